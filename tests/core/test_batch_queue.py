@@ -167,7 +167,7 @@ def test_a_task_beyond_the_size_limit_is_invalid() -> None:
 
 
 def test_a_task_without_rows_is_invalid() -> None:
-    """What has no row would never fill anything."""
+    """A task without rows would never fill a batch."""
     queue = queue_of()
     task = FakeTask(0)
     assert not queue.put(task, 0.0)
@@ -197,7 +197,7 @@ def test_admission_is_all_or_nothing() -> None:
 
 
 def test_dead_tasks_make_room_for_new_ones() -> None:
-    """A queue full of tasks nobody waits for is not full."""
+    """A queue is not full if nobody waits for the tasks in it."""
     queue = queue_of(max_rows=20)
     first, second = put_all(queue, 10, 10)
     first.cancel.cancel(Cancelled("gone"))
@@ -208,7 +208,7 @@ def test_dead_tasks_make_room_for_new_ones() -> None:
 
 
 def test_the_expired_and_the_cancelled_leave_before_compute() -> None:
-    """Each ends by itself, with its own reason; the others fill the batch."""
+    """Each of them ends with its own reason; the others fill the batch."""
     queue = queue_of()
     late = FakeTask(3, deadline_s=5.0)
     gone = FakeTask(4)
@@ -413,7 +413,7 @@ def test_without_a_low_class_priorities_are_ignored() -> None:
 
 
 def test_high_priority_evicts_the_newest_of_low_priority() -> None:
-    """Only as many go as must, with UNAVAILABLE and a hint.
+    """Only as many tasks as necessary are evicted, with UNAVAILABLE and a hint.
 
     SharedBatchSchedulerPriorityAwareTest: EvictionOfLowestPriorityTasks,
     EvictionOfMultipleTasksSameCriticality, EvictionTasksSumToMoreThanRequired.
@@ -428,7 +428,7 @@ def test_high_priority_evicts_the_newest_of_low_priority() -> None:
 
 
 def test_nobody_is_evicted_in_vain() -> None:
-    """If all of low priority were not enough, none of it goes.
+    """If evicting all of low priority would not make enough room, none is evicted.
 
     SharedBatchSchedulerPriorityAwareTest: EvictionGreedyInsufficientMultipleTasks,
     where TensorFlow evicts and refuses all the same; and equal priority never evicts.
@@ -525,7 +525,7 @@ def test_splitting_needs_the_functions() -> None:
 def test_many_tasks_are_put_as_each_would_be(
     options: dict[str, Any], is_closed: bool, num_rows: int
 ) -> None:
-    """The same are admitted and refused, in order, and expire at the same time."""
+    """put_all admits, refuses and expires the same tasks as one put for each."""
     seen = []
     for together in (True, False):
         queue = queue_of(**options)

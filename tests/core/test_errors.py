@@ -69,7 +69,7 @@ def test_any_other_error_becomes_internal(error: Exception, message: str) -> Non
 
 
 def test_a_message_can_be_written_down_whatever_it_quotes() -> None:
-    """Half a surrogate pair in it would fail whoever sends or logs the message."""
+    """Half a surrogate pair would make sending or logging the message fail."""
     error = Internal("model says: ä \ud800")
     assert error.message == "model says: ä \\ud800"
     assert str(error).encode() == "INTERNAL: model says: ä \\ud800".encode()

@@ -57,7 +57,7 @@ def test_pool_can_grow_and_shrink() -> None:
 
 
 def test_what_hangs_may_be_excused() -> None:
-    """Another thread takes its place, and goes when it has come back."""
+    """Another thread takes its place, and ends when the function has returned after all."""
     pool = ThreadExecutor(1, "pool")
     sequencer = Sequencer()
     pool.submit(lambda: sequencer.reach("hang"))
@@ -110,7 +110,7 @@ def test_close_waits_for_what_was_submitted_until_its_deadline() -> None:
 
 
 def test_idle_pool_keeps_nothing_alive() -> None:
-    """A function that has run is let go, and what it refers to with it."""
+    """Nothing refers any more to a function that has run, nor to what it refers to."""
     pool = ThreadExecutor(1, "pool")
     model = object()
     before = sys.getrefcount(model)
@@ -142,7 +142,7 @@ def test_inline_executor_runs_on_the_caller() -> None:
 def test_a_refused_thread_leaves_the_work_to_those_that_there_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Where there is none the caller hears of it; nothing is counted that never began."""
+    """With no thread at all the caller gets the error; unbegun work is not counted."""
     pool = ThreadExecutor(2, "pool")
     start, allowed = threading.Thread.start, [0]
 

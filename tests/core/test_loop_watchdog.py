@@ -44,7 +44,7 @@ def test_a_slow_round_is_reported_with_its_stack(
 def test_between_rounds_nothing_is_reported(
     clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A loop that waits is not slow, and each round has its own patience."""
+    """A loop that waits is not slow, and the limit counts anew for each round."""
     loop = ServingLoop(clock)
     watchdog = LoopWatchdog(loop, 0.1)
 
@@ -65,7 +65,7 @@ def test_between_rounds_nothing_is_reported(
 def test_the_thread_looks_by_itself_and_ends(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It reports a round that blocks in fact; close ends it."""
+    """The thread reports a round that really blocks; close ends the thread."""
     loop = ServingLoop()
     loop.start()
     watchdog = LoopWatchdog(loop, 0.01)

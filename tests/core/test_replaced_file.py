@@ -40,7 +40,7 @@ def test_failure_changes_nothing(
 
 
 def test_old_file_is_kept_where_it_is_wanted(tmp_path: Path) -> None:
-    """Whoever could not read a file may still look at it after it was replaced."""
+    """A file that could not be read can still be looked at after it was replaced."""
     path, kept = tmp_path / "notes.json", tmp_path / "notes.json.unreadable"
     replace_file(str(path), "old")
     replace_file(str(path), "new", old_path=str(kept))

@@ -51,7 +51,7 @@ class Road:
 
 
 def test_nobody_waits_where_nothing_is_answered() -> None:
-    """A thousand versions are loaded before the first request, and must not be late."""
+    """Before the first request a thousand versions may load, without any delay."""
     road = Road()
     for _ in range(100):
         road.way.make_way()
@@ -59,7 +59,7 @@ def test_nobody_waits_where_nothing_is_answered() -> None:
 
 
 def test_a_load_waits_until_the_answer_is_out() -> None:
-    """Each time the request gives Python's lock back, the load would take it."""
+    """Otherwise the load would take the lock whenever the request releases it."""
     road = Road()
     road.free_at_s = road.now_s + 0.001
     road.way.make_way()
@@ -67,7 +67,7 @@ def test_a_load_waits_until_the_answer_is_out() -> None:
 
 
 def test_a_server_that_is_never_idle_does_not_keep_versions_from_coming_up() -> None:
-    """A wait in vain is followed by more work than it was long."""
+    """After a wait in vain the load works for longer than it has waited."""
     road = Road()
     road.free_at_s = float("inf")
     assert LONGEST_WAIT_S <= road.seconds_lost() < 2 * LONGEST_WAIT_S
@@ -79,7 +79,7 @@ def test_a_server_that_is_never_idle_does_not_keep_versions_from_coming_up() -> 
 
 
 def test_where_requests_come_the_lock_is_offered_between_them() -> None:
-    """Who woke up for the next request is seen only when it has the lock."""
+    """A loop that woke up for the next request shows that only once it has the lock."""
     road = Road()
     road.free_at_s = road.now_s + 0.001
     road.way.make_way()
@@ -92,7 +92,7 @@ def test_where_requests_come_the_lock_is_offered_between_them() -> None:
 
 
 def test_who_needs_no_lock_of_this_process_is_not_offered_it() -> None:
-    """A worker's load would sleep forty times for nobody."""
+    """Otherwise a load in a worker would sleep forty times for nobody."""
     road = Road()
     road.forget()
     road.way.note_answerer(lambda: road.now_s < road.free_at_s, shares_lock=False)
@@ -105,7 +105,7 @@ def test_who_needs_no_lock_of_this_process_is_not_offered_it() -> None:
 
 
 def test_a_server_that_ended_is_waited_for_no_more() -> None:
-    """Its last word on what it does is no reason to wait."""
+    """That it was answering when it was last asked is no reason to wait."""
     road = Road()
     road.free_at_s = float("inf")
     road.forget()
@@ -113,7 +113,7 @@ def test_a_server_that_ended_is_waited_for_no_more() -> None:
 
 
 def test_beside_requests_a_load_works_for_a_small_share_of_the_time() -> None:
-    """Each request that comes beside one that works is late."""
+    """Every request that arrives while a load is working is late."""
     road = Road()
     road.has_requests = True
     road.way.make_way()
@@ -123,7 +123,7 @@ def test_beside_requests_a_load_works_for_a_small_share_of_the_time() -> None:
 
 
 def test_a_load_is_paced_while_requests_came_lately() -> None:
-    """They come back; but not where none came for a minute."""
+    """More will come; but after a minute without any, loads are not paced."""
     road = Road()
     road.has_requests = True
     road.way.make_way()
@@ -134,7 +134,7 @@ def test_a_load_is_paced_while_requests_came_lately() -> None:
 
 
 def test_a_server_that_is_busy_without_requests_paces_nothing() -> None:
-    """A thousand versions keep its loop busy, and are to come up soon."""
+    """A thousand versions that load keep its loop busy, and should be available soon."""
     road = Road()
     road.free_at_s = road.now_s + 0.001
     road.work(1.0)
@@ -142,7 +142,7 @@ def test_a_server_that_is_busy_without_requests_paces_nothing() -> None:
 
 
 def test_what_has_much_to_do_is_paced_for_a_bounded_time() -> None:
-    """Half a second more to do, and a quarter longer."""
+    """Half a second longer, and a quarter of its own time."""
     road = Road()
     road.has_requests = True
     assert road.work(10.0) <= (10.0 + ALLOWANCE_S) * 1.25 + LONGEST_PAUSE_S
@@ -160,7 +160,7 @@ def test_nothing_is_paced_while_nobody_is_served() -> None:
 
 
 def test_a_long_portion_is_followed_by_one_pause() -> None:
-    """What a module's import takes cannot be divided, and is not to be doubled."""
+    """The import of a module cannot be divided, and should not take twice as long."""
     road = Road()
     road.has_requests = True
     road.work(SLICE_S)

@@ -59,7 +59,7 @@ def test_retired_handle_tells_when_the_last_pin_is_gone() -> None:
 
 
 def test_release_looked_up_before_retiring_tells_nobody() -> None:
-    """Whoever unloads must look at the pins again: such a release takes its pin in silence."""
+    """Such a release notifies nobody, so the unloader must look at the pins again."""
     handle = ServableHandle(ID, "model")
     handle.pin(None)
     release = handle.release
@@ -80,7 +80,7 @@ def test_dropped_handle_keeps_no_servable_alive() -> None:
 
 
 def test_repr_shows_state_and_pins() -> None:
-    """Logs show who holds an unload up."""
+    """Logs show which handle delays an unload."""
     handle = ServableHandle(ID, "model")
     handle.pin(None)
     assert repr(handle) == "<ServableHandle a/1 live pins=1>"

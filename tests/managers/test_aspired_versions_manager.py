@@ -635,7 +635,7 @@ def test_notes_and_measured_bytes_are_part_of_the_state(env: Environment) -> Non
 
 
 def test_a_note_on_old_contents_hides_nothing_of_the_new_ones() -> None:
-    """Who waits for those is told too early else, or never of what was wrong with them."""
+    """Else whoever waits for the new contents hears too early, or never of their fault."""
     env = Environment(POOLS[3])
     env.aspire("m", 1)
     env.settle()
@@ -676,7 +676,7 @@ def test_closed_manager_ignores_sources(empty: Environment) -> None:
 def test_whoever_decides_takes_nothing_for_ready_that_cannot_be_requested(
     pools: Pools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Deciding at the very moment of publication, the old version is not given up."""
+    """A decision at the very moment of publication does not give up the old version."""
     env = Environment(pools)
     env.aspire("m", 1)
     env.settle()
@@ -698,7 +698,7 @@ def test_whoever_decides_takes_nothing_for_ready_that_cannot_be_requested(
 
 
 def test_a_pin_taken_back_without_a_word_is_noticed(env: Environment) -> None:
-    """Whoever looked release up before the version was retired wakes nobody."""
+    """A release that was looked up before the version was retired wakes nobody."""
     handle = env.manager.acquire(ServableRequest.specific("S1", 0))
     release = handle.release
     env.aspire("S1", 1)
@@ -762,7 +762,7 @@ def test_driver_thread_retries_when_the_clock_says_so() -> None:
 def test_loads_disturb_nobody_while_nothing_can_be_requested(
     empty: Environment,
 ) -> None:
-    """What nobody can ask for yet need not make way for anybody."""
+    """While nothing can be requested, loads need not make way for requests."""
     manager, found = empty.manager, list[bool]()
     assert manager.disturbs_nobody
     loaders = [
@@ -826,7 +826,7 @@ def test_waiting_loads_and_idleness_are_told() -> None:
 
 
 def test_what_a_step_moves_on_is_not_idle() -> None:
-    """Also while it is nowhere: taken in, and not begun."""
+    """Nor is the manager idle between taking in a word and acting on it."""
     sequencer = Sequencer()
 
     def policy(versions: Sequence[HarnessSnapshot]) -> Sequence[Action]:
@@ -855,7 +855,7 @@ def test_what_a_step_moves_on_is_not_idle() -> None:
 
 
 def test_an_unload_that_was_not_told_is_not_idle() -> None:
-    """What waits for it, for its memory as well, has yet to hear of it."""
+    """Others that wait for the unload, or for its memory, have yet to be told."""
     env = Environment(POOLS[-1])
     sequencer = Sequencer()
     env.aspire("M", 1)
@@ -929,7 +929,7 @@ def test_load_that_waits_for_memory_goes_on_when_there_is_room() -> None:
 
 
 def test_what_took_more_than_there_was_is_loaded_once_there_is_room() -> None:
-    """By then it is known what it takes; another loader does it, as loaders load once."""
+    """By then its real size is known; another loader loads it, as each loads only once."""
     for pools in POOLS:
         env = Environment(pools, tracker=ResourceTracker.ram(10))
         env.aspire("a", env.loader("a", 1, ram_bytes=4))
@@ -952,7 +952,7 @@ def test_what_took_more_than_there_was_is_loaded_once_there_is_room() -> None:
 
 
 def test_what_takes_a_little_more_than_expected_stays() -> None:
-    """A limit as tight as the figures of the status lets every swap succeed or none."""
+    """With a limit as tight as the status says, either every swap succeeds or none does."""
     for pools in POOLS:
         env = Environment(pools, tracker=ResourceTracker.ram(1000))
         env.aspire("a", env.loader("a", 1, ram_bytes=500, loaded_bytes=501))
@@ -976,7 +976,7 @@ class Gone(FakeLoader):
 
 
 def test_what_cannot_be_tried_again_holds_up_nobody() -> None:
-    """Its versions to come are planned, and loaded."""
+    """Later versions of the same servable are planned and loaded."""
     for pools in POOLS:
         env = Environment(pools, tracker=ResourceTracker.ram(10))
         env.aspire("a", env.loader("a", 1, ram_bytes=4))
@@ -995,7 +995,7 @@ def test_what_cannot_be_tried_again_holds_up_nobody() -> None:
 
 
 def test_what_went_for_a_version_that_takes_too_much_comes_back() -> None:
-    """Whoever saves memory is left with what fitted."""
+    """If the new version takes too much, the old one, which fitted, serves again."""
     for pools in POOLS:
         env = Environment(pools, tracker=ResourceTracker.ram(10))
         env.manager.set_transition_policy("m", resource_preserving)
@@ -1008,7 +1008,7 @@ def test_what_went_for_a_version_that_takes_too_much_comes_back() -> None:
 
 
 def test_status_of_a_load_tells_attempts_pauses_and_durations() -> None:
-    """What states are silent about: how often it failed, why, and when it goes on."""
+    """It says what states do not: how often it failed, why, and when it is tried again."""
     env = Environment(
         POOLS[0],
         options=AspiredVersionsManagerOptions(
@@ -1038,7 +1038,7 @@ def test_status_of_a_load_tells_attempts_pauses_and_durations() -> None:
 
 
 def test_what_was_taken_in_shows_in_the_states(empty: Environment) -> None:
-    """Whoever waits for what comes of a config need not guess whether more comes."""
+    """Whoever waits for the result of a config need not guess whether more is to come."""
     seen: list[ManagerState | None] = []
     empty.manager.on_taken_in(lambda: seen.append(empty.state("m", 1)))
     assert empty.manager.has_taken_in_all
@@ -1050,7 +1050,7 @@ def test_what_was_taken_in_shows_in_the_states(empty: Environment) -> None:
 
 
 def test_a_load_that_hangs_holds_up_no_other() -> None:
-    """A dead mount costs its own version, also where one thread loads everything."""
+    """A dead mount affects only its own version, even if one thread loads everything."""
     env = Environment(Pools(1, 1))
     sequencer = Sequencer()
     hanging = env.loader("a", 1, on_load=lambda: sequencer.reach("load"))
@@ -1089,7 +1089,7 @@ def saving(pools: Pools = POOLS[0]) -> Environment:
 
 @pytest.mark.parametrize("pools", POOLS, ids=str)
 def test_what_was_unloaded_for_a_version_that_fails_comes_back(pools: Pools) -> None:
-    """Unloading first costs a gap, not the service; never are two loaded."""
+    """Unloading first causes a gap but does not end the service; two are never loaded."""
     env = saving(pools)
     before = len(env.events())
     for number in (2, 3):
@@ -1129,7 +1129,7 @@ def test_what_was_unloaded_for_a_version_that_fails_comes_back(pools: Pools) -> 
 
 @pytest.mark.parametrize("pools", POOLS, ids=str)
 def test_nothing_goes_for_a_version_that_is_seen_to_be_damaged(pools: Pools) -> None:
-    """What its files tell without being loaded costs no gap."""
+    """Damage that shows without loading the version causes no gap."""
     env = saving(pools)
     before = len(env.events())
     env.aspire("m", env.loader("m", 2, estimate_errors=[DataLoss("cut off")]))
@@ -1146,7 +1146,7 @@ def test_nothing_goes_for_a_version_that_is_seen_to_be_damaged(pools: Pools) -> 
 
 
 def test_what_fails_to_come_back_is_not_tried_for_ever() -> None:
-    """A stand-in that is gone from the disk ends with its error, and that is all."""
+    """If the stand-in is gone from the disk, it ends with an error and is not retried."""
     env = Environment(POOLS[0])
     env.manager.set_transition_policy("m", resource_preserving)
     env.aspire("m", env.loader("m", 1, errors=[None, InvalidArgument("gone")]))
@@ -1165,7 +1165,7 @@ def test_what_fails_to_come_back_is_not_tried_for_ever() -> None:
 
 @pytest.mark.parametrize("pools", POOLS, ids=str)
 def test_a_version_that_failed_is_tried_again_by_request(pools: Pools) -> None:
-    """With all its retries, beside what serves; what is well, or unknown, is left alone."""
+    """With all its retries, beside what serves; healthy versions are left alone."""
     env = Environment(
         pools,
         options=AspiredVersionsManagerOptions(retry=NO_RETRY, release_memory=None),
@@ -1196,7 +1196,7 @@ def test_a_version_that_failed_is_tried_again_by_request(pools: Pools) -> None:
 
 
 def test_a_pause_between_attempts_ends_by_request() -> None:
-    """Who has mended the fault need not wait a minute for the next attempt."""
+    """Once the fault is mended, nobody has to wait a minute for the next attempt."""
     env = patient()
     env.aspire("n", env.loader("n", 1, errors=[Unavailable("busy")]))
     env.settle()
@@ -1217,7 +1217,7 @@ def test_a_pause_between_attempts_ends_by_request() -> None:
 
 
 def test_a_version_that_serves_with_a_fault_is_loaded_anew_by_request() -> None:
-    """Crashes may have been somebody else's fault; the old one serves until it is there."""
+    """Crashes may have been another's fault; the old one serves until the new one can."""
     env = Environment(POOLS[0])
     env.aspire("m", 1)
     env.settle()
@@ -1253,7 +1253,7 @@ def patient(pools: Pools = POOLS[0]) -> Environment:
 
 @pytest.mark.parametrize("pools", POOLS, ids=str)
 def test_a_version_that_may_mend_stands_back_between_its_attempts(pools: Pools) -> None:
-    """What serves goes for each attempt, so it is back at once, and attempts are rare."""
+    """An attempt takes away what serves, so that returns at once and attempts are rare."""
     env = patient(pools)
     newest = ServableId("m", 2)
     env.aspire("m", env.loader("m", 2, errors=[Unavailable("busy")] * 2))
@@ -1282,7 +1282,7 @@ def test_a_version_that_may_mend_stands_back_between_its_attempts(pools: Pools) 
 
 
 def test_a_version_that_does_not_mend_is_given_up_after_its_retries() -> None:
-    """What served goes for it as often as the flag says, and no more."""
+    """The serving version is unloaded for it as often as the flag says, and no more."""
     env = patient()
     env.aspire("m", env.loader("m", 2, errors=[Unavailable("busy")] * 9))
     for _ in range(50):
@@ -1297,7 +1297,7 @@ def test_a_version_that_does_not_mend_is_given_up_after_its_retries() -> None:
 
 
 def test_what_stands_back_for_nothing_is_tried_again_soon() -> None:
-    """If the old version does not come back either, there is nothing to lose."""
+    """If the old version cannot come back either, another attempt takes nothing away."""
     env = Environment(
         POOLS[0],
         options=AspiredVersionsManagerOptions(release_memory=None),
@@ -1314,7 +1314,7 @@ def test_what_stands_back_for_nothing_is_tried_again_soon() -> None:
 
 
 def test_a_first_version_has_nothing_to_stand_back_for() -> None:
-    """It is tried again after seconds: nothing else would serve."""
+    """It is tried again after seconds, because nothing else could serve."""
     env = patient()
     env.aspire("n", env.loader("n", 1, errors=[Unavailable("busy")]))
     env.manager.set_transition_policy("n", resource_preserving)
@@ -1327,7 +1327,7 @@ def test_a_first_version_has_nothing_to_stand_back_for() -> None:
 
 
 def test_who_is_no_longer_wanted_is_not_tried_again() -> None:
-    """Another version, or the end, forgets what was to be tried."""
+    """A planned attempt is dropped if another version is aspired or the manager closes."""
     for wanted in ([3], [1], []):
         env = patient()
         env.aspire("m", env.loader("m", 2, errors=[Unavailable("busy")]))
@@ -1342,7 +1342,7 @@ def test_who_is_no_longer_wanted_is_not_tried_again() -> None:
 
 
 def test_what_stands_in_makes_way_while_it_loads() -> None:
-    """A new version, and an end, need not wait for what only stands in for others."""
+    """A new version, or closing, need not wait for a version that only stands in."""
     for wanted in ([3], []):
         env = Environment(POOLS[3])
         env.manager.set_transition_policy("m", resource_preserving)
@@ -1371,7 +1371,7 @@ def test_what_stands_in_makes_way_while_it_loads() -> None:
 
 
 def test_old_contents_come_back_for_new_ones_that_fail() -> None:
-    """A version that is replaced unloads first too; its state says why it is the old one."""
+    """Replaced contents are unloaded first, too; the state says why the old ones serve."""
     env = saving()
     before = len(env.events())
     env.aspire("m", env.loader("m", 1, errors=[InvalidArgument("no such device")]))
@@ -1404,7 +1404,7 @@ def test_old_contents_come_back_for_new_ones_that_fail() -> None:
 def test_what_callers_were_told_comes_back_though_another_version_serves(
     pools: Pools,
 ) -> None:
-    """Two are aspired, and the one that was to take its place failed."""
+    """Two versions are aspired, and the one that was to replace it failed."""
     env = Environment(pools)
     heirs: dict[int, list[int]] = {}
     env.manager.set_transition_policy(
@@ -1427,7 +1427,7 @@ def test_what_callers_were_told_comes_back_though_another_version_serves(
 
 
 def test_what_comes_back_is_what_went_last() -> None:
-    """A version that failed long ago beside one that served brings nothing back."""
+    """An earlier failure beside a version that served brings nothing back."""
     env = saving()
     old = env.loader("m", 3, errors=[InvalidArgument("corrupt")])
     env.aspire("m", 2, old)
@@ -1444,7 +1444,7 @@ def test_what_comes_back_is_what_went_last() -> None:
 
 @pytest.mark.parametrize("what", ["load", "unload"])
 def test_a_version_replaced_while_its_old_self_hangs_is_loaded(what: str) -> None:
-    """A dead mount holds its old contents up, not the new ones under the same number."""
+    """A dead mount delays the old contents, not the new ones under the same number."""
     env = Environment(Pools(1, 1))
     sequencer = Sequencer()
     hang = {f"on_{what}": lambda: sequencer.reach("it")}
@@ -1484,7 +1484,7 @@ def test_a_version_replaced_while_its_old_self_hangs_is_loaded(what: str) -> Non
 
 
 def test_what_took_a_versions_place_is_told_of_alone() -> None:
-    """Whoever still holds the old contents hides nothing of what becomes of the new."""
+    """Pins on the old contents do not hide what becomes of the new ones."""
     env = Environment(POOLS[0])
     env.aspire("m", 1)
     env.settle()
@@ -1506,7 +1506,7 @@ def test_what_took_a_versions_place_is_told_of_alone() -> None:
 
 
 def test_contents_that_are_gone_before_the_old_ones_end_once() -> None:
-    """What is still held of the former has no life of its own any more."""
+    """While the old contents are still pinned, nothing more is published of them."""
     env = Environment(POOLS[0])
     env.aspire("m", 1)
     env.settle()
@@ -1523,7 +1523,7 @@ def test_contents_that_are_gone_before_the_old_ones_end_once() -> None:
 
 
 def test_nothing_takes_a_versions_place_before_its_end_is_told() -> None:
-    """It is unloaded, but its memory is not free yet: its successor has not begun."""
+    """Until its memory is free its end is not told, and its successor does not begin."""
     sequencer = Sequencer()
     env = Environment(
         POOLS[3],
@@ -1555,7 +1555,7 @@ def test_nothing_takes_a_versions_place_before_its_end_is_told() -> None:
 
 
 def test_what_is_to_stand_in_makes_way_for_what_fits_at_last() -> None:
-    """Each would wait for the other: the one for memory, the other for its place."""
+    """Otherwise they would wait for each other: one for memory, the other for its place."""
     tracker = ResourceTracker.ram(10)
     env = Environment(
         POOLS[0],
