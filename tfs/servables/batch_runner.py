@@ -33,9 +33,9 @@ class BatchRunner:
         name: The signature's key.
         label: The version and the signature, for errors.
         inner: Computes the joined batch; may answer on any thread.
-        fillers: What variable lengths are padded with, by input; None: its first
+        fillers: By input, what variable lengths are padded with; None: the row's first
             element. Inputs that are not in it have equal shapes.
-        inner_sizes: The least to pad to, of those inputs.
+        inner_sizes: The sizes that these inputs are at least padded to.
 
     """
 
@@ -91,7 +91,7 @@ class BatchRunner:
         self._inner.submit(joined)
 
     def compute_now(self, make_inputs: MakeInputs, num_rows: int) -> Outcome | None:
-        """Computes joined rows before it returns; None if that cannot be."""
+        """Computes joined rows before it returns; returns None if that is not possible."""
         outcome = self._inner.compute_now(self._name, make_inputs, num_rows, 1)
         if outcome is None:
             return None
@@ -186,7 +186,7 @@ class _BatchEnd:
         batch.done(parts)
 
     def _attributed(self, error: ServingError) -> ServingError:
-        """Returns the error, told apart by task if it names the rows at fault."""
+        """Returns the error; if it names the rows at fault, as one error per task."""
         if not isinstance(error, InvalidItems):
             return error
         errors: dict[int, ServingError] = {}
@@ -221,7 +221,7 @@ def _misfit(
 
 
 def _common_form(tasks: Sequence[InferenceTask]) -> TaskForm | None:
-    """Returns the form that all tasks have, None if they have different ones."""
+    """Returns the form that all tasks share; None if they have different ones."""
     form = tasks[0].form
     if form is not None:
         for task in tasks:
@@ -231,7 +231,7 @@ def _common_form(tasks: Sequence[InferenceTask]) -> TaskForm | None:
 
 
 def _union(tasks: Sequence[InferenceTask]) -> tuple[str, ...]:
-    """Returns the outputs that any of the tasks wants; empty means all."""
+    """Returns the outputs that at least one task wants; empty means all."""
     names: dict[str, None] = {}
     for task in tasks:
         if not task.output_filter:

@@ -1,8 +1,8 @@
 """Joins concurrent requests for a servable into batches.
 
-The one place where batching meets tensors. Requests that cannot be batched go to the
-servable underneath as they came: those of unbatched signatures, those whose rows depend
-on their neighbours, and those without rows.
+This is the one place where batching meets tensors. Requests that cannot be batched are
+handed to the servable underneath unchanged: those for unbatched signatures, those whose
+rows depend on their neighbours, and those without rows.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class BatchedServable:
 
     Attributes:
         unbatched: Why a signature is not batched, by key; for the version's status.
-        reserves: What an operator should know of a signature that is batched, by key:
-            that only equal lengths are joined, or that nothing showed its rows to be
+        reserves: Reservations about signatures that are batched, by key: that only
+            equal lengths are joined, or that their rows were not shown to be
             independent.
 
     """
@@ -139,9 +139,9 @@ class BatchedServable:
         num_rows: int,
         num_tasks: int,
     ) -> Outcome | None:
-        """Computes requests as a batch of their own, past the queues if those are idle.
+        """Computes requests as a batch of their own, bypassing queues that are idle.
 
-        On the loop. None, with nothing done, if they have to be queued.
+        On the loop. Returns None, with nothing done, if they have to be queued.
         """
         queues = self._batched.get(signature_name)
         if queues is None:
@@ -164,7 +164,7 @@ class BatchedServable:
         return [each for queues in self._batched.values() for each in queues.report()]
 
     def bypass(self, signature_name: str) -> BypassCount:
-        """Returns what went past the queues of a signature; zeros if it has none."""
+        """Returns what bypassed the queues of a signature; zeros if it has none."""
         queues = self._batched.get(signature_name)
         return BypassCount() if queues is None else queues.bypass()
 
@@ -175,9 +175,9 @@ class BatchedServable:
     ) -> None:
         """Answers new requests with UNAVAILABLE and computes those that wait.
 
-        Returns at once; idempotent but for the callback. ``on_drained`` runs on the loop
-        when nothing of this is left there. Its numbers are no longer published; ``heir``,
-        which answers for the version from now on, continues them.
+        Returns at once; idempotent except for the callback. ``on_drained`` runs on the
+        loop when none of its requests is left there. Its numbers are no longer
+        published; ``heir``, which answers for the version from now on, continues them.
         """
         heirs = {} if heir is None else heir._batched
         if self._stats is not None:
@@ -222,7 +222,7 @@ def _why_not(
 
 
 def _reserve(measured: SignatureProfile) -> str:
-    """Returns a signature's reserve, see ``reserves``; empty for most."""
+    """Returns the reservation about a signature, see ``reserves``; empty for most."""
     if measured.rows_independent is None:
         return (
             "as its own parameters ask; nothing showed its rows to be independent, for "
@@ -234,7 +234,7 @@ def _reserve(measured: SignatureProfile) -> str:
 
 
 def _bounded(options: BatchingOptions, max_in_flight: int | None) -> BatchingOptions:
-    """Returns options whose queues keep to the bounds on batches in flight."""
+    """Returns options whose queues keep to the limit of batches in flight."""
     if options.policy.max_in_flight is not None:
         return options
     bounds = [n for n in (options.num_batch_threads, max_in_flight) if n is not None]

@@ -1,8 +1,8 @@
 """Tells whether two versions run the same code, whatever their weights.
 
-What was measured of a version holds for the next one that only has other weights, so
-the digest covers everything in the version except the bytes of tensors, together with
-torch and the host. Sizes of tensors count: they decide how long a call takes.
+Measurements of a version also hold for the next one if only the weights differ. So the
+digest covers everything in the version except the bytes of tensors, and also torch and
+the host. The sizes of tensors are included, because they decide how long a call takes.
 """
 
 from __future__ import annotations

@@ -39,7 +39,8 @@ def warm_up(
 ) -> int:
     """Calls every signature with its example until the deadline; returns how often.
 
-    For a version that brings no warm-up requests. Failures are told, and fail nothing.
+    For a version that brings no warm-up requests. Failures are reported but fail
+    nothing.
 
     Args:
         subject: The version.

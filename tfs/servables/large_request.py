@@ -1,8 +1,8 @@
 """A request with more rows than a queue holds, or than a batch has.
 
 Batches of a small model are small: beyond some thirty rows joining gains nothing more,
-and what a batch costs besides computing does not matter. It matters to a request of ten
-thousand rows, which took a hundred times as long in batches as in one call.
+and the overhead of a batch does not matter. But it matters to a request of ten thousand
+rows, which took a hundred times as long in batches as in one call.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class PortionSize:
     def beside_batches(cls, batch_rows: int, batch_s: float) -> PortionSize | None:
         """Returns the size to begin with where batches take ``batch_s`` seconds.
 
-        None if that is not known, or if portions would be hardly larger than batches:
-        then the request is better spread over batches, which others share.
+        Returns None if that is not known, or if portions would be hardly larger than
+        batches: then the request is better spread over batches, which others can share.
         """
         if batch_s <= 0 or 2 * batch_s > CALL_S:
             return None
@@ -67,9 +67,9 @@ class PortionSize:
 class LargeRequest:
     """A request larger than a queue or a batch holds, submitted portion by portion.
 
-    One at a time, so that others get their turns between them and the queue never
-    fills. The request ends with its last portion, or with the first that fails.
-    Loop-confined, except that portions end on any thread.
+    Portions are submitted one at a time, so that others get their turns in between and
+    the queue never fills. The request ends with its last portion, or with the first
+    that fails. Loop-confined, except that portions end on any thread.
 
     Args:
         task: The request.

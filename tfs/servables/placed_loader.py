@@ -1,10 +1,11 @@
 """Loads a version where it belongs: places it, measures it, batches it.
 
-Code that was never seen is loaded in a process of its own first and measured there, so
-that what crashes or hangs never reaches the server process. The profile decides the
-place (``tfs.runtime.placement``) and whether rows may be batched; a version of known
-code goes to its place at once. While many versions wait, measuring is put off: the
-version serves unbatched in a process and moves later, without a failed request.
+Code that was never seen before is first loaded and measured in a process of its own, so
+that a crash or hang never reaches the server process. The resulting profile decides
+where the version runs (``tfs.runtime.placement``) and whether its rows may be batched.
+A version of known code is loaded where it belongs at once. While many versions wait,
+measuring is postponed: the version serves unbatched in a process, and moves later
+without a failed request.
 """
 
 from __future__ import annotations
@@ -58,9 +59,10 @@ class PlacementContext:
         profiler: Knows and measures code.
         batch: Puts batch queues in front of a servable.
         note: Adds a sentence to a version's state, and its memory if that is known.
-        on_front: Given what moves a version off the serving loop, into a process, for
-            when a call there took too long: it gets the seconds, blocks, and may be
-            called on any thread but the loop, more than once.
+        on_front: Gets a function that moves a version from the serving loop to a
+            process, to be called when a call on the loop took too long. That function
+            takes the seconds, blocks, and may be called more than once, on any thread
+            but the loop.
         warm_up_s: Longest derived warm-up; 0 for none.
         clock: Time.
 
@@ -80,13 +82,13 @@ class PlacedLoader:
     """A loader over the loader of a platform. Confined to one caller at a time.
 
     Implements :class:`tfs.core.loader.Loader`. Versions of platforms that need no
-    interpreter pass through: they are loaded and, if they may be, batched.
+    interpreter are simply loaded and, if possible, batched.
 
     Args:
         make: Makes the platform's loader in a context.
         path: The version directory.
         context: What the server gives every loader.
-        placing: Where versions may run, and what decides.
+        placing: Where versions may run, and what decides that.
 
     """
 
@@ -169,9 +171,10 @@ class PlacedLoader:
         *,
         was_called: bool,
     ) -> None:
-        """Puts the version where its profile says, and queues in front of it.
+        """Moves the version to where its profile says, and puts queues in front of it.
 
-        ``was_called`` tells whether it was measured for that profile, or may have been.
+        ``was_called`` tells whether it was, or may have been, called to measure that
+        profile.
         """
         make_way()
         placing, model = self._placing, self._entrance.placed
@@ -220,8 +223,8 @@ class PlacedLoader:
     ) -> None:
         """Calls the version where it is now, in every size its batches may have.
 
-        Three times where the sizes are fixed: from then on their times are known, and
-        padding goes to the cheapest.
+        Each size is called three times if the sizes are fixed. Their times are known
+        then, and padding goes to the cheapest.
         """
         costs = {
             name: CostTable(found.call_s_by_rows)
@@ -253,13 +256,13 @@ class PlacedLoader:
         servable.example_errors = errors
 
     def _resident_bytes(self, profile: ModelProfile | None) -> int | None:
-        """Returns what this load took, else what one of the same code did."""
+        """Returns what this load took; if unknown, what a load of the same code took."""
         loader = self._loader
         own = loader.resident_bytes if isinstance(loader, ModelLoader) else None
         return own or (profile.resident_bytes if profile is not None else None)
 
     def _leave_front(self, call_s: float) -> None:
-        """Moves the version to a process: it is not as quick as it was measured to be."""
+        """Moves the version to a process, since it is slower than it was measured to be."""
         with self._moving:
             servable = self._servable
             if self._entrance.backend is not Backend.FRONT or servable is None:
@@ -277,7 +280,7 @@ class PlacedLoader:
             )
 
     def _take_late_profile(self, profile: ModelProfile) -> None:
-        """Moves the serving version to where it belongs. On the measuring thread."""
+        """Moves the serving version to where its profile says. On the measuring thread."""
         with self._moving:
             servable = self._servable
             if servable is None or self._unloaded:
@@ -328,7 +331,7 @@ class _Entrance:
 def _drain(target: Servable, heir: Servable | None = None) -> None:
     """Waits until the batch queues of a target are empty, if it has any.
 
-    ``heir`` counts on from its numbers.
+    ``heir`` continues its counts.
     """
     if not isinstance(target, BatchedServable):
         return

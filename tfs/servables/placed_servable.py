@@ -1,4 +1,4 @@
-"""A servable whose inside may change while it serves."""
+"""A servable that can be exchanged for another form of itself while it serves."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from tfs.runtime.interpreter import InterpreterModel
 class PlacedServable:
     """Hands tasks to whatever answers for the version now. Thread-safe.
 
-    First the bare model; once the version was measured, the same model behind batch
-    queues. Handlers keep this object, so that a change needs no new handle.
+    At first that is the bare model; once the version has been measured, it is the same
+    model behind batch queues. Handlers keep this object, so a change needs no new
+    handle.
 
     Attributes:
         profile: What was measured of the version; None until then.
-        example_errors: By signature, why it failed on its author's example when it was
-            called to warm it up.
+        example_errors: By signature, why the version failed on its author's example
+            during warm-up.
         model: The version on its interpreter; None for a platform that needs none.
 
     """
@@ -45,7 +46,7 @@ class PlacedServable:
 
     @property
     def target(self) -> Servable:
-        """What answers now."""
+        """What answers requests now."""
         return self._target
 
     def submit(self, task: InferenceTask) -> None:

@@ -97,8 +97,8 @@ def describe(
 ) -> VersionDescription:
     """Returns what the version says of itself.
 
-    The manifest where there is one, else ``signatures.json``, else what the platform
-    can find out by itself.
+    That is the manifest if there is one, else ``signatures.json``, else what the
+    platform can find out by itself.
 
     Args:
         path: The version directory.

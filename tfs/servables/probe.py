@@ -1,12 +1,12 @@
 """Measures a loaded version: the :class:`ModelProfile` that placement and batching use.
 
-The most needed comes first and the budget ends the rest: row independence (always
-finished: six calls of at most four rows), the largest batch with its memory peak (once at
-least, where that is quick: only it shows what a model does from some size on),
-two-thread scaling, the other sizes. What was not reached is absent. Last of all, and
-always, the first inputs come again, with the random numbers that were drawn from then:
-a model that answers otherwise keeps something of its calls. A model that fails on its
-probe is served all the same.
+The most important measurements come first, and the budget cuts off the rest: row
+independence (always finished: six calls of at most four rows), the largest batch with
+its memory peak (at least once if that is quick, because only it shows what a model does
+from some size on), two-thread scaling, then the other sizes. What was not reached is
+absent from the profile. At the end, always, the first inputs are computed again with
+the same random numbers: a model that answers differently remembers its calls. A model
+that fails while it is probed is served all the same.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class ProbeResult:
 
     Attributes:
         profile: What was measured.
-        is_quiet: Whether others left the processors alone meanwhile.
+        is_quiet: Whether other programs left the processors alone meanwhile.
         failures: Why a probe call failed, by signature; for the status.
 
     """
@@ -95,7 +95,7 @@ def probe(
     load: LoadMeasures | None = None,
     clock: Clock | None = None,
 ) -> ProbeResult:
-    """Measures a version that was just loaded. Blocks; never raises for the model.
+    """Measures a version that was just loaded. Blocks; never raises because of the model.
 
     Args:
         subject: The loaded version; nobody else may call it meanwhile.
@@ -253,7 +253,7 @@ class _Probe:
                     self._times[name][rows] = statistics.median(times)
 
     def _show_repeats(self) -> bool:
-        """Returns whether every signature answers its first inputs as it did."""
+        """Returns whether every signature still answers its first inputs as at first."""
         is_repeatable = True
         for name in self._working():
             if name not in self._first:

@@ -1,4 +1,4 @@
-"""Gives every loaded version its profile: known already, measured now, or later."""
+"""Gives every loaded version its profile: known already, measured now, or measured later."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ class ProfileRequest:
 class Profiler:
     """Looks profiles up and measures what is not known. Thread-safe.
 
-    While more versions wait to be loaded than can be at once, measuring would only
-    make them wait longer: it is postponed until somebody calls
-    :meth:`measure_postponed` in idle time. What was measured while others kept the
-    processors busy is used and not kept; it only stands in for the next versions of
-    the same code until there is a quieter moment (``tfs.servables.provisional_profiles``).
+    While versions wait to be loaded, measuring would only make them wait longer. It is
+    postponed until somebody calls :meth:`measure_postponed` in idle time. A profile
+    that was measured while other programs kept the processors busy is used but not
+    kept. It only stands in for the next versions of the same code until there is a
+    quieter moment (``tfs.servables.provisional_profiles``).
     """
 
     def __init__(
@@ -95,17 +95,17 @@ class Profiler:
         return len(self._postponed)
 
     def known(self, code_digest: str) -> ModelProfile | None:
-        """Returns what is known of the code, or stands in for it; may read a file."""
+        """Returns the known or provisional profile of some code; may read a file."""
         return self._cache.get(code_digest) or self._provisional.get(code_digest)
 
     def profile(self, request: ProfileRequest) -> ModelProfile | None:
         """Returns the version's profile, or None if it is postponed or not wanted.
 
-        Blocks for the budget if it has to be measured. A version whose profile is
-        known is warmed up instead, with its example, unless it brings warm-up
-        requests of its own; that its rows are independent is looked at again, for
+        Blocks for the budget if the version has to be measured. If its profile is
+        known, it is warmed up instead with its example, unless it brings warm-up
+        requests of its own; the independence of its rows is checked again, because
         other weights may connect them. Code that is known to remember its calls is not
-        called. Call it after the load and before the version is served.
+        called. Call this after the load and before the version is served.
         """
         known = self._known_well_enough(request)
         if not self._options.budget_s:
@@ -149,14 +149,14 @@ class Profiler:
         return True
 
     def forget(self, servable_id: ServableId) -> None:
-        """Drops a version that is to be unloaded; waits if it is being measured."""
+        """Drops a version that will be unloaded; waits if it is being measured."""
         with self._changed:
             self._postponed.pop(servable_id, None)
             while self._measuring == servable_id:
                 self._changed.wait()
 
     def _known_well_enough(self, request: ProfileRequest) -> ModelProfile | None:
-        """Returns what is known of the code; None if it is to be measured now."""
+        """Returns what is known of the code; None if it should be measured now."""
         digest = request.code_digest
         known = self._cache.get(digest)
         if known is None and not self._provisional.is_time_to_measure(
@@ -166,10 +166,10 @@ class Profiler:
         return known
 
     def _checked(self, request: ProfileRequest, known: ModelProfile) -> ModelProfile:
-        """Returns what is known, with what these weights say of the rows.
+        """Returns what is known, corrected by what these weights show of the rows.
 
-        Two calls where rows were independent, five where nothing could be shown; none of
-        a model that remembers them.
+        That takes two calls if rows were independent, five if nothing could be shown,
+        and none for a model that remembers its calls.
         """
         if not known.is_repeatable:
             return known
@@ -206,12 +206,13 @@ class Profiler:
         return replace(known, signatures=changed)
 
     def _rehearse(self, request: ProfileRequest, known: ModelProfile) -> bool:
-        """Makes the calls of the check and the warm-up beside what serves.
+        """Makes the first calls of the check and the warm-up at low priority.
 
-        A first call in a fresh process takes tens of milliseconds of a processor, which
-        at the priority of serving are taken from others' answers. What is checked and
-        served afterwards is warm. So is what comes to a process where the same code ran
-        before: a call as quick as those that were measured is followed by no other.
+        A first call in a fresh process takes tens of milliseconds of processor time,
+        which at the priority of serving would be taken from others' answers. Afterwards
+        the version is warm. It is warm already if the same code ran in its process
+        before: if a call is as quick as those that were measured, no further calls are
+        made.
 
         Returns:
             Whether the backend can; the warm-up is done then, or not wanted.
@@ -274,7 +275,7 @@ class Profiler:
 
 
 def _in_words(name: str, signature: SignatureProfile) -> str:
-    """Returns what an operator wants to read of one signature, on one line."""
+    """Returns one line about a signature, for operators."""
     calls = ", ".join(
         f"{num_rows}: {_rounded(call_s * 1e3, ' ms')}"
         for num_rows, call_s in signature.call_s_by_rows.items()

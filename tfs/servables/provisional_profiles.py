@@ -1,12 +1,12 @@
-"""Stands in for measurements that a busy host spoiled, until there is a quieter moment.
+"""Keeps profiles that were measured on a busy host, until there is a quieter moment.
 
-What was measured while others kept the processors busy is not kept with the profiles
-that placement and batching rely on for good. But a server under load that gets a
-version a minute, or a second, would measure each of them, find the host busy again (it
-is: serving) and take half a second of every processor away from its callers each time.
-So the spoiled profile serves the next versions of the same code too, in memory only;
-they are measured when a pause is over, which doubles, and only if others left the
-processors alone while the version was loaded.
+A profile that was measured while others kept the processors busy is not stored with
+those that placement and batching rely on for good. But a server under load that gets a
+new version every minute, or every second, would measure each of them, find the host
+busy again (with serving), and take half a second of every processor away from its
+callers each time. So such a profile is used for the next versions of the same code too,
+in memory only. They are measured again only after a pause, which doubles each time, and
+only if others left the processors alone while the version was loaded.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class ProvisionalProfiles:
         return entry.profile
 
     def forget(self, code_digest: str) -> None:
-        """Drops what stands in: it was measured properly."""
+        """Drops the provisional profile, because the code was measured properly."""
         with self._lock:
             self._entries.pop(code_digest, None)
 

@@ -1,12 +1,13 @@
 """Whether a row's answer depends on the rows it shares a batch with.
 
-Six calls of at most four rows: both rows, the rows exchanged, the rows with one more
-behind them, each row alone, the rows with strange ones between. A maximum over the batch
-shows only when alone, a mean in the third, a cumulative sum in the second, what heeds
-rows of zeros in the last. Only then may a server join requests and pad
-batches. Larger batches are looked at as they are measured (``still_independent``), for
-models that do something else from some size on. Where the signature lets requests of
-different lengths be joined, two more calls show whether the padding changes an answer.
+This takes six calls of at most four rows: both rows, the rows swapped, the rows with
+one more behind them, each row alone, and the rows with unusual ones in between. A
+maximum over the batch shows only when a row is alone, a mean in the third call, a
+cumulative sum in the second, and a model that treats rows of zeros specially in the
+last. Only if rows are independent may a server join requests and pad batches. Larger
+batches are checked as they are measured (``still_independent``), because some models
+behave differently from some size on. If the signature lets requests of different
+lengths be joined, two more calls show whether the padding changes an answer.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ class RowIndependence:
     """What the calls showed. Immutable.
 
     Attributes:
-        shown: True or False; None if they could not show it.
-        why: What was seen, or what stood in the way; empty for True.
-        both: What the first two rows gave together.
-        why_padding: How a row's answer changed when the row was filled up to the length
-            of another; empty if it did not, or nothing is filled up.
+        shown: Whether rows are independent; None if the calls could not show it.
+        why: What was observed, or what made it impossible to tell; empty for True.
+        both: The answers to the first two rows together.
+        why_padding: How a row's answer changed when the row was padded to the length of
+            another; empty if it did not, or if nothing is padded.
 
     """
 
@@ -77,8 +78,9 @@ def row_independence(call: Call, inputs: ProbeInputs) -> RowIndependence:
 def _change_among_other_rows(call: Call, inputs: ProbeInputs, both: Tensors) -> str:
     """Returns how two rows changed beside rows of zeros and of huge values, or "".
 
-    Shows what example rows, which are alike, do not: scales that are taken over the
-    batch, rows that are left out. A model may refuse such values; that says nothing.
+    This shows what example rows do not, because they are alike: scales that are
+    computed over the batch, rows that are left out. If a model refuses such values,
+    that means nothing.
     """
     try:
         outputs = call(inputs.among_other_rows())
@@ -91,7 +93,7 @@ def _change_among_other_rows(call: Call, inputs: ProbeInputs, both: Tensors) -> 
 def _padding_change(call: Call, inputs: ProbeInputs) -> str:
     """Returns how filling up a short row changed its answer; empty if it did not.
 
-    A model that answers for the padding too is compared where there was a value.
+    If a model also answers for the padding, only answers for real values are compared.
     """
     ragged = inputs.ragged()
     if ragged is None:
@@ -116,8 +118,9 @@ def _padding_change(call: Call, inputs: ProbeInputs) -> str:
 def keeps_rows(call: Call, inputs: ProbeInputs) -> str:
     """Returns why rows that were shown to be independent are not; empty if they are.
 
-    For a version whose code was seen before with other weights, at the price of two
-    calls: weights can switch on what made no difference. Raises what ``call`` raises.
+    For a version whose code was seen before with other weights; takes two calls. Other
+    weights can enable a dependence that made no difference before. Raises what ``call``
+    raises.
     """
     if inputs.num_different < 2:
         return ""
@@ -126,7 +129,7 @@ def keeps_rows(call: Call, inputs: ProbeInputs) -> str:
 
 
 def repeat_change(first: Tensors, again: Tensors) -> str:
-    """Returns how the answers to the same inputs differ beyond rounding, or ""."""
+    """Returns how answers to the same inputs differ by more than rounding, or ""."""
     for name, view in first.items():
         difference = _difference(view, again[name])
         if difference:
@@ -158,8 +161,8 @@ def still_independent(
 def _change(both: Tensors, outputs: Tensors, rows: tuple[int, ...]) -> str:
     """Returns how a row of ``both`` differs where it stands in ``outputs``, or "".
 
-    ``rows`` tells which of the rows lies at each place; others than the first two are
-    not known and not compared.
+    ``rows`` tells which row is at each place; only the first two are known and
+    compared.
     """
     for name, view in both.items():
         other = outputs[name]

@@ -1,7 +1,8 @@
 """The queues of one signature of a batched servable.
 
-A queue holds what can be concatenated: one version, one signature, one set of inputs,
-one shape of a row. Requests that fit no queue go to the servable underneath as they came.
+A queue holds requests that can be concatenated: those of one version, one signature,
+one set of inputs and one shape of a row. Requests that fit no queue are handed to the
+servable underneath unchanged.
 """
 
 from __future__ import annotations
@@ -40,13 +41,14 @@ class SignatureQueues:
 
     Args:
         name: The signature's key.
-        inner: Computes the batches, and alone what cannot be joined.
+        inner: Computes the batches, and single requests that cannot be joined.
         scheduler: Takes the queues, and forms batches of what they hold.
         options: Options of the queues, and how their batches are formed.
         measured: What was measured of the signature: time per batch size, whether
             padding is safe.
-        takes_any_size: Whether a request larger than a queue is computed in portions,
-            and one larger than a batch in larger ones; else it is refused.
+        takes_any_size: Whether requests that are larger than a queue are computed in
+            portions, and those larger than a batch in larger portions; otherwise they
+            are refused.
 
     """
 
@@ -103,7 +105,7 @@ class SignatureQueues:
             self._alone = BatchRunner(name, self._label, signature, inner, loop, {}, {})
 
     def submit(self, task: InferenceTask) -> None:
-        """Puts the task where it can be joined, or hands it on; never raises."""
+        """Queues the task if it can be joined, or hands it on; never raises."""
         if self._closed:
             task.on_done(Unavailable(f"{self._label}: the version is being unloaded"))
             return
@@ -171,9 +173,10 @@ class SignatureQueues:
     ) -> Outcome | None:
         """Computes requests as a batch if they need not wait for anything.
 
-        Counted as the batch that they would have been. None, with nothing done, if they
-        have to be queued. So has the first, which makes the queue, and a batch that
-        failed: the queue finds out whose fault that is.
+        They are counted as the batch that they would have been. Returns None, with
+        nothing done, if they have to be queued. That is so for the first request, which
+        makes the queue, and for a batch that failed, because the queue finds out whose
+        fault it was.
         """
         alone = self._alone
         queue = self._groups.get(None)
@@ -201,14 +204,14 @@ class SignatureQueues:
         return list(self._groups.values())
 
     def counted(self) -> list[SharedQueue[InferenceTask]]:
-        """Returns all whose numbers count, also queues that are no more."""
+        """Returns all queues whose numbers count, including those that are gone."""
         queues = [*self._groups.values(), *list(self._inherited.values())]
         if self._dropped is not None:
             queues.append(self._dropped)
         return queues
 
     def bypass(self) -> BypassCount:
-        """Returns what went past the queues so far. Thread-safe."""
+        """Returns how many requests bypassed the queues so far. Thread-safe."""
         return self._bypass
 
     def report(self) -> list[QueueReport]:
@@ -251,7 +254,7 @@ class SignatureQueues:
     def inherit(
         self, key: object, names: tuple[str, ...], queue: SharedQueue[InferenceTask]
     ) -> None:
-        """Counts on from a queue of the form before this, which has drained."""
+        """Continues the counts of a drained queue of an earlier form of this servable."""
         mine = self._groups.get(key) or self._inherited.get(key)
         if mine is not None:
             mine.take_over(queue)
@@ -262,7 +265,7 @@ class SignatureQueues:
             self.drop(queue)
 
     def drop(self, queue: SharedQueue[InferenceTask]) -> None:
-        """Keeps the numbers of a queue that is no more."""
+        """Keeps the numbers of a queue that is gone."""
         if self._dropped is None:
             self._dropped = queue
         else:
@@ -283,7 +286,7 @@ class SignatureQueues:
             self._on_none_beside()
 
     def _key(self, task: InferenceTask) -> object:
-        """Returns what must be equal for requests to be joined; False: nothing is."""
+        """Returns what must be equal for requests to be joined; False if they cannot be."""
         key: list[object] = []
         signature = self._signature
         for name, view in task.inputs.items():
@@ -353,7 +356,7 @@ class SignatureQueues:
         return queue
 
     def _drop_idle(self) -> bool:
-        """Removes the queues of shapes that nobody asks for now."""
+        """Removes the queues of shapes that nobody requests now."""
         idle = [key for key, queue in self._groups.items() if queue.is_idle]
         for key in idle:
             queue = self._groups.pop(key)
@@ -390,9 +393,9 @@ class SignatureQueues:
 def _fillers_of(
     signature: Signature, measured: SignatureProfile, pads_variable_length: bool
 ) -> dict[str, bytes | None]:
-    """Returns by input what fills shorter rows up; those left out are not filled.
+    """Returns, by input, the value that fills up shorter rows; other inputs are not filled.
 
-    None is the row's own first element.
+    None means the row's own first element.
     """
     masks = {spec.mask for spec in signature.inputs.values() if spec.mask}
     fillers: dict[str, bytes | None] = {}

@@ -1,7 +1,8 @@
-"""Makes one tensor of several requests' and takes it apart again.
+"""Joins the tensors of several requests into one, and takes one apart again.
 
-Pure functions on views. What is padded here are rows (repeated, so that a model sees
-values it can compute with) and free inner dimensions (filled with a value).
+These are pure functions on views. Two things are padded here: rows (by repeating one,
+so that a model sees values it can compute with) and free inner dimensions (with a fill
+value).
 """
 
 from __future__ import annotations
