@@ -38,6 +38,7 @@ from tfs.core.errors import Code, NotFound, Unavailable
 from tfs.core.executor import InlineExecutor
 from tfs.core.serving_loop import ServingLoop
 from tfs.frontends.rpc.express import frames, inbox
+from tfs.frontends.rpc.express.backlog import Backlog
 from tfs.frontends.rpc.express.connection import Connection
 from tfs.frontends.rpc.express.connection_limits import ConnectionLimits
 from tfs.frontends.rpc.express.express_call import ExpressCall
@@ -1188,6 +1189,35 @@ def test_a_fault_of_our_own_costs_one_connection(
     assert good.answer(1).messages == [b"good"]
     assert rig.transport.counters.failures == 1
     assert rig.loop.num_failures == 0
+
+
+@pytest.mark.parametrize("is_closing", [False, True])
+def test_a_fault_while_a_round_is_written_costs_one_connection(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, is_closing: bool
+) -> None:
+    """What the round brought for the others is written all the same."""
+    bad, good = rig.connect(), rig.connect()
+    if is_closing:
+        bad.send(frames.window_update(0, 0))
+    else:  # its answer has to wait
+        bad.send(frames.settings({Setting.INITIAL_WINDOW_SIZE: 0}) + request(1))
+    good.send(request(1, b"good"))
+    note, faults = Backlog.note, [MemoryError("meant to fail")]
+
+    def fail(*arguments: Any) -> None:
+        if faults:
+            raise faults.pop()
+        note(*arguments)
+
+    monkeypatch.setattr(Backlog, "note", fail)
+    rig.step()
+    assert not faults
+    assert good.answer(1).messages == [b"good"]
+    bad.read()
+    assert bad.is_closed
+    assert rig.transport.counters.failures == 1
+    assert rig.loop.num_failures == 0
+    assert len(rig.transport._sessions) == 1
 
 
 def test_a_protocol_fault_says_goodbye(rig: Rig) -> None:

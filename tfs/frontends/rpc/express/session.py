@@ -576,18 +576,17 @@ class Session(SocketOutput):
             return
         self.is_closed = True
         shared = self._shared
-        shared.loop.unwatch(self._socket.fileno())
-        shared.starved.pop(self, None)
-        shared.waiting.pop(self, None)
-        shared.backlog.note(self, 0, self._now())
-        shared.turns.forget(self)
-        self._socket.close()
-        self._unsent.clear()
         counters, connection = shared.counters, self.connection
-        counters.answered += connection.num_answered
-        counters.resets += connection.num_resets
-        counters.decoded_heads += connection.num_decoded_heads
         try:
+            shared.loop.unwatch(self._socket.fileno())
+            shared.starved.pop(self, None)
+            shared.waiting.pop(self, None)
+            shared.backlog.note(self, 0, self._now())
+            shared.turns.forget(self)
+            self._unsent.clear()
+            counters.answered += connection.num_answered
+            counters.resets += connection.num_resets
+            counters.decoded_heads += connection.num_decoded_heads
             fault = connection.fault
             if fault is not None:
                 counters.faults += 1
@@ -601,4 +600,5 @@ class Session(SocketOutput):
             connection.close()
             connection.out.clear()
         finally:
+            self._socket.close()
             self._on_closed(self)

@@ -95,11 +95,11 @@ class SocketOutput(abc.ABC):
             return
         try:
             self._write()
+            waiting_bytes = self._unsent_bytes + self.connection.queued_bytes
+            if waiting_bytes != self._noted_bytes and not self.is_closed:
+                self._note(waiting_bytes)
         except Exception as error:
             self.on_failure(error)
-        waiting_bytes = self._unsent_bytes + self.connection.queued_bytes
-        if waiting_bytes != self._noted_bytes and not self.is_closed:
-            self._note(waiting_bytes)
 
     def _note(self, waiting_bytes: int) -> None:
         """Takes note of how much waits for the client now."""
