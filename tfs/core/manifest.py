@@ -105,6 +105,7 @@ class Manifest:
             )
         except (
             KeyError, TypeError, ValueError, AttributeError, RecursionError,
+            OverflowError,
         ) as error:  # fmt: skip
             what = f"missing {error}" if isinstance(error, KeyError) else str(error)
             raise InvalidArgument(f"bad {MANIFEST} in {where}: {what}") from error

@@ -24,6 +24,7 @@ from tfs.core.tensor_view import TensorView
 
 JsonValue: TypeAlias = object
 
+_MOST_SIZE: Final = (1 << 63) - 1  # of a dimension on the wire
 _MAX_DEFAULT_VALUES: Final = 1 << 24  # a scalar default is repeated this often at most
 
 
@@ -125,7 +126,7 @@ def _shape(form: object, lowest: int = FREE) -> tuple[int, ...]:
     if not isinstance(form, list):
         raise TypeError("shape must be a list")
     for size in form:
-        if type(size) is not int or size < lowest:
+        if type(size) is not int or not lowest <= size <= _MOST_SIZE:
             raise ValueError(f"bad dimension {size!r} in shape {form}")
     return tuple(form)
 
