@@ -136,7 +136,7 @@ def test_a_model_that_is_gone_is_forgotten() -> None:
         stats.counter("requests", model=model, method="predict")
         stats.histogram("latency", [1.0], model=model)
         stats.gauge("depth", lambda: 0.0, model=model)
-    stats.forget(model="a")
+    stats.forget("model", ["a", "other"])
     assert {labels for _, labels, _ in stats.counters()} == {
         (("method", "predict"), ("model", "b")),
         (("model", "b"),),
@@ -158,7 +158,7 @@ def test_what_is_gone_stays_in_the_sums() -> None:
     assert [labels for _, labels, _ in stats.histograms()] == [
         (("model", "a"), ("version", "2"))
     ]
-    stats.forget(model="a")
+    stats.forget("model", ["a", "other"])
     assert stats.sums() == {"requests": 6.0}
     stats.counter("requests", model="a", version="1").add(1)
     assert stats.sums() == {"requests": 7.0}

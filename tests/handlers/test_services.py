@@ -8,7 +8,8 @@ from typing import cast
 import pytest
 from google.protobuf import descriptor_pb2
 
-from tests.handlers.served import OneModel
+from tests.handlers.served import PREDICT, OneModel
+from tests.handlers.test_decode_pool import HeldExecutor
 from tfs.core.call import MethodKind, Peer
 from tfs.core.errors import (
     DataLoss,
@@ -21,8 +22,11 @@ from tfs.core.errors import (
 )
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
-from tfs.handlers.admin import Admin
+from tfs.handlers.admin import Admin, admin_methods
+from tfs.handlers.admin_access import AdminAccess
+from tfs.handlers.decode_pool import DecodePool
 from tfs.handlers.health import MAX_WATCHERS_EACH, HealthHandler
+from tfs.handlers.messages import CONFIG_BYTES, NAMES_BYTES, QUESTION_BYTES
 from tfs.handlers.methods import method_table
 from tfs.handlers.model_metadata import ModelMetadataHandler
 from tfs.handlers.model_status import ModelStatusHandler
@@ -171,6 +175,72 @@ def test_metadata_refuses_other_fields(fields: tuple[str, ...], words: str) -> N
     call = FakeCall(request.SerializeToString())
     ModelMetadataHandler(OneModel())(call)
     assert words in call.error().message
+
+
+def test_the_status_of_many_versions_is_written_off_the_loop() -> None:
+    """Of a few it is not."""
+    backend, executor = FakeBackend(), HeldExecutor()
+    handler = ModelStatusHandler(backend, DecodePool(executor))
+    message = get_model_status_pb2.GetModelStatusRequest()
+    message.model_spec.name = "m"
+    for num, is_long in ((3, False), (3_000, True)):
+        backend.states = [
+            ServableState(ServableId("m", version), ManagerState.AVAILABLE)
+            for version in range(num, 0, -1)
+        ]
+        call = FakeCall(message.SerializeToString())
+        handler(call)
+        assert call.is_finished is not is_long
+        executor.run_all()
+        response = get_model_status_pb2.GetModelStatusResponse.FromString(
+            call.reply_bytes()
+        )
+        versions = [each.version for each in response.model_version_status]
+        assert versions == list(range(num, 0, -1))
+
+
+def test_many_signatures_are_written_off_the_loop() -> None:
+    """The version need not be kept for it."""
+    served, executor = OneModel(), HeldExecutor()
+    handler = ModelMetadataHandler(served, DecodePool(executor))
+    request = get_model_metadata_pb2.GetModelMetadataRequest(
+        metadata_field=["signature_def"]
+    )
+    request.model_spec.name = "m"
+    served.servable.signatures = {  # type: ignore[misc]  # this one's
+        f"signature_{index}": PREDICT for index in range(300)
+    }
+    call = FakeCall(request.SerializeToString())
+    handler(call)
+    assert not call.is_finished
+    assert served.handle.num_pins == 0
+    executor.run_all()
+    response = get_model_metadata_pb2.GetModelMetadataResponse.FromString(
+        call.reply_bytes()
+    )
+    packed = get_model_metadata_pb2.SignatureDefMap()
+    assert response.metadata["signature_def"].Unpack(packed)
+    assert len(packed.signature_def) == 300
+
+
+def test_a_reload_of_megabytes_is_refused() -> None:
+    """Its message is parsed on the serving loop."""
+    backend = FakeBackend()
+    call = FakeCall(bytes(CONFIG_BYTES + 1))
+    ReloadConfigHandler(backend)(call)
+    assert isinstance(call.outcome, ResourceExhausted)
+    assert backend.applied == []
+
+
+def test_an_operator_asks_short_questions() -> None:
+    """Only a configuration may be long."""
+    longest = {"ApplyConfig": CONFIG_BYTES, "ListModels": NAMES_BYTES}
+    for method in admin_methods(cast(Admin, UnaskedAdmin()), AdminAccess()):
+        most = longest.get(method.path.rpartition("/")[2], QUESTION_BYTES)
+        call = FakeCall(bytes(most + 1))
+        method.handler(call)
+        assert isinstance(call.outcome, ResourceExhausted)
+        assert str(most) in call.outcome.message
 
 
 def reload(backend: FakeBackend, *, listed: bool = True) -> FakeCall:

@@ -305,6 +305,7 @@ def test_looking_at_all_models_leaves_the_loop_time(env: Environment) -> None:
     assert len(looks) == 1
     env.clock.advance(0.05)
     env.expire()
+    env.run_posted()
     assert len(looks) == 2
     assert env.served("a") == 2
 

@@ -1,7 +1,9 @@
-"""Looks follow changes, and leave the loop time for other work."""
+"""Looks follow changes, leave other work time, and the loop alone."""
 
 from __future__ import annotations
 
+from tests.handlers.test_decode_pool import HeldExecutor
+from tfs.core.executor import Executor, InlineExecutor
 from tfs.server.recheck import Recheck
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.fake_loop import FakeLoop
@@ -10,15 +12,25 @@ from tfs.testing.fake_loop import FakeLoop
 class World:
     """A loop whose rounds a test runs; a look takes 5 ms."""
 
-    def __init__(self) -> None:
+    def __init__(self, executor: Executor | None = None) -> None:
         self.clock = FakeClock()
         self.loop = FakeLoop(self.clock)
-        self.recheck = Recheck(self.look, self.loop, self.clock)
+        self.recheck = Recheck(
+            self.look,
+            self.follow,
+            executor or InlineExecutor(),
+            self.loop,
+            self.clock,
+        )
         self.num_looks = 0
+        self.num_followed = 0
 
     def look(self) -> None:
         self.num_looks += 1
         self.clock.advance(0.005)
+
+    def follow(self) -> None:
+        self.num_followed += 1
 
 
 def test_one_look_follows_all_changes_of_a_round() -> None:
@@ -52,3 +64,48 @@ def test_a_look_that_took_long_is_followed_by_a_rest() -> None:
     world.recheck.ask()
     world.loop.run_posted()
     assert world.num_looks == 3
+
+
+def test_a_look_is_taken_off_the_loop_and_what_follows_on_it() -> None:
+    """With many models a look takes a second."""
+    executor = HeldExecutor()
+    world = World(executor)
+    world.recheck.ask()
+    world.loop.run_posted()
+    assert world.num_looks == 0
+    executor.run_all()
+    assert (world.num_looks, world.num_followed) == (1, 0)
+    world.loop.run_posted()
+    assert world.num_followed == 1
+
+
+def test_what_changes_during_a_look_is_looked_at_after_it() -> None:
+    """Not beside it: one at a time, and none is lost."""
+    executor = HeldExecutor()
+    world = World(executor)
+    world.recheck.ask()
+    world.loop.run_posted()
+    (begun,) = executor.waiting
+    executor.waiting.clear()
+    world.recheck._is_posted = False  # the look has begun
+    world.recheck.ask()
+    world.loop.run_posted()
+    assert executor.waiting == []
+    begun()
+    world.loop.run_posted()
+    world.clock.advance(1)
+    world.loop.run_due()
+    executor.run_all()
+    world.loop.run_posted()
+    assert world.num_looks == 2
+    assert world.num_followed == 2
+
+
+def test_an_executor_that_ends_takes_no_look() -> None:
+    """The server ends then: nobody is left to be told."""
+    executor = HeldExecutor()
+    executor.is_closed = True
+    world = World(executor)
+    world.recheck.ask()
+    world.loop.run_posted()
+    assert world.num_looks == 0

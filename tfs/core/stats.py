@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import weakref
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from threading import get_ident
 from typing import Protocol
@@ -181,15 +181,16 @@ class Stats:
         with self._lock:
             self._sources.discard(source)
 
-    def forget(self, **labels: str) -> None:
-        """Drops every stat that carries all of ``labels`` (a model that is gone).
+    def forget(self, label: str, values: Collection[str]) -> None:
+        """Drops every stat that has ``label`` with one of the values (models that are gone).
 
-        Sources stay: they go with whoever keeps them.
+        All in one go: the stats of a thousand models are many. Sources stay: they go with
+        whoever keeps them.
         """
-        gone = set(_labels(labels))
+        gone = {(label, value) for value in values}
         with self._lock:
             for table in (self._counters, self._histograms, self._gauges):
-                for key in [k for k in table if gone <= set(k[1])]:
+                for key in [k for k in table if not gone.isdisjoint(k[1])]:
                     self._remove_locked(key)
 
     def remove(self, name: str, **labels: str) -> None:

@@ -10,7 +10,12 @@ from google.protobuf.message import Message
 from tfs.core.call import Call, RpcMethod
 from tfs.core.errors import ServingError
 from tfs.handlers.admin_access import AdminAccess
-from tfs.handlers.messages import parse
+from tfs.handlers.messages import (
+    CONFIG_BYTES,
+    NAMES_BYTES,
+    QUESTION_BYTES,
+    parse,
+)
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 
 SERVICE: Final = "tfs.v1.AdminService"
@@ -105,9 +110,13 @@ def admin_methods(admin: Admin, access: AdminAccess) -> list[RpcMethod]:
     """Returns the methods of AdminService."""
 
     def method(
-        name: str, request_type: Any, answer: Callable[[Any, Call, Any], None]
+        name: str,
+        request_type: Any,
+        answer: Callable[[Any, Call, Any], None],
+        max_bytes: int = QUESTION_BYTES,
     ) -> RpcMethod:
-        return RpcMethod(f"/{SERVICE}/{name}", _Handler(request_type, answer, access))
+        handler = _Handler(request_type, answer, access, max_bytes)
+        return RpcMethod(f"/{SERVICE}/{name}", handler)
 
     def changing(answer: Callable[..., None]) -> Callable[[Any, Call, Any], None]:
         return lambda request, call, done: answer(
@@ -119,13 +128,19 @@ def admin_methods(admin: Admin, access: AdminAccess) -> list[RpcMethod]:
             "ListModels",
             pb.ListModelsRequest,
             lambda request, _, done: admin.list_models(request, done),
+            NAMES_BYTES,
         ),
         method(
             "GetConfig",
             pb.GetConfigRequest,
             lambda request, _, done: admin.get_config(request, done),
         ),
-        method("ApplyConfig", pb.ApplyConfigRequest, changing(admin.apply_config)),
+        method(
+            "ApplyConfig",
+            pb.ApplyConfigRequest,
+            changing(admin.apply_config),
+            CONFIG_BYTES,
+        ),
         method("SetCanary", pb.SetCanaryRequest, changing(admin.set_canary)),
         method("Promote", pb.PromoteRequest, changing(admin.promote)),
         method("Rollback", pb.RollbackRequest, changing(admin.rollback)),
@@ -144,7 +159,9 @@ class _Handler:
         request_type: Any,
         answer: Callable[[Any, Call, Any], None],
         access: AdminAccess,
+        max_bytes: int,
     ) -> None:
+        self._max_bytes = max_bytes
         self._request_type = request_type
         self._answer = answer
         self._access = access
@@ -153,7 +170,7 @@ class _Handler:
         """Starts the request."""
         try:
             self._access.check(call.peer)
-            request = parse(self._request_type, call.message)
+            request = parse(self._request_type, call.message, self._max_bytes)
         except ServingError as error:
             call.fail(error)
             return

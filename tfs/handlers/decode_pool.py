@@ -98,6 +98,25 @@ class DecodePool:
             self._room.append(None)
             raise Unavailable("the server is shutting down") from None
 
+    def reply(self, call: Call, make: Callable[[], bytes], *, is_long: bool) -> None:
+        """Replies with what ``make`` returns; has it made on a thread if that takes long.
+
+        Raises:
+            ServingError: As ``make``, or as :meth:`run`; the call is the caller's to fail.
+
+        """
+
+        def done(outcome: bytes | ServingError) -> None:
+            if isinstance(outcome, ServingError):
+                call.fail(outcome)
+            else:
+                call.reply(outcome)
+
+        if is_long:
+            self.run(call, make, done)
+        else:
+            call.reply(make())
+
     def write(self, write: Callable[[], None]) -> None:
         """Has an answer written on a thread; here if the server shuts down.
 

@@ -26,9 +26,16 @@ class _MessageType(Protocol[M]):
     def FromString(self, s: bytes, /) -> M: ...
 
 
-QUESTION_BYTES: Final = 1 << 20
-"""Longest request of methods that only ask for information; they are parsed on the
-serving loop."""
+QUESTION_BYTES: Final = 1 << 16
+"""Longest request of methods that only ask for information or name a model; they are parsed
+on the serving loop."""
+
+NAMES_BYTES: Final = 1 << 20
+"""Longest request of a method that takes the names of many models."""
+
+CONFIG_BYTES: Final = 8 << 20
+"""Longest request with a configuration, of some hundred thousand models: to parse as much
+takes up to 0.1 s, and keeps Python's lock, whichever thread does it."""
 
 
 def parse(

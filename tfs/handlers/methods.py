@@ -84,8 +84,10 @@ def method_table(
         RpcMethod(f"/{PREDICTION}/Classify", examples(CLASSIFY)),
         RpcMethod(f"/{PREDICTION}/Regress", examples(REGRESS)),
         RpcMethod(f"/{PREDICTION}/MultiInference", examples(MULTI_INFERENCE)),
-        RpcMethod(f"/{PREDICTION}/GetModelMetadata", ModelMetadataHandler(lookup)),
-        RpcMethod(f"/{MODEL}/GetModelStatus", ModelStatusHandler(status)),
+        RpcMethod(
+            f"/{PREDICTION}/GetModelMetadata", ModelMetadataHandler(lookup, decode_pool)
+        ),
+        RpcMethod(f"/{MODEL}/GetModelStatus", ModelStatusHandler(status, decode_pool)),
         RpcMethod(
             f"/{MODEL}/HandleReloadConfigRequest", ReloadConfigHandler(applier, access)
         ),

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
 from typing import Final
 
-from tfs.codec.model_spec import model_spec_of
+from tfs.codec.model_spec import ModelSpec, model_spec_of
 from tfs.core.call import Call
 from tfs.core.errors import InvalidArgument, ServingError
+from tfs.core.servable_id import ServableId
+from tfs.core.signature import Signature
+from tfs.handlers.decode_pool import DecodePool
 from tfs.handlers.lookup import ModelLookup
 from tfs.handlers.messages import QUESTION_BYTES, parse
 from tfs.handlers.signature_def import signature_def_map
 from tfs.proto.tensorflow_serving.apis import get_model_metadata_pb2 as pb
 
 SIGNATURE_DEF: Final = "signature_def"
+_QUICK_TENSORS: Final = 256
 
 
 class ModelMetadataHandler:
@@ -21,35 +27,57 @@ class ModelMetadataHandler:
     (TensorFlow Serving: servables/tensorflow/get_model_metadata_impl.cc.)
     """
 
-    def __init__(self, lookup: ModelLookup) -> None:
+    def __init__(
+        self, lookup: ModelLookup, decode_pool: DecodePool | None = None
+    ) -> None:
         self._lookup = lookup
+        self._decode_pool = decode_pool or DecodePool()
 
     def __call__(self, call: Call) -> None:
         """Replies with name, version and the signatures."""
         try:
-            call.reply(self._answer(call.message))
+            spec = _asked(call.message)
+            with self._lookup.acquire(
+                spec.name, spec.version, spec.version_label
+            ) as servable:
+                who, signatures = servable.id, servable.signatures
+            self._decode_pool.reply(
+                call,
+                functools.partial(_answer, who, signatures),
+                is_long=_takes_long(signatures),
+            )
         except ServingError as error:
             call.fail(error)
 
-    def _answer(self, message: bytes | memoryview) -> bytes:
-        request = parse(pb.GetModelMetadataRequest, message, QUESTION_BYTES)
-        if not request.HasField("model_spec"):
-            raise InvalidArgument("Missing ModelSpec")
-        if not request.metadata_field:
-            raise InvalidArgument(
-                "GetModelMetadataRequest must specify at least one metadata_field"
-            )
-        for field in request.metadata_field:
-            if field != SIGNATURE_DEF:
-                raise InvalidArgument(f"Metadata field {field} is not supported")
-        spec = model_spec_of(request.model_spec)
-        with self._lookup.acquire(
-            spec.name, spec.version, spec.version_label
-        ) as servable:
-            response = pb.GetModelMetadataResponse()
-            response.model_spec.name = servable.id.name
-            response.model_spec.version.value = servable.id.version
-            response.metadata[SIGNATURE_DEF].Pack(
-                signature_def_map(servable.signatures)
-            )
-        return response.SerializeToString()
+
+def _asked(message: bytes | memoryview) -> ModelSpec:
+    request = parse(pb.GetModelMetadataRequest, message, QUESTION_BYTES)
+    if not request.HasField("model_spec"):
+        raise InvalidArgument("Missing ModelSpec")
+    if not request.metadata_field:
+        raise InvalidArgument(
+            "GetModelMetadataRequest must specify at least one metadata_field"
+        )
+    for field in request.metadata_field:
+        if field != SIGNATURE_DEF:
+            raise InvalidArgument(f"Metadata field {field} is not supported")
+    return model_spec_of(request.model_spec)
+
+
+def _answer(who: ServableId, signatures: Mapping[str, Signature]) -> bytes:
+    response = pb.GetModelMetadataResponse()
+    response.model_spec.name = who.name
+    response.model_spec.version.value = who.version
+    response.metadata[SIGNATURE_DEF].Pack(signature_def_map(signatures))
+    return response.SerializeToString()
+
+
+def _takes_long(signatures: Mapping[str, Signature]) -> bool:
+    """Tells whether there is more to write than a few hundred tensors: 4 us each."""
+    num_tensors = sum(
+        len(each.inputs)
+        + len(each.outputs)
+        + sum(view.num_elements for view in each.defaults.values())
+        for each in signatures.values()
+    )
+    return num_tensors > _QUICK_TENSORS

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from tfs.codec.model_spec import model_spec_of
 from tfs.core.call import Call
 from tfs.core.errors import InvalidArgument, NotFound, ServingError
 from tfs.core.servable_state import ServableState
+from tfs.handlers.decode_pool import DecodePool
 from tfs.handlers.messages import QUESTION_BYTES, fill_status, parse
 from tfs.proto.tensorflow_serving.apis import get_model_status_pb2 as pb
+
+_QUICK_STATES: Final = 256
 
 
 class StatusReader(Protocol):
@@ -31,17 +35,25 @@ class ModelStatusHandler:
     (TensorFlow Serving: model_servers/get_model_status_impl.cc.)
     """
 
-    def __init__(self, reader: StatusReader) -> None:
+    def __init__(
+        self, reader: StatusReader, decode_pool: DecodePool | None = None
+    ) -> None:
         self._reader = reader
+        self._decode_pool = decode_pool or DecodePool()
 
     def __call__(self, call: Call) -> None:
         """Replies with the states, versions descending, ended ones too."""
         try:
-            call.reply(self._answer(call.message))
+            states = self._asked(call.message)
+            self._decode_pool.reply(
+                call,
+                functools.partial(_answer, states),
+                is_long=len(states) > _QUICK_STATES,
+            )
         except ServingError as error:
             call.fail(error)
 
-    def _answer(self, message: bytes | memoryview) -> bytes:
+    def _asked(self, message: bytes | memoryview) -> Sequence[ServableState]:
         request = parse(pb.GetModelStatusRequest, message, QUESTION_BYTES)
         if not request.HasField("model_spec"):
             raise InvalidArgument("Missing ModelSpec")
@@ -58,11 +70,15 @@ class ModelStatusHandler:
                 f"Could not find {which} of model {spec.name}"
                 + (f": {problem}" if problem else "")
             )
-        response = pb.GetModelStatusResponse()
-        for state in states:
-            added = response.model_version_status.add(
-                version=state.id.version,
-                state=state.manager_state.value,
-            )
-            fill_status(added.status, state.error)
-        return response.SerializeToString()
+        return states
+
+
+def _answer(states: Sequence[ServableState]) -> bytes:
+    response = pb.GetModelStatusResponse()
+    for state in states:
+        added = response.model_version_status.add(
+            version=state.id.version,
+            state=state.manager_state.value,
+        )
+        fill_status(added.status, state.error)
+    return response.SerializeToString()

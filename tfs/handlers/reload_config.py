@@ -8,7 +8,7 @@ from typing import Protocol
 from tfs.core.call import Call
 from tfs.core.errors import InvalidArgument, ServingError
 from tfs.handlers.admin_access import AdminAccess
-from tfs.handlers.messages import fill_status, parse
+from tfs.handlers.messages import CONFIG_BYTES, fill_status, parse
 from tfs.proto.tensorflow_serving.apis import model_management_pb2 as pb
 from tfs.proto.tensorflow_serving.config import model_server_config_pb2
 
@@ -53,7 +53,7 @@ class ReloadConfigHandler:
         """Starts the reload; the call ends when it has taken effect."""
         try:
             self._access.check(call.peer)
-            request = parse(pb.ReloadConfigRequest, call.message)
+            request = parse(pb.ReloadConfigRequest, call.message, CONFIG_BYTES)
             if request.config.WhichOneof("config") != "model_config_list":
                 raise InvalidArgument(
                     "ServerModelConfig type not supported by "

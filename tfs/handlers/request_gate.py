@@ -161,6 +161,8 @@ class RequestGate:
 
     def retain(self, names: Collection[str]) -> None:
         """Forgets models that are not among ``names``, and their counters."""
-        for name in [name for name in self._models if name not in names]:
+        gone = [name for name in self._models if name not in names]
+        for name in gone:
             self._models.pop(name).is_forgotten = True
-            self._stats.forget(model=name)
+        if gone:
+            self._stats.forget("model", gone)

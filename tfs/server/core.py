@@ -89,14 +89,16 @@ class ServerCore:
         comparisons: Executor | None = None,
     ) -> None:
         self._manager = manager
-        self._recheck = Recheck(self._look_at_all, loop, clock)
+        self._executor = executor or ThreadExecutor(1, "config", clock)
+        self._recheck = Recheck(
+            self._look_at_all, self._tell_of_change, self._executor, loop, clock
+        )
         self.sources = ModelSources(
             manager, sources, clock, on_looked=self._recheck.ask
         )
         self._clock = clock
         self._monitor = monitor
         self._stats = stats
-        self._executor = executor or ThreadExecutor(1, "config", clock)
         self._comparisons = comparisons or ThreadExecutor(1, "canary", clock)
         self._rejections = CanaryRejections(state_dir, self._executor)
         self._served = ServedModels(
@@ -106,7 +108,13 @@ class ServerCore:
             rejections=self._rejections,
         )
         self._waiters = ConfigWaiters(
-            monitor, self.sources, self._is_taken_in, clock, loop, self._primary
+            monitor,
+            self.sources,
+            self._is_taken_in,
+            clock,
+            loop,
+            self._executor,
+            self._primary,
         )
         self.config = ConfigInForce(
             executor=self._executor,
@@ -310,11 +318,14 @@ class ServerCore:
     # -- what changes ------------------------------------------------------------------
 
     def _look_at_all(self) -> None:
-        """Tells everybody who waits for a change. On the loop."""
+        """Tells everybody who waits for a config to take effect."""
         self._waiters.tell()
+        self.readiness.end_start()
+
+    def _tell_of_change(self) -> None:
+        """Tells everybody else who follows what is there. On the loop."""
         for fn in self._on_change:
             fn()
-        self.readiness.end_start()
 
     def _note_state(self, event: EventAndTime[ServableState]) -> None:
         state = event.event

@@ -34,6 +34,7 @@ class Readiness:
         # What is lent to the first loads, until those have ended.
         self._lent = contextlib.ExitStack()
         self._is_lending = False
+        self._last_answering = ""
 
     def begin_start(self, lent: contextlib.AbstractContextManager[object]) -> None:
         """Notes that the first models are about to load, before any can have settled.
@@ -47,7 +48,7 @@ class Readiness:
         self._is_lending = True
 
     def end_start(self) -> None:
-        """Notes that the start is over, if it is. On the loop, whenever states change."""
+        """Notes that the start is over, if it is. One thread, whenever states change."""
         # A repository that is still empty has not had its first loads.
         if self._is_lending and self._names() and self.has_settled():
             self._is_lending = False
@@ -61,12 +62,17 @@ class Readiness:
         """
         if self.is_starting():
             return False
-        failures = self._waiters.failures(self._names())
-        return any(
-            not why and self._served.primary(name) is not None
-            for name, why in failures.items()
-            if why is not None
-        )
+        # Health checks ask, on the serving loop: of tens of thousands of models the one
+        # that answered the last time comes first.
+        names = self._names()
+        last = self._last_answering
+        if last in names and self.is_model_available(last):
+            return True
+        for name, why in self._waiters.failures(names):
+            if why == "" and self._served.primary(name) is not None:
+                self._last_answering = name
+                return True
+        return False
 
     def is_starting(self) -> bool:
         """Whether any model of the start has neither become available nor failed yet."""
@@ -80,5 +86,6 @@ class Readiness:
         """Whether requests that name no version are answered; None if not configured."""
         if name not in self._names():
             return None
-        is_any = self._waiters.failures((name,))[name] == ""
+        ((_, why),) = self._waiters.failures((name,))
+        is_any = why == ""
         return is_any and self._served.primary(name) is not None

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field
 from typing import Final
 
 from managers.state_monitor import ServableStateMonitor
 from tfs.core.clock import Clock
 from tfs.core.errors import Aborted, ServingError
+from tfs.core.executor import Executor
 from tfs.core.loop_entry import LoopEntry
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.server.config.config_outcome import ConfigOutcome, ModelOutcome
@@ -84,7 +93,8 @@ class ConfigWaiters:
         sources: Know what is wrong with base paths.
         is_taken_in: Whether what a config asks for shows in what is managed.
         clock: What deadlines go by.
-        loop: Runs what is to be done at a deadline.
+        loop: Tells when a deadline has come.
+        executor: Runs what is to be done then, which takes long for many models.
         primary: Returns a model's primary, if its config names one, and what answers.
 
     """
@@ -96,6 +106,7 @@ class ConfigWaiters:
         is_taken_in: Callable[[], bool],
         clock: Clock,
         loop: LoopEntry,
+        executor: Executor,
         primary: Callable[[str], tuple[int | None, int | None]],
     ) -> None:
         self._monitor = monitor
@@ -104,6 +115,7 @@ class ConfigWaiters:
         self._is_taken_in = is_taken_in
         self._clock = clock
         self._loop = loop
+        self._executor = executor
         # Guards _waiters and _ending; leaf. Their functions are called outside it.
         self._lock = threading.Lock()
         self._waiters: list[Waiter] = []
@@ -120,7 +132,7 @@ class ConfigWaiters:
             self._finish(each, Aborted("a newer configuration superseded this one"))
         if deadline_s is not None:
             at_s = deadline_s - margin_s(deadline_s - self._clock.now())
-            self._loop.post_at(at_s, lambda: self._expire(waiter))
+            self._loop.post_at(at_s, lambda: self._note_late(waiter))
         if ending is not None:
             self._finish(waiter, ending)
 
@@ -148,10 +160,11 @@ class ConfigWaiters:
             if state.manager_state is ManagerState.END or state.error is not None
         )
 
-    def failures(self, names: Collection[str]) -> dict[str, str | None]:
-        """Returns by model why it is not available: "" if it is, None if unsettled."""
+    def failures(self, names: Iterable[str]) -> Iterator[tuple[str, str | None]]:
+        """Yields each model and why it is not available: "" if it is, None if unsettled."""
         problems = self._sources.source.problems()
-        return {name: self._failure(name, problems) for name in names}
+        for name in names:
+            yield name, self._failure(name, problems)
 
     def have_settled(self, names: Collection[str]) -> bool:
         """Whether each of the models is available or has failed.
@@ -210,6 +223,12 @@ class ConfigWaiters:
                 else None
             )
         return failures
+
+    def _note_late(self, waiter: Waiter) -> None:
+        if waiter.open:
+            # Refused when the server ends, which tells everybody.
+            with contextlib.suppress(RuntimeError):
+                self._executor.submit(lambda: self._expire(waiter))
 
     def _expire(self, waiter: Waiter) -> None:
         failures = self._failures_for(waiter, waiter.models, waiter.version)
