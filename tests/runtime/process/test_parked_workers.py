@@ -136,6 +136,21 @@ def test_the_next_version_has_the_process_of_the_one_before(versions: Versions) 
     assert versions.parked.num_reused == 4
 
 
+def test_a_process_is_named_after_what_it_runs(versions: Versions) -> None:
+    """For top, and for what the kernel says of whom it ends for memory."""
+    model = versions.load(versions.source(name="scale"))
+    assert name_of(model.worker_pid) == "tfs:scale/1"
+    assert name_of(versions.unload(model)) == "tfs-worker"
+    long = versions.load(versions.source(name="recommendations"))
+    assert name_of(long.worker_pid) == "tfs:recommendat"
+    assert name_of(versions.host.zygote.pid) == "tfs-zygote"
+
+
+def name_of(pid: int | None) -> str:
+    """Returns what the system calls a process."""
+    return Path(f"/proc/{pid}/comm").read_text().strip()
+
+
 @pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="Linux has idle time")
 @pytest.mark.skipif(
     os.sched_getscheduler(0) != os.SCHED_OTHER, reason="the operator's policy stays"

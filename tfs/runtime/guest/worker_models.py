@@ -26,6 +26,7 @@ from tfs.runtime.guest.memory_limit import MemoryLimit
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.platform_imports import imported_s
 from tfs.runtime.guest.preloaded_model import PreloadedModel
+from tfs.runtime.guest.process_name import name_process
 from tfs.runtime.guest.request_slots import RequestSlots
 from tfs.runtime.guest.sealed_file import SealedFile
 from tfs.runtime.guest.traces.process_state import ProcessState
@@ -119,6 +120,7 @@ class WorkerModels:
         assert isinstance(source, ModelSource)
         assert isinstance(model_id, int)
         assert isinstance(names, list)
+        name_process(f"tfs:{source.id.slashed}")
         keeper = request.get("keeper")
         if isinstance(keeper, str):
             channel = socket.socket(fileno=os.dup(fds[-1]))
@@ -242,6 +244,7 @@ class WorkerModels:
             give_back()
             if not weights.close():
                 self._retained.append(weights)
+            name_process("tfs-worker")
         return {"code": 0}
 
     def _named(self, request: Mapping[str, object]) -> tuple[int, LoadedModel]:

@@ -56,6 +56,7 @@ from tfs.runtime.guest.parent_death import (
 )
 from tfs.runtime.guest.platform_imports import import_for
 from tfs.runtime.guest.preloaded_model import PreloadedModel
+from tfs.runtime.guest.process_name import name_process
 from tfs.runtime.guest.random_numbers import seed_random
 from tfs.runtime.guest.sibling_fork import fork_sibling
 from tfs.runtime.guest.traces.clean_slate import watch_objects
@@ -232,6 +233,7 @@ def become_worker(
     With an archive it is a spare, and warms up with it; where objects are watched, it can
     tell later whether it may have another model than its first.
     """
+    name_process("tfs-worker")
     held: frozenset[int] = preloaded.fds if preloaded is not None else frozenset()
     close_all_but({0, 1, 2, host.life_fd, *fds, *held})
     os.setpgid(0, 0)
@@ -301,6 +303,7 @@ def num_threads() -> int:
 
 def main(host_pid: int, channel_fd: int, life_fd: int) -> None:
     """Runs the zygote on an inherited channel, in a program that dies with its host."""
+    name_process("tfs-zygote")
     # torch.package's own use of it, which nobody here can change.
     warnings.filterwarnings("ignore", message="TypedStorage is deprecated")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to handle
