@@ -303,14 +303,16 @@ silent for five minutes for a sign of life; grpcio does what `--grpc_channel_arg
 says (`grpc.keepalive_time_ms=...`).
 
 Memory against clients that mean no good: express bounds what requests and unread answers
-take, connection by connection and together. grpcio keeps every request that arrives, and
-says nothing of one before it is whole: of those only their length
-(`--max_message_bytes`) and their number, 256 calls a connection
-(`grpc.max_concurrent_streams`), are bounded. Long answers through it take 32 MB together
-before the next wait, and a client that takes none is disconnected, after two seconds where
-others wait and thirty where none does; through a Unix socket, whose clients have no names,
-it is not. What was freed is given back to the system within a second or two. Where strangers
-connect, use express.
+take, connection by connection and together, byte by byte. Through grpcio nobody knows how
+long a request is before it is there, so four are read at a time, two of those places being
+for clients whose last one was short, and more while little was sent of them; 16 MB of
+answers may be unread before longer ones wait, more while good readers do. Who has a place
+and sends nothing is disconnected after a second where others wait, after a minute where
+nobody does; who takes no answers after two seconds and thirty. What that library keeps by
+itself remains: up to 64 KB of each of 64 calls a connection (`grpc.max_concurrent_streams`),
+which is 4 MB for every client that means to fill it. Clients of a Unix socket have no names:
+they are neither made to wait nor disconnected. What was freed is given back to the system
+within seconds. Where strangers connect, use express.
 
 TLS is 1.2 or 1.3, with `h2` agreed by ALPN. In express a handshake costs 0.4 to 2 ms of CPU,
 on a thread of its own: a wave of new clients delays no request. A Unix socket is never

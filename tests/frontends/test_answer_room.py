@@ -1,15 +1,11 @@
-"""Long answers take a bounded share of memory through grpcio, and who reads none goes."""
+"""Answers take a bounded share of memory through grpcio, and who reads none goes."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 from collections.abc import Callable, Coroutine
 
-import pytest
-
-from tfs.frontends.rpc.grpcio import sockets
+from tests.frontends.fake_connections import FakeConnections
 from tfs.frontends.rpc.grpcio.answer_room import AnswerRoom, Taken
 from tfs.testing.fake_clock import FakeClock
 
@@ -32,26 +28,22 @@ class Context:
 
 
 class Rig:
-    """A room of 8 MiB, and who was disconnected."""
+    """A room of 8 MiB, and its clients' connections."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
-        self.gone: list[str] = []
-        self.room = AnswerRoom(8 * MIB, self.clock.now, self._disconnect)
-
-    def _disconnect(self, peer: str) -> bool:
-        self.gone.append(peer)
-        return True
+        self.connections = FakeConnections()
+        self.room = AnswerRoom(8 * MIB, self.clock.now, self.connections)
 
     async def ask(self, peer: str, size: int, request: bytes = SMALL) -> Context:
         """Returns the context of a call that was answered, and is not read."""
         context = Context()
         taken = await self.room.enter(peer, request, context)
-        self.room.answer(taken, peer, request, size, context)
+        self.room.answer(taken, request, size)
         return context
 
 
-def started(rig: Rig, peer: str, request: bytes) -> asyncio.Task[Taken | None]:
+def started(rig: Rig, peer: str, request: bytes) -> asyncio.Task[Taken]:
     return asyncio.ensure_future(rig.room.enter(peer, request, Context()))
 
 
@@ -62,13 +54,20 @@ def run(test: Callable[[Rig], Coroutine[None, None, None]]) -> None:
     asyncio.run(main())
 
 
-def test_small_answers_take_nothing() -> None:
-    """They are not even counted."""
+def test_who_reads_none_of_many_small_answers_has_no_more_read() -> None:
+    """Beyond a quarter of a megabyte each, once all together take what is open."""
 
     async def test(rig: Rig) -> None:
-        for _ in range(1000):
-            await rig.ask("ipv4:1", 1000)
-        assert rig.room.taken_bytes == 0
+        contexts = []
+        for number in range(400):
+            contexts += [await rig.ask("ipv4:1", 1000)]
+            await rig.ask(f"ipv4:{number % 10 + 2}", 20_000)
+        assert rig.room.taken_bytes > 8 * MIB
+        assert not rig.room.is_open_to("ipv4:1")
+        assert rig.room.is_open_to("ipv4:99")
+        for context in contexts[:350]:
+            context.end()
+        assert rig.room.is_open_to("ipv4:1")
 
     run(test)
 
@@ -84,14 +83,14 @@ def test_a_client_that_reads_nothing_has_its_next_requests_wait() -> None:
         assert other.done()
         assert not large.done()
         assert not small.done()
-        assert rig.room.taken_bytes == 6 * MIB
+        assert rig.room.taken_bytes // MIB == 6
         first.end()
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert large.done()
         assert small.done()
-        assert rig.room.taken_bytes == 7 * MIB
+        assert rig.room.taken_bytes // MIB == 7
 
     run(test)
 
@@ -101,7 +100,7 @@ def test_what_is_longer_than_the_room_has_its_turn() -> None:
 
     async def test(rig: Rig) -> None:
         huge = await rig.ask("ipv4:1", MIB, bytes(20 * MIB))
-        assert rig.room.taken_bytes == MIB
+        assert rig.room.taken_bytes // MIB == 1
         huge.end()
         assert rig.room.taken_bytes == 0
 
@@ -116,11 +115,11 @@ def test_who_reads_nothing_goes_sooner_where_others_wait() -> None:
             await rig.ask(f"ipv4:{number}", 2 * MIB, bytes(MIB))
         rig.clock.advance(3.0)
         rig.room.look()
-        assert rig.gone == []
+        assert rig.connections.gone == []
         waiting = started(rig, "ipv4:9", bytes(MIB))
         await asyncio.sleep(0)
         rig.room.look()
-        assert rig.gone == [f"ipv4:{number}" for number in range(4)]
+        assert rig.connections.gone == [f"ipv4:{number}" for number in range(4)]
         waiting.cancel()
         await asyncio.wait([waiting])
         assert not rig.room._waiting
@@ -128,36 +127,43 @@ def test_who_reads_nothing_goes_sooner_where_others_wait() -> None:
     run(test)
 
 
-@pytest.mark.parametrize(("family", "host"), [("ipv4", "127.0.0.1"), ("ipv6", "::1")])
-def test_a_connection_is_found_by_its_peer(family: str, host: str) -> None:
-    """Its client reads the end; other connections, and other files, stay as they are."""
-    kind = socket.AF_INET if family == "ipv4" else socket.AF_INET6
-    with socket.socket(kind) as listening, socket.socket(kind) as first:
-        try:
-            listening.bind((host, 0))
-        except OSError:
-            pytest.skip(f"this machine has no {host}")
-        listening.listen()
-        first.connect(listening.getsockname())
-        with (
-            socket.create_connection(listening.getsockname()[:2]) as second,
-            listening.accept()[0] as accepted,
-            listening.accept()[0],
-        ):
-            port = first.getsockname()[1]
-            name = f"[{host}]" if family == "ipv6" else host
-            wire = name.replace("[", "%5B").replace("]", "%5D")
-            num_files = len(os.listdir("/proc/self/fd"))
-            assert sockets.disconnect(f"{family}:{wire}:{port}")
-            assert len(os.listdir("/proc/self/fd")) == num_files
-            assert first.recv(1) == b""
-            assert accepted.fileno() >= 0
-            second.setblocking(False)
-            with pytest.raises(BlockingIOError):
-                second.recv(1)
+def test_who_takes_an_answer_slowly_is_not_disconnected() -> None:
+    """Where others wait for it as well, as long as it takes 16 KB a second."""
+
+    async def test(rig: Rig) -> None:
+        for number in range(4):
+            await rig.ask(f"ipv4:{number}", 2 * MIB, bytes(MIB))
+        waiting = started(rig, "ipv4:9", bytes(MIB))
+        await asyncio.sleep(0)
+        for _ in range(10):
+            rig.clock.advance(1.0)
+            rig.connections.acked_bytes["ipv4:2"] += 20_000
+            rig.room.look()
+        assert rig.connections.gone == ["ipv4:0", "ipv4:1", "ipv4:3"]
+        waiting.cancel()
+        await asyncio.wait([waiting])
+
+    run(test)
 
 
-@pytest.mark.parametrize("peer", ["unix:", "unix:/run/x.sock", "ipv4:127.0.0.1:1", "?"])
-def test_who_has_no_connection_is_not_disconnected(peer: str) -> None:
-    """Unix sockets have no names; others may be gone already."""
-    assert not sockets.disconnect(peer)
+def test_good_readers_that_wait_for_each_other_are_given_more_room() -> None:
+    """A little every second, after some; it is taken back when nobody waits."""
+
+    async def test(rig: Rig) -> None:
+        contexts = [await rig.ask(f"ipv4:{n}", 2 * MIB, bytes(MIB)) for n in range(4)]
+        waiting = [started(rig, "ipv4:9", bytes(MIB)) for _ in range(2)]
+        for _ in range(8):
+            rig.clock.advance(1.0)
+            for number in range(4):
+                rig.connections.acked_bytes[f"ipv4:{number}"] += 200_000
+            rig.room.look()
+            await asyncio.sleep(0)
+        assert rig.connections.gone == []
+        await asyncio.wait_for(asyncio.gather(*waiting), 5.0)
+        for context in contexts:
+            context.end()
+        for _ in range(8):
+            rig.room.look()
+        assert rig.room._open_bytes == 8 * MIB
+
+    run(test)

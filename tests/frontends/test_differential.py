@@ -9,8 +9,8 @@ What may differ, and where it is allowed for:
 
 - the text of a refusal by grpcio's core, which is not ours to write (`_CORE_TEXTS`);
 - the text that a client gives a call it ended itself (deadline, cancellation);
-- a unary call with no message, or with two: grpcio's Python layer waits for the first
-  until the deadline and overlooks the second, express says UNIMPLEMENTED, as gRPC asks;
+- a unary call with two messages: grpcio's Python layer overlooks the second, express says
+  UNIMPLEMENTED, as gRPC asks;
 - an unknown grpc-encoding: grpcio says INTERNAL, express UNIMPLEMENTED, as gRPC asks;
 - the sizes at which a slow reader's queue is full;
 - what is not gRPC at all: express answers with an HTTP status, grpcio's core as it

@@ -87,6 +87,59 @@ def test_a_path_that_is_not_utf_8_is_not_the_last_request() -> None:
         loop.close()
 
 
+def test_who_sends_nothing_more_keeps_no_others_from_being_read() -> None:
+    """Twenty begin requests of 10 MB and stop; who calls is answered, at length, too."""
+    loop = ServingLoop()
+    loop.start()
+    path = "/test.Service/Echo"
+    transport = GrpcioTransport(loop)
+    block = b"".join(
+        encode_literal(name.encode(), value.encode())
+        for name, value in grpc_headers(path=path)
+    )
+    begun = HELLO + headers_frame(1, block) + data_frame(1, bytes([0, 0, 160, 0, 0]), 0)
+    large = bytes(2 << 20)
+    try:
+        (address,) = transport.start(
+            [ListenerOptions("grpc", "127.0.0.1:0")],
+            {path: RpcMethod(path, lambda call: call.reply(b"here"))},
+        )
+        host, _, port = address.rpartition(":")
+        with contextlib.ExitStack() as stack:
+            for _ in range(20):
+                client = socket.create_connection((host, int(port)), PATIENCE_S)
+                stack.enter_context(client)
+                client.sendall(begun + data_frame(1, bytes(16_000), 0) * 3)
+            channel = stack.enter_context(grpc.insecure_channel(address, OPTIONS))
+            echo = channel.unary_unary(path, bytes, bytes)
+            assert echo(large, timeout=PATIENCE_S) == b"here"
+            assert echo(b"", timeout=PATIENCE_S) == b"here"
+    finally:
+        transport.close()
+        loop.close()
+
+
+def test_a_unary_call_without_a_message_is_unimplemented() -> None:
+    """As gRPC asks; and as through express."""
+    loop = ServingLoop()
+    loop.start()
+    path = "/test.Service/Echo"
+    transport = make(loop)
+    try:
+        (address,) = transport.start(
+            [ListenerOptions("grpc", "127.0.0.1:0")],
+            {path: RpcMethod(path, lambda call: call.reply(b"here"))},
+        )
+        with grpc.insecure_channel(address, OPTIONS) as channel:
+            say_nothing = channel.stream_unary(path, bytes, bytes)
+            with pytest.raises(grpc.RpcError) as caught:
+                say_nothing(iter(()), timeout=PATIENCE_S)
+            assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    finally:
+        transport.close()
+        loop.close()
+
+
 def test_who_reads_nothing_keeps_no_others_from_long_answers() -> None:
     """Its connection is closed once others wait; of its requests a few were begun."""
     loop = ServingLoop()

@@ -75,4 +75,5 @@ def make_transport(
         ),
         stats,
         on_look=on_scarcity,
+        on_large_message=on_large_message,
     )

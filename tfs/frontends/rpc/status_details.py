@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from tfs.core.errors import Internal, ServingError
+from tfs.core.errors import Internal, ServingError, Unimplemented
 from tfs.proto.google.rpc import error_details_pb2, status_pb2
 
 MAX_MESSAGE_CHARS: Final = 1024
@@ -16,6 +16,8 @@ MAX_HINTED_MESSAGE_BYTES: Final = 4096
 """The same for an error with a retry hint, in which the message travels twice."""
 TRUNCATED: Final = "...TRUNCATED"
 DETAILS_KEY: Final = "grpc-status-details-bin"
+CARDINALITY: Final = Unimplemented("the method takes exactly one request message")
+"""gRPC's answer to none, or to more than one."""
 
 _RETRY_INFO_URL = "type.googleapis.com/google.rpc.RetryInfo"
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")

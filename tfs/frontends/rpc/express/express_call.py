@@ -15,10 +15,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from threading import get_ident
-from typing import Final, Protocol
+from typing import Protocol
 
 from tfs.core.call import Metadata, MethodKind, Peer, RpcMethod
-from tfs.core.errors import ServingError, Unimplemented
+from tfs.core.errors import ServingError
 from tfs.core.servable import CancelToken
 from tfs.frontends.rpc.express import response
 from tfs.frontends.rpc.express.answer_sizes import LARGE_BYTES
@@ -26,12 +26,9 @@ from tfs.frontends.rpc.express.connection import Connection
 from tfs.frontends.rpc.express.deadlines import Bucket
 from tfs.frontends.rpc.express.messages import PREFIX_SIZE
 from tfs.frontends.rpc.express.stream import Stream
-from tfs.frontends.rpc.status_details import handler_error
+from tfs.frontends.rpc.status_details import CARDINALITY, handler_error
 
 log = logging.getLogger(__name__)
-
-CARDINALITY: Final = Unimplemented("the method takes exactly one request message")
-"""gRPC's answer to none, or to more than one."""
 
 
 class WaitingMessages(Protocol):

@@ -3,10 +3,9 @@
 grpcio keeps an answer until the client's windows and socket have taken it, however long that
 is and however many there are. It tells us when an answer is gone, and nothing before. So
 requests whose answers will be long, as far as that is known, wait here for those before
-them to be read, and who reads nothing while others wait is disconnected.
-
-What grpcio leaves no way to bound is what clients send: a message is in memory before
-anybody here hears of it.
+them to be read, and of a client with many answers unread no request is read
+(:mod:`tfs.frontends.rpc.grpcio.uploads`). Who takes nothing while others wait is
+disconnected; the system knows how much a client has taken.
 """
 
 from __future__ import annotations
@@ -19,13 +18,21 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tfs.frontends.rpc.express.answer_sizes import LARGE_BYTES, AnswerSizes
-from tfs.frontends.rpc.grpcio import sockets
+from tfs.frontends.rpc.express.sending_half import LEAST_PACE_BYTES_PER_S
+from tfs.frontends.rpc.grpcio.uploads import Connections
 
 log = logging.getLogger(__name__)
 
 _READERS: Final = 4  # whose unread answers fill what is open
 _PATIENCE_S: Final = 2.0  # where others wait
 _LONGEST_S: Final = 30.0  # where nobody does
+_YOUNG_S: Final = 1.0
+_CALL_BYTES: Final = 4096  # what grpcio keeps of a call beside its answer
+_OWN_BYTES: Final = 262_144  # that each client may leave unread, whatever others do
+_STEPS: Final = 4  # from what is open at first to twice that
+_MOST: Final = 8  # times what is open at first
+_CALM_LOOKS: Final = 3  # a second apart: who takes nothing is gone by then
+_DRAINED_S: Final = 30.0  # the pace that tells a crowd of good readers from others
 
 
 @dataclass(slots=True, eq=False)
@@ -34,7 +41,7 @@ class Taken:
 
     Attributes:
         peer: Whose it is, in grpcio's words.
-        num_bytes: Of its answer, as far as that is known.
+        num_bytes: Of its answer, as far as that is known, and of the call.
         answered_s: Since when the client may take it; None before.
 
     """
@@ -45,16 +52,18 @@ class Taken:
 
 
 class AnswerRoom:
-    """What long answers may take together. Confined to grpcio's thread.
+    """What answers may take together. Confined to grpcio's thread.
 
     Attributes:
         taken_bytes: By those under way and unread.
+        most_bytes: The most that was taken since this was set to 0.
 
     Args:
         open_bytes: What they may take before the next wait; one longer than that has its
             turn when little is taken.
         now: The time in seconds.
-        disconnect: Closes the connection of a peer; False if it cannot.
+        connections: Those of the clients.
+        on_room: Called when there may be room that was not there before.
 
     """
 
@@ -62,26 +71,46 @@ class AnswerRoom:
         self,
         open_bytes: int,
         now: Callable[[], float],
-        disconnect: Callable[[str], bool] = sockets.disconnect,
+        connections: Connections,
+        on_room: Callable[[], None] = lambda: None,
     ) -> None:
         self.taken_bytes = 0
-        self._open_bytes = open_bytes
+        self.most_bytes = 0
+        self._least_bytes = self._open_bytes = open_bytes
         self._now = now
-        self._disconnect = disconnect
+        self._connections = connections
+        self._on_room = on_room
         self._sizes = AnswerSizes()
         self._taken: dict[Taken, None] = {}  # the oldest first
         self._by_peer: dict[str, int] = {}
+        self._paces: dict[str, tuple[float, float, int]] = {}
         self._waiting: deque[tuple[str, int, asyncio.Future[None]]] = deque()
+        self._has_refused = False  # since the last look
+        self._drained_bytes = 0
+        self._num_calm = 0  # looks
+        self._num_disconnected = 0
 
-    async def enter(self, peer: str, request: bytes, context: Any) -> Taken | None:
-        """Waits for room for a request's answer.
+    def is_open_to(self, peer: str) -> bool:
+        """Tells whether another request of a client may be read."""
+        num_bytes = self._by_peer.get(peer, 0)
+        if num_bytes <= _OWN_BYTES:
+            return True
+        if (
+            self.taken_bytes <= self._open_bytes
+            and num_bytes <= self._open_bytes // _READERS
+        ):
+            return True
+        self._has_refused = True
+        return False
 
-        Returns what it takes, until grpcio's context is done; None if that is nothing worth
-        counting.
+    async def enter(self, peer: str, request: bytes, context: Any) -> Taken:
+        """Waits for room for a request's answer, if that will be long.
+
+        Returns what it takes, until grpcio's context is done.
         """
         num_bytes = self._sizes.expected_bytes(request)
         if num_bytes < LARGE_BYTES:
-            return None
+            return self._take(peer, num_bytes, context)
         if not self._has_room(peer, num_bytes):
             turn = asyncio.get_running_loop().create_future()
             entry = peer, num_bytes, turn
@@ -96,41 +125,86 @@ class AnswerRoom:
         self._go_on()
         return taken
 
-    def answer(
-        self, taken: Taken | None, peer: str, request: bytes, size: int, context: Any
-    ) -> None:
+    def answer(self, taken: Taken, request: bytes, size: int) -> None:
         """Takes note of how long the answer is that a client is about to get."""
-        now_s = self._now()
+        taken.answered_s = self._now()
         if size >= LARGE_BYTES:
-            self._sizes.note(request, size, now_s)
-            if taken is None:
-                taken = self._take(peer, size, context)
-        if taken is not None:
-            self._add(taken, size - taken.num_bytes)
-            taken.num_bytes = size
-            taken.answered_s = now_s
-            self._go_on()
+            self._sizes.note(request, size, taken.answered_s)
+        num_bytes = size + _CALL_BYTES
+        if taken.num_bytes != num_bytes:
+            self._add(taken, num_bytes - taken.num_bytes)
+            taken.num_bytes = num_bytes
+            if self._waiting:
+                self._go_on()
 
     def look(self) -> None:
         """Disconnects who reads nothing; to be called about once a second."""
         now_s = self._now()
         self._sizes.sweep(now_s)
-        allowed_s = _PATIENCE_S if self._waiting else _LONGEST_S
-        late = {
-            each.peer: None
-            for each in self._taken
-            if each.answered_s is not None and now_s - each.answered_s > allowed_s
-        }
-        for peer in late:
-            log.warning(
-                "event=slow_reader peer=%s waiting_bytes=%d is_closed=%s note=%r",
-                peer,
-                self._by_peer[peer],
-                self._disconnect(peer),
-                "it takes no answers while others wait for room",
-            )
+        is_contested = bool(self._waiting) or self._has_refused
+        self._has_refused = False
+        allowed_s = _PATIENCE_S if is_contested else _LONGEST_S
+        unread: dict[str, float] = {}  # since when
+        for each in self._taken:
+            if each.answered_s is not None:
+                unread.setdefault(each.peer, each.answered_s)
+        paces, self._paces = self._paces, {}
+        self._drained_bytes = 0
+        for peer, since_s in unread.items():
+            if now_s - since_s < _YOUNG_S:
+                continue
+            idle_since_s = self._idle_since_s(peer, since_s, now_s, paces.get(peer))
+            is_too_long = is_contested and now_s - since_s > _LONGEST_S
+            if is_too_long or now_s - idle_since_s > allowed_s:
+                log.warning(
+                    "event=slow_reader peer=%s waiting_bytes=%d is_closed=%s note=%r",
+                    peer,
+                    self._by_peer[peer],
+                    self._connections.disconnect(peer),
+                    "it takes no answers while others wait for room",
+                )
+        self._adjust(is_contested)
+
+    def _adjust(self, is_contested: bool) -> None:
+        """Opens more where others wait and are waited for by none but good readers."""
+        num_disconnected = self._connections.num_disconnected
+        is_calm = num_disconnected == self._num_disconnected
+        self._num_disconnected = num_disconnected
+        step_bytes = self._least_bytes // _STEPS
+        if not is_contested:
+            self._num_calm = 0
+            self._open_bytes = max(self._least_bytes, self._open_bytes - step_bytes)
+        elif not is_calm or self._drained_bytes * _DRAINED_S < self._open_bytes:
+            self._num_calm = 0
+        else:
+            self._num_calm += 1
+            if self._num_calm > _CALM_LOOKS:
+                most_bytes = self._least_bytes * _MOST
+                self._open_bytes = min(most_bytes, self._open_bytes + step_bytes)
+                self._go_on()
+
+    def _idle_since_s(
+        self,
+        peer: str,
+        since_s: float,
+        now_s: float,
+        pace: tuple[float, float, int] | None,
+    ) -> float:
+        """Returns since when a client has taken next to nothing."""
+        traffic = self._connections.traffic(peer)
+        if traffic is None:
+            return since_s
+        if pace is not None:
+            since_s, looked_s, acked_bytes = pace
+            num_bytes = traffic.acked_bytes - acked_bytes
+            self._drained_bytes += num_bytes
+            if num_bytes > (now_s - looked_s) * LEAST_PACE_BYTES_PER_S:
+                since_s = now_s
+        self._paces[peer] = since_s, now_s, traffic.acked_bytes
+        return since_s
 
     def _take(self, peer: str, num_bytes: int, context: Any) -> Taken:
+        num_bytes += _CALL_BYTES
         taken = Taken(peer, num_bytes)
         self._taken[taken] = None
         self._by_peer.setdefault(peer, 0)
@@ -148,6 +222,7 @@ class AnswerRoom:
     def _add(self, taken: Taken, num_bytes: int) -> None:
         self.taken_bytes += num_bytes
         self._by_peer[taken.peer] += num_bytes
+        self.most_bytes = max(self.most_bytes, self.taken_bytes)
 
     def _has_room(self, peer: str, num_bytes: int) -> bool:
         share_bytes = self._open_bytes // _READERS
@@ -167,3 +242,4 @@ class AnswerRoom:
                 if not turn.done():
                     turn.set_result(None)
                 return
+        self._on_room()

@@ -26,7 +26,9 @@ from tfs.core.errors import (
 )
 from tfs.frontends.rpc.grpcio.answer_room import AnswerRoom
 from tfs.frontends.rpc.grpcio.grpcio_call import CallHost, GrpcioCall
+from tfs.frontends.rpc.grpcio.uploads import Upload, Uploads
 from tfs.frontends.rpc.status_details import (
+    CARDINALITY,
     DETAILS_KEY,
     status_details,
     wire_message,
@@ -40,7 +42,11 @@ class MethodHost(CallHost, Protocol):
 
     @property
     def answer_room(self) -> AnswerRoom:
-        """What long answers may take."""
+        """What answers may take."""
+
+    @property
+    def uploads(self) -> Uploads:
+        """Which requests are read."""
 
     def serve(self, method: RpcMethod, call: GrpcioCall) -> None:
         """Hands a call to its handler. On the serving loop."""
@@ -81,20 +87,27 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
             metadata,
         )
         match method.kind:
+            # To grpcio their clients stream, too: else it reads requests by itself.
             case MethodKind.UNARY:
-                return grpc.unary_unary_rpc_method_handler(answer)
+                return grpc.stream_unary_rpc_method_handler(answer)
             case MethodKind.SERVER_STREAM:
-                return grpc.unary_stream_rpc_method_handler(answer)
+                return grpc.stream_stream_rpc_method_handler(answer)
             case MethodKind.BIDIRECTIONAL:
                 return grpc.stream_stream_rpc_method_handler(answer)
 
     async def _unary(
-        self, method: RpcMethod, metadata: Metadata, request: bytes, context: Any
+        self, method: RpcMethod, metadata: Metadata, requests: Any, context: Any
     ) -> bytes:
         host = self._host
         room = host.answer_room
         peer = str(context.peer())
-        taken = await room.enter(peer, request, context)
+        upload = await self._begin(peer, context)
+        try:
+            request = await self._read(upload, context)
+            taken = await room.enter(peer, request, context)
+        finally:
+            if upload is not None:
+                host.uploads.end(upload)
         call = self._call(method, metadata, request, context)
         host.loop.post(functools.partial(host.serve, method, call))
         try:
@@ -104,7 +117,7 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
             raise
         outcome = call.outcome
         if isinstance(outcome, bytes):
-            room.answer(taken, peer, request, len(outcome), context)
+            room.answer(taken, request, len(outcome))
             return outcome
         # grpcio's state of a call keeps what abort raises, and so this frame, until the
         # collector comes by: not with the message.
@@ -113,8 +126,12 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         raise AssertionError("abort returns never")
 
     async def _server_stream(
-        self, method: RpcMethod, metadata: Metadata, request: bytes, context: Any
+        self, method: RpcMethod, metadata: Metadata, requests: Any, context: Any
     ) -> AsyncIterator[bytes]:
+        request = await self._first(context)
+        if request is None:
+            await _abort(context, CARDINALITY)
+            return
         call = self._call(method, metadata, request, context)
         async for message in self._stream(method, call, context):
             yield message
@@ -122,17 +139,53 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
     async def _bidirectional(
         self, method: RpcMethod, metadata: Metadata, requests: Any, context: Any
     ) -> AsyncIterator[bytes]:
-        messages = requests.__aiter__()
-        first = await anext(messages, None)
+        first = await self._first(context)
         if first is None:
             return  # a client that says nothing gets no answer, and OK
         call = self._call(method, metadata, first, context)
-        pump = asyncio.ensure_future(self._pump(messages, call))
+        pump = asyncio.ensure_future(self._pump(requests.__aiter__(), call))
         try:
             async for message in self._stream(method, call, context):
                 yield message
         finally:
             pump.cancel()
+
+    async def _begin(self, peer: str, context: Any) -> Upload | None:
+        """Waits until a request may be read; None for peers that nobody can tell apart."""
+        if peer.startswith("unix:"):
+            return None
+        uploads = self._host.uploads
+        upload = uploads.take(peer)
+        if upload is None:
+            try:
+                upload = await uploads.wait(peer)
+            except ServingError as error:
+                await _abort(context, error)
+        return upload
+
+    async def _read(self, upload: Upload | None, context: Any) -> bytes:
+        """Returns the request; ends the call if there is none, or no room for it."""
+        request: object = await context.read()
+        if not isinstance(request, bytes):  # grpcio's mark of an end
+            await _abort(context, CARDINALITY)
+            raise AssertionError("abort returns never")
+        if upload is not None:
+            try:
+                self._host.uploads.note_whole(upload, len(request))
+            except ServingError as error:
+                del request
+                await _abort(context, error)
+        return request
+
+    async def _first(self, context: Any) -> bytes | None:
+        """Returns the first message of a stream; None if there is none."""
+        upload = await self._begin(str(context.peer()), context)
+        try:
+            message = await context.read()
+        finally:
+            if upload is not None:
+                self._host.uploads.end(upload)
+        return message if isinstance(message, bytes) else None
 
     async def _pump(self, messages: Any, call: GrpcioCall) -> None:
         host = self._host

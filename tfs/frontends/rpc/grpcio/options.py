@@ -18,15 +18,15 @@ class GrpcioOptions:
     Attributes:
         max_message_bytes: Largest request and reply.
         max_queued_messages: Messages of one stream that wait for a slow reader.
-        open_answer_bytes: What long answers may take together, under way and unread,
-            before requests for more of them wait.
+        open_answer_bytes: What answers may take together, under way and unread, before
+            requests for more of them wait; more is opened while good readers do.
         channel_arguments: grpcio's own, laid over ours (``--grpc_channel_arguments``).
 
     """
 
     max_message_bytes: int = _MAX_MESSAGE_BYTES
     max_queued_messages: int = 128
-    open_answer_bytes: int = 32 << 20
+    open_answer_bytes: int = 16 << 20
     channel_arguments: tuple[tuple[str, int | str], ...] = ()
 
     def __post_init__(self) -> None:

@@ -36,19 +36,31 @@ from tfs.frontends.rpc.grpcio.answer_room import AnswerRoom
 from tfs.frontends.rpc.grpcio.generic_handler import GenericHandler
 from tfs.frontends.rpc.grpcio.grpcio_call import GrpcioCall
 from tfs.frontends.rpc.grpcio.options import GrpcioOptions
+from tfs.frontends.rpc.grpcio.sockets import Sockets
+from tfs.frontends.rpc.grpcio.uploads import LOOK_S, Uploads
 from tfs.frontends.rpc.status_details import (
     handler_error,
 )
 
 log = logging.getLogger(__name__)
+_grpcio_log = logging.getLogger("grpc._cython.cygrpc")
 
 T = TypeVar("T")
 
 _START_S = 30.0
 _LOOK_S = 0.5  # between looks whether a listener is still open
-_MEMORY_LOOK_S = 1.0
+_LOOKS_A_SECOND = round(1 / LOOK_S)
 _STOP_S = 5.0
-_MAX_STREAMS = 256  # calls of one connection; the others wait in their client
+_MAX_STREAMS = 64  # calls of one connection; the others wait in their client
+_MAX_PENDING = 20_000  # calls of all connections that grpcio did not hand over yet
+_MUCH_BYTES = (
+    1 << 20
+)  # of answers or requests, worth a trim of the heap once they are gone
+
+
+def _is_worth_a_line(record: logging.LogRecord) -> bool:
+    """Tells that a client is gone before its answer: 20 lines each, by the thousand."""
+    return not record.getMessage().startswith("ExecuteBatchError raised in core")
 
 
 class GrpcioTransport:
@@ -64,6 +76,7 @@ class GrpcioTransport:
         options: GrpcioOptions | None = None,
         stats: Stats | None = None,
         on_look: Callable[[], None] = lambda: None,
+        on_large_message: Callable[[], None] = lambda: None,
     ) -> None:
         self._loop = loop
         self._options = options or GrpcioOptions()
@@ -73,7 +86,15 @@ class GrpcioTransport:
         self._servers: list[grpc.aio.Server] = []
         self._keepers: list[asyncio.Future[None]] = []
         self._on_look = on_look
-        self._room = AnswerRoom(self._options.open_answer_bytes, loop.clock.now)
+        self._on_large_message = on_large_message
+        self._sockets = Sockets()
+        self._room = AnswerRoom(
+            self._options.open_answer_bytes,
+            loop.clock.now,
+            self._sockets,
+            lambda: self._uploads.go_on(),
+        )
+        self._uploads = Uploads(loop.clock.now, self._room.is_open_to, self._sockets)
         self._draining = False
         self._finished: deque[Callable[[], None]] = deque()
         self._armed = False
@@ -82,6 +103,7 @@ class GrpcioTransport:
         self, listeners: Sequence[ListenerOptions], methods: MethodTable
     ) -> Sequence[str]:
         """Opens the listeners; see :meth:`tfs.core.call.Transport.start`."""
+        _grpcio_log.addFilter(_is_worth_a_line)
         aio = self._aio = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._run, args=(aio,), name="grpcio", daemon=True
@@ -165,11 +187,20 @@ class GrpcioTransport:
         return server
 
     async def _look_at_memory(self) -> None:
-        """Has what grpcio freed returned, and disconnects who reads nothing."""
+        """Has what grpcio freed returned, and disconnects who sends or reads nothing."""
         while not self._draining:
-            await asyncio.sleep(_MEMORY_LOOK_S)
+            for _ in range(_LOOKS_A_SECOND):
+                await asyncio.sleep(LOOK_S)
+                num_disconnected = self._sockets.num_disconnected
+                self._uploads.look()
+                if num_disconnected != self._sockets.num_disconnected:
+                    self._loop.post(self._on_look)
             self._room.look()
             self._loop.post(self._on_look)
+            if max(self._room.most_bytes, self._uploads.most_bytes) > _MUCH_BYTES:
+                self._room.most_bytes = self._room.taken_bytes
+                self._uploads.most_bytes = 0
+                self._loop.post(self._on_large_message)
 
     async def _keep_open(
         self, index: int, listener: ListenerOptions, methods: MethodTable
@@ -213,6 +244,13 @@ class GrpcioTransport:
             "grpc.so_reuseport": 0,
             # Each call takes some kilobytes until its client has read the answer.
             "grpc.max_concurrent_streams": _MAX_STREAMS,
+            # Beyond a thousand it would cancel calls at random, whoever made them.
+            "grpc.server.max_pending_requests": _MAX_PENDING,
+            "grpc.server.max_pending_requests_hard_limit": 2 * _MAX_PENDING,
+            # Else it has clients send up to 4 MB of every call that nobody asked for,
+            # where the line is quick. Without, that is HTTP/2's own window, 64 KB; less
+            # would be too little for clients that cannot count below 0 (httpx).
+            "grpc.http2.bdp_probe": 0,
         }
         arguments.update(self._options.channel_arguments)
         return list(arguments.items())
@@ -226,8 +264,13 @@ class GrpcioTransport:
 
     @property
     def answer_room(self) -> AnswerRoom:
-        """What long answers may take."""
+        """What answers may take."""
         return self._room
+
+    @property
+    def uploads(self) -> Uploads:
+        """Which requests are read."""
+        return self._uploads
 
     @property
     def max_queued_messages(self) -> int:

@@ -1,0 +1,273 @@
+"""Requests are read a few at a time through grpcio, and who sends none of them goes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+
+import pytest
+
+from tests.frontends.fake_connections import FakeConnections
+from tfs.core.errors import Unavailable
+from tfs.frontends.rpc.grpcio.uploads import LOOK_S, Upload, Uploads
+from tfs.testing.fake_clock import FakeClock
+
+MIB = 1 << 20
+PLACES = 2  # for clients that are new
+
+
+class Rig:
+    """Uploads, their clients' connections, and whose answers are unread."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.connections = FakeConnections()
+        self.closed: set[str] = set()
+        self.uploads = Uploads(
+            self.clock.now, lambda peer: peer not in self.closed, self.connections
+        )
+
+    def begin(self, peer: str) -> Upload:
+        """Returns a place that is free."""
+        upload = self.uploads.take(peer)
+        assert upload is not None
+        return upload
+
+    def wait(self, peer: str) -> asyncio.Task[Upload]:
+        """Returns a place that is not."""
+        assert self.uploads.take(peer) is None
+        return asyncio.ensure_future(self.uploads.wait(peer))
+
+    def call(self, peer: str, size: int = 100) -> None:
+        """Has a request read at once."""
+        upload = self.begin(peer)
+        self.uploads.note_whole(upload, size)
+        self.uploads.end(upload)
+
+    async def look(self, num_looks: int = 1, **pace: int) -> None:
+        """Looks so often; between, each peer sends as many bytes as given."""
+        for _ in range(num_looks):
+            self.clock.advance(LOOK_S)
+            for peer, num_bytes in pace.items():
+                self.connections.received_bytes[peer] += num_bytes
+            self.uploads.look()
+            await asyncio.sleep(0)
+
+
+def run(test: Callable[[Rig], Coroutine[None, None, None]]) -> None:
+    async def main() -> None:
+        rig = Rig()
+        await test(rig)
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+            await asyncio.wait([task])
+        assert not rig.uploads.num_waiting
+        assert not rig.uploads._waiting
+
+    asyncio.run(main())
+
+
+def test_new_clients_have_a_few_places_and_those_of_short_requests_more() -> None:
+    """Whoever comes when all are taken waits, and is read when one is free."""
+
+    async def test(rig: Rig) -> None:
+        rig.call("known")
+        held = [rig.begin(f"new{number}") for number in range(PLACES)]
+        new = rig.wait("new9")
+        first, second = rig.begin("known"), rig.begin("known")
+        last = rig.wait("known")
+        await asyncio.sleep(0)
+        assert rig.uploads.num_waiting == 2
+        rig.uploads.end(first)
+        assert await last
+        assert not new.done()
+        rig.uploads.end(second)
+        rig.uploads.end(last.result())
+        rig.uploads.end(held[0])
+        assert await new
+
+    run(test)
+
+
+def test_who_sends_nothing_goes_sooner_where_others_wait() -> None:
+    """After a second and a quarter, else after a minute; who sends stays."""
+
+    async def test(rig: Rig) -> None:
+        for number in range(PLACES):
+            rig.begin(f"p{number}")
+        await rig.look(200, p1=10_000)
+        assert rig.connections.gone == []
+        waiting = rig.wait("late")
+        rig.connections.received_bytes["late"] = 65_000
+        await asyncio.sleep(0)
+        await rig.look(1, p1=10_000)
+        assert rig.connections.gone == ["p0"]
+        assert not waiting.done()
+
+    run(test)
+
+
+def test_what_the_system_has_and_grpcio_did_not_read_is_no_silence() -> None:
+    """A server without a processor disconnects nobody for that."""
+
+    async def test(rig: Rig) -> None:
+        for number in range(PLACES):
+            rig.begin(f"p{number}")
+        rig.wait("late")
+        rig.connections.unread_bytes = 1000
+        await rig.look(40)
+        assert rig.connections.gone == []
+
+    run(test)
+
+
+def test_a_new_client_that_sent_little_is_read_as_one_with_short_requests() -> None:
+    """Long requests would have filled what every client may send unasked."""
+
+    async def test(rig: Rig) -> None:
+        for number in range(PLACES):
+            rig.begin(f"p{number}")
+        probe, large = rig.wait("probe"), rig.wait("large")
+        rig.connections.received_bytes.update(probe=300, large=65_000)
+        await asyncio.sleep(0)
+        await rig.look()
+        assert probe.done()
+        assert not large.done()
+
+    run(test)
+
+
+def test_clients_that_all_send_are_given_more_places() -> None:
+    """After half a second, while they have sent little; taken back when nobody waits."""
+
+    async def test(rig: Rig) -> None:
+        held = [rig.begin(f"p{number}") for number in range(PLACES)]
+        waiting = [rig.wait(f"w{number}") for number in range(6)]
+        for number in range(6):
+            rig.connections.received_bytes[f"w{number}"] = 65_000
+        pace = {f"p{number}": 10_000 for number in range(PLACES)}
+        pace.update({f"w{number}": 10_000 for number in range(6)})
+        await rig.look(2, **pace)
+        assert not any(task.done() for task in waiting)
+        await rig.look(4, **pace)
+        assert all(task.done() for task in waiting)
+        assert rig.connections.gone == []
+        for upload in [*held, *(task.result() for task in waiting)]:
+            rig.uploads.end(upload)
+        await rig.look(8)
+        held = [rig.begin(f"p{number}") for number in range(PLACES)]
+        assert rig.uploads.take("another") is None
+
+    run(test)
+
+
+def test_no_more_places_are_opened_when_those_who_have_one_sent_much() -> None:
+    """Of requests that are not whole: they are in memory."""
+
+    async def test(rig: Rig) -> None:
+        for number in range(PLACES):
+            rig.begin(f"p{number}")
+            rig.connections.received_bytes[f"p{number}"] = 9 * MIB
+        late = rig.wait("late")
+        rig.connections.received_bytes["late"] = 65_000
+        await rig.look(20, p0=10_000, p1=10_000)
+        assert not late.done()
+        assert rig.connections.gone == []
+
+    run(test)
+
+
+def test_long_requests_that_are_there_keep_other_long_ones_waiting() -> None:
+    """Until room for their answers is found; short ones are read on."""
+
+    async def test(rig: Rig) -> None:
+        rig.call("known")
+        held = [rig.begin(f"p{number}") for number in range(PLACES)]
+        for upload in held:
+            rig.uploads.note_whole(upload, MIB)
+        new = rig.wait("new")
+        await asyncio.sleep(0)
+        for _ in range(100):
+            rig.call("known")
+        assert not new.done()
+        assert rig.uploads.most_bytes == MIB
+        rig.uploads.end(held[0])
+        assert await new
+
+    run(test)
+
+
+def test_long_requests_of_clients_with_short_ones_are_refused_beyond_a_bound() -> None:
+    """Nobody knew how long they were before they were there."""
+
+    async def test(rig: Rig) -> None:
+        for number in range(6):
+            rig.call(f"p{number}")
+        for number in range(4):
+            rig.uploads.note_whole(rig.begin(f"p{number}"), MIB)
+        upload = rig.begin("p5")
+        with pytest.raises(Unavailable, match="too many long requests"):
+            rig.uploads.note_whole(upload, MIB)
+        rig.uploads.end(upload)
+        assert rig.uploads.take("p5") is None
+
+    run(test)
+
+
+def test_whose_answers_are_unread_has_no_requests_read() -> None:
+    """Others have; it has, too, when that has changed."""
+
+    async def test(rig: Rig) -> None:
+        rig.closed.add("deaf")
+        waiting = rig.wait("deaf")
+        await asyncio.sleep(0)
+        rig.call("other")
+        rig.closed.clear()
+        rig.uploads.go_on()
+        assert await waiting
+
+    run(test)
+
+
+def test_in_a_jam_a_few_calls_of_each_client_wait_and_the_others_are_refused() -> None:
+    """Each of them takes what its client may send unasked."""
+
+    async def test(rig: Rig) -> None:
+        for number in range(PLACES):
+            rig.begin(f"p{number}")
+            rig.connections.received_bytes[f"p{number}"] = 9 * MIB
+        crowd = [rig.wait("many") for _ in range(500)]
+        rig.connections.received_bytes["many"] = MIB
+        await asyncio.sleep(0)
+        await rig.look(4)
+        assert not any(task.done() for task in crowd)
+        for number in range(20):
+            rig.wait(f"one of {number}")
+        await asyncio.sleep(0)
+        await rig.look()
+        assert sum(task.done() for task in crowd) == 492
+        assert all(isinstance(task.exception(), Unavailable) for task in crowd[8:])
+        late = rig.wait("many")
+        with pytest.raises(Unavailable, match="too many requests"):
+            await late
+
+    run(test)
+
+
+@pytest.mark.parametrize("is_given", [False, True])
+def test_a_call_that_is_cancelled_leaves_its_place_to_the_next(is_given: bool) -> None:
+    """While it waits, and in the instant in which it need not wait any more."""
+
+    async def test(rig: Rig) -> None:
+        held = [rig.begin(f"p{number}") for number in range(PLACES)]
+        first, second = rig.wait("first"), rig.wait("second")
+        await asyncio.sleep(0)
+        if is_given:
+            rig.uploads.end(held[0])
+        first.cancel()
+        if not is_given:
+            rig.uploads.end(held[0])
+        assert await second
+        assert first.cancelled()
+
+    run(test)
