@@ -56,6 +56,7 @@ from tests.benchmarks.batched_parts import (
     run_callers,
 )
 from tests.benchmarks.harness import Area, Report, Sample, interleave, main
+from tests.benchmarks.layered_runs import LayeredRuns, layers_of
 from tests.benchmarks.models.alexnet import AlexNet
 from tests.benchmarks.models.resnet18 import ResNet18
 from tests.benchmarks.row import Goal, Row, Series
@@ -128,6 +129,12 @@ ROWS = (
     # Shown, without a goal: CPU time per request beside the same model unbatched.
     Row("batching/part-of-a-model/2-ms-python", "ms"),
     Row("batching/part-of-a-model/decode-loop", "ms"),
+    # Likewise: mean latency beside batches that nobody joins.
+    *(
+        Row(f"batching/joined-between-layers/{model}-{load}", "ms")
+        for model in ("alexnet", "resnet18")
+        for load in (0.3, 0.5, 0.8)
+    ),
 )
 
 
@@ -151,6 +158,9 @@ class Effort:
     num_chaos_tasks: int = 1_000_000
     num_compared: int = 96
     num_part_requests: int = 160
+    layers_budget_s: float = 4.0
+    num_layered_requests: int = 60
+    num_layered_rounds: int = 6
 
 
 EFFORT = Effort()
@@ -721,6 +731,28 @@ def measure_parts(report: Report) -> None:
         )
 
 
+def measure_layers(report: Report) -> None:
+    """The same arrivals with and without joining between layers, one after the other."""
+    for name in ("alexnet", "resnet18"):
+        with one_thread():
+            torch.manual_seed(7)
+            model = MODELS[name]().eval()
+            runs = LayeredRuns(layers_of(model), EFFORT.layers_budget_s)
+            for load in (0.3, 0.5, 0.8):
+                found: dict[bool, list[float]] = {True: [], False: []}
+                for seed in range(EFFORT.num_layered_rounds):
+                    for joins in (True, False) if seed % 2 else (False, True):
+                        sample = runs.mean_latency(
+                            load, EFFORT.num_layered_requests, seed, joins=joins
+                        )
+                        found[joins].append(sample["mean_ms"])
+                report.record(
+                    f"batching/joined-between-layers/{name}-{load}",
+                    Series(tuple(found[True])),
+                    Series(tuple(found[False])),
+                )
+
+
 AREA = Area(
     "batching",
     ROWS,
@@ -730,6 +762,7 @@ AREA = Area(
         measure_conservation,
         compare_outputs,
         measure_parts,
+        measure_layers,
         measure_fairness,
         measure_alexnet,
         measure_deadlines,

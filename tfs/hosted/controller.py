@@ -23,6 +23,7 @@ from tfs.hosted.fleet import Fleet, HostedModel, Job
 from tfs.hosted.fleet_store import FleetStore, Revision
 from tfs.hosted.placement import place
 from tfs.proto._pool import POOL
+from tfs.proto._text_form import ParseError, read_text
 from tfs.proto.tensorflow_serving.config import model_server_config_pb2
 from tfs.proto.tfs.v1 import model_config_pb2
 
@@ -308,7 +309,7 @@ class Controller:
 def read_config(model: HostedModel) -> ModelConfig:
     """Returns a model's config as a message."""
     config = ModelConfig()
-    text_format.Parse(model.config, config, descriptor_pool=POOL)
+    read_text(model.config, config)
     return config
 
 
@@ -321,8 +322,8 @@ def parse_model_config(text: str) -> ModelConfig:
     """
     config = ModelConfig()
     try:
-        text_format.Parse(text, config, descriptor_pool=POOL)
-    except text_format.ParseError as error:
+        read_text(text, config)
+    except ParseError as error:
         raise InvalidArgument(f"the model's config: {error}") from error
     return config
 

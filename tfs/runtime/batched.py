@@ -22,68 +22,37 @@ server's scheduler does.
 Decode loops join and leave at each iteration (continuous batching). Inside ``with
 step.session():`` a batch waits, for up to ``timeout_s``, until every session has
 reached the part again, so that loops stay in step instead of overtaking each other.
+
+A part may also be taken layer by layer (``tfs.runtime.layered``): calls that come while a
+batch is computed join it between two layers, if that is predicted to pay.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Any
 
 from tfs.core.batch_queue import BatchQueue
 from tfs.core.batch_queue_options import BatchQueueOptions
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import ServingError
-from tfs.core.request_scope import CURRENT
-from tfs.core.servable import CancelToken
-from tfs.runtime.batched_values import (
-    appended,
-    check_rows,
-    cut,
-    describe,
-    joined,
-    rows_of,
+from tfs.runtime.batched_values import appended, check_rows, cut, describe
+from tfs.runtime.layer_joining import rows_to_join
+from tfs.runtime.layer_run import Layer, LayerRun
+from tfs.runtime.part_call import (
+    PENDING,
+    PartCall,
+    Raised,
+    joined_arguments,
+    shared_out,
 )
 
-_PENDING: Final = object()
 _MAX_SHAPES = 64
-
-
-class _Call:
-    """One call that waits or is computed; a task of the queue."""
-
-    __slots__ = (
-        "args",
-        "arrived_s",
-        "cancel",
-        "deadline_s",
-        "kwargs",
-        "num_rows",
-        "outcome",
-    )
-
-    def __init__(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any], num_rows: int
-    ) -> None:
-        self.args = args
-        self.kwargs = kwargs
-        self.num_rows = num_rows
-        self.deadline_s = CURRENT.deadline_s
-        self.cancel = CURRENT.cancel or CancelToken()
-        self.outcome: Any = _PENDING
-        self.arrived_s = 0.0  # the queue's to write
-
-    def on_done(self, outcome: Any) -> None:
-        self.outcome = outcome
-
-
-@dataclass(frozen=True, slots=True)
-class _Raised:
-    """Wraps what the part raised, because an error may also be a result."""
-
-    error: BaseException
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +62,13 @@ class PartStats:
     Attributes:
         num_calls: Calls computed.
         num_batches: Batches computed, those run again included.
+        num_joined: Of the calls, those that joined a batch that was running.
 
     """
 
     num_calls: int
     num_batches: int
+    num_joined: int = 0
 
 
 class BatchedPart:
@@ -113,18 +84,26 @@ class BatchedPart:
         function: Callable[..., Any],
         options: BatchQueueOptions,
         clock: Clock | None = None,
+        layers: Sequence[Layer] = (),
     ) -> None:
         self._function = function
         self._options = options
         self._clock = clock or MonotonicClock()
+        self._layers = tuple(layers)
+        self._run_of_layers: LayerRun | None = None
+        if self._layers:
+            self._run_of_layers = LayerRun(
+                self._layers, options.max_batch_rows, self._clock
+            )
         # Guards all below; leaf: the function is never called under it. Notified when
         # a call came, a batch ended, or a session began or ended.
         self._changed = threading.Condition()
-        self._queues: dict[Hashable, BatchQueue[_Call]] = {}
+        self._queues: dict[Hashable, BatchQueue[PartCall]] = {}
         self._leading = False
         self._num_sessions = 0
         self._num_calls = 0
         self._num_batches = 0
+        self._num_joined = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Computes the call together with others; blocks until its result is there.
@@ -149,17 +128,17 @@ class BatchedPart:
                 for start in range(0, num_rows, most)
             ]
             return appended(parts)
-        call = _Call(args, kwargs, num_rows)
+        call = PartCall(args, kwargs, num_rows)
         with self._changed:
             self._queue_for(key).put(call, self._clock.now())
             self._changed.notify_all()
-            while call.outcome is _PENDING:
+            while call.outcome is PENDING:
                 if self._leading:
                     self._clock.wait(self._changed)
                 else:
                     self._lead_locked()
         outcome = call.outcome
-        if isinstance(outcome, _Raised):
+        if isinstance(outcome, Raised):
             raise outcome.error
         if isinstance(outcome, ServingError):
             raise outcome
@@ -167,7 +146,7 @@ class BatchedPart:
 
     def __reduce__(self) -> tuple[object, ...]:
         """Lets a part be an attribute of a module that is saved; its state is not saved."""
-        return BatchedPart, (self._function, self._options)
+        return BatchedPart, (self._function, self._options, None, self._layers)
 
     @contextlib.contextmanager
     def session(self) -> Iterator[None]:
@@ -188,9 +167,24 @@ class BatchedPart:
     def stats(self) -> PartStats:
         """What was computed so far."""
         with self._changed:
-            return PartStats(self._num_calls, self._num_batches)
+            return PartStats(self._num_calls, self._num_batches, self._num_joined)
 
-    def _queue_for(self, key: Hashable) -> BatchQueue[_Call]:
+    def measure(self, *args: Any, budget_s: float = 1.0, **kwargs: Any) -> None:
+        """Measures the layers of a layered part, so that calls may join from the first on.
+
+        For ``load``, when nobody calls yet; without it they are measured while they serve.
+        Does nothing for a part without layers.
+
+        Args:
+            args: Those of one call; its first row stands for all.
+            budget_s: How long it may take, but for the sizes 1 and 2.
+            kwargs: As ``args``.
+
+        """
+        if self._run_of_layers is not None:
+            self._run_of_layers.measure(args, kwargs, budget_s)
+
+    def _queue_for(self, key: Hashable) -> BatchQueue[PartCall]:
         queue = self._queues.get(key)
         if queue is None:
             if len(self._queues) >= _MAX_SHAPES:
@@ -202,11 +196,11 @@ class BatchedPart:
         """Computes one batch for whoever waits, once one is due."""
         self._leading = True
         try:
-            batch = self._take_locked()
-            if batch:
+            batch, queue = self._take_locked()
+            if batch and queue is not None:
                 self._changed.release()
                 try:
-                    num_runs = self._compute(batch, 4 * len(batch).bit_length())
+                    num_runs = self._compute_all(batch, queue)
                 finally:
                     self._changed.acquire()
                 self._num_calls += len(batch)
@@ -215,22 +209,72 @@ class BatchedPart:
             self._leading = False
             self._changed.notify_all()
 
-    def _take_locked(self) -> list[_Call]:
-        """Waits until a batch is due; returns it, or none if all that waited left."""
+    def _take_locked(self) -> tuple[list[PartCall], BatchQueue[PartCall] | None]:
+        """Waits until a batch is due; returns it and its queue.
+
+        The batch is empty if all that waited left.
+        """
         while True:
             now_s = self._clock.now()
             waiting = [queue for queue in self._queues.values() if len(queue)]
             if not waiting:
-                return []
+                return [], None
             queue = min(waiting, key=lambda queue: queue.oldest_s)
             num_waiting = sum(map(len, waiting))
             everybody = 0 < self._num_sessions <= num_waiting
             due_s = min(queue.due_s, queue.next_deadline_s)
             if everybody or due_s <= now_s:
-                return queue.take(now_s)[0]
+                return queue.take(now_s)[0], queue
             self._clock.wait(self._changed, due_s)
 
-    def _compute(self, batch: Sequence[_Call], runs_left: int) -> int:
+    def _compute_all(self, batch: list[PartCall], queue: BatchQueue[PartCall]) -> int:
+        """Computes a batch, and whoever joins it; returns the number of runs.
+
+        Those that join are added to the batch. Where a layer fails, all are run again in
+        halves, as ever, and nobody joins then.
+        """
+        run = self._run_of_layers
+        if run is None:
+            return self._compute(batch, 4 * len(batch).bit_length())
+        num_runs, failed = 1, list[PartCall]()
+        try:
+            run.run(batch, partial(self._joining, run, queue), failed)
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                batch += failed
+                failed = []
+            if len(batch) == 1 or not isinstance(error, Exception):
+                for call in batch:
+                    call.outcome = Raised(error)
+            else:
+                num_runs += self._compute(batch, 4 * len(batch).bit_length())
+        if failed:
+            num_runs += self._compute(failed, 4 * len(failed).bit_length())
+            batch += failed
+        return num_runs
+
+    def _joining(
+        self,
+        run: LayerRun,
+        queue: BatchQueue[PartCall],
+        batch: Sequence[PartCall],
+        layer: int,
+        num_rows: int,
+    ) -> list[PartCall]:
+        """Takes those that join a batch before a layer out of their queue."""
+        if not queue.tasks:  # looked at without the lock: who comes now joins later
+            return []
+        deadlines = [call.deadline_s for call in batch if call.deadline_s is not None]
+        with self._changed:
+            now_s = self._clock.now()
+            waiting = [call.num_rows for call in queue.tasks]
+            left_s = min(deadlines, default=math.inf) - now_s
+            rows = rows_to_join(run.times, layer, num_rows, waiting, left_s)
+            joining = queue.take(now_s, rows)[0] if rows else []
+            self._num_joined += len(joining)
+        return joining
+
+    def _compute(self, batch: Sequence[PartCall], runs_left: int) -> int:
         """Computes a batch, in halves if that fails; returns the number of runs."""
         try:
             results = self._run(batch)
@@ -238,7 +282,7 @@ class BatchedPart:
             hopeless = not isinstance(error, Exception)
             if hopeless or len(batch) == 1 or runs_left < 2:
                 for call in batch:
-                    call.outcome = _Raised(error)
+                    call.outcome = Raised(error)
                 return 1
             half = len(batch) // 2
             runs = self._compute(batch[:half], runs_left - 2)
@@ -247,28 +291,15 @@ class BatchedPart:
             call.outcome = result
         return 1
 
-    def _run(self, batch: Sequence[_Call]) -> list[Any]:
+    def _run(self, batch: Sequence[PartCall]) -> list[Any]:
         if len(batch) == 1 and not self._options.allowed_rows:
             return [self._function(*batch[0].args, **batch[0].kwargs)]
         num_rows = sum(call.num_rows for call in batch)
         missing = self._options.next_allowed(num_rows) - num_rows
-        first = batch[0]
-        args = [
-            joined([call.args[index] for call in batch], missing)
-            for index in range(len(first.args))
-        ]
-        kwargs = {
-            name: joined([call.kwargs[name] for call in batch], missing)
-            for name in first.kwargs
-        }
+        args, kwargs = joined_arguments(batch, missing)
         result = self._function(*args, **kwargs)
         check_rows(result, num_rows + missing)
-        parts = []
-        start = 0
-        for call in batch:
-            parts.append(rows_of(result, start, start + call.num_rows))
-            start += call.num_rows
-        return parts
+        return shared_out(result, batch)
 
 
 def batched(

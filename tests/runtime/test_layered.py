@@ -1,0 +1,237 @@
+"""A part that is computed layer by layer, and joined while it is."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.batching.gate import Gate
+from tests.runtime.test_batched_part import PATIENCE_S, Callers, wait_for_waiting
+from tfs.core.errors import InvalidArgument
+from tfs.runtime.batched import BatchedPart
+from tfs.runtime.layered import layered
+from tfs.testing.fake_clock import FakeClock
+
+
+def double(x: Tensor) -> Tensor:
+    return 2 * x
+
+
+class Costly:
+    """Adds one, in a time of the clock: so much fixed, and so much for each row."""
+
+    def __init__(self, clock: FakeClock, fixed_s: float, row_s: float) -> None:
+        self._clock = clock
+        self._cost_s = fixed_s, row_s
+        self.sizes: list[int] = []
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self.sizes.append(len(x))
+        fixed_s, row_s = self._cost_s
+        self._clock.advance(fixed_s + row_s * len(x))
+        if bool((x < 0).any()):
+            raise ValueError("negative")
+        return x + 1
+
+
+class Bench:
+    """A cheap layer, a gate that holds whoever passes first, and a costly end."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.cheap = Costly(self.clock, 0, 0.001)
+        self.end = Costly(self.clock, 1, 0.001)
+        self.gate: Gate[Tensor] = Gate(double)
+        self.gate.open.set()
+        self.part = layered(
+            [self.cheap, self.gate, self.end], max_batch_size=8, clock=self.clock
+        )
+        self.part.measure(torch.ones(1, 2))
+        for seen in (self.cheap.sizes, self.end.sizes, self.gate.sizes):
+            seen.clear()
+        self.callers = Callers()
+
+    def hold_first(self, value: float = 1.0) -> None:
+        """Makes one call that stays in the second layer until ``release``."""
+        self.gate.open.clear()
+        self.gate.entered.clear()
+        self.callers.start("first", lambda: self.part(torch.full((1, 2), value)))
+        assert self.gate.entered.wait(PATIENCE_S)
+
+    def call(self, name: object, rows: Tensor, num_waiting: int) -> None:
+        self.callers.start(name, lambda: self.part(rows))
+        wait_for_waiting(self.part, num_waiting)
+
+    def release(self) -> None:
+        self.gate.open.set()
+        self.callers.join()
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_calls_join_a_running_batch_before_its_costly_layer(bench: Bench) -> None:
+    """Their first layers are made up for, and each gets its own rows."""
+    bench.hold_first()
+    bench.call("second", torch.full((2, 2), 5.0), 1)
+    bench.call("third", torch.full((1, 2), 7.0), 2)
+    bench.release()
+    assert bench.end.sizes == [4]
+    assert bench.cheap.sizes == [1, 3]
+    assert torch.equal(bench.callers.results["first"], torch.full((1, 2), 5.0))
+    assert torch.equal(bench.callers.results["second"], torch.full((2, 2), 13.0))
+    assert torch.equal(bench.callers.results["third"], torch.full((1, 2), 17.0))
+    stats = bench.part.stats
+    assert (stats.num_calls, stats.num_batches, stats.num_joined) == (3, 1, 2)
+
+
+def test_calls_of_another_shape_or_beyond_the_batch_wait(bench: Bench) -> None:
+    """They are computed next; nobody is lost."""
+    bench.hold_first()
+    bench.call("other", torch.ones(1, 3), 1)
+    bench.call("large", torch.ones(8, 2), 2)
+    bench.release()
+    assert sorted(bench.end.sizes) == [1, 1, 8]
+    assert bench.callers.results["other"].shape == (1, 3)
+    assert bench.callers.results["large"].shape == (8, 2)
+    assert bench.part.stats.num_joined == 0
+
+
+def test_joiners_that_fail_fail_alone(bench: Bench) -> None:
+    """Neither the batch that runs nor who came with them is worse off."""
+    bench.hold_first()
+    bench.call("bad", torch.full((1, 2), -1.0), 1)
+    bench.call("good", torch.full((1, 2), 2.0), 2)
+    bench.release()
+    assert isinstance(bench.callers.results["bad"], ValueError)
+    assert torch.equal(bench.callers.results["good"], torch.full((1, 2), 7.0))
+    assert torch.equal(bench.callers.results["first"], torch.full((1, 2), 5.0))
+
+
+def test_a_layer_that_fails_for_all_is_run_again_in_halves(bench: Bench) -> None:
+    """Only the call at fault gets its error, though they were one batch by then."""
+    bench.end = Costly(bench.clock, 1, 0.001)
+    poison = Costly(bench.clock, 1, 0.001)
+
+    def end(x: Tensor) -> Tensor:
+        if bool((x > 50).any()):
+            raise ValueError("too large")
+        return poison(x)
+
+    part = layered([bench.cheap, bench.gate, end], max_batch_size=8, clock=bench.clock)
+    part.measure(torch.ones(1, 2))
+    bench.part = part
+    bench.hold_first()
+    bench.call("bad", torch.full((1, 2), 30.0), 1)
+    bench.call("good", torch.full((1, 2), 2.0), 2)
+    bench.release()
+    assert part.stats.num_joined == 2
+    assert isinstance(bench.callers.results["bad"], ValueError)
+    assert torch.equal(bench.callers.results["good"], torch.full((1, 2), 7.0))
+    assert torch.equal(bench.callers.results["first"], torch.full((1, 2), 5.0))
+
+
+def test_a_lone_call_that_fails_is_not_run_twice(bench: Bench) -> None:
+    """Its error is its own already."""
+    with pytest.raises(ValueError, match="negative"):
+        bench.part(torch.full((1, 2), -1.0))
+    assert bench.cheap.sizes == [1]
+
+
+def test_what_no_exception_is_ends_every_call() -> None:
+    """Whoever joined is not left waiting for one that was interrupted."""
+    clock = FakeClock()
+    gate: Gate[Tensor] = Gate(double)
+    gate.open.set()
+    calls = 0
+
+    def end(x: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        if calls > 8:  # those of measuring
+            raise KeyboardInterrupt
+        clock.advance(1)
+        return x
+
+    part = layered([double, gate, end], max_batch_size=8, clock=clock)
+    part.measure(torch.ones(1, 1), budget_s=100)
+    gate.open.clear()
+    gate.entered.clear()
+    ended: list[str] = []
+
+    def ask(name: str) -> None:
+        try:
+            part(torch.ones(1, 1))
+        except KeyboardInterrupt:
+            ended.append(name)
+
+    threads = [threading.Thread(target=ask, args=("first",))]
+    threads[0].start()
+    assert gate.entered.wait(PATIENCE_S)
+    threads.append(threading.Thread(target=ask, args=("second",)))
+    threads[1].start()
+    wait_for_waiting(part, 1)
+    gate.open.set()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert sorted(ended) == ["first", "second"]
+
+
+def test_answers_are_those_of_the_layers_one_after_the_other() -> None:
+    """Whoever joins whom: the sums are the model's, within rounding."""
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 512), nn.Linear(512, 3)
+    )
+    part = layered(net.eval(), max_batch_size=8)
+    for parameter in net.parameters():
+        parameter.requires_grad_(False)
+    part.measure(torch.rand(1, 4), budget_s=0.05)
+    rows = [torch.rand(number % 3 + 1, 4) for number in range(40)]
+    callers = Callers()
+    for index, each in enumerate(rows):
+        callers.start(index, lambda each=each: part(each).clone())  # type: ignore[misc]
+    callers.join()
+    for index, each in enumerate(rows):
+        torch.testing.assert_close(callers.results[index], net(each))
+
+
+def test_layers_may_hand_containers_on_and_take_several_arguments() -> None:
+    """The first layer takes the call's own; rows are joined wherever tensors are."""
+    clock = FakeClock()
+
+    def first(x: Tensor, *, scale: Tensor) -> dict[str, Tensor]:
+        return {"x": x * scale, "n": torch.arange(len(x))}
+
+    def last(found: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        clock.advance(1)
+        return found["x"] + 1, found["n"]
+
+    part = layered([first, last], max_batch_size=8, clock=clock)
+    part.measure(torch.ones(1), scale=torch.ones(1))
+    value, number = part(torch.tensor([2.0, 3.0]), scale=torch.tensor([2.0, 2.0]))
+    assert value.tolist() == [5.0, 7.0]
+    assert number.tolist() == [0, 1]
+
+
+def test_a_layered_part_is_saved_with_its_layers() -> None:
+    """As an attribute of a module; what it measured is not."""
+    part = layered(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), max_batch_size=4)
+    copy: BatchedPart = pickle.loads(pickle.dumps(part))
+    x = torch.rand(3, 2)
+    assert torch.equal(copy(x), part(x))
+    copy.measure(x)
+
+
+def test_a_part_without_layers_is_refused() -> None:
+    """There would be nothing to compute, and nothing to return."""
+    nothing: list[Callable[[Tensor], Tensor]] = []
+    with pytest.raises(InvalidArgument):
+        layered(nothing, max_batch_size=4)

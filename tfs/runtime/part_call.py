@@ -1,0 +1,80 @@
+"""One call of a batched part, and several as one.
+
+Calls are joined along dimension 0 of their tensors, and results taken apart likewise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tfs.core.request_scope import CURRENT
+from tfs.core.servable import CancelToken
+from tfs.runtime.batched_values import joined, rows_of
+
+PENDING: Final = object()
+"""The outcome of a call that is not computed yet."""
+
+
+class PartCall:
+    """One call that waits or is computed; a task of the queue."""
+
+    __slots__ = (
+        "args",
+        "arrived_s",
+        "cancel",
+        "deadline_s",
+        "kwargs",
+        "num_rows",
+        "outcome",
+    )
+
+    def __init__(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], num_rows: int
+    ) -> None:
+        self.args = args
+        self.kwargs = kwargs
+        self.num_rows = num_rows
+        self.deadline_s = CURRENT.deadline_s
+        self.cancel = CURRENT.cancel or CancelToken()
+        self.outcome: Any = PENDING
+        self.arrived_s = 0.0  # the queue's to write
+
+    def on_done(self, outcome: Any) -> None:
+        self.outcome = outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """Wraps what the part raised, because an error may also be a result."""
+
+    error: BaseException
+
+
+def joined_arguments(
+    batch: Sequence[PartCall], num_missing: int = 0
+) -> tuple[list[Any], dict[str, Any]]:
+    """Returns the arguments of several calls as those of one."""
+    first = batch[0]
+    if len(batch) == 1 and not num_missing:
+        return list(first.args), dict(first.kwargs)
+    args = [
+        joined([call.args[index] for call in batch], num_missing)
+        for index in range(len(first.args))
+    ]
+    kwargs = {
+        name: joined([call.kwargs[name] for call in batch], num_missing)
+        for name in first.kwargs
+    }
+    return args, kwargs
+
+
+def shared_out(result: Any, batch: Sequence[PartCall]) -> list[Any]:
+    """Returns each call's rows of a result."""
+    parts = []
+    start = 0
+    for call in batch:
+        parts.append(rows_of(result, start, start + call.num_rows))
+        start += call.num_rows
+    return parts
