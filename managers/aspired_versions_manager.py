@@ -449,7 +449,7 @@ class AspiredVersionsManager:
         if harness is None:  # a policy that names what there is not
             log.error("event=no_such_version servable=%s", action.id.slashed)
             return
-        if action.kind is ActionKind.UNLOAD:
+        if action.kind is ActionKind.UNLOAD and not self._basic.is_replaced(harness):
             self._stand_ins.note_unload(harness)
         parts = dict.fromkeys((harness.reason, action.why))
         reason = "; ".join(filter(None, parts))

@@ -314,6 +314,16 @@ class BasicManager:
         managed = self._versions.find(harness.id, harness.generation)
         return managed is not None and managed.published.fault is not None
 
+    def is_replaced(self, harness: LoaderHarness) -> bool:
+        """Whether newer contents of a version are loaded, though not aspired any more."""
+        managed = self._versions.find(harness.id, harness.generation)
+        return managed is not None and any(
+            other.harness.generation > harness.generation
+            and other.harness.state is HarnessState.READY
+            and not other.harness.is_aspired
+            for other in self._versions.siblings(managed)
+        )
+
     def load_status(self, servable_id: ServableId) -> LoadStatus | None:
         """Returns how a version's load goes or went; None if it is not managed."""
         managed = self._versions.find(servable_id)

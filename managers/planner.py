@@ -1,9 +1,9 @@
 """What to do next for one servable: what its policy answers, as far as that is possible.
 
 Policies are pure functions of one servable's versions. This adds what they cannot see:
-versions that were unloaded and may come back (StandIns), memory (RoomCheck), versions
-whose elder is still being unloaded or whose loader is busy, and that the manager
-closes.
+versions that were unloaded and may come back (StandIns), contents that newer ones have
+replaced, memory (RoomCheck), versions whose elder is still being unloaded or whose
+loader is busy, and that the manager closes.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from managers.preflight import Preflight
 from managers.room_check import RoomCheck
 from managers.stand_ins import StandIns
 from managers.version_policy.action import Action, ActionKind, TransitionPolicy, unload
+from managers.version_policy.replaced_contents import replaced_contents
 
 log = logging.getLogger(__name__)
 
@@ -62,12 +63,19 @@ class Planner:
         If a policy raises, that is logged and nothing is done.
         """
         versions = self._stand_ins.beside(name, versions)
+        replaced = replaced_contents(versions)
+        current = versions
+        if replaced:
+            current = [v for v in versions if v not in replaced]
         policy = self._policies.get(name, self._policy)
         try:
-            plan = self._room.plan(name, policy, versions)
+            plan = self._room.plan(name, policy, current)
         except Exception:  # one servable's policy must not stop the others
             log.exception("event=transition_policy_failed name=%s", name)
             return ()
+        if replaced:
+            why = "newer contents of it serve"
+            plan = [*(unload(v, why) for v in replaced), *plan]
         plan = _without_waiting(plan, versions)
         return self._without_asking(plan, versions)
 

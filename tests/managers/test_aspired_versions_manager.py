@@ -512,6 +512,23 @@ def test_changed_files_that_fail_leave_the_loaded_ones_serving(
         assert servable.value == "good"
 
 
+def test_contents_that_were_replaced_go_though_the_next_ones_fail() -> None:
+    """Files that change again while they load leave only the newest good contents."""
+    env = Environment(POOLS[0])
+    env.aspire("m", env.loader("m", 1, value="first"))
+    env.settle()
+    bad = env.loader("m", 1, errors=[InvalidArgument("corrupt")])
+    second = env.loader("m", 1, value="second", on_load=lambda: env.aspire("m", bad))
+    env.aspire("m", second)
+    env.settle()
+    assert str(env.error("m", 1)) == "INVALID_ARGUMENT: corrupt"
+    with env.manager.acquire(ServableRequest.specific("m", 1)) as servable:
+        assert isinstance(servable, FakeServable)
+        assert servable.value == "second"
+    assert env.log.resident == [ServableId("m", 1)]
+    assert env.close()
+
+
 def test_changed_files_under_resource_preserving_unload_first(
     env: Environment,
 ) -> None:
