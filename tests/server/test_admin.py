@@ -7,6 +7,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +216,13 @@ def test_a_config_file_that_cannot_be_read_is_noted_while_it_cannot() -> None:
     assert any("it is gone" in note for note in operator.show().notes)
     operator.env.core.config.note_file_problem("")
     assert not any("config file" in note for note in operator.show().notes)
+
+
+def test_what_is_wrong_with_the_server_is_noted() -> None:
+    """A request log that is lost, say."""
+    env = operating(1).env
+    facts = replace(process_facts(), problems=lambda: ["the disk is full"])
+    assert "the disk is full" in CoreReports(env.core, env.clock, facts).config().notes
 
 
 def test_a_directory_of_models_that_is_gone_is_noted() -> None:

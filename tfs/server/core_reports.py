@@ -58,6 +58,7 @@ class ProcessFacts:
         memory: How much memory all models may use together, and how much is reserved;
             None if there is no limit.
         reserve_pids: Returns the processes that run no version and wait for one.
+        problems: Returns what is wrong with the server, one sentence each.
 
     """
 
@@ -69,6 +70,7 @@ class ProcessFacts:
     stats: Stats
     memory: ResourceTracker | None = None
     reserve_pids: Callable[[], Sequence[int]] = tuple
+    problems: Callable[[], Sequence[str]] = tuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +181,7 @@ class CoreReports:
             file.obstacle,
             self._core.sources.source.repository_problem,
         )
-        notes = [each for each in problems if each]
+        notes = [*filter(None, problems), *self._facts.problems()]
         if self._core.config.file_problem:
             notes.append(
                 "the config file cannot be read, what it said last holds: "

@@ -352,6 +352,7 @@ class ModelServer:
             stats=self.stats,
             memory=self._memory,
             reserve_pids=self._fleet.reserve_pids,
+            problems=lambda: self._log_writer.problems,
         )
 
     # -- health ------------------------------------------------------------------

@@ -162,10 +162,30 @@ def test_a_disk_that_fails_is_told_once(
     written.writer.write_pending()
     assert written.counted("request_log_dropped", reason="disk") == 3
     assert caplog.text.count("request_log_unwritable prefix=") == 1
+    (problem,) = written.writer.problems
+    assert "deep/log cannot be written" in problem
     (tmp_path / "deep").unlink()
     written.submit(b"abc")
     written.writer.write_pending()
     assert list(written.files().values()) == [[b"abc"]]
+    assert written.writer.problems == []
+
+
+def test_a_log_that_is_written_does_not_hide_one_that_is_not(
+    written: Written, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each is told of once, until it is written again or nobody wants it any more."""
+    (tmp_path / "deep").write_text("a file where the folder should be")
+    other = written.writer.open(str(tmp_path / "other"))
+    for _ in range(3):
+        written.submit(b"abc")
+        written.writer.submit(other, 3, lambda: b"abc")
+        written.writer.write_pending()
+    assert caplog.text.count("request_log_unwritable prefix=") == 1
+    assert len(written.writer.problems) == 1
+    written.writer.close_file(written.file)
+    written.writer.write_pending()
+    assert written.writer.problems == []
 
 
 def test_a_full_disk_leaves_whole_records_and_no_litter(tmp_path: Path) -> None:

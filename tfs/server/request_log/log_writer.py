@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -85,9 +85,17 @@ class LogWriter:
         self._files: list[RotatedFile] = []
         self._closed = False
         self._thread: threading.Thread | None = None
-        # The writer's own: whether the last write failed, so that a full disk is one
-        # line in the log and not one a record.
-        self._failing = False
+        # By prefix, why the last write failed, so that a full disk is one line in the log
+        # and not one a record. The writer's to replace, never mutated.
+        self._problems: Mapping[str, str] = {}
+
+    @property
+    def problems(self) -> list[str]:
+        """Sentences on the logs that cannot be written now."""
+        return [
+            f"the request log {prefix} cannot be written, its records are lost: {problem}"
+            for prefix, problem in sorted(self._problems.items())
+        ]
 
     def start(self) -> None:
         """Starts the thread."""
@@ -164,6 +172,7 @@ class LogWriter:
                 item.file.close()
                 with self._changed:
                     self._files.remove(item.file)
+                self._forget_problem(item.file.prefix)
                 continue
             try:
                 item.file.write(item.make())
@@ -179,14 +188,18 @@ class LogWriter:
         """Counts records that are in their file now, or are lost."""
         if error is None:
             self._num_written.add(num)
-            self._failing = False
+            self._forget_problem(prefix)
             return
         self._num_dropped["disk"].add(num)
-        if not self._failing:
-            self._failing = True
+        if prefix not in self._problems:
+            self._problems = {**self._problems, prefix: str(error)}
             log.error(
                 "event=request_log_unwritable prefix=%s problem=%s", prefix, error
             )
+
+    def _forget_problem(self, prefix: str) -> None:
+        if prefix in self._problems:
+            self._problems = {p: e for p, e in self._problems.items() if p != prefix}
 
     def _run(self) -> None:
         while True:
