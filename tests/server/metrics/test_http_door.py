@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
+import select
 import socket
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tfs.core.errors import Unavailable
+from tfs.server.metrics import http_door
 from tfs.server.metrics.http_door import HttpDoor
 
 PATIENCE_S = 20.0
@@ -72,6 +77,49 @@ def test_silent_readers_keep_nobody_out(door: HttpDoor) -> None:
     finally:
         for each in silent:
             each.close()
+
+
+def test_readers_that_ask_a_byte_at_a_time_keep_nobody_out() -> None:
+    """What they send is no sign of life: a request has its time, and then it is over."""
+    door = HttpDoor(
+        "127.0.0.1", 0, {"/metrics": str}, "text/plain", num_readers=1, timeout_s=1.0
+    )
+    host, port = door.start().split(":")
+    with (
+        contextlib.closing(door),
+        socket.create_connection((host, int(port)), PATIENCE_S) as slow,
+        socket.create_connection((host, int(port)), PATIENCE_S) as patient,
+    ):
+        patient.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        answered = False
+        while not answered:
+            with contextlib.suppress(OSError):  # it was cut off
+                slow.send(b"x")
+            answered = bool(select.select([patient], [], [], 0.05)[0])
+        assert b"200 OK" in patient.recv(1 << 16)
+
+
+def test_a_door_full_of_readers_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server's end waits neither for them nor for who waits for their places."""
+    came = threading.Semaphore(0)
+    take = http_door._Server.process_request
+
+    def note(server: http_door._Server, *arguments: Any) -> None:
+        came.release()
+        take(server, *arguments)
+
+    monkeypatch.setattr(http_door._Server, "process_request", note)
+    door = HttpDoor("127.0.0.1", 0, {}, "", num_readers=1, timeout_s=PATIENCE_S * 10)
+    host, port = door.start().split(":")
+    with contextlib.ExitStack() as readers:
+        for _ in range(2):
+            reader = socket.create_connection((host, int(port)), PATIENCE_S)
+            readers.enter_context(reader).sendall(b"GET /")
+            assert came.acquire(timeout=PATIENCE_S)
+        closing = threading.Thread(target=door.close, daemon=True)
+        closing.start()
+        closing.join(PATIENCE_S)
+        assert not closing.is_alive()
 
 
 def test_a_port_that_is_taken_is_named(door: HttpDoor) -> None:

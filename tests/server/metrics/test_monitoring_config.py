@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tfs.core.errors import InvalidArgument, ServingError
+from tfs.core.errors import FailedPrecondition, InvalidArgument
 from tfs.server.metrics.monitoring_config import DEFAULT_PATH, read_monitoring_config
 
 
@@ -42,5 +42,7 @@ def test_a_file_that_says_something_else_is_refused(tmp_path: Path, text: str) -
     file.write_text(text)
     with pytest.raises(InvalidArgument, match="monitoring_config_file"):
         read_monitoring_config(str(file))
-    with pytest.raises(ServingError):
+    with pytest.raises(
+        FailedPrecondition, match=r"read MonitoringConfig file: .*absent"
+    ):
         read_monitoring_config(str(tmp_path / "absent"))

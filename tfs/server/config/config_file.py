@@ -25,8 +25,12 @@ _MAX_CONFIG_BYTES: Final = 64 << 20
 _STAMP_TICK_S: Final = 2.5
 
 
-def read_config_file(path: str) -> str:
+def read_config_file(path: str, message: str = "ModelServerConfig") -> str:
     """Returns the file's text, without the byte order mark that some editors add.
+
+    Args:
+        path: The file.
+        message: What it should hold, for who reads the error.
 
     Raises:
         FailedPrecondition: It cannot be read; says why.
@@ -38,7 +42,7 @@ def read_config_file(path: str) -> str:
             content = file.read(_MAX_CONFIG_BYTES + 1)
     except OSError as error:
         raise FailedPrecondition(
-            f"Failed to read ModelServerConfig file: {path}: {error.strerror}"
+            f"Failed to read {message} file: {path}: {error.strerror}"
         ) from error
     if len(content) > _MAX_CONFIG_BYTES:
         raise InvalidArgument(f"config file {path} is larger than 64 MiB")

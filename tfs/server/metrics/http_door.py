@@ -1,22 +1,27 @@
 """A plain HTTP door for pages that monitoring reads. It answers GET and HEAD, nothing else.
 
 Not for requests of clients: each page is written by a thread of its own, at most as many as
-``num_readers`` at once, and a reader that is silent for ``timeout_s`` is cut off.
+``num_readers`` at once, and a reader that takes longer than ``timeout_s``, be it a byte at a
+time, is cut off.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from tfs.core.errors import Unavailable
 from tfs.core.thread_priority import run_anywhere
 
 log = logging.getLogger(__name__)
+
+_LOOK_S: Final = 0.5  # how often readers are looked at that take too long
 
 Page = Callable[[], str]
 """Writes a page; may take milliseconds, never blocks for long."""
@@ -31,7 +36,7 @@ class HttpDoor:
         pages: What is to be had, by path.
         content_type: Of all of them.
         num_readers: Connections at once; more wait to be accepted.
-        timeout_s: How long a reader may be silent.
+        timeout_s: How long a reader may take to ask, or to take what it asked for.
 
     """
 
@@ -48,6 +53,7 @@ class HttpDoor:
         self._address = host, port
         self._handler = _handler(pages, content_type, timeout_s)
         self._num_readers = num_readers
+        self._timeout_s = timeout_s
         self._server: _Server | None = None
         self._thread: threading.Thread | None = None
 
@@ -67,7 +73,7 @@ class HttpDoor:
                 f"cannot listen for HTTP on {host}:{port} (--rest_api_port): "
                 f"{error.strerror}"
             ) from error
-        self._server.readers = threading.BoundedSemaphore(self._num_readers)
+        self._server.let_in(self._num_readers, self._timeout_s)
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
         self._thread.start()
         return f"{host}:{self._server.server_port}"
@@ -76,6 +82,7 @@ class HttpDoor:
         """Closes the port; readers under way are left to their end; idempotent."""
         if self._server is None or self._thread is None:
             return
+        self._server.is_closing = True
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -84,14 +91,20 @@ class HttpDoor:
     def _run(self) -> None:
         run_anywhere()
         assert self._server is not None
-        self._server.serve_forever(poll_interval=0.5)
+        self._server.serve_forever(_LOOK_S)
 
 
 class _Server(ThreadingHTTPServer):
+    """The standard library's, with a bound on readers and on the time of each.
+
+    Attributes:
+        is_closing: Set by whoever closes it: nobody else is let in.
+
+    """
+
     daemon_threads = True
     block_on_close = False
     allow_reuse_address = True
-    readers: threading.BoundedSemaphore
 
     def __init__(
         self,
@@ -101,16 +114,50 @@ class _Server(ThreadingHTTPServer):
     ) -> None:
         self.address_family = family
         super().__init__(address, handler)
+        self.is_closing = False
+        self.let_in(1, _LOOK_S)
+        # Guards _begun_s; leaf.
+        self._lock = threading.Lock()
+        self._begun_s: dict[socket.socket, float] = {}
+
+    def let_in(self, num_readers: int, timeout_s: float) -> None:
+        """Says how many readers there may be, and how long; before anybody asks."""
+        self._places = threading.BoundedSemaphore(num_readers)
+        self._timeout_s = timeout_s
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        self.readers.acquire()
-        super().process_request(request, client_address)
+        while not self._places.acquire(timeout=_LOOK_S):
+            if self.is_closing:
+                self.shutdown_request(request)
+                return
+            self.service_actions()
+        with self._lock:
+            self._begun_s[request] = time.monotonic()
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread could be started
+            self._leave(request)
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self.readers.release()
+            self._leave(request)
+
+    def service_actions(self) -> None:
+        """Cuts off who takes too long. Called between readers, and twice a second."""
+        late_s = time.monotonic() - self._timeout_s
+        with self._lock:
+            late = [each for each, begun_s in self._begun_s.items() if begun_s < late_s]
+        for each in late:  # its thread then sees an end, or cannot write
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def _leave(self, request: Any) -> None:
+        with self._lock:
+            self._begun_s.pop(request, None)
+        self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         log.debug("event=metrics_reader_failed peer=%s", client_address)

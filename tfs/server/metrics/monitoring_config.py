@@ -22,7 +22,7 @@ def read_monitoring_config(path: str) -> str:
     """
     config = monitoring_config_pb2.MonitoringConfig()
     try:
-        read_text(read_config_file(path), config)
+        read_text(read_config_file(path, "MonitoringConfig"), config)
     except ParseError as error:
         raise InvalidArgument(f"--monitoring_config_file={path}: {error}") from error
     if not config.prometheus_config.enable:
