@@ -77,6 +77,7 @@ class AsyncClient:
         self._lock = threading.Lock()
         # Made by a loop's first call: grpcio ties a channel to the loop it is made in.
         self._channels: dict[asyncio.AbstractEventLoop, grpc.aio.Channel] = {}
+        self._pauses: set[asyncio.Future[None]] = set()  # between tries
         self._closed = False
 
     async def predict(
@@ -193,10 +194,17 @@ class AsyncClient:
         return await self._call(Rpc(method, message, bytes), timeout_s, idempotent)
 
     async def close(self) -> None:
-        """Closes the channels of all loops; calls in flight fail (Cancelled). Idempotent."""
+        """Closes the channels of all loops; calls in flight fail (Cancelled). Idempotent.
+
+        Those between two tries fail as the last one did.
+        """
         with self._lock:
             self._closed = True
             channels, self._channels = self._channels, {}
+            pauses = list(self._pauses)
+        for each in pauses:
+            with contextlib.suppress(RuntimeError):  # its loop is closed
+                each.get_loop().call_soon_threadsafe(_end, each)
         here = asyncio.get_running_loop()
         for loop, channel in channels.items():
             if loop is here:
@@ -242,9 +250,22 @@ class AsyncClient:
             pause_s = attempts.pause_after(error)
             if pause_s is None:
                 raise error
-            await asyncio.sleep(pause_s)
+            await self._pause(pause_s)
             if self._closed:
                 raise error
+
+    async def _pause(self, pause_s: float) -> None:
+        """Waits, but not for longer than until the client is closed."""
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        with self._lock:
+            if self._closed:
+                return
+            self._pauses.add(ended)
+        try:
+            await asyncio.wait((ended,), timeout=pause_s)
+        finally:
+            with self._lock:
+                self._pauses.discard(ended)
 
     def _open(self) -> grpc.aio.Channel:
         """Returns the running loop's channel."""
@@ -264,3 +285,8 @@ class AsyncClient:
         if credentials is None:
             return grpc.aio.insecure_channel(address, self._options)
         return grpc.aio.secure_channel(address, credentials, self._options)
+
+
+def _end(pause: asyncio.Future[None]) -> None:
+    if not pause.done():
+        pause.set_result(None)
