@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from tfs.core.errors import FailedPrecondition, InvalidArgument
+from tfs.core.executor import Executor, InlineExecutor
 from tfs.core.right_of_way import has_traffic
 from tfs.core.servable_id import ServableId
 from tfs.core.serving_loop import ServingLoop
@@ -81,6 +82,7 @@ class Interpreters:
         zygote: One that runs already; only if there are processes.
         is_urgent: Whether loads need not make way for what serves.
         is_answering: Whether requests are in flight, for which loads pause.
+        executor: Packs and unpacks what would hold up the loop; by default the loop does.
 
     """
 
@@ -95,6 +97,7 @@ class Interpreters:
         zygote: ZygoteProcess | None = None,
         is_urgent: Callable[[], bool] = lambda: False,
         is_answering: Callable[[], bool] = lambda: False,
+        executor: Executor | None = None,
     ) -> None:
         self._loop = loop
         self._options = options
@@ -115,6 +118,7 @@ class Interpreters:
                     is_urgent=is_urgent,
                     is_answering=is_answering,
                     has_traffic=has_traffic,
+                    executor=executor or InlineExecutor(),
                 ),
                 zygote,
             )

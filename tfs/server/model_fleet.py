@@ -19,6 +19,7 @@ from managers.aspired_versions_manager import AspiredVersionsManager
 from managers.harness_state import END_STATES
 from tfs.core.errors import FailedPrecondition
 from tfs.core.event_bus import EventAndTime, EventBus
+from tfs.core.executor import Executor
 from tfs.core.loader import Loader
 from tfs.core.servable import Servable
 from tfs.core.servable_id import ServableId
@@ -58,6 +59,7 @@ class ModelFleet:
         stats: Where batch queues publish their numbers.
         zygote: One that runs already; None starts one when it is needed.
         is_answering: Whether requests are in flight, for which loads pause.
+        executor: Packs and unpacks what would hold up the loop; by default the loop does.
 
     """
 
@@ -70,6 +72,7 @@ class ModelFleet:
         stats: Stats | None = None,
         zygote: ZygoteProcess | None = None,
         is_answering: Callable[[], bool] = lambda: False,
+        executor: Executor | None = None,
     ) -> None:
         self._loop = loop
         self._manager = manager
@@ -86,6 +89,7 @@ class ModelFleet:
             on_quarantine=self._quarantine,
             is_urgent=lambda: manager.disturbs_nobody,
             is_answering=is_answering,
+            executor=executor,
             zygote=zygote,
         )
         common = None

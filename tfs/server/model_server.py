@@ -114,6 +114,9 @@ class ModelServer:
         )
         self._memory = _memory_of(options)
         self._manager = make_manager(options, self.bus, self._clock, self._memory)
+        self._decoders = ThreadExecutor(
+            options.num_decode_threads, "decode", self._clock
+        )
         self._fleet = ModelFleet(
             options,
             self._loop,
@@ -122,6 +125,7 @@ class ModelServer:
             self.stats,
             zygote,
             lambda: self._gate.is_entered,
+            self._decoders,
         )
         platforms = loader_makers(
             options,
@@ -172,9 +176,6 @@ class ModelServer:
             task_index=_task_index(options),
         )
         self.core.on_change(self._follow_config)
-        self._decoders = ThreadExecutor(
-            options.num_decode_threads, "decode", self._clock
-        )
         self._spare_memory = SpareMemory(self._loop, self._decoders)
         self._transport = make_transport(
             options,

@@ -18,6 +18,7 @@ import torch
 
 from tests.runtime.answers import Answer, ask
 from tests.runtime.packaged import (
+    SHOUT_SIGNATURES,
     floats,
     package,
     signature,
@@ -36,9 +37,10 @@ from tests.runtime.zoo import (
     Hoarder,
     Leaks,
     Scale,
+    Shout,
     Weighted,
 )
-from tfs.core.dtype import FLOAT32
+from tfs.core.dtype import FLOAT32, STRING
 from tfs.core.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -47,6 +49,7 @@ from tfs.core.errors import (
     ServingError,
     Unavailable,
 )
+from tfs.core.executor import ThreadExecutor
 from tfs.core.servable import CancelToken
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import TensorSpec
@@ -726,3 +729,23 @@ def test_loads_make_way_unless_they_are_urgent(
     (row,) = values(ask(loaded, X).outputs()["y"])
     nice = min(19, psutil.Process().nice() + added)
     assert row == [nice, nice]
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_many_strings_are_packed_and_unpacked_off_the_loop(
+    host: ProcessHost, tmp_path: Path, is_closed: bool
+) -> None:
+    """A million take half a second; an executor that ends leaves it to who is there."""
+    executor = ThreadExecutor(1, "packs")
+    interpreter = host.interpreter(ProcessOptions(executor=executor))
+    loaded = interpreter.load(package(tmp_path, Shout(), SHOUT_SIGNATURES))
+    if is_closed:
+        executor.close()
+    num = 20_000
+    text = TensorView(STRING, (num,), (b"a", b"bc") * (num // 2))
+    answer = ask(loaded, {"text": text})
+    outputs = answer.outputs()
+    assert outputs["loud"] == TensorView(STRING, (num,), (b"A", b"BC") * (num // 2))
+    assert answer.thread_name.startswith("packs") is not is_closed
+    assert interpreter.num_pending == 0
+    executor.close()

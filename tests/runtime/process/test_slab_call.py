@@ -23,9 +23,13 @@ from tfs.runtime.guest.slab import (
     unpack_strings,
 )
 from tfs.runtime.process.slab_call import (
+    MANY_STRINGS,
     CorruptReply,
+    PackedReply,
     RequestPlans,
+    has_many_strings,
     read_reply,
+    with_packed_strings,
     write_request,
 )
 
@@ -248,3 +252,57 @@ def test_string_inputs_take_their_place(slab: Slab) -> None:
     size_bytes = read_words(slab, slot.request_word + REQUEST_WORDS, 4)[3]
     packed = slab.map[slot.input_offset : slot.input_offset + size_bytes]
     assert unpack_strings(packed, 2) == (b"ab", b"c")
+
+
+def test_many_strings_are_packed_before_they_are_written(slab: Slab) -> None:
+    """That takes as long as they are many; the request is the same."""
+    signature = SHOUT_SIGNATURES["serving_default"]
+    few = TensorView(STRING, (2,), (b"ab", b"c"))
+    assert not has_many_strings(task(signature, text=few))
+    many = TensorView(STRING, (MANY_STRINGS + 1,), (b"x",) * (MANY_STRINGS + 1))
+    assert has_many_strings(task(signature, text=many))
+    written = []
+    for view in (few, many):
+        plain = task(signature, text=view)
+        packed = with_packed_strings(plain)
+        assert not has_many_strings(packed)
+        assert (packed.on_done, packed.cancel) == (plain.on_done, plain.cancel)
+        plans: RequestPlans = {}
+        for each in (plain, packed):
+            slot = slab.slots[0]
+            assert write_request(slab, slot, 0, 0, each, plans) is None
+            words = read_words(slab, slot.request_word, REQUEST_WORDS + 6)
+            end = slot.input_offset + words[REQUEST_WORDS + 3]
+            written.append((words, slab.map[slot.input_offset : end]))
+        assert plans == {}  # the sizes of strings are no part of a form
+    assert written[0] == written[1]
+    assert written[2] == written[3]
+
+
+@pytest.mark.parametrize("is_in_memfd", [False, True])
+def test_many_strings_are_unpacked_after_they_were_read(
+    slab: Slab, is_in_memfd: bool
+) -> None:
+    """Few are at once; what is wrong with many is found when they are unpacked."""
+    signature = Signature(Method.PREDICT, {}, {"y": TensorSpec(STRING, (-1,))})
+    num = MANY_STRINGS + 1
+    packed = pack_strings((b"x",) * num)
+    for data in (packed, packed[:-1]):
+        first, fd = slab.slots[0].output_offset, None
+        if is_in_memfd:
+            first, fd = 0, os.memfd_create("outputs")
+            os.write(fd, data)
+        else:
+            slab.map[first : first + len(data)] = data
+        code = DTYPE_CODES[STRING]
+        words = (0, 0, len(data) * is_in_memfd, 5, code, first, len(data), 1, num)
+        outcome, _ = read_reply(slab, reply(slab, words), "m/1", signature, fd)
+        if fd is not None:
+            os.close(fd)
+        assert isinstance(outcome, PackedReply)
+        if data is packed:
+            strings = TensorView(STRING, (num,), (b"x",) * num)
+            assert outcome.unpacked() == {"y": strings}
+        else:
+            with pytest.raises(CorruptReply):
+                outcome.unpacked()

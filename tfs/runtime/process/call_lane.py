@@ -97,7 +97,7 @@ class CallLane(Lane):
         if not calls and self._spin_s:
             self._loop.look_until(0.0, self._look_backoff)
         for task, outcome in done:
-            finish(task, outcome)
+            self._finish(task, outcome)
         self._cores.settle()
         if self._when_idle:
             self.tell_idle()

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
-from tfs.core.errors import FailedPrecondition, ServingError
+from tfs.core.errors import FailedPrecondition, Internal, ServingError
+from tfs.core.executor import Executor, InlineExecutor
 from tfs.core.servable import InferenceTask, Outcome
 from tfs.core.serving_loop import ServingLoop, Timer
 from tfs.runtime.interpreter import InterpreterStats
 from tfs.runtime.process.process_model import ProcessModel
+from tfs.runtime.process.slab_call import CorruptReply, PackedReply
 from tfs.runtime.process.worker_call import WorkerCall
 from tfs.runtime.task_outcome import finish, queue_full, why_not_run
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +33,7 @@ class LaneTerms:
         call_timeout_s: When a call counts as hung, see ``CallTimes.limit_s``.
         on_unusable: Called with the reason when the worker hangs or answers nonsense;
             it is to be killed.
+        executor: Unpacks many strings.
 
     """
 
@@ -34,6 +41,7 @@ class LaneTerms:
     max_queued: int
     call_timeout_s: float
     on_unusable: Callable[[str], None]
+    executor: Executor = field(default_factory=InlineExecutor)
 
 
 class Lane(ABC):
@@ -49,6 +57,7 @@ class Lane(ABC):
         self._max_queued = terms.max_queued
         self._call_timeout_s = terms.call_timeout_s
         self._on_unusable = terms.on_unusable
+        self._executor = terms.executor
         self._queue: deque[tuple[ProcessModel, InferenceTask]] = deque()
         self._timer: Timer | None = None  # looks for a call that hangs
         self._when_idle: list[Callable[[], None]] = []
@@ -153,6 +162,17 @@ class Lane(ABC):
         """Has calls that the worker had not begun wait again, in their order."""
         self._queue.extendleft((call.model, call.task) for call in reversed([*calls]))
 
+    def _finish(self, task: InferenceTask, outcome: Outcome) -> None:
+        """Hands the outcome of a call over; unpacks what has to be elsewhere before."""
+        if type(outcome) is not PackedReply:
+            finish(task, outcome)
+            return
+        unpack = partial(_finish_unpacked, task, outcome)
+        try:
+            self._executor.submit(unpack)
+        except RuntimeError:  # the server ends
+            unpack()
+
     def _count(self, outcome: Outcome, call_s: float) -> None:
         self._num_calls += 1
         self._busy_s += call_s
@@ -162,3 +182,15 @@ class Lane(ABC):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def _finish_unpacked(task: InferenceTask, reply: PackedReply) -> None:
+    outcome: Outcome
+    try:
+        outcome = reply.unpacked()
+    except CorruptReply as error:
+        log.error(
+            "event=corrupt_reply signature=%s error=%s", task.signature_name, error
+        )
+        outcome = Internal(f"its interpreter answered nonsense: {error}")
+    finish(task, outcome)

@@ -54,7 +54,7 @@ class OverlappingLane(Lane):
         # The worker first: it computes while the answers are handed out.
         self._pump()
         for task, outcome in done:
-            finish(task, outcome)
+            self._finish(task, outcome)
         self.tell_idle()
 
     def close(self) -> list[WorkerCall]:
@@ -80,7 +80,7 @@ class OverlappingLane(Lane):
             call.task.cancel.on_cancel = None
         self._put_back(call for call in calls if call.sequence >= num_started)
         for task, outcome in done:
-            finish(task, outcome)
+            self._finish(task, outcome)
         return [call for call in calls if call.sequence < num_started]
 
     def _calls_of(self, model: ProcessModel | None) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from dataclasses import replace
+from functools import partial
 from threading import get_ident
 from typing import Final
 
@@ -29,6 +30,7 @@ from tfs.runtime.process.process_model import ProcessModel, VersionHealth
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.resident_models import ResidentModels
 from tfs.runtime.process.session_requests import SessionRequests
+from tfs.runtime.process.slab_call import has_many_strings, with_packed_strings
 from tfs.runtime.process.spare_worker import SpareWorker
 from tfs.runtime.process.trial_calls import TrialCalls
 from tfs.runtime.process.version_loading import VersionLoading
@@ -94,6 +96,7 @@ class ProcessInterpreter:
         self.trials = TrialCalls(self._requests, self._life, loop, self._options)
         # Filled by any thread, emptied by the loop, one post each.
         self._inbox: deque[tuple[ProcessModel, InferenceTask]] = deque()
+        self._packing: deque[None] = deque()  # one for each task that is packed
         self._model_ids = itertools.count()
 
     @property
@@ -103,7 +106,7 @@ class ProcessInterpreter:
     @property
     def num_pending(self) -> int:
         """Tasks that wait or run, those included that are on their way to the loop."""
-        return self._lanes.num_pending + len(self._inbox)
+        return self._lanes.num_pending + len(self._inbox) + len(self._packing)
 
     @property
     def state(self) -> WorkerState:
@@ -329,5 +332,18 @@ class ProcessInterpreter:
             finish(task, closed(self._name))
         elif model.unloading:
             finish(task, unloaded(model.source.id))
+        elif model.takes_strings and has_many_strings(task):
+            self._packing.append(None)
+            pack = partial(self._pack, model, task)
+            try:
+                self._options.executor.submit(pack)
+            except RuntimeError:  # the server ends
+                pack()
         else:
             self._lanes.add(model, task)
+
+    def _pack(self, model: ProcessModel, task: InferenceTask) -> None:
+        """Packs a task's strings, and starts it. On a thread of the executor."""
+        packed = with_packed_strings(task)
+        self._packing.pop()
+        self.enqueue(model, packed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from tfs.core.executor import Executor, InlineExecutor
 from tfs.core.servable_id import ServableId
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.process.crash_policy import CrashPolicy
@@ -45,6 +46,7 @@ class ProcessOptions:
             starts, or has nothing to serve. Called on any thread.
         is_answering: Whether requests are in flight, for which loads pause. Called on
             the loop, after each round while something loads.
+        executor: Packs and unpacks many strings, which would hold up the loop.
         has_traffic: Whether there are requests, or were some lately, between which loads
             are paced. Called likewise.
 
@@ -63,6 +65,7 @@ class ProcessOptions:
     is_urgent: Callable[[], bool] = _never
     is_answering: Callable[[], bool] = _never
     has_traffic: Callable[[], bool] = _never
+    executor: Executor = field(default_factory=InlineExecutor)
 
     def __post_init__(self) -> None:
         if self.max_queued < 1:

@@ -66,7 +66,13 @@ class ResidentModels:
         self._options = options
         self.life = WorkerLife(name, loop, zygote, options, spare, parked, self)
         self.lanes = CallLanes(
-            LaneTerms(loop, options.max_queued, options.call_timeout_s, self.life.end),
+            LaneTerms(
+                loop,
+                options.max_queued,
+                options.call_timeout_s,
+                self.life.end,
+                options.executor,
+            ),
             options.worker.spin_us / 1e6,
             zygote.busy_cores,
         )

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 from tfs.core.dtype import STRING, DType
 from tfs.core.errors import BY_CODE, Code, InvalidArgument, InvalidItems, ServingError
-from tfs.core.servable import InferenceTask, Outcome
+from tfs.core.servable import InferenceTask, Outcome, Tensors
 from tfs.core.signature import Signature
 from tfs.core.tensor_view import TensorView
 from tfs.runtime.guest.sealed_file import new_memfd
@@ -31,6 +31,9 @@ from tfs.runtime.guest.slab import (
     pack_strings,
     unpack_strings,
 )
+
+MANY_STRINGS: Final = 8_192
+"""Up to so many strings are packed, or unpacked, within a millisecond."""
 
 _MAX_RANK: Final = 64
 _MAX_TEXT_BYTES: Final = 4096
@@ -112,9 +115,9 @@ def write_request(
         if view is None:
             continue
         data = view.data
+        has_strings = has_strings or view.dtype is STRING
         if isinstance(data, tuple):
             data = pack_strings(data)
-            has_strings = True
         size_bytes = len(data)
         shape = view.shape
         words += (
@@ -154,6 +157,55 @@ def write_request(
             tuple((name, slice(at, at + len(data))) for name, at, data in payloads),
         )
     return overflow_fd
+
+
+def has_many_strings(task: InferenceTask) -> bool:
+    """Tells whether a task's strings take longer to pack than the loop may take."""
+    return any(
+        isinstance(view.data, tuple) and len(view.data) > MANY_STRINGS
+        for view in task.inputs.values()
+    )
+
+
+def with_packed_strings(task: InferenceTask) -> InferenceTask:
+    """Returns the same task, for :func:`write_request` alone: its strings are packed."""
+    inputs = {
+        name: TensorView(STRING, view.shape, pack_strings(view.data))
+        if isinstance(view.data, tuple)
+        else view
+        for name, view in task.inputs.items()
+    }
+    return InferenceTask(
+        task.signature_name,
+        task.signature,
+        inputs,
+        task.on_done,
+        task.num_rows,
+        task.output_filter,
+        task.deadline_s,
+        task.cancel,
+        task.is_low,
+    )
+
+
+class PackedReply(dict[str, TensorView]):
+    """Outputs of which some have many strings, still packed. Not for others to see."""
+
+    def unpacked(self) -> Tensors:
+        """Returns the outputs as others know them.
+
+        Raises:
+            CorruptReply: The worker wrote nonsense.
+
+        """
+        return {
+            name: view
+            if view.dtype is not STRING or _is_unpacked(view)
+            else TensorView(
+                STRING, view.shape, _strings(bytes(view.buffer), view.shape)
+            )
+            for name, view in self.items()
+        }
 
 
 def read_reply(
@@ -198,18 +250,21 @@ def read_reply(
     if overflow_bytes:
         if overflow_fd is None:
             raise CorruptReply("no memfd for its outputs")
-        return _outputs(plan, _FileMemory(overflow_fd).read), call_s
+        return _told_apart(_outputs(plan, _FileMemory(overflow_fd).read)), call_s
     first = slot.output_offset
     end = first + slot.area_bytes
     outputs: dict[str, TensorView] = {}
+    has_strings = False
     for name, dtype, shape, offset, stop in plan:
         if offset < first or stop > end:
             raise CorruptReply("a tensor outside its area")
         data = memory[offset:stop]
-        outputs[name] = TensorView(
-            dtype, shape, _strings(data, shape) if dtype is STRING else data
-        )
-    return outputs, call_s
+        if dtype is STRING:
+            outputs[name] = _string_output(shape, data)
+            has_strings = True
+        else:
+            outputs[name] = TensorView(dtype, shape, data)
+    return _told_apart(outputs) if has_strings else outputs, call_s
 
 
 class _FileMemory:
@@ -268,10 +323,31 @@ def _outputs(
     outputs: dict[str, TensorView] = {}
     for name, dtype, shape, offset, stop in plan:
         data = read(offset, stop - offset)
-        outputs[name] = TensorView(
-            dtype, shape, _strings(data, shape) if dtype is STRING else data
-        )
+        if dtype is STRING:
+            outputs[name] = _string_output(shape, data)
+        else:
+            outputs[name] = TensorView(dtype, shape, data)
     return outputs
+
+
+def _string_output(shape: tuple[int, ...], packed: bytes) -> TensorView:
+    """Returns an output of strings; many stay packed."""
+    if math.prod(shape) > MANY_STRINGS:
+        return TensorView(STRING, shape, packed)
+    return TensorView(STRING, shape, _strings(packed, shape))
+
+
+def _told_apart(outputs: dict[str, TensorView]) -> dict[str, TensorView]:
+    """Returns the outputs, as a :class:`PackedReply` if some are packed."""
+    if any(
+        view.dtype is STRING and not _is_unpacked(view) for view in outputs.values()
+    ):
+        return PackedReply(outputs)
+    return outputs
+
+
+def _is_unpacked(view: TensorView) -> bool:
+    return isinstance(view.data, tuple)
 
 
 def _strings(packed: bytes, shape: tuple[int, ...]) -> tuple[bytes, ...]:
