@@ -30,6 +30,7 @@ def jobs(tmp_path: Path) -> Iterator[list[Serving]]:
         ]
 
 
+@pytest.mark.timeout(180)  # four processes, which others may slow down
 def test_a_fleet_serves_through_rollback_and_a_killed_server(
     jobs: list[Serving], scale: Path, tmp_path: Path
 ) -> None:
@@ -44,7 +45,7 @@ def test_a_fleet_serves_through_rollback_and_a_killed_server(
     for job in jobs:
         hosted("add-job", job.address, "--memory=1G")
     router = Serving.of(
-        fork_tfs("hosted", "run", "--listen=127.0.0.1:0", "--down_after_s=1", store)
+        fork_tfs("hosted", "run", "--listen=127.0.0.1:0", "--down_after_s=3", store)
     )
     try:
         address = router.wait_for(r"listening on (\S+)")

@@ -131,6 +131,24 @@ def test_a_silent_job_is_replaced_and_comes_back(bench: Bench) -> None:
     assert bench.jobs.served == {"a": [], "b": ["m"]}
 
 
+def test_a_job_that_comes_back_keeps_what_it_has(bench: Bench) -> None:
+    """It is placed on again before it is told anything: else it would unload first."""
+    bench.controller.scale("m", 2)
+    for _ in range(3):
+        bench.look()
+    assert bench.routes == {"m": ("a", "b")}
+    bench.jobs.dead.add("b")
+    bench.look(10)
+    bench.look()
+    assert bench.controller.fleet().placement == {"m": ("a",)}
+    bench.jobs.dead.clear()
+    bench.jobs.told.clear()
+    for _ in range(3):
+        bench.look()
+    assert bench.routes == {"m": ("a", "b")}
+    assert ("b", ()) not in bench.jobs.told
+
+
 def test_a_job_that_never_answered_is_given_the_same_patience(bench: Bench) -> None:
     """A fleet that starts waits for its servers."""
     bench.jobs.dead.add("a")

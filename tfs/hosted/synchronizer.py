@@ -177,13 +177,14 @@ class Synchronizer:
         self._on_routes(routes_of(fleet, reports))
         if self._options.only_routes:
             return fleet
+        # First, so that a job that is back is told what it is to have from now on.
+        fleet = self._note_jobs(fleet)
         answering = {address: each.answering for address, each in reports.items()}
         for address, names in wanted_models(fleet, answering).items():
             if address in reports:
                 self._tell_if_new(address, reports[address], config_of(fleet, names))
             if not names and fleet.jobs[address].is_leaving:
                 self._controller.drop_job(address)
-        self._note_jobs(fleet)
         if self._clock.now() - self._learned_s >= _LEARN_EVERY_S:
             self._learned_s = self._clock.now()
             self._controller.learn(measured(reports))
@@ -248,8 +249,8 @@ class Synchronizer:
         record.is_told = True
         self._executor.submit(tell)
 
-    def _note_jobs(self, fleet: Fleet) -> None:
-        """Tells the controller which jobs went down or came back."""
+    def _note_jobs(self, fleet: Fleet) -> Fleet:
+        """Tells the controller which jobs went down or came back; returns what holds then."""
         now_s = self._clock.now()
         for address, job in fleet.jobs.items():
             record = self._jobs[address]
@@ -257,7 +258,8 @@ class Synchronizer:
             if job.is_down != is_silent and (is_silent or record.report is not None):
                 state = "down" if is_silent else "up"
                 log.warning("event=job_%s address=%s", state, address)
-                self._controller.note_job(address, is_down=is_silent)
+                fleet = self._controller.note_job(address, is_down=is_silent).fleet
+        return fleet
 
 
 def _note_problem(address: str, record: _JobRecord, error: ServingError) -> None:
