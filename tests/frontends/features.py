@@ -309,8 +309,10 @@ for clients whose last one was short, and more while little was sent of them; 16
 answers may be unread before longer ones wait, more while good readers do. Who has a place
 and sends nothing is disconnected after a second where others wait, after a minute where
 nobody does; who takes no answers after two seconds and thirty. What that library keeps by
-itself remains: up to 64 KB of each of 64 calls a connection (`grpc.max_concurrent_streams`),
-which is 4 MB for every client that means to fill it. Clients of a Unix socket have no names:
+itself remains: up to 64 KB of each call whose request waits, of up to 1,024 calls a connection
+(`grpc.max_concurrent_streams`; set it far higher than clients have calls at once, since
+grpcio refuses some before). Where 512 wait in all, and none goes on, eight of each
+connection stay and the others are UNAVAILABLE. Clients of a Unix socket have no names:
 they are neither made to wait nor disconnected. What was freed is given back to the system
 within seconds. Where strangers connect, use express.
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import threading
 
 import grpc
+import grpc.aio
 import pytest
 
 from tests.core.conformance.transport import (
@@ -114,6 +116,34 @@ def test_who_sends_nothing_more_keeps_no_others_from_being_read() -> None:
             echo = channel.unary_unary(path, bytes, bytes)
             assert echo(large, timeout=PATIENCE_S) == b"here"
             assert echo(b"", timeout=PATIENCE_S) == b"here"
+    finally:
+        transport.close()
+        loop.close()
+
+
+def test_all_calls_of_a_client_with_hundreds_at_once_are_answered() -> None:
+    """grpcio refuses some where as many are under way as it allows, or a few less."""
+    loop = ServingLoop()
+    loop.start()
+    path = "/test.Service/Echo"
+    transport = make(loop)
+
+    async def call(address: str) -> None:
+        async with grpc.aio.insecure_channel(address, OPTIONS) as channel:
+            echo = channel.unary_unary(path, bytes, bytes)
+
+            async def some() -> None:
+                for _ in range(4):
+                    assert await echo(b"", timeout=PATIENCE_S) == b"here"
+
+            await asyncio.gather(*(some() for _ in range(400)))
+
+    try:
+        (address,) = transport.start(
+            [ListenerOptions("grpc", "127.0.0.1:0")],
+            {path: RpcMethod(path, lambda call: call.reply(b"here"))},
+        )
+        asyncio.run(call(address))
     finally:
         transport.close()
         loop.close()
