@@ -143,6 +143,10 @@ def test_a_process_is_named_after_what_it_runs(versions: Versions) -> None:
     assert name_of(versions.unload(model)) == "tfs-worker"
     long = versions.load(versions.source(name="recommendations"))
     assert name_of(long.worker_pid) == "tfs:recommendat"
+    beside = versions.host.interpreters[-1].load(versions.source(name="beside"))
+    assert name_of(beside.worker_pid) == "tfs:beside/3"
+    beside.unload()
+    assert name_of(long.worker_pid) == "tfs:recommendat"
     assert name_of(versions.host.zygote.pid) == "tfs-zygote"
 
 

@@ -120,7 +120,7 @@ class WorkerModels:
         assert isinstance(source, ModelSource)
         assert isinstance(model_id, int)
         assert isinstance(names, list)
-        name_process(f"tfs:{source.id.slashed}")
+        name_process(f"tfs:{source.id.slashed}")  # also if it dies of loading it
         keeper = request.get("keeper")
         if isinstance(keeper, str):
             channel = socket.socket(fileno=os.dup(fds[-1]))
@@ -244,7 +244,8 @@ class WorkerModels:
             give_back()
             if not weights.close():
                 self._retained.append(weights)
-            name_process("tfs-worker")
+            rest = next(iter(self.by_id.values()), None)
+            name_process(f"tfs:{rest.source.id.slashed}" if rest else "tfs-worker")
         return {"code": 0}
 
     def _named(self, request: Mapping[str, object]) -> tuple[int, LoadedModel]:
