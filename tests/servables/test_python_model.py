@@ -126,6 +126,17 @@ def test_class_without_manifest_says_its_signatures_itself(
     load(str(tmp_path))
 
 
+def test_a_link_that_leads_nowhere_keeps_no_version_from_loading(
+    tmp_path: Path, load: Load
+) -> None:
+    """Editors lock files by such links; whoever needs the file says that it is not there."""
+    path = save_python(SORTING, tmp_path)
+    before = PythonModel().estimate(path)
+    Path(path, ".#words.txt").symlink_to("author@host.1234")
+    assert PythonModel().estimate(path) == before
+    load(path)
+
+
 OPTIONAL = """
 class Servable:
     def predict(self, x, scale):

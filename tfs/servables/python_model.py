@@ -45,7 +45,7 @@ class PythonModel:
             raise NotFound(f"no {FILE} in the version")
         size_bytes = 0
         for folder, _, names in os.walk(path):
-            size_bytes += sum(os.path.getsize(os.path.join(folder, n)) for n in names)
+            size_bytes += sum(_size_bytes(os.path.join(folder, n)) for n in names)
         return ResourceAllocation.ram(_ASSUMED_BYTES + 2 * size_bytes)
 
     def _own(self, path: str) -> VersionDescription:
@@ -89,3 +89,11 @@ def literal_concurrency(path: str) -> object:
     """
     found = class_literal(path, "concurrency")
     return None if found is None else found[1]
+
+
+def _size_bytes(path: str) -> int:
+    """Returns a file's size; 0 of a link that leads nowhere, as editors leave them."""
+    try:
+        return os.path.getsize(path)
+    except FileNotFoundError:
+        return 0
