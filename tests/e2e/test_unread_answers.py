@@ -297,7 +297,11 @@ def _besiege(
         assert bad.peak_bytes < _MOST_GROWTH * good.peak_bytes + left_bytes
 
 
+_SLOW_ON_GRPCIO: Final = ["express", pytest.param("grpcio", marks=pytest.mark.stress)]
+
+
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("serving", _SLOW_ON_GRPCIO, indirect=True)
 def test_answers_that_nobody_reads_take_little_memory(serving: Serving) -> None:
     """Twelve clients, 10 MB each time: within 1.2 of what four take that read them.
 
@@ -332,7 +336,7 @@ def test_requests_that_nobody_finishes_take_little_memory(serving: Serving) -> N
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("transport", ["express", "grpcio"])
+@pytest.mark.parametrize("transport", _SLOW_ON_GRPCIO)
 def test_answers_that_nobody_reads_take_little_memory_over_tls(
     tmp_path: Path, transport: str
 ) -> None:
@@ -355,6 +359,7 @@ def test_answers_that_nobody_reads_take_little_memory_over_tls(
 @pytest.mark.stress
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("num_mib", [2, 10, 30])
+@pytest.mark.parametrize("serving", ["express"], indirect=True)
 def test_crowds_that_read_nothing_take_little_memory(
     serving: Serving, num_mib: int
 ) -> None:

@@ -251,15 +251,21 @@ class Uploads:
         is_late = now_s - self._looked_s > 2 * LOOK_S
         self._looked_s = now_s
         is_anybody_stuck = False
+        num_slow = 0
         self._held_bytes = 0
         for client in list(self._clients.values()):
             if client.reading:
                 if is_late:
                     client.moved_s = now_s
                 is_anybody_stuck |= self._look_at(client, now_s)
+                num_slow += sum(
+                    now_s - each.begun_s >= LOOK_S for each in client.reading
+                )
             elif client.manner is Manner.UNKNOWN:
                 self._guess_manner(client)
-        if self._num_whole or self._held_bytes >= _OPEN_BYTES:
+        # Quick ones would not be quicker for more places, and nobody sees what they hold.
+        is_slow = num_slow >= self._places - _KEPT_PLACES
+        if self._num_whole or self._held_bytes >= _OPEN_BYTES or not is_slow:
             self._num_calm = 0
         else:
             self._num_calm += 1
