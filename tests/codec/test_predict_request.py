@@ -15,7 +15,7 @@ from tests.codec.samples import (
     request,
     typed_proto,
 )
-from tfs.codec import predict_request, predict_scan, predict_template
+from tfs.codec import predict_request, predict_scan, predict_template, wire
 from tfs.codec.decode_options import DecodeOptions
 from tfs.codec.model_spec import ModelSpec
 from tfs.codec.predict_request import (
@@ -324,3 +324,32 @@ def test_a_large_raw_payload_is_quick() -> None:
     quick = read_if_quick(message)
     assert quick is not None
     assert quick.inputs["x0"] == view
+
+
+@pytest.mark.parametrize("where", ["shape", "variant", "input", "output_filter"])
+def test_more_fields_than_objects_could_take_are_refused(where: str) -> None:
+    """Before they are made: ten megabytes of dimensions took seven hundred."""
+    many = b"\x12\x00" * 140_000
+    tensor = {
+        "shape": wire.delimited(2, many),
+        "variant": wire.delimited(15, wire.delimited(3, wire.delimited(2, many))),
+    }.get(where, b"")
+    entry = wire.delimited(1, b"x") + wire.delimited(2, tensor)
+    message = wire.delimited(2, entry)
+    message += {"input": many, "output_filter": b"\x1a\x00" * 70_000}.get(where, b"")
+    for end in (b"", b"\xff"):  # malformed behind them
+        with pytest.raises(ResourceExhausted, match=r"more than (65536|131072)"):
+            read_predict_request(message + end)
+
+
+def test_many_values_are_no_fields() -> None:
+    """An unusual request may have as many as another."""
+    request = predict_pb2.PredictRequest()
+    request.model_spec.name = "m"
+    tensor = request.inputs["x"]
+    tensor.dtype = types_pb2.DT_STRING
+    tensor.tensor_shape.dim.add(size=70_000)
+    tensor.string_val.extend([b""] * 70_000)
+    message = request.SerializeToString() + b"\xf8\x07\x01"  # and an unknown field
+    view = read_predict_request(message).inputs["x"]
+    assert view.shape == (70_000,)

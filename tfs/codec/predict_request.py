@@ -91,13 +91,16 @@ def parse(message: Buffer, max_tensor_bytes: int) -> PredictRequestView:
     if message and message[0] < _LEAST_TAG:
         # What zeros unpack from is refused before it is copied.
         raise InvalidArgument("cannot parse the PredictRequest: field number 0")
-    if len(message) > MAX_FIELDS and wire.has_more_fields(
-        message, 0, len(message), MAX_FIELDS
-    ):
-        raise ResourceExhausted(
-            f"a PredictRequest with more than {MAX_FIELDS} inputs, outputs and other "
-            "fields"
-        )
+    if len(message) > MAX_FIELDS:
+        if wire.has_more_fields(message, 0, len(message), MAX_FIELDS):
+            raise ResourceExhausted(
+                f"a PredictRequest with more than {MAX_FIELDS} inputs, outputs and "
+                "other fields"
+            )
+        if _has_too_many_parts(message):
+            raise ResourceExhausted(
+                f"inputs with more than {_MAX_PARTS} dimensions and other fields"
+            )
     try:
         request = predict_pb2.PredictRequest.FromString(bytes(message))
     except DecodeError as error:
@@ -123,6 +126,50 @@ def parse(message: Buffer, max_tensor_bytes: int) -> PredictRequestView:
         request.client_id if request.HasField("client_id") else None,
         budget.num_bytes,
     )
+
+
+_MAX_PARTS: Final = 2 * MAX_FIELDS  # a shape of a hundred thousand is told what it is
+_REQUEST: Final = 0
+_ENTRY: Final = 1  # of the map of inputs
+_TENSOR: Final = 2
+_SHAPE: Final = 3
+_ANYTHING: Final = 4
+_INNER: Final[dict[int, dict[int, int]]] = {
+    _REQUEST: {2: _ENTRY},
+    _ENTRY: {2: _TENSOR},
+    _TENSOR: {2: _SHAPE, 14: _ANYTHING, 15: _ANYTHING},  # resources and variants
+    _SHAPE: {},
+    _ANYTHING: {},
+}
+_STRING_VAL: Final = 8
+
+
+def _has_too_many_parts(message: Buffer) -> bool:
+    """Tells whether a request's inputs have more fields than may become objects.
+
+    Five million dimensions, of two bytes each, are 700 MB of them. A tensor's values are
+    not counted. What is malformed ends there: that is for the parser to say.
+    """
+    num_left = _MAX_PARTS
+    spans = [(_REQUEST, 0, len(message))]
+    while spans:
+        what, start, stop = spans.pop()
+        inner = _INNER[what]
+        try:
+            for number, kind, first, last in wire.fields(message, start, stop):
+                is_part = kind == wire.DELIMITED
+                if what == _TENSOR and (not is_part or number == _STRING_VAL):
+                    continue
+                num_left -= 1
+                if num_left < 0:
+                    return True
+                if is_part and what == _ANYTHING:
+                    spans.append((_ANYTHING, first, last))
+                elif is_part and number in inner:
+                    spans.append((inner[number], first, last))
+        except wire.MalformedError:
+            continue
+    return False
 
 
 def _parse_if_quick(
