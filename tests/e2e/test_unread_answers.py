@@ -6,7 +6,6 @@ A real server, raw sockets, and what the kernel says that the server has residen
 from __future__ import annotations
 
 import contextlib
-import random
 import selectors
 import socket
 import ssl
@@ -33,7 +32,8 @@ from tfs.proto.tensorflow.core.framework import types_pb2
 from tfs.proto.tensorflow_serving.apis import predict_pb2
 
 _MOST_GROWTH: Final = 1.2
-_HEAP_END_BYTES: Final = 64 << 20  # glibc returns no free memory at some heaps' ends
+_LEFT_BYTES: Final = 8 << 20  # of a server that did nothing before; it trims at 16 MB
+_SLOW_BYTES_PER_S: Final = 3 << 20
 _LONGEST_S: Final = 3 * PATIENCE_S  # who reads nothing goes three at a time
 _NOT_NOW: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _NOTHING = HELLO + frames.settings({Setting.INITIAL_WINDOW_SIZE: 0})
@@ -272,13 +272,19 @@ def _besiege(
     """
     large = _request(num_bytes)
     pid = serving.process.pid
+    _ask(serving, _request(16), 1, authority)
+    at_first_bytes = Watch(pid).resident_bytes
+
+    def wait_until_returned() -> None:
+        until(
+            lambda: Watch(pid).resident_bytes < at_first_bytes + _LEFT_BYTES,
+            "the memory of large messages to be returned",
+        )
+
     with Watch(pid) as good:
         _ask(serving, large, num_good, authority)
     for hello, reads in ((_NOTHING, _always), (_ALL, _until_sent)):
-        until(
-            lambda: Watch(pid).resident_bytes < good.first_bytes + _HEAP_END_BYTES,
-            "the memory of large messages to be returned",
-        )
+        wait_until_returned()
         with Watch(pid) as bad:
             crowd = [
                 Caller(serving.address, hello, [large] * 3, authority)
@@ -290,11 +296,11 @@ def _besiege(
             for caller in crowd:
                 caller.socket.close()
         print(
-            f"resident at first {good.first_bytes >> 20} MiB, with good clients "
+            f"resident at first {at_first_bytes >> 20} MiB, with good clients "
             f"{good.peak_bytes >> 20}, with bad ones {bad.peak_bytes >> 20}"
         )
-        left_bytes = max(0, bad.first_bytes - good.first_bytes)
-        assert bad.peak_bytes < _MOST_GROWTH * good.peak_bytes + left_bytes
+        assert bad.peak_bytes < _MOST_GROWTH * good.peak_bytes
+    wait_until_returned()
 
 
 _SLOW_ON_GRPCIO: Final = ["express", pytest.param("grpcio", marks=pytest.mark.stress)]
@@ -303,12 +309,12 @@ _SLOW_ON_GRPCIO: Final = ["express", pytest.param("grpcio", marks=pytest.mark.st
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("serving", _SLOW_ON_GRPCIO, indirect=True)
 def test_answers_that_nobody_reads_take_little_memory(serving: Serving) -> None:
-    """Twelve clients, 10 MB each time: within 1.2 of what four take that read them.
+    """Twelve clients, 10 MB each time: within 1.2 of what two take that read them.
 
     Whether windows or sockets are what they do not open. Others are answered, with large
     answers as well.
     """
-    _besiege(serving, 12, 10 << 20, hold_s=2.0, num_good=4)
+    _besiege(serving, 12, 10 << 20, hold_s=2.0, num_good=2)
 
 
 @pytest.mark.timeout(300)
@@ -351,7 +357,7 @@ def test_answers_that_nobody_reads_take_little_memory_over_tls(
             12,
             10 << 20,
             hold_s=2.0,
-            num_good=4,
+            num_good=2,
             authority=certificates.authority,
         )
 
@@ -363,19 +369,23 @@ def test_answers_that_nobody_reads_take_little_memory_over_tls(
 def test_crowds_that_read_nothing_take_little_memory(
     serving: Serving, num_mib: int
 ) -> None:
-    """For a minute each, whatever the size: as much as sixty take that read them."""
-    _besiege(serving, 60, num_mib << 20, hold_s=30.0, num_good=60)
+    """For a minute each, whatever the size: as much as a few take that read them."""
+    _besiege(serving, 60, num_mib << 20, hold_s=30.0, num_good=4)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_slow_readers_get_all_of_their_answers(serving: Serving) -> None:
     """Twenty clients that take 10 MB at a few MB a second, all at the same time."""
     large = _request(10 << 20)
     crowd = [Caller(serving.address, _ALL, [large]) for _ in range(20)]
-    rng = random.Random(1)
+    begun_s: dict[Caller, float] = {}
 
     def reads(caller: Caller) -> bool:
-        return not caller.has_sent_all or rng.random() < 0.05
+        if not caller.has_sent_all:
+            return True
+        now_s = time.monotonic()
+        took_s = now_s - begun_s.setdefault(caller, now_s)
+        return caller.num_read_bytes <= took_s * _SLOW_BYTES_PER_S
 
     _drive(crowd, lambda: all(each.num_answered for each in crowd), reads)
     assert not any(each.is_closed for each in crowd)

@@ -129,7 +129,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "max_receive_bytes",
         int,
         "express: requests on their way in, all together; a larger one is refused; a "
-        "tenth of it is open to them and to unread answers before large ones wait",
+        "sixteenth of it is open to them and to unread answers before large ones wait",
     ),
     Flag("model_name", "model_name", str, "single model: its name (default default)"),
     Flag(

@@ -183,6 +183,7 @@ class ModelServer:
             self.stats,
             self._spare_memory.note_large_message,
             self._spare_memory.note_scarcity,
+            self._spare_memory.look,
         )
         self._let_load = note_answerer(
             lambda: self._gate.is_entered or self._loop.busy_since_s is not None,

@@ -36,6 +36,7 @@ def make_transport(
     stats: Stats,
     on_large_message: Callable[[], None] = lambda: None,
     on_scarcity: Callable[[], None] = lambda: None,
+    on_look: Callable[[], None] = lambda: None,
 ) -> Transport:
     """Returns the transport, not started.
 
@@ -45,8 +46,9 @@ def make_transport(
         stats: Where what happens is published.
         on_large_message: Called on the loop after messages that leave free memory
             behind, if the transport can tell.
-        on_scarcity: Called on the loop once a second while requests wait for memory;
-            always once a second if the transport cannot tell.
+        on_scarcity: Called on the loop while requests wait for memory, at once and then
+            about once a second, if the transport can tell.
+        on_look: Called on the loop once a second if it cannot.
 
     """
     if chosen_transport(options) is TransportKind.EXPRESS:
@@ -74,6 +76,6 @@ def make_transport(
             channel_arguments=parse_channel_arguments(options.grpc_channel_arguments),
         ),
         stats,
-        on_look=on_scarcity,
+        on_look=on_look,
         on_large_message=on_large_message,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import tracemalloc
 
 import pytest
@@ -94,3 +95,12 @@ def test_a_claim_takes_no_memory_of_its_own() -> None:
     finally:
         tracemalloc.stop()
     assert after - before < 1_000_000
+
+
+def test_the_beginning_of_a_large_message_is_not_in_the_heap() -> None:
+    """A crowd's beginnings, grown and moved, left it full of holes."""
+    assembler = MessageAssembler(1 << 30)
+    assert list(assembler.feed(memoryview(prefixed(bytes(2 << 20))[:20_000]))) == []
+    body = assembler._body
+    assert body is not None
+    assert isinstance(body.obj, mmap.mmap)

@@ -44,6 +44,7 @@ from tfs.frontends.rpc.express.connection_limits import ConnectionLimits
 from tfs.frontends.rpc.express.express_call import ExpressCall
 from tfs.frontends.rpc.express.frames import ErrorCode, Setting
 from tfs.frontends.rpc.express.listener import Listener
+from tfs.frontends.rpc.express.messages import PREFIX_SIZE
 from tfs.frontends.rpc.express.options import ExpressOptions
 from tfs.frontends.rpc.express.response import HTTP_1_ANSWER
 from tfs.frontends.rpc.express.session import Session
@@ -1618,6 +1619,93 @@ def test_an_upload_need_not_wait_for_a_crowd_that_stalls(tmp_path: Path) -> None
             rig.advance(0.25)
         assert rig.clock.now() < 1008.0
         assert rig.served == [bytes(1 << 20)]
+
+
+_BEGINNING = prefixed(bytes(1 << 20))[:PREFIX_SIZE]
+
+
+@pytest.mark.parametrize("num_streams", [1, 4])
+def test_a_crowd_that_sends_all_but_the_end_holds_nobody_up(
+    tmp_path: Path, num_streams: int
+) -> None:
+    """Each has its turn for a second; what it holds is free before the next one's.
+
+    Whatever its client makes of it that one stream is to go on at a time.
+    """
+    options = ExpressOptions(max_receive_bytes=64 << 20, least_open_bytes=2 << 20)
+    with running(tmp_path, options) as rig:
+        size = (1 << 20) + PREFIX_SIZE
+        crowd = [rig.connect() for _ in range(20)]
+        left = {
+            (client, 2 * index + 1): size - 1
+            for client in crowd
+            for index in range(num_streams)
+        }
+        for client, stream_id in left:
+            client.send(head(stream_id) + data_frame(stream_id, _BEGINNING, 0))
+            client.window -= PREFIX_SIZE
+            left[client, stream_id] -= PREFIX_SIZE
+
+        def send_all() -> None:
+            for (client, stream_id), num_bytes in left.items():
+                client.read()
+                num_bytes = min(num_bytes, client.window, 16_384)
+                if num_bytes > 0 and not client.is_closed:
+                    client.send(data_frame(stream_id, bytes(num_bytes), 0))
+                    client.window -= num_bytes
+                    left[client, stream_id] -= num_bytes
+
+        for _ in range(100):
+            send_all()
+            rig.settle()
+        good = rig.connect()
+        good.send(head(1))
+        wanted = prefixed(bytes(1 << 20))
+        most_bytes = 0
+        while wanted and rig.clock.now() < 1020.0:
+            for _ in range(20):
+                send_all()
+                wanted = good.upload(1, wanted, 60_000)
+                rig.settle()
+                most_bytes = max(most_bytes, rig.transport.budget.used_bytes)
+            rig.advance(0.25)
+        assert rig.clock.now() < 1006.0
+        own_bytes = 21 * frames.DEFAULT_WINDOW
+        assert most_bytes < (4 << 20) + own_bytes + size
+
+
+def test_who_came_last_is_not_who_has_its_second_turn(tmp_path: Path) -> None:
+    """Clients with one upload behind another do not keep a new one waiting."""
+    options = ExpressOptions(max_receive_bytes=32 << 20, least_open_bytes=1 << 20)
+    with running(tmp_path, options) as rig:
+        upload = prefixed(bytes(1 << 20))
+        crowd = [rig.connect(HELLO + WIDE) for _ in range(12)]
+        left = dict.fromkeys(crowd, b"")
+        ids = dict.fromkeys(crowd, -1)
+
+        def send_all() -> None:
+            for client in crowd:
+                if not left[client]:
+                    ids[client] += 2
+                    client.send(head(ids[client]))
+                    left[client] = upload
+                left[client] = client.upload(ids[client], left[client], 60_000)
+
+        for _ in range(40):
+            send_all()
+            rig.settle()
+        good = rig.connect(HELLO + WIDE)
+        good.send(head(1))
+        wanted = prefixed(b"good" * (1 << 18))
+        num_before = len(rig.served)
+        for _ in range(1000):
+            send_all()
+            wanted = good.upload(1, wanted, 60_000)
+            rig.settle()
+            if not wanted:
+                break
+        assert not wanted
+        assert len(rig.served) - num_before < 8
 
 
 def test_who_takes_no_answer_has_its_upload_last(tmp_path: Path) -> None:

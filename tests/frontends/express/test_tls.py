@@ -150,8 +150,34 @@ def test_bytes_may_be_cut_anyhow(made: Certificates, piece: int) -> None:
         received += plain
         assert not has_ended
     assert received == text
-    client.incoming.write(server.encrypt(text))
+    client.incoming.write(b"".join(server.encrypt(text)))
     assert b"".join(iter(lambda: _read(client), b"")) == text
+
+
+def test_openssl_s_buffers_stay_small(made: Certificates) -> None:
+    """They keep what they ever had room for: sixty clients' took 20 MB."""
+    server = TlsStream(server_context(made.tls()))
+    client = TlsClient(trusting(made))
+    shake_hands(server, client)
+    text = bytes(1 << 18)
+    written: list[int] = []
+
+    class Incoming:
+        def __init__(self, buffer: ssl.MemoryBIO) -> None:
+            self.buffer = buffer
+
+        @property
+        def pending(self) -> int:
+            return self.buffer.pending
+
+        def write(self, data: memoryview) -> int:
+            written.append(len(data) + self.pending)
+            return self.buffer.write(data)
+
+    server._incoming = Incoming(server._incoming)  # type: ignore[assignment]
+    assert server.decrypt(client.encrypt(text)) == (text, False)
+    assert max(written) <= 49_152
+    assert max(map(len, server.encrypt(text))) <= 49_152
 
 
 def _read(client: TlsClient) -> bytes:

@@ -14,9 +14,10 @@ free at their ends, which is up to 64 MB of each thread that ever had a large me
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 Mallopt = Callable[[int, int], int]
@@ -49,7 +50,7 @@ class Setting:
     value: int
 
 
-SETTINGS: Final = (
+PLENTY_SETTINGS: Final = (
     # The most that glibc takes: larger blocks are mapped, and unmapped when freed.
     Setting(
         _M_MMAP_THRESHOLD,
@@ -63,6 +64,17 @@ SETTINGS: Final = (
         "glibc.malloc.trim_threshold",
         256 << 20,
     ),
+)
+
+SCARCE_SETTINGS: Final = tuple(
+    replace(setting, value=value)
+    for setting, value in zip(PLENTY_SETTINGS, (1 << 20, 4 << 20), strict=True)
+)
+"""While memory is scarce large blocks are mapped, and gone when they are freed: a heap of
+answers of 10 MB was half empty, a second after each trim."""
+
+SETTINGS: Final = (
+    *PLENTY_SETTINGS,
     # No more: glibc joins small freed blocks when a heap has no room left at its end, so
     # a thread's heap fills up as much first, request by request (seen with 64 MB: 11 MB
     # per million requests to a model on a thread).
@@ -72,15 +84,18 @@ SETTINGS: Final = (
 
 
 def apply_settings(
-    mallopt: Mallopt | None = None, environment: Mapping[str, str] = os.environ
+    mallopt: Mallopt | None = None,
+    environment: Mapping[str, str] = os.environ,
+    settings: Sequence[Setting] = SETTINGS,
 ) -> tuple[Setting, ...]:
     """Sets the thresholds that the operator has not set; for the whole process.
 
-    Does nothing without glibc. Thread-safe, but meant for the start.
+    Does nothing without glibc. Thread-safe; the number of heaps is for the start.
 
     Args:
         mallopt: glibc's unless given.
         environment: Environment variables with the operator's settings.
+        settings: Those to set.
 
     Returns:
         Those that are in force now because of this call.
@@ -92,13 +107,19 @@ def apply_settings(
     tunables = environment.get(_TUNABLES, "")
     return tuple(
         setting
-        for setting in SETTINGS
+        for setting in settings
         if setting.variable not in environment
         and f"{setting.tunable}=" not in tunables
         and mallopt(setting.parameter, setting.value)
     )
 
 
+def set_scarce(is_scarce: bool) -> None:
+    """Sets the thresholds for the time in which memory is scarce, or after it."""
+    apply_settings(settings=SCARCE_SETTINGS if is_scarce else PLENTY_SETTINGS)
+
+
+@functools.cache
 def _find_mallopt() -> Mallopt | None:
     try:
         libc = ctypes.CDLL(None)

@@ -5,7 +5,8 @@ message uses it again. After the last of them it would be kept for good: a burst
 compressed images, or a hostile client's, would leave a server as large as its peak.
 
 While requests wait for memory, a heap that grew is trimmed at once: large blocks of many
-sizes leave holes that none of them fits into again.
+sizes leave holes that none of them fits into again. And large blocks do not come from the
+heap then, so that what is freed is gone.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Final
 from managers.memory import own_resident_bytes, trim_heap
 from tfs.core.executor import Executor
 from tfs.core.serving_loop import ServingLoop
+from tfs.server.memory.malloc import set_scarce
 
 MUCH_BYTES: Final = 16 << 20
 """Least memory to give back: it costs milliseconds in which nobody else can allocate.
@@ -34,6 +36,7 @@ class SpareMemory:
             return, tens of milliseconds for a gigabyte.
         trim: Returns free memory to the system.
         resident_bytes: What the process has in memory.
+        set_scarce: Has large blocks come from elsewhere than the heap, or again from it.
 
     """
 
@@ -43,6 +46,7 @@ class SpareMemory:
         executor: Executor,
         trim: Callable[[], None] = trim_heap,
         resident_bytes: Callable[[], int] = own_resident_bytes,
+        set_scarce: Callable[[bool], None] = set_scarce,
     ) -> None:
         self._loop = loop
         self._executor = executor
@@ -51,6 +55,9 @@ class SpareMemory:
         self._least_bytes = resident_bytes()  # of late, and after the last trim
         self._used_at_s = 0.0
         self._is_armed = False
+        self._set_scarce = set_scarce
+        self._scarce_at_s = 0.0
+        self._is_scarce = False
 
     def note_large_message(self) -> None:
         """Puts the next trim off; cheap enough for every large message."""
@@ -59,8 +66,25 @@ class SpareMemory:
             self._arm()
 
     def note_scarcity(self) -> None:
+        """As :meth:`look`; for the next seconds large blocks do not come from the heap."""
+        self._scarce_at_s = self._loop.clock.now()
+        if not self._is_scarce:
+            self._is_scarce = True
+            self._set_scarce(True)
+            self._loop.call_at(self._scarce_at_s + QUIET_S, self._end_scarcity)
+        self.look()
+
+    def look(self) -> None:
         """Trims the heap if the process grew; to be called once a second."""
         self._submit(self._trim_growth)
+
+    def _end_scarcity(self) -> None:
+        end_s = self._scarce_at_s + QUIET_S
+        if self._loop.clock.now() < end_s:
+            self._loop.call_at(end_s, self._end_scarcity)
+            return
+        self._is_scarce = False
+        self._set_scarce(False)
 
     def _trim_growth(self) -> None:
         # On the executor. What cannot be returned is no reason to try again.

@@ -62,6 +62,7 @@ class ReceiveBudget:
             changes rarely, and grows again only where there is more than enough room.
         num_large_blocks: Unfinished header blocks that are longer than the lists taken.
         used_bytes: Windows granted and bytes held.
+        granted_bytes: Beyond HTTP/2's own windows, since the start.
         headroom: What of the limit is open to all, and what unread answers take of it.
 
     Args:
@@ -71,6 +72,7 @@ class ReceiveBudget:
     """
 
     __slots__ = (
+        "granted_bytes",
         "headroom",
         "limit_bytes",
         "max_streams_each",
@@ -89,6 +91,12 @@ class ReceiveBudget:
         self.num_windows = 0
         self.max_streams_each = self.told_streams_each = _MAX_STREAMS
         self.used_bytes = 0
+        self.granted_bytes = 0
+
+    def grant(self, num_bytes: int) -> None:
+        """Takes note of what a client may send beyond what it might."""
+        self.used_bytes += num_bytes
+        self.granted_bytes += num_bytes
 
     @property
     def largest_request_bytes(self) -> int:
@@ -221,13 +229,13 @@ class ReceiveWindow:
             return b""
         self.is_starved = False
         self.size += granted
-        budget.used_bytes += granted
+        budget.grant(granted)
         return window_update(0, granted)
 
     def probe(self) -> bytes:
         """Returns the WINDOW_UPDATE of next to nothing, to see whether it is used."""
         self.size += LEAST_GRANT
-        self._budget.used_bytes += LEAST_GRANT
+        self._budget.grant(LEAST_GRANT)
         return window_update(0, LEAST_GRANT)
 
     def refill_own(self, held_bytes: int) -> bytes:
@@ -242,7 +250,7 @@ class ReceiveWindow:
             return b""
         self.is_starved = False
         self.size += granted
-        self._budget.used_bytes += granted
+        self._budget.grant(granted)
         return window_update(0, granted)
 
     def close(self) -> None:

@@ -2,24 +2,29 @@
 
 The operator's bound (``--max_receive_bytes``) is what a crowd of good clients may need. A
 few clients that send and never finish, or ask and never read, would fill it as well, and a
-server of 300 MB would be one of 800. So a tenth of it is open to all at first. What goes
+server of 300 MB would be one of 800. So a sixteenth of it is open to all at first. What goes
 beyond is for one connection at a time to finish what it began; and while good clients wait
 for each other, more is opened, a little every second.
 
 Who holds a part without moving is cut off as soon as others wait for it: uploads after
-five seconds, the one for which all others wait after two, readers after one. So nothing more is opened before that time is over, nor
-while anybody was cut off: that is what tells a crowd from an attack. Rejected: a smaller
-bound; an image of 60 MB, or fifty clients behind slow lines, are no attack.
+five seconds, the one for which all others wait after one or two, readers after one. So
+nothing more is opened before some of that time is over, nor while anybody was cut off, nor
+for those who send next to nothing: that is what tells a crowd from an attack. Rejected: a
+smaller bound; an image of 60 MB, or fifty clients behind slow lines, are no attack.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-_SHARE: Final = 10
+_SHARE: Final = 16
 _LEAST_BYTES: Final = 8 << 20
 _STEPS: Final = 64  # from nothing to all of the limit
-_LOOKS_BEFORE_MORE: Final = 7  # a second apart: who does not move is gone by then
+_LOOKS_BEFORE_MORE: Final = (
+    7  # a second apart: readers who do not move are gone by then
+)
+_UPLOADS_BEFORE_MORE: Final = 20  # of clients that send: these go one by one
+_TURNOVER_S: Final = 16  # in which such clients have to use what is open
 _READERS: Final = 4  # whose unread answers fill what is open
 
 
@@ -45,6 +50,7 @@ class Headroom:
     """
 
     __slots__ = (
+        "_granted_bytes",
         "_least_bytes",
         "_least_to_answers_bytes",
         "_most_bytes",
@@ -72,6 +78,7 @@ class Headroom:
         self.begun_bytes = 0
         self._num_contested = 0
         self._num_cut_off = 0
+        self._granted_bytes = 0
 
     @property
     def is_full(self) -> bool:
@@ -108,17 +115,27 @@ class Headroom:
         """Beyond so much unread a connection's large requests wait for its reader."""
         return self.open_to_answers_bytes // _READERS
 
-    def look(self, is_contested: bool, num_cut_off: int) -> None:
+    def look(self, is_contested: bool, num_cut_off: int, granted_bytes: int) -> None:
         """Opens more, or less again. To be called once a second.
 
         Args:
             is_contested: Whether anybody waits for room.
             num_cut_off: Clients that were given up for being slow, since the start.
+            granted_bytes: What clients were granted, since the start: they used as much.
 
         """
+        used_bytes = granted_bytes - self._granted_bytes
+        self._granted_bytes = granted_bytes
         if is_contested and num_cut_off == self._num_cut_off:
             self._num_contested += 1
-            if self._num_contested > _LOOKS_BEFORE_MORE:
+            if self.is_tight:
+                gets_more = self._num_contested > _LOOKS_BEFORE_MORE
+            else:
+                gets_more = (
+                    self._num_contested > _UPLOADS_BEFORE_MORE
+                    and used_bytes * _TURNOVER_S >= self.open_bytes
+                )
+            if gets_more:
                 self.open_bytes = min(
                     self._most_bytes, self.open_bytes + self._step_bytes
                 )

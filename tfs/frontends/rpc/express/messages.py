@@ -25,6 +25,9 @@ _LEAST_ROOM: Final = 256
 _NO_ROOM: Final = memoryview(bytearray())
 _GROWTH: Final = 4
 _MAPPED_BYTES: Final = 1 << 20  # page faults cost more than the heap's zeros below
+_LEAST_MAPPED_BYTES: Final = (
+    65_536  # of them; a crowd's beginnings leave holes in a heap
+)
 
 
 class MessageAssembler:
@@ -153,7 +156,7 @@ class MessageAssembler:
             return self._body
         filled = self._filled
         # A process may have 65,530 mappings: none for what is next to nothing yet.
-        is_mapped = self._size > _MAPPED_BYTES and room >= _MAPPED_BYTES // _GROWTH
+        is_mapped = self._size > _MAPPED_BYTES and room >= _LEAST_MAPPED_BYTES
         larger = memoryview(map_pages(room) if is_mapped else bytearray(room))
         larger[:filled] = body[:filled]
         self._ready = filled

@@ -30,7 +30,7 @@ class ExpressOptions:
         max_backlog_bytes: Answers that clients do not take, over all connections;
             above, the slowest are closed.
         least_open_bytes: What requests and such answers may take together before they
-            wait for each other, where that is more than a tenth of
+            wait for each other, where that is more than a sixteenth of
             ``max_receive_bytes``.
         handshake_timeout_s: From accept until preface and SETTINGS are there; as long
             again for TLS before it.

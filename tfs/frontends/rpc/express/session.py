@@ -47,6 +47,8 @@ _UNARY: Final = (
 
 _KERNEL_BYTES: Final = 4 << 20  # what a socket takes whether its client reads or not
 _PROBE_S: Final = 0.5  # for a client to go on with its upload
+_STALL_S: Final = 1.0  # for the favoured; twice that where it finished one before
+_LEAST_PROGRESS_BYTES: Final = 16_384  # in that time: 1 Mbit/s is seven times as much
 _SMALL_MORE: Final = 4  # times as much may be unread where small ones are begun
 
 
@@ -58,6 +60,7 @@ class Session(SocketOutput):
         opened_s: When it was accepted.
         begun_bytes: What the requests in progress may take, as far as the server keeps
             count.
+        had_favour: Whether it was favoured before.
         probed_s: When its client was last granted a little, to see whether it goes on.
 
     """
@@ -69,10 +72,12 @@ class Session(SocketOutput):
         "_has_waited",
         "_methods",
         "_on_closed",
+        "_progress",
         "_read_s",
         "_silence",
         "_waiting",
         "begun_bytes",
+        "had_favour",
         "loop_ident",
         "max_stream_queued_bytes",
         "opened_s",
@@ -105,7 +110,12 @@ class Session(SocketOutput):
         self.opened_s = now_s
         self._silence = Silence(shared, now_s)
         self._read_s = now_s
+        self.had_favour = False
         self.probed_s = -inf
+        self._progress = (
+            now_s,
+            0,
+        )  # of the upload that it was favoured for: when, how much
         self._busy_s = -inf
         self._has_more = False
         self._has_waited = False  # for others, since it had more
@@ -257,6 +267,35 @@ class Session(SocketOutput):
         )
 
     @property
+    def keeps_favour(self) -> bool:
+        """Whether the upload that it was favoured for is to be finished still."""
+        connection = self.connection
+        return (
+            not self.is_closed and connection.is_uploading and not connection.is_choked
+        )
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether the favoured sends next to nothing of what it may.
+
+        To be asked again and again; it may take its time where it has finished uploads.
+        """
+        uploaded_bytes = self.connection.uploaded_bytes
+        now_s = self._now()
+        if (
+            uploaded_bytes is None
+            or abs(uploaded_bytes - self._progress[1]) >= _LEAST_PROGRESS_BYTES
+        ):
+            self._progress = now_s, uploaded_bytes or 0
+            return False
+        allowed_s = 2 * _STALL_S if self.connection.num_uploads else _STALL_S
+        return now_s - self._progress[0] > allowed_s
+
+    def give_up_uploads(self) -> None:
+        """Fails the uploads of a client that others cannot wait for."""
+        self._silence.give_up_uploads(self)
+
+    @property
     def is_responsive(self) -> bool:
         """Whether its client has made use of what :meth:`probe` granted it."""
         return self.probed_s <= self._read_s or not self.connection.has_window
@@ -281,7 +320,9 @@ class Session(SocketOutput):
         """Lets it use the budget's reserve, or takes that back."""
         self.connection.favour(is_favoured)
         if is_favoured:
-            self.probed_s = self._now()
+            self.had_favour = True
+            self.probed_s = now_s = self._now()
+            self._progress = now_s, 0
 
     # -- what the connection tells -----------------------------------------------------
 

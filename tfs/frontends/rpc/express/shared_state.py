@@ -69,11 +69,32 @@ class SlowReader(Protocol):
 
 
 class StarvedSession(Protocol):
-    """A session as far as the receive budget is concerned."""
+    """A session as far as the receive budget is concerned.
+
+    Attributes:
+        had_favour: Whether it was favoured before.
+
+    """
+
+    had_favour: bool
 
     @property
     def wants_favour(self) -> bool:
         """Whether it has an upload to finish, and its client may go on with that."""
+        ...
+
+    @property
+    def keeps_favour(self) -> bool:
+        """Whether the upload that it was favoured for is to be finished still."""
+        ...
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether the favoured sends next to nothing of what it may."""
+        ...
+
+    def give_up_uploads(self) -> None:
+        """Fails the uploads of a client that others cannot wait for."""
         ...
 
     @property

@@ -201,22 +201,33 @@ class Silence:
                 least = options.min_body_bytes_per_s * (now_s - since_s)
                 if stream.received_bytes - num_bytes < least:
                     if connection.is_narrow:
-                        self._fail_uploads(session)  # they would waste turns as well
+                        self.give_up_uploads(session)  # they would waste turns as well
                     else:
                         call.fail(too_slow())
-                    self._shared.counters.timeouts += 1
-                    connection.begin_drain()
-                    connection.finish_drain()
-                    session.mark_dirty()
+                        self._let_go(session)
                     continue
                 since_s, num_bytes = now_s, stream.received_bytes
             self._paces[stream.id] = since_s, num_bytes
 
-    def _fail_uploads(self, session: SilentSession) -> None:
+    def give_up_uploads(self, session: SilentSession) -> None:
+        """Fails what is unfinished, and has the client connect again for more."""
         for stream in list(session.connection.streams.values()):
             call: ExpressCall | None = stream.owner
-            if call is not None and stream.is_inside_message:
+            if call is not None and (
+                stream.is_inside_message
+                or (
+                    stream.state is StreamState.OPEN
+                    and call.route.kind is not MethodKind.BIDIRECTIONAL
+                )
+            ):
                 call.fail(too_slow())
+        self._let_go(session)
+
+    def _let_go(self, session: SilentSession) -> None:
+        self._shared.counters.timeouts += 1
+        session.connection.begin_drain()
+        session.connection.finish_drain()
+        session.mark_dirty()
 
     def _relieve(self, session: SilentSession) -> None:
         """Fails the youngest unfinished request for want of receive budget.

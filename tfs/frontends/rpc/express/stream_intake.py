@@ -156,6 +156,28 @@ class StreamIntake(SendingHalf):
         """Whether a request is unfinished."""
         return any(stream.state is OPENED for stream in self.streams.values())
 
+    @property
+    def uploaded_bytes(self) -> int | None:
+        """What arrived of the upload that may go on; None if that is for the server.
+
+        It is where the client may send no more, or too little to be worth a frame, and
+        did not use up on others what was meant for that one.
+        """
+        turns, window = self._upload_turns, self._window
+        size = window.size
+        if turns.has_turn:
+            stream = turns.stream
+            if self._is_favoured and not window.reserve_bytes:
+                size = LEAST_GRANT  # it was granted all
+        else:
+            streams = self.streams.values()
+            stream = next((each for each in streams if each.is_inside_message), None)
+        if stream is None:
+            return 0 if size >= LEAST_GRANT else None
+        if size < min(LEAST_GRANT, stream.missing_bytes):
+            return None
+        return stream.received_bytes
+
     def probe(self) -> None:
         """Lets the client send next to nothing, to see whether it uses that."""
         self.out.append(self._window.probe())

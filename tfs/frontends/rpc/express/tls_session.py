@@ -111,7 +111,8 @@ class TlsSession(Session):
         connection.out.clear()
         connection.has_large_output = False
         if data:
-            self._queue(self._tls.encrypt(data))
+            for part in self._tls.encrypt(data):
+                self._queue(part)
 
     def _write(self) -> None:
         connection = self.connection

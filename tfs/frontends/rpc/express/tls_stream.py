@@ -1,7 +1,8 @@
 """A server's end of one TLS connection, without a socket.
 
 Bytes of the network go in, bytes of HTTP/2 come out, and the other way about; the
-caller owns the socket. Between calls at most one unfinished record waits in here.
+caller owns the socket. Between calls at most one unfinished record waits in here, and
+buffers are kept that have room for a few: bytes go through in portions.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from typing import Any, Final
 from tfs.frontends.rpc.tls_context import ALPN_PROTOCOL
 
 _RECORD_BYTES: Final = 16_384
+# What is put into OpenSSL's buffers at a time: each keeps, for as long as its connection
+# lives, a third more than it ever held.
+_PORTION_BYTES: Final = 2 * _RECORD_BYTES
 # OpenSSL's own bounds of a client's hello and of its certificates, together.
 _MAX_HANDSHAKE_BYTES: Final = 262_144
 
@@ -71,35 +75,48 @@ class TlsStream:
 
         """
         incoming, tls = self._incoming, self._tls
-        if data:
-            incoming.write(data)
         parts: list[bytes] = []
+        has_ended = False
+        view = memoryview(data)
         try:
-            while incoming.pending or tls.pending():
-                part = tls.read(_RECORD_BYTES)
-                if not part:
-                    return b"".join(parts), True
-                parts.append(part)
-        except ssl.SSLWantReadError:
-            pass
+            while True:
+                if view:
+                    incoming.write(view[:_PORTION_BYTES])
+                    view = view[_PORTION_BYTES:]
+                try:
+                    while incoming.pending or tls.pending():
+                        part = tls.read(_RECORD_BYTES)
+                        if not part:
+                            has_ended = True
+                            break
+                        parts.append(part)
+                except ssl.SSLWantReadError:
+                    pass
+                if has_ended or not view:
+                    break
         except ssl.SSLZeroReturnError:
-            return b"".join(parts), True
+            has_ended = True
         except ssl.SSLError as error:
             raise TlsFault(error.reason or str(error)) from None
-        return parts[0] if len(parts) == 1 else b"".join(parts), False
+        return parts[0] if len(parts) == 1 else b"".join(parts), has_ended
 
-    def encrypt(self, data: bytes) -> bytes:
+    def encrypt(self, data: bytes) -> list[bytes]:
         """Returns what to send for ``data``, whatever was due before it included.
 
         Raises:
             TlsFault: The connection is broken.
 
         """
+        parts: list[bytes] = []
+        view = memoryview(data)
         try:
-            self._tls.write(data)
+            while view:
+                self._tls.write(view[:_PORTION_BYTES])
+                view = view[_PORTION_BYTES:]
+                parts.append(self._outgoing.read())
         except ssl.SSLError as error:
             raise TlsFault(error.reason or str(error)) from None
-        return self._outgoing.read()
+        return parts
 
     def take_output(self) -> bytes:
         """Returns what to send besides data: handshake, key updates, alerts."""

@@ -60,8 +60,9 @@ _ACCEPT_PAUSE_S: Final = 1.0
 _CLOSE_TIMEOUT_S: Final = 5.0
 _MIN_GRANT_BYTES: Final = 16_384
 _LARGE_BYTES: Final = 1 << 20
+_SCARCITY_INTERVAL_S: Final = 0.5  # a trim takes milliseconds
 _FEW_STARVED: Final = 2  # more are a crowd: their messages take what arrived of them
-_PROBED_AT_ONCE: Final = 16  # of those who wait for room
+_PROBED_AT_ONCE: Final = 8  # of those who wait for room
 _RESPONSIVE_S: Final = 2.0  # after it was seen, a client is thought to go on
 _MAX_PLAIN_HOSTS: Final = 1024
 _TOLD_PER_ROUND: Final = 100
@@ -86,7 +87,8 @@ class ExpressTransport:
         on_large_message: Called on the loop after each compressed message, and
             repeatedly while large messages arrive or wait to be read; a last time after
             that.
-        on_scarcity: Called on the loop once a second while requests wait for memory.
+        on_scarcity: Called on the loop while requests wait for memory: at once, and then
+            about once a second.
 
     """
 
@@ -119,6 +121,7 @@ class ExpressTransport:
         self._is_sweeping = False
         self._told_streams = self._shared.budget.told_streams_each
         self._on_scarcity = on_scarcity
+        self._scarce_at_s = -inf  # when that was called last
         self._num_turns = 0  # of those who waited for room
         self._had_turn: StarvedSession | None = None  # was favoured last
         self._had_unread = False  # large answers, when timeouts were last looked at
@@ -402,6 +405,8 @@ class ExpressTransport:
         """Begins requests that waited for unread answers in the next round, if possible."""
         shared = self._shared
         shared.forget_ended()
+        if shared.waiting:
+            self._look_at_scarcity()
         if any(each.may_begin for each in shared.waiting):
             self._loop.post(self._begin_waiting)
 
@@ -415,10 +420,11 @@ class ExpressTransport:
     def _next_favoured(self) -> StarvedSession | None:
         """Returns the session that may finish an upload next.
 
-        It is, in turn, the one that has waited longest, the one that came last, and one
-        that finished an upload before. A crowd that came earlier and holds on to what
-        it got must not keep the others out. So a few waiting clients at a time are
-        granted next to nothing, to see whether they go on, and one that does is next.
+        It is, in turn, the one that has waited longest, the one that came last and was
+        not favoured yet, and one that finished an upload before. A crowd that came
+        earlier and holds on to what it got must not keep the others out. So a few
+        waiting clients at a time are granted next to nothing, to see whether they go on,
+        and one that does is next.
         """
         wanting = [each for each in self._shared.starved if each.wants_favour]
         wanting = [each for each in wanting if each.can_be_answered] or wanting
@@ -430,7 +436,8 @@ class ExpressTransport:
         lately_s = now_s - _RESPONSIVE_S if may_probe else -inf
         ready: list[StarvedSession] = []
         num_probed = 0
-        newest = wanting.pop()
+        newest = _newcomer(wanting) or wanting[-1]
+        wanting.remove(newest)
         wanting.sort(key=lambda each: each.num_uploads == 0)
         for each in (newest, *wanting):
             if not each.is_responsive:
@@ -454,12 +461,35 @@ class ExpressTransport:
         self._had_turn = next(others, order[0])
         return self._had_turn
 
+    def _ask_newcomer(self, now_s: float) -> None:
+        """Has who came last show that it goes on before its turn is there."""
+        newcomer = _newcomer(
+            [each for each in self._shared.starved if each.wants_favour]
+        )
+        if (
+            newcomer is not None
+            and newcomer is not self._shared.favoured
+            and newcomer.is_responsive
+            and newcomer.probed_s < now_s - _RESPONSIVE_S / 2
+        ):
+            newcomer.probe()
+
     def _feed_starved(self) -> None:
         """Grants what the budget has, and its reserve to one session at a time."""
         shared = self._shared
         favoured = shared.favoured
+        is_stalled = (
+            favoured is not None
+            and favoured.is_stalled
+            and any(
+                each.wants_favour for each in shared.starved if each is not favoured
+            )
+        )
+        if favoured is not None and is_stalled:
+            favoured.give_up_uploads()
         if favoured is not None and (
-            not favoured.wants_favour
+            is_stalled
+            or not favoured.keeps_favour
             or favoured.num_uploads != shared.num_favoured_uploads
         ):
             # It has finished what it was favoured for: the others first.
@@ -474,10 +504,20 @@ class ExpressTransport:
                 favoured.favour(True)
                 shared.favoured = favoured
                 shared.num_favoured_uploads = favoured.num_uploads
-        shared.buffers.is_scarce = len(shared.starved) > _FEW_STARVED
+        self._look_at_scarcity()
         if shared.budget.free_to_favoured_bytes >= _MIN_GRANT_BYTES:
             for session in list(shared.starved):
                 session.refill()
+
+    def _look_at_scarcity(self) -> None:
+        """Has memory come and go as long as requests wait for it."""
+        shared = self._shared
+        is_scarce = shared.buffers.is_scarce = len(shared.starved) > _FEW_STARVED
+        if is_scarce or shared.waiting or shared.is_contested:
+            now_s = self._now()
+            if now_s - self._scarce_at_s >= _SCARCITY_INTERVAL_S:
+                self._scarce_at_s = now_s
+                self._on_scarcity()
 
     def _sweep_later(self) -> None:
         self._loop.call_at(self._now() + self._options.sweep_interval_s, self._sweep)
@@ -499,10 +539,13 @@ class ExpressTransport:
         shared.is_contested = (
             bool(shared.waiting) and shared.headroom.is_tight
         ) or any(each.wants_favour for each in shared.starved)
-        shared.buffers.is_scarce = len(shared.starved) > _FEW_STARVED
-        if shared.is_contested:
-            self._on_scarcity()
-        shared.headroom.look(shared.is_contested, shared.counters.timeouts)
+        self._look_at_scarcity()
+        self._ask_newcomer(now_s)
+        shared.headroom.look(
+            shared.is_contested,
+            shared.counters.timeouts,
+            shared.budget.granted_bytes,
+        )
         self._relieve(shared.backlog)
         for handshake in list(self._handshakes):
             if now_s - handshake.opened_s > self._options.handshake_timeout_s:
@@ -583,3 +626,8 @@ class ExpressTransport:
         with self._changed:
             self._is_drained = True
             self._changed.notify_all()
+
+
+def _newcomer(sessions: Sequence[StarvedSession]) -> StarvedSession | None:
+    """Returns who came last of those that were not favoured yet."""
+    return next((each for each in reversed(sessions) if not each.had_favour), None)
