@@ -196,8 +196,8 @@ def random_frames(rng: random.Random, num_frames: int, odd: float) -> bytes:
 def mutate(rng: random.Random, data: bytes) -> bytes:
     damaged = bytearray(data)
     for _ in range(rng.randrange(1, 8)):
-        where = rng.randrange(len(damaged))
-        what = rng.randrange(5)
+        where = rng.randrange(max(1, len(damaged)))
+        what = rng.randrange(5) if damaged else 3
         if what == 0:
             damaged[where] = rng.randrange(256)
         elif what == 1:
