@@ -708,7 +708,7 @@ def _models() -> Iterator[Case]:
         path,
         metadata.SerializeToString(),
         Code.RESOURCE_EXHAUSTED,
-        "this method takes 1048576",
+        "this method takes 65536",
     )
     path = f"{_MODELS}/GetModelStatus"
     status = get_model_status_pb2.GetModelStatusRequest()
