@@ -25,9 +25,8 @@ _LEAST_ROOM: Final = 256
 _NO_ROOM: Final = memoryview(bytearray())
 _GROWTH: Final = 4
 _MAPPED_BYTES: Final = 1 << 20  # page faults cost more than the heap's zeros below
-_LEAST_MAPPED_BYTES: Final = (
-    65_536  # of them; a crowd's beginnings leave holes in a heap
-)
+# Smaller mappings are not worth it; larger beginnings, of a crowd, leave holes in a heap.
+_LEAST_MAPPED_BYTES: Final = 65_536
 
 
 class MessageAssembler:

@@ -112,10 +112,8 @@ class Session(SocketOutput):
         self._read_s = now_s
         self.had_favour = False
         self.probed_s = -inf
-        self._progress = (
-            now_s,
-            0,
-        )  # of the upload that it was favoured for: when, how much
+        # Of the upload that it was favoured for: since when it has had how many bytes.
+        self._progress = now_s, 0
         self._busy_s = -inf
         self._has_more = False
         self._has_waited = False  # for others, since it had more
