@@ -47,7 +47,8 @@ def read_predict_request(
     Raises:
         InvalidArgument: Not a PredictRequest; or ``tensor parsing error: NAME: ...``.
         ResourceExhausted: An input's shape claims more than ``max_tensor_bytes`` of
-            elements that were not sent; or there are more than ``MAX_FIELDS`` fields.
+            elements that were not sent; or there are more than ``MAX_FIELDS`` fields, or
+            twice as many dimensions and other fields in the inputs.
         Unimplemented: It belongs to a streamed prediction.
 
     """
