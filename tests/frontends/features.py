@@ -267,10 +267,10 @@ FEATURES: Final = (
 _HEAD = """\
 # The transports
 
-Two implementations speak gRPC; `--grpc_transport` chooses, `auto` chooses for you. Nothing
-behind them knows which it is: a method, an error or a health check is the same through
-both. **grpcio** is Google's library, the reference. **express** is our own HTTP/2 server,
-for a fraction of the CPU. `auto` is express; `--grpc_channel_arguments` choose grpcio.
+Two implementations speak gRPC. `--grpc_transport` chooses one; `auto`, the default, chooses
+express, or grpcio if `--grpc_channel_arguments` are given. Nothing behind them knows which it
+is: a method, an error or a health check is the same through both. **grpcio** is Google's
+library, the reference. **express** is our own HTTP/2 server, which needs a fraction of the CPU.
 
 Every entry below is a test in `tests/frontends/test_features.py`: *yes* is a check that
 passes, *no* one that fails, *refused* an error at the start that says what to do, *-*
@@ -295,45 +295,53 @@ Tried by hand with express, November 2026, and found sound: grpcio 1.30, 1.48 an
 for Java 1.41 and for Ruby 1.51, grpclib, httpx, and hyper by way of pyqwest; grpcio behind
 nginx (`grpc_pass`), HAProxy and nghttpx.
 
-Through express a request may bring 16 KB of headers. One with more is RESOURCE_EXHAUSTED;
-with more than 64 KB it ends the connection, and what else was on it.
+Through express a request may have 16 KB of headers. One with more is RESOURCE_EXHAUSTED; one
+with more than 64 KB ends the connection, and everything else that was on it.
 
-Replies are never compressed. Keep-alive by the server: express asks a client that was
-silent for five minutes for a sign of life; grpcio does what `--grpc_channel_arguments`
-says (`grpc.keepalive_time_ms=...`).
+Replies are never compressed. For keep-alive, express asks a client that was silent for five
+minutes for a sign of life; grpcio does what `--grpc_channel_arguments` says
+(`grpc.keepalive_time_ms=...`).
 
-Memory against clients that mean no good: express bounds what requests and unread answers
-take, connection by connection and together, byte by byte. Through grpcio nobody knows how
-long a request is before it is there, so four are read at a time, two of those places being
-for clients whose last one was short, and more while little was sent of them; 16 MB of
-answers may be unread before longer ones wait, more while good readers do. Who has a place
-and sends nothing is disconnected after a second where others wait, after a minute where
-nobody does; who takes no answers after two seconds and thirty. What that library keeps by
-itself remains: up to 64 KB of each call whose request waits, of up to 1,024 calls a connection
-(`grpc.max_concurrent_streams`; set it far higher than clients have calls at once, since
-grpcio refuses some before). Where 512 wait in all, and none goes on, eight of each
-connection stay and the others are UNAVAILABLE. Sixty clients with 250 such calls each take
-half a gigabyte; `grpc.http2.lookahead_bytes=8192` makes that an eighth, where no client's
-library is confused by windows below 0, as httpx is. Clients of a Unix socket have no names:
-they are neither made to wait nor disconnected. What was freed is given back to the system
-within seconds. Where strangers connect, use express.
+## Clients that mean no good
+
+express limits the memory of requests and unread answers, of each connection and of all
+together, byte by byte. **Where strangers connect, use express.** grpcio tells nobody how long a
+request is before it is there, so its limits are coarser:
+
+- Four requests are read at a time, more while little was sent of them. Two of these places are
+  for clients whose last request was short. A client that has a place and sends nothing is
+  disconnected after a second if others wait, otherwise after a minute.
+- 16 MB of answers may be unread before longer ones wait, and more while clients read well. A
+  client that takes no answers is disconnected after two seconds if others wait, otherwise after
+  thirty.
+- Clients of a Unix socket have no names, so they are neither made to wait nor disconnected.
+- Memory that was freed is given back to the system within seconds.
+
+What the library itself keeps is not limited: up to 64 KB of each call whose request waits, for up
+to 1,024 calls of a connection (`grpc.max_concurrent_streams`; set it far higher than the number
+of calls that clients make at once, because grpcio refuses some before it is reached). If 512 calls
+wait in all and none proceeds, eight of each connection stay and the others are UNAVAILABLE. Sixty
+clients with 250 such calls each take half a gigabyte. `grpc.http2.lookahead_bytes=8192` reduces
+that to an eighth, if no client's library is confused by windows below 0, as httpx is.
+
+## TLS, and details that differ
 
 TLS is 1.2 or 1.3, with `h2` agreed by ALPN. In express a handshake costs 0.4 to 2 ms of CPU,
 on a thread of its own: a wave of new clients delays no request. A Unix socket is never
 encrypted, as in TensorFlow Serving: the permissions of the file (0660) and of its directory
 protect it.
 
-A call that reaches grpcio in the instant the server ends may be told CANCELLED by that
-library before it has reached any handler; through express it is UNAVAILABLE, as every call
-is that a draining server does not take. Clients that retry should retry both.
+A call that reaches grpcio in the instant in which the server ends may be told CANCELLED by that
+library, before it has reached any handler. Through express it is UNAVAILABLE, as is every call
+that a draining server does not take. Clients that retry should retry both.
 
-A client that closes its sending direction alone (`shutdown(SHUT_WR)`) is gone, to both
-transports: calls that are not answered by then are cancelled. HTTP/2 ends requests by
-END_STREAM, and a server could not tell such a client from one that has crashed.
+To both transports, a client that closes only its sending direction (`shutdown(SHUT_WR)`) is gone:
+calls that are not answered by then are cancelled. HTTP/2 ends requests by END_STREAM, and a
+server could not tell such a client from one that has crashed.
 
-A request whose path is not UTF-8 ends grpcio's server, with the calls it was answering
-(seen with 1.85.1). The listener is open again within a second; express resets the stream
-and serves on.
+A request whose path is not UTF-8 ends grpcio's server, with the calls that it was answering (seen
+with 1.85.1). The listener is open again within a second. express resets the stream and goes on
+serving.
 
 This page is printed by `python -m tests.frontends.features > docs/transports.md`.
 """
