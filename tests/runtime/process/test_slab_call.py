@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import math
 import os
 from collections.abc import Iterator
@@ -23,15 +24,13 @@ from tfs.runtime.guest.slab import (
     unpack_strings,
 )
 from tfs.runtime.process.slab_call import (
-    MANY_STRINGS,
     CorruptReply,
-    PackedReply,
     RequestPlans,
-    has_many_strings,
+    SlowReply,
     read_reply,
-    with_packed_strings,
     write_request,
 )
+from tfs.runtime.process.spilled_task import MANY_BYTES, MANY_STRINGS
 
 F32 = DTYPE_CODES[FLOAT32]
 SIGNATURE = SCALE_SIGNATURES["serving_default"]
@@ -254,31 +253,6 @@ def test_string_inputs_take_their_place(slab: Slab) -> None:
     assert unpack_strings(packed, 2) == (b"ab", b"c")
 
 
-def test_many_strings_are_packed_before_they_are_written(slab: Slab) -> None:
-    """That takes as long as they are many; the request is the same."""
-    signature = SHOUT_SIGNATURES["serving_default"]
-    few = TensorView(STRING, (2,), (b"ab", b"c"))
-    assert not has_many_strings(task(signature, text=few))
-    many = TensorView(STRING, (MANY_STRINGS + 1,), (b"x",) * (MANY_STRINGS + 1))
-    assert has_many_strings(task(signature, text=many))
-    written = []
-    for view in (few, many):
-        plain = task(signature, text=view)
-        packed = with_packed_strings(plain)
-        assert not has_many_strings(packed)
-        assert (packed.on_done, packed.cancel) == (plain.on_done, plain.cancel)
-        plans: RequestPlans = {}
-        for each in (plain, packed):
-            slot = slab.slots[0]
-            assert write_request(slab, slot, 0, 0, each, plans) is None
-            words = read_words(slab, slot.request_word, REQUEST_WORDS + 6)
-            end = slot.input_offset + words[REQUEST_WORDS + 3]
-            written.append((words, slab.map[slot.input_offset : end]))
-        assert plans == {}  # the sizes of strings are no part of a form
-    assert written[0] == written[1]
-    assert written[2] == written[3]
-
-
 @pytest.mark.parametrize("is_in_memfd", [False, True])
 def test_many_strings_are_unpacked_after_they_were_read(
     slab: Slab, is_in_memfd: bool
@@ -299,10 +273,43 @@ def test_many_strings_are_unpacked_after_they_were_read(
         outcome, _ = read_reply(slab, reply(slab, words), "m/1", signature, fd)
         if fd is not None:
             os.close(fd)
-        assert isinstance(outcome, PackedReply)
+        assert isinstance(outcome, SlowReply)
         if data is packed:
             strings = TensorView(STRING, (num,), (b"x",) * num)
-            assert outcome.unpacked() == {"y": strings}
+            assert outcome.read() == {"y": strings}
         else:
             with pytest.raises(CorruptReply):
-                outcome.unpacked()
+                outcome.read()
+
+
+def test_many_bytes_are_read_later(slab: Slab) -> None:
+    """By then the memfd that they came in is closed, and they are read once."""
+    before = len(os.listdir("/proc/self/fd"))
+    fd = os.memfd_create("outputs")
+    os.ftruncate(fd, MANY_BYTES + 4)
+    num = MANY_BYTES // 4 + 1
+    words = (0, 0, MANY_BYTES + 4, 5, F32, 0, MANY_BYTES + 4, 1, num)
+    outcome, _ = read_reply(slab, reply(slab, words), "m/1", SIGNATURE, fd)
+    os.close(fd)
+    assert isinstance(outcome, SlowReply)
+    assert outcome.read()["y"].size_bytes == MANY_BYTES + 4
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_many_bytes_are_read_at_once_where_no_descriptor_is_left(
+    slab: Slab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that was computed is answered."""
+
+    def dup(_: int) -> int:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(os, "dup", dup)
+    fd = os.memfd_create("outputs")
+    os.ftruncate(fd, MANY_BYTES + 4)
+    num = MANY_BYTES // 4 + 1
+    words = (0, 0, MANY_BYTES + 4, 5, F32, 0, MANY_BYTES + 4, 1, num)
+    outcome, _ = read_reply(slab, reply(slab, words), "m/1", SIGNATURE, fd)
+    os.close(fd)
+    assert isinstance(outcome, dict)
+    assert outcome["y"].size_bytes == MANY_BYTES + 4

@@ -16,7 +16,7 @@ from tfs.core.servable import InferenceTask, Outcome
 from tfs.core.serving_loop import ServingLoop, Timer
 from tfs.runtime.interpreter import InterpreterStats
 from tfs.runtime.process.process_model import ProcessModel
-from tfs.runtime.process.slab_call import CorruptReply, PackedReply
+from tfs.runtime.process.slab_call import CorruptReply, SlowReply
 from tfs.runtime.process.worker_call import WorkerCall
 from tfs.runtime.task_outcome import finish, queue_full, why_not_run
 
@@ -33,7 +33,7 @@ class LaneTerms:
         call_timeout_s: When a call counts as hung, see ``CallTimes.limit_s``.
         on_unusable: Called with the reason when the worker hangs or answers nonsense;
             it is to be killed.
-        executor: Unpacks many strings.
+        executor: Reads replies that the loop may not take the time to read.
 
     """
 
@@ -163,15 +163,15 @@ class Lane(ABC):
         self._queue.extendleft((call.model, call.task) for call in reversed([*calls]))
 
     def _finish(self, task: InferenceTask, outcome: Outcome) -> None:
-        """Hands the outcome of a call over; unpacks what has to be elsewhere before."""
-        if type(outcome) is not PackedReply:
+        """Hands the outcome of a call over; has it read elsewhere if that is slow."""
+        if type(outcome) is not SlowReply:
             finish(task, outcome)
             return
-        unpack = partial(_finish_unpacked, task, outcome)
+        read = partial(_read_and_finish, task, outcome)
         try:
-            self._executor.submit(unpack)
+            self._executor.submit(read)
         except RuntimeError:  # the server ends
-            unpack()
+            read()
 
     def _count(self, outcome: Outcome, call_s: float) -> None:
         self._num_calls += 1
@@ -184,10 +184,10 @@ class Lane(ABC):
             self._timer = None
 
 
-def _finish_unpacked(task: InferenceTask, reply: PackedReply) -> None:
+def _read_and_finish(task: InferenceTask, reply: SlowReply) -> None:
     outcome: Outcome
     try:
-        outcome = reply.unpacked()
+        outcome = reply.read()
     except CorruptReply as error:
         log.error(
             "event=corrupt_reply signature=%s error=%s", task.signature_name, error

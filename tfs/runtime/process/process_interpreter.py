@@ -30,12 +30,13 @@ from tfs.runtime.process.process_model import ProcessModel, VersionHealth
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.resident_models import ResidentModels
 from tfs.runtime.process.session_requests import SessionRequests
-from tfs.runtime.process.slab_call import has_many_strings, with_packed_strings
 from tfs.runtime.process.spare_worker import SpareWorker
+from tfs.runtime.process.spilled_task import SpilledTask, takes_long_to_write
 from tfs.runtime.process.trial_calls import TrialCalls
 from tfs.runtime.process.version_loading import VersionLoading
 from tfs.runtime.process.version_template import VersionTemplate
 from tfs.runtime.process.waiter import Waiter
+from tfs.runtime.process.worker_call import why_not_handed_over
 from tfs.runtime.process.worker_requests import WorkerRequests
 from tfs.runtime.process.worker_state import WorkerState
 from tfs.runtime.process.zygote_client import ZygoteClient
@@ -96,7 +97,7 @@ class ProcessInterpreter:
         self.trials = TrialCalls(self._requests, self._life, loop, self._options)
         # Filled by any thread, emptied by the loop, one post each.
         self._inbox: deque[tuple[ProcessModel, InferenceTask]] = deque()
-        self._packing: deque[None] = deque()  # one for each task that is packed
+        self._spilling: deque[None] = deque()  # one for each task that is spilled
         self._model_ids = itertools.count()
 
     @property
@@ -106,7 +107,7 @@ class ProcessInterpreter:
     @property
     def num_pending(self) -> int:
         """Tasks that wait or run, those included that are on their way to the loop."""
-        return self._lanes.num_pending + len(self._inbox) + len(self._packing)
+        return self._lanes.num_pending + len(self._inbox) + len(self._spilling)
 
     @property
     def state(self) -> WorkerState:
@@ -332,18 +333,26 @@ class ProcessInterpreter:
             finish(task, closed(self._name))
         elif model.unloading:
             finish(task, unloaded(model.source.id))
-        elif model.takes_strings and has_many_strings(task):
-            self._packing.append(None)
-            pack = partial(self._pack, model, task)
+        elif takes_long_to_write(task):
+            self._spilling.append(None)
+            spill = partial(self._spill, model, task)
             try:
-                self._options.executor.submit(pack)
+                self._options.executor.submit(spill)
             except RuntimeError:  # the server ends
-                pack()
+                spill()
         else:
             self._lanes.add(model, task)
 
-    def _pack(self, model: ProcessModel, task: InferenceTask) -> None:
-        """Packs a task's strings, and starts it. On a thread of the executor."""
-        packed = with_packed_strings(task)
-        self._packing.pop()
-        self.enqueue(model, packed)
+    def _spill(self, model: ProcessModel, task: InferenceTask) -> None:
+        """Copies a task's tensors, and starts it. On a thread of the executor."""
+        error = task.cancel.error
+        if error is None:
+            try:
+                task = SpilledTask(task)
+            except Exception as failure:
+                error = why_not_handed_over(model, failure)
+        self._spilling.pop()
+        if error is None:
+            self.enqueue(model, task)
+        else:
+            finish(task, error)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import Protocol
 
-from tfs.core.dtype import STRING
 from tfs.core.errors import FailedPrecondition, ServingError
 from tfs.core.servable import InferenceTask, Tensors
 from tfs.runtime.guest.version_files import VersionFiles
@@ -101,11 +100,6 @@ class ProcessModel(OnAnotherThread):
         self.signature_indexes = {
             name: index for index, name in enumerate(source.signatures)
         }
-        self.takes_strings = any(
-            spec.dtype is STRING
-            for signature in source.signatures.values()
-            for spec in signature.inputs.values()
-        )
         self.request_plans: list[RequestPlans] = [{} for _ in source.signatures]
         self.reply_plans: list[ReplyPlans] = [{} for _ in source.signatures]
         self.times = CallTimes()

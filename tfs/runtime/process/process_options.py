@@ -46,7 +46,8 @@ class ProcessOptions:
             starts, or has nothing to serve. Called on any thread.
         is_answering: Whether requests are in flight, for which loads pause. Called on
             the loop, after each round while something loads.
-        executor: Packs and unpacks many strings, which would hold up the loop.
+        executor: Copies large tensors, and packs many strings, which would hold up the
+            loop.
         has_traffic: Whether there are requests, or were some lately, between which loads
             are paced. Called likewise.
 

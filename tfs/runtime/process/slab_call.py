@@ -6,20 +6,20 @@ in them is checked before it is used.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final, TypeAlias
 
 from tfs.core.dtype import STRING, DType
-from tfs.core.errors import BY_CODE, Code, InvalidArgument, InvalidItems, ServingError
+from tfs.core.errors import BY_CODE, Code, InvalidItems, ServingError
 from tfs.core.servable import InferenceTask, Outcome, Tensors
 from tfs.core.signature import Signature
 from tfs.core.tensor_view import TensorView
-from tfs.runtime.guest.sealed_file import new_memfd
 from tfs.runtime.guest.slab import (
-    DTYPE_CODES,
     DTYPE_OF_CODE,
     MAX_WORDS,
     REPLY_WORDS,
@@ -27,17 +27,18 @@ from tfs.runtime.guest.slab import (
     WORD_BYTES,
     Slab,
     Slot,
-    aligned,
-    pack_strings,
     unpack_strings,
 )
-
-MANY_STRINGS: Final = 8_192
-"""Up to so many strings are packed, or unpacked, within a millisecond."""
+from tfs.runtime.process.spilled_task import (
+    MANY_BYTES,
+    MANY_STRINGS,
+    Spill,
+    SpilledTask,
+    describe,
+)
 
 _MAX_RANK: Final = 64
 _MAX_TEXT_BYTES: Final = 4096
-_WRITE_BYTES: Final = 1 << 30
 _MAX_PLANS: Final = 256  # requests, and replies, of one shape have one
 _HEADER_BYTES: Final = REPLY_WORDS * WORD_BYTES
 _read_header = struct.Struct(f"={REPLY_WORDS}q").unpack_from
@@ -86,6 +87,10 @@ def write_request(
         OSError: No memory for the memfd.
 
     """
+    if type(task) is SpilledTask:
+        spill = task.spill
+        _write_spilled(slab, slot, model_id, signature_index, task, spill)
+        return os.dup(spill.fd)
     inputs = task.inputs
     # What the words depend on, but for the sizes of strings, which are never planned.
     form: list[object] = [slot, task.num_rows]
@@ -106,47 +111,21 @@ def write_request(
             memory[place] = elements
         memory[words_at] = packed
         return None
-    words: list[int] = []
-    payloads: list[tuple[str, int, bytes | bytearray | memoryview]] = []
-    has_strings = False
-    offset = slot.input_offset
-    for index, name in enumerate(task.signature.inputs):
-        view = inputs.get(name)
-        if view is None:
-            continue
-        data = view.data
-        has_strings = has_strings or view.dtype is STRING
-        if isinstance(data, tuple):
-            data = pack_strings(data)
-        size_bytes = len(data)
-        shape = view.shape
-        words += (
-            index,
-            DTYPE_CODES[view.dtype],
-            offset,
-            size_bytes,
-            len(shape),
-            *shape,
-        )
-        payloads.append((name, offset, data))
-        offset = aligned(offset + size_bytes)
-    if len(words) + REQUEST_WORDS > MAX_WORDS:
-        raise InvalidArgument("too many inputs, or of too many dimensions")
-    total_bytes = offset - slot.input_offset
-    overflow_fd: int | None = None
-    if total_bytes <= slot.area_bytes:
-        memory = slab.map
-        for _, offset, data in payloads:
-            memory[offset : offset + len(data)] = data
-        total_bytes = 0
-    else:
-        overflow_fd = _spill(payloads, slot.input_offset, total_bytes)
-        _shift_inputs(words, -slot.input_offset)
+    start = slot.input_offset
+    words, payloads, end = describe(task, start)
+    if end - start > slot.area_bytes:
+        spill = Spill.of(task)
+        _write_spilled(slab, slot, model_id, signature_index, task, spill)
+        return spill.fd
+    memory = slab.map
+    for _, offset, data in payloads:
+        memory[offset : offset + len(data)] = data
     slab.write_words(
         slot.request_word,
-        (model_id, signature_index, task.num_rows, total_bytes, len(words), *words),
+        (model_id, signature_index, task.num_rows, 0, len(words), *words),
     )
-    if plans is not None and overflow_fd is None and not has_strings:
+    has_strings = any(isinstance(each.data, tuple) for each in inputs.values())
+    if plans is not None and not has_strings:
         if len(plans) >= _MAX_PLANS:
             plans.clear()
         num_bytes = (REQUEST_WORDS + len(words)) * WORD_BYTES
@@ -156,56 +135,34 @@ def write_request(
             slab.map[words_at],
             tuple((name, slice(at, at + len(data))) for name, at, data in payloads),
         )
-    return overflow_fd
+    return None
 
 
-def has_many_strings(task: InferenceTask) -> bool:
-    """Tells whether a task's strings take longer to pack than the loop may take."""
-    return any(
-        isinstance(view.data, tuple) and len(view.data) > MANY_STRINGS
-        for view in task.inputs.values()
-    )
+def _write_spilled(
+    slab: Slab,
+    slot: Slot,
+    model_id: int,
+    signature_index: int,
+    task: InferenceTask,
+    spill: Spill,
+) -> None:
+    words = spill.words
+    head = (model_id, signature_index, task.num_rows, spill.total_bytes, len(words))
+    slab.write_words(slot.request_word, (*head, *words))
 
 
-def with_packed_strings(task: InferenceTask) -> InferenceTask:
-    """Returns the same task, for :func:`write_request` alone: its strings are packed."""
-    inputs = {
-        name: TensorView(STRING, view.shape, pack_strings(view.data))
-        if isinstance(view.data, tuple)
-        else view
-        for name, view in task.inputs.items()
-    }
-    return InferenceTask(
-        task.signature_name,
-        task.signature,
-        inputs,
-        task.on_done,
-        task.num_rows,
-        task.output_filter,
-        task.deadline_s,
-        task.cancel,
-        task.is_low,
-    )
+class SlowReply(dict[str, TensorView]):
+    """Stands for outputs that the loop may not take the time to read. For lanes alone.
 
+    Args:
+        read: Returns the outputs, once; on any thread. Raises :class:`CorruptReply` if
+            the worker wrote nonsense.
 
-class PackedReply(dict[str, TensorView]):
-    """Outputs of which some have many strings, still packed. Not for others to see."""
+    """
 
-    def unpacked(self) -> Tensors:
-        """Returns the outputs as others know them.
-
-        Raises:
-            CorruptReply: The worker wrote nonsense.
-
-        """
-        return {
-            name: view
-            if view.dtype is not STRING or _is_unpacked(view)
-            else TensorView(
-                STRING, view.shape, _strings(bytes(view.buffer), view.shape)
-            )
-            for name, view in self.items()
-        }
+    def __init__(self, read: Callable[[], Tensors]) -> None:
+        super().__init__()
+        self.read = read
 
 
 def read_reply(
@@ -218,12 +175,15 @@ def read_reply(
 ) -> tuple[Outcome, float]:
     """Reads a slot's reply; returns the outcome, its tensors copied, and the seconds.
 
+    The outcome is a :class:`SlowReply` where that takes longer than the loop may take;
+    what it has to read is its own.
+
     Args:
         slab: The slab that has the slot.
         slot: Likewise.
         who: The version, for an error without a text.
         signature: What was called.
-        overflow_fd: The memfd that came with it, if one did.
+        overflow_fd: The memfd that came with it, if one did; the caller closes it.
         plans: What earlier replies of this signature were found to say.
 
     Raises:
@@ -250,21 +210,29 @@ def read_reply(
     if overflow_bytes:
         if overflow_fd is None:
             raise CorruptReply("no memfd for its outputs")
-        return _told_apart(_outputs(plan, _FileMemory(overflow_fd).read)), call_s
+        if _is_slow(plan):
+            with contextlib.suppress(OSError):  # no descriptor is left
+                own_fd = os.dup(overflow_fd)
+                return SlowReply(partial(_outputs_once, plan, own_fd)), call_s
+        return _outputs(plan, overflow_fd), call_s
     first = slot.output_offset
     end = first + slot.area_bytes
     outputs: dict[str, TensorView] = {}
-    has_strings = False
+    is_slow = False
     for name, dtype, shape, offset, stop in plan:
         if offset < first or stop > end:
             raise CorruptReply("a tensor outside its area")
         data = memory[offset:stop]
-        if dtype is STRING:
-            outputs[name] = _string_output(shape, data)
-            has_strings = True
-        else:
+        if dtype is not STRING:
             outputs[name] = TensorView(dtype, shape, data)
-    return _told_apart(outputs) if has_strings else outputs, call_s
+        elif math.prod(shape) <= MANY_STRINGS:
+            outputs[name] = TensorView(STRING, shape, _strings(data, shape))
+        else:
+            outputs[name] = TensorView(STRING, shape, data)  # for now
+            is_slow = True
+    if is_slow:
+        return SlowReply(partial(_unpacked, outputs)), call_s
+    return outputs, call_s
 
 
 class _FileMemory:
@@ -317,37 +285,38 @@ def _plan(descriptor: bytes, signature: Signature) -> list[_PlannedOutput]:
     return plan
 
 
-def _outputs(
-    plan: Sequence[_PlannedOutput], read: Callable[[int, int], bytes]
-) -> dict[str, TensorView]:
+def _is_slow(plan: Sequence[_PlannedOutput]) -> bool:
+    return sum(stop - offset for *_, offset, stop in plan) > MANY_BYTES or any(
+        dtype is STRING and math.prod(shape) > MANY_STRINGS
+        for _, dtype, shape, _, _ in plan
+    )
+
+
+def _outputs(plan: Sequence[_PlannedOutput], fd: int) -> dict[str, TensorView]:
+    read = _FileMemory(fd).read
     outputs: dict[str, TensorView] = {}
     for name, dtype, shape, offset, stop in plan:
         data = read(offset, stop - offset)
-        if dtype is STRING:
-            outputs[name] = _string_output(shape, data)
-        else:
-            outputs[name] = TensorView(dtype, shape, data)
+        outputs[name] = TensorView(
+            dtype, shape, _strings(data, shape) if dtype is STRING else data
+        )
     return outputs
 
 
-def _string_output(shape: tuple[int, ...], packed: bytes) -> TensorView:
-    """Returns an output of strings; many stay packed."""
-    if math.prod(shape) > MANY_STRINGS:
-        return TensorView(STRING, shape, packed)
-    return TensorView(STRING, shape, _strings(packed, shape))
+def _outputs_once(plan: Sequence[_PlannedOutput], fd: int) -> dict[str, TensorView]:
+    try:
+        return _outputs(plan, fd)
+    finally:
+        os.close(fd)
 
 
-def _told_apart(outputs: dict[str, TensorView]) -> dict[str, TensorView]:
-    """Returns the outputs, as a :class:`PackedReply` if some are packed."""
-    if any(
-        view.dtype is STRING and not _is_unpacked(view) for view in outputs.values()
-    ):
-        return PackedReply(outputs)
-    return outputs
-
-
-def _is_unpacked(view: TensorView) -> bool:
-    return isinstance(view.data, tuple)
+def _unpacked(outputs: Mapping[str, TensorView]) -> Tensors:
+    return {
+        name: TensorView(STRING, view.shape, _strings(view.data, view.shape))
+        if view.dtype is STRING and isinstance(view.data, bytes)
+        else view
+        for name, view in outputs.items()
+    }
 
 
 def _strings(packed: bytes, shape: tuple[int, ...]) -> tuple[bytes, ...]:
@@ -372,33 +341,3 @@ def _bounded(size_bytes: int) -> int:
     if not 0 <= size_bytes <= _MAX_TEXT_BYTES:
         raise CorruptReply("text length")
     return size_bytes
-
-
-def _spill(
-    payloads: Sequence[tuple[str, int, bytes | bytearray | memoryview]],
-    start: int,
-    total_bytes: int,
-) -> int:
-    """Returns a memfd with the payloads at their offsets from ``start``."""
-    fd = new_memfd("inputs")
-    try:
-        os.ftruncate(fd, total_bytes)
-        for _, offset, data in payloads:
-            rest = memoryview(data)
-            position = offset - start
-            while rest:
-                written = os.pwrite(fd, rest[:_WRITE_BYTES], position)
-                position += written
-                rest = rest[written:]
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
-
-
-def _shift_inputs(words: list[int], by: int) -> None:
-    """Adds ``by`` to every offset."""
-    position = 0
-    while position < len(words):
-        words[position + 2] += by
-        position += 5 + words[position + 4]

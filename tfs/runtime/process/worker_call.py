@@ -67,11 +67,16 @@ def send_request(
                 channel.send_tensors(overflow_fd)
             finally:
                 os.close(overflow_fd)
-    except InvalidArgument as error:
-        return InvalidArgument(f"{model.who}: {error.message}")
     except Exception as error:
-        return Internal(f"{model.who}: a request cannot be handed over: {error}")
+        return why_not_handed_over(model, error)
     return None
+
+
+def why_not_handed_over(model: ProcessModel, error: Exception) -> ServingError:
+    """Returns the answer to a task that could not be written."""
+    if isinstance(error, InvalidArgument):
+        return InvalidArgument(f"{model.who}: {error.message}")
+    return Internal(f"{model.who}: a request cannot be handed over: {error}")
 
 
 def take_reply(

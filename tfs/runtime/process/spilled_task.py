@@ -1,0 +1,162 @@
+"""A task whose tensors lie in a memfd: what no slot of a slab holds travels in one.
+
+The serving loop copies what it does not notice. Longer copies, and the packing of many
+strings, are made on other threads before the task joins its lane.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+from tfs.core.dtype import STRING
+from tfs.core.errors import InvalidArgument
+from tfs.core.servable import InferenceTask, Outcome
+from tfs.core.tensor_view import Buffer, TensorView
+from tfs.runtime.guest.sealed_file import new_memfd
+from tfs.runtime.guest.slab import (
+    DTYPE_CODES,
+    MAX_WORDS,
+    REQUEST_WORDS,
+    aligned,
+    pack_strings,
+)
+
+MANY_STRINGS: Final = 8_192
+"""Up to so many strings are packed, or unpacked, within a millisecond."""
+
+MANY_BYTES: Final = 16 << 20
+"""Up to so many are copied within some ten milliseconds; a slot holds about as many."""
+
+_WRITE_BYTES: Final = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Spill:
+    """The tensors of a task in a memfd. Immutable; whoever has it closes ``fd``.
+
+    Attributes:
+        words: What a descriptor says of them; offsets count from the memfd's start.
+        total_bytes: Its size.
+        fd: The memfd.
+
+    """
+
+    words: tuple[int, ...]
+    total_bytes: int
+    fd: int
+
+    @classmethod
+    def of(cls, task: InferenceTask) -> Self:
+        """Copies a task's tensors.
+
+        Raises:
+            InvalidArgument: More tensors than a descriptor holds.
+            OSError: No memory for the memfd.
+
+        """
+        words, payloads, total_bytes = describe(task, 0)
+        fd = new_memfd("inputs")
+        try:
+            os.ftruncate(fd, total_bytes)
+            for _, offset, data in payloads:
+                rest = memoryview(data)
+                while rest:
+                    written = os.pwrite(fd, rest[:_WRITE_BYTES], offset)
+                    offset += written
+                    rest = rest[written:]
+        except BaseException:
+            os.close(fd)
+            raise
+        return cls(tuple(words), total_bytes, fd)
+
+
+class SpilledTask(InferenceTask):
+    """Another task with its tensors in a memfd, which is closed when it ends.
+
+    It has no inputs, so that their memory can go. For lanes alone.
+
+    Raises:
+        InvalidArgument: More tensors than a descriptor holds; the other is untouched.
+        OSError: No memory for the memfd, likewise.
+
+    """
+
+    __slots__ = ("spill",)
+
+    def __init__(self, task: InferenceTask) -> None:
+        self.spill = Spill.of(task)
+        on_done = task.on_done
+
+        def end(outcome: Outcome) -> None:
+            os.close(self.spill.fd)
+            on_done(outcome)
+
+        super().__init__(
+            task.signature_name,
+            task.signature,
+            {},
+            end,
+            task.num_rows,
+            task.output_filter,
+            task.deadline_s,
+            task.cancel,
+            task.is_low,
+        )
+
+
+def takes_long_to_write(task: InferenceTask) -> bool:
+    """Tells whether the loop may not take the time to write a task into a slab."""
+    num_bytes = 0
+    for view in task.inputs.values():
+        data = view.data
+        if isinstance(data, tuple):
+            if len(data) > MANY_STRINGS:
+                return True
+            num_bytes += view.size_bytes
+        else:
+            num_bytes += len(data)
+    return num_bytes > MANY_BYTES
+
+
+def describe(
+    task: InferenceTask, start: int
+) -> tuple[list[int], Sequence[tuple[str, int, Buffer]], int]:
+    """Says where the tensors of a task lie, if they begin at ``start``.
+
+    Returns:
+        The words of a descriptor, of each input the name, where its bytes begin and
+        the bytes, and where they end.
+
+    Raises:
+        InvalidArgument: More tensors than a descriptor holds.
+
+    """
+    words: list[int] = []
+    payloads: list[tuple[str, int, Buffer]] = []
+    offset = start
+    for index, name in enumerate(task.signature.inputs):
+        view = task.inputs.get(name)
+        if view is None:
+            continue
+        data = _bytes_of(view)
+        shape = view.shape
+        words += (
+            index,
+            DTYPE_CODES[view.dtype],
+            offset,
+            len(data),
+            len(shape),
+            *shape,
+        )
+        payloads.append((name, offset, data))
+        offset = aligned(offset + len(data))
+    if len(words) + REQUEST_WORDS > MAX_WORDS:
+        raise InvalidArgument("too many inputs, or of too many dimensions")
+    return words, payloads, offset
+
+
+def _bytes_of(view: TensorView) -> Buffer:
+    return pack_strings(view.strings) if view.dtype is STRING else view.buffer
