@@ -97,7 +97,7 @@ class Server:
             ran = threading.Event()
             self.loop.post(ran.set)
             assert ran.wait(PATIENCE_S)
-            if not self.transport._num_connections:
+            if not self.transport._acceptor.num_connections:
                 break
 
     def close(self) -> None:
@@ -304,7 +304,7 @@ def test_handshakes_begun_and_dropped_leave_nothing() -> None:
         _half_handshakes(server, 300)
         assert server.serves()
         server.settle()
-        assert not server.transport._handshakes
+        assert not server.transport.num_handshakes
         assert server.transport.budget.used_bytes == 0
         assert server.transport.counters.failures == 0
     finally:

@@ -340,7 +340,7 @@ def test_a_handshake_holds_nothing_of_the_budget(rig: Rig) -> None:
     client = rig.connect(b"\x16\x03\x01")
     rig.settle()
     assert rig.transport.budget.used_bytes == 0
-    assert len(rig.transport._handshakes) == 1
+    assert rig.transport.num_handshakes == 1
     rig.advance(11.0)
     client.read()
     assert client.is_closed
@@ -391,13 +391,13 @@ def test_handshakes_are_worked_on_off_the_loop(
             client.send(TlsClient(trusting(made)).take(b""))
         rig.settle()
         assert len(executor.jobs) == 2
-        assert all(each.is_busy for each in rig.transport._handshakes)
+        assert all(each.is_busy for each in rig.transport._acceptor.handshakes)
         gone.close()
         rig.settle()
         for job in executor.jobs:
             job()
         rig.settle()
-        assert len(rig.transport._handshakes) == 1
+        assert rig.transport.num_handshakes == 1
         assert stays.socket.recv(1 << 16)[:1] == b"\x16"
 
 

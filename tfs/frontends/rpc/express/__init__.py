@@ -5,9 +5,9 @@ The protocol knows no socket. From the wire up it consists of ``frames``,
 ``messages``, ``peer_settings``, ``flow_control``, ``patience``, ``response`` and
 ``connection``.
 
-The driver around it consists of ``listener`` (bound sockets), ``session`` (an accepted
-one), ``express_call`` (what handlers see), ``deadlines``, ``shared_state`` and
-``transport``.
+The driver around it consists of ``listener`` (bound sockets), ``acceptor``, ``session``
+(an accepted socket), ``express_call`` (what handlers see), ``deadlines``, ``shortage``
+(who goes on while memory is short), ``shared_state`` and ``transport``.
 
 With TLS, ``tls_handshake`` comes before the session, and ``tls_session`` is a session
 that encrypts what it sends and decrypts what it reads, by a ``tls_stream``.

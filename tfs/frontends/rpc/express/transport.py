@@ -18,58 +18,34 @@ in flight:
 
 from __future__ import annotations
 
-import errno
 import itertools
 import logging
-import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
-from math import inf
 from threading import get_ident
 from typing import Final
 
-from tfs.core.call import ListenerOptions, MethodTable, Peer
+from tfs.core.call import ListenerOptions, MethodTable
 from tfs.core.executor import Executor, ThreadExecutor
 from tfs.core.serving_loop import Phase, ServingLoop
 from tfs.core.stats import Stats
-from tfs.frontends.rpc.express.backlog import Backlog
+from tfs.frontends.rpc.express.acceptor import Acceptor
 from tfs.frontends.rpc.express.connection import Connection
 from tfs.frontends.rpc.express.flow_control import ReceiveBudget
-from tfs.frontends.rpc.express.listener import Listener
 from tfs.frontends.rpc.express.lone_caller import LoneCaller
 from tfs.frontends.rpc.express.options import ExpressOptions
 from tfs.frontends.rpc.express.published_stats import publish
 from tfs.frontends.rpc.express.session import Session
-from tfs.frontends.rpc.express.shared_state import (
-    ExpressCounters,
-    SharedState,
-    SlowReader,
-    StarvedSession,
-)
-from tfs.frontends.rpc.express.tls_contexts import TlsContexts
-from tfs.frontends.rpc.express.tls_handshake import TlsHandshake
-from tfs.frontends.rpc.express.tls_session import TlsSession
-from tfs.frontends.rpc.express.tls_stream import TlsStream
+from tfs.frontends.rpc.express.shared_state import ExpressCounters, SharedState
+from tfs.frontends.rpc.express.shortage import Shortage
 
 log = logging.getLogger(__name__)
 
-_ACCEPTS_PER_ROUND: Final = 64
-_ACCEPT_PAUSE_S: Final = 1.0
 _CLOSE_TIMEOUT_S: Final = 5.0
-_MIN_GRANT_BYTES: Final = 16_384
 _LARGE_BYTES: Final = 1 << 20
-_SCARCITY_INTERVAL_S: Final = 0.5  # a trim takes milliseconds
-_FEW_STARVED: Final = 2  # more are a crowd: their messages take what arrived of them
-_PROBED_AT_ONCE: Final = 8  # of those who wait for room
-_RESPONSIVE_S: Final = 2.0  # after it was seen, a client is thought to go on
-_MAX_PLAIN_HOSTS: Final = 1024
 _TOLD_PER_ROUND: Final = 100
 _SWEPT_PER_ROUND: Final = 1000  # connections and streams: 0.3 ms
-_OUT_OF_FILES: Final = frozenset(
-    (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-)
 
 
 class ExpressTransport:
@@ -113,17 +89,13 @@ class ExpressTransport:
         self._loop = loop
         self._now = loop.clock.now
         self._lone_caller = LoneCaller(loop, self._options.look_s)
-        self._listeners: list[Listener] = []
         self._sessions: set[Session] = set()
-        self._handshakes: dict[TlsHandshake, None] = {}  # the oldest first
-        self._methods: dict[Listener, MethodTable] = {}
-        self._plain_hosts: set[str] = set()  # whose clients were seen to speak no TLS
+        self._acceptor = Acceptor(
+            self._shared, self._tls_executor, self._sessions, self._on_accepted
+        )
+        self._shortage = Shortage(self._shared, on_scarcity)
         self._is_sweeping = False
         self._told_streams = self._shared.budget.told_streams_each
-        self._on_scarcity = on_scarcity
-        self._scarce_at_s = -inf  # when that was called last
-        self._num_turns = 0  # of those who waited for room
-        self._had_turn: StarvedSession | None = None  # was favoured last
         self._had_unread = False  # large answers, when timeouts were last looked at
         self._is_draining = False
         self._is_closed = False
@@ -143,25 +115,9 @@ class ExpressTransport:
                 cannot be used; nothing is open.
 
         """
-        opened: list[Listener] = []
-        try:
-            for options in listeners:
-                listener = Listener(options)
-                opened.append(listener)
-        except BaseException:
-            for listener in opened:
-                listener.close()
-            raise
-        for listener in opened:
-            services = listener.options.services
-            self._methods[listener] = {
-                path: method
-                for path, method in methods.items()
-                if services is None or method.service in services
-            }
-        self._listeners = opened
+        addresses = self._acceptor.open(listeners, methods)
         self._loop.post(self._begin)
-        return [listener.address for listener in opened]
+        return addresses
 
     def drain(self, deadline_s: float) -> bool:
         """Takes no new calls; blocks until those taken are finished.
@@ -198,7 +154,7 @@ class ExpressTransport:
     @property
     def num_handshakes(self) -> int:
         """TLS handshakes under way. Thread-safe."""
-        return len(self._handshakes)
+        return len(self._acceptor.handshakes)
 
     def connections(self) -> list[Connection]:
         """Returns the open connections, to be looked at only. Thread-safe."""
@@ -217,41 +173,9 @@ class ExpressTransport:
         self._shared.loop_ident = get_ident()
         self._loop.add_round_hook(self._hand_over, Phase.HAND_OVER)
         self._loop.add_round_hook(self._flush, Phase.FLUSH)
-        for listener in self._listeners:
-            for listening in listener.sockets:
-                self._watch(listener, listening)
+        self._acceptor.begin()
 
-    def _watch(self, listener: Listener, listening: socket.socket) -> None:
-        if listener in self._listeners:
-            self._loop.watch(
-                listening.fileno(), partial(self._accept, listener, listening)
-            )
-
-    def _accept(
-        self, listener: Listener, listening: socket.socket, events: int
-    ) -> None:
-        for _ in range(_ACCEPTS_PER_ROUND):
-            try:
-                client, peer = listener.accept(listening)
-            except BlockingIOError:
-                break
-            except OSError as error:
-                if error.errno in _OUT_OF_FILES:
-                    self._pause(listener, listening, error)
-                    break
-                continue  # the client left before we came: ECONNABORTED and kin
-            if self._num_connections >= self._options.max_connections:
-                self._shared.counters.refused_connections += 1
-                client.close()
-                continue
-            self._shared.counters.connections += 1
-            methods = self._methods[listener]
-            if listener.tls is not None:
-                self._shake_hands(listener.tls, client, peer, methods)
-                continue
-            self._sessions.add(
-                Session(self._shared, client, peer, methods, self._sessions.discard)
-            )
+    def _on_accepted(self) -> None:
         if self._shared.budget.told_streams_each < self._told_streams:
             self._tell_streams(iter(list(self._sessions)))
         self._told_streams = self._shared.budget.told_streams_each
@@ -269,86 +193,6 @@ class ExpressTransport:
                 rest = itertools.chain((left,), sessions)
                 self._loop.post(partial(self._tell_streams, rest))
 
-    @property
-    def _num_connections(self) -> int:
-        return len(self._sessions) + len(self._handshakes)
-
-    def _shake_hands(
-        self,
-        contexts: TlsContexts,
-        client: socket.socket,
-        peer: Peer,
-        methods: MethodTable,
-    ) -> None:
-        if len(self._handshakes) >= self._options.max_handshakes:
-            # A crowd of slow ones must not keep the others out.
-            slow = (each for each in self._handshakes if not each.is_busy)
-            oldest = next(slow, None)
-            if oldest is None:
-                self._shared.counters.refused_connections += 1
-                client.close()
-                return
-            oldest.close()
-        handshake = TlsHandshake(
-            self._loop,
-            self._tls_executor,
-            contexts,
-            client,
-            peer,
-            partial(self._on_trusted, methods),
-            self._on_handshake_failed,
-        )
-        self._handshakes[handshake] = None
-
-    def _on_trusted(
-        self, methods: MethodTable, handshake: TlsHandshake, tls: TlsStream
-    ) -> None:
-        del self._handshakes[handshake]
-        session = TlsSession(
-            self._shared,
-            handshake.client,
-            replace(handshake.peer, identity=tls.peer_names),
-            methods,
-            self._sessions.discard,
-            tls,
-            handshake.unsent,
-        )
-        self._sessions.add(session)
-        session.begin()
-
-    def _on_handshake_failed(self, handshake: TlsHandshake) -> None:
-        self._shared.counters.failed_handshakes += 1
-        del self._handshakes[handshake]
-        if handshake.is_plain_grpc:
-            self._tell_of_plain_client(handshake.peer)
-
-    def _tell_of_plain_client(self, peer: Peer) -> None:
-        """Logs, once per host, that its client ignores how many streams it may have."""
-        host = peer.address.rpartition(":")[0]
-        if host not in self._plain_hosts:
-            if len(self._plain_hosts) >= _MAX_PLAIN_HOSTS:
-                self._plain_hosts.clear()
-            self._plain_hosts.add(host)
-            log.warning(
-                "event=client_without_tls listener=%s peer=%s note=%r",
-                peer.listener,
-                peer.address,
-                "this listener takes gRPC within TLS only; the client, which sees a "
-                "closed socket, needs a secure channel",
-            )
-
-    def _pause(
-        self, listener: Listener, listening: socket.socket, error: OSError
-    ) -> None:
-        """Stops accepting on a listener for a while, because it cannot succeed now."""
-        log.error(
-            "event=accept_failed listener=%s error=%s", listener.options.name, error
-        )
-        self._loop.unwatch(listening.fileno())
-        self._loop.call_at(
-            self._now() + _ACCEPT_PAUSE_S, partial(self._watch, listener, listening)
-        )
-
     def _hand_over(self, now_s: float) -> None:
         if self._shared.arrived:
             self._shared.hand_over()
@@ -359,7 +203,7 @@ class ExpressTransport:
         if shared.opened:
             shared.watch_deadlines(now_s)
         if shared.starved or shared.favoured is not None:
-            self._feed_starved()
+            self._shortage.feed_starved()
         if shared.unfinished:
             # Posted only now: what is posted earlier would run within this round.
             for go_on in shared.unfinished:
@@ -377,9 +221,9 @@ class ExpressTransport:
             if len(dirty) == 1 and isinstance(caller, Session):
                 self._lone_caller.note_round(caller.connection)
             if shared.backlog.num_bytes:
-                self._relieve(shared.backlog)
+                self._shortage.relieve()
         if shared.waiting or shared.begun:
-            self._look_at_waiting()
+            self._shortage.look_at_waiting()
         if self._is_draining:
             self._check_drained()
         if shared.round_begun_s is not None:
@@ -395,130 +239,6 @@ class ExpressTransport:
                 )
         return now_s if shared.wants_round else None
 
-    def _relieve(self, backlog: Backlog[SlowReader]) -> None:
-        """Closes connections that read too slowly, until unread answers fit again."""
-        is_contested = self._shared.is_contested
-        while (reader := backlog.excess(self._now(), is_contested)) is not None:
-            reader.cut_off_reader()
-
-    def _look_at_waiting(self) -> None:
-        """Begins requests that waited for unread answers in the next round, if possible."""
-        shared = self._shared
-        shared.forget_ended()
-        if shared.waiting:
-            self._look_at_scarcity()
-        if any(each.may_begin for each in shared.waiting):
-            self._loop.post(self._begin_waiting)
-
-    def _begin_waiting(self) -> None:
-        """Begins requests that waited for unread answers, one of each connection."""
-        waiting = list(self._shared.waiting)
-        self._num_turns += 1
-        for session in waiting if self._num_turns & 1 else reversed(waiting):
-            session.begin_waiting()
-
-    def _next_favoured(self) -> StarvedSession | None:
-        """Returns the session that may finish an upload next.
-
-        It is, in turn, the one that has waited longest, the one that came last and was
-        not favoured yet, and one that finished an upload before. A crowd that came
-        earlier and holds on to what it got must not keep the others out. So a few
-        waiting clients at a time are granted next to nothing, to see whether they go on,
-        and one that does is next.
-        """
-        wanting = [each for each in self._shared.starved if each.wants_favour]
-        wanting = [each for each in wanting if each.can_be_answered] or wanting
-        if len(wanting) < 2:
-            return wanting[0] if wanting else None
-        now_s = self._now()
-        budget = self._shared.budget
-        may_probe = 2 * budget.free_bytes >= budget.limit_bytes
-        lately_s = now_s - _RESPONSIVE_S if may_probe else -inf
-        ready: list[StarvedSession] = []
-        num_probed = 0
-        newest = _newcomer(wanting) or wanting[-1]
-        wanting.remove(newest)
-        wanting.sort(key=lambda each: each.num_uploads == 0)
-        for each in (newest, *wanting):
-            if not each.is_responsive:
-                num_probed += 1
-            elif each.probed_s >= lately_s:
-                ready.append(each)
-            elif num_probed < _PROBED_AT_ONCE:
-                each.probe()
-                num_probed += 1
-        if not ready:
-            return None
-        self._num_turns += 1
-        turn = self._num_turns % 3
-        if turn == 0:  # the longest waiting of those who finished one, if there are any
-            order = [each for each in ready if each is not newest] or ready
-        elif turn == 1:
-            order = ready
-        else:
-            order = [each for each in self._shared.starved if each in ready]
-        others = (each for each in order if each is not self._had_turn)
-        self._had_turn = next(others, order[0])
-        return self._had_turn
-
-    def _ask_newcomer(self, now_s: float) -> None:
-        """Has who came last show that it goes on before its turn is there."""
-        newcomer = _newcomer(
-            [each for each in self._shared.starved if each.wants_favour]
-        )
-        if (
-            newcomer is not None
-            and newcomer is not self._shared.favoured
-            and newcomer.is_responsive
-            and newcomer.probed_s < now_s - _RESPONSIVE_S / 2
-        ):
-            newcomer.probe()
-
-    def _feed_starved(self) -> None:
-        """Grants what the budget has, and its reserve to one session at a time."""
-        shared = self._shared
-        favoured = shared.favoured
-        is_stalled = (
-            favoured is not None
-            and favoured.is_stalled
-            and any(
-                each.wants_favour for each in shared.starved if each is not favoured
-            )
-        )
-        if favoured is not None and is_stalled:
-            favoured.give_up_uploads()
-        if favoured is not None and (
-            is_stalled
-            or not favoured.keeps_favour
-            or favoured.num_uploads != shared.num_favoured_uploads
-        ):
-            # It has finished what it was favoured for: the others first.
-            favoured.favour(False)
-            if favoured in shared.starved:
-                del shared.starved[favoured]
-                shared.starved[favoured] = None
-            favoured = shared.favoured = None
-        if favoured is None:
-            favoured = self._next_favoured()
-            if favoured is not None:
-                favoured.favour(True)
-                shared.favoured = favoured
-                shared.num_favoured_uploads = favoured.num_uploads
-        self._look_at_scarcity()
-        if shared.budget.free_to_favoured_bytes >= _MIN_GRANT_BYTES:
-            for session in list(shared.starved):
-                session.refill()
-
-    def _look_at_scarcity(self) -> None:
-        """Has memory come and go as long as requests wait for it."""
-        shared = self._shared
-        is_scarce = shared.buffers.is_scarce = len(shared.starved) > _FEW_STARVED
-        if is_scarce or shared.waiting or shared.is_contested:
-            now_s = self._now()
-            if now_s - self._scarce_at_s >= _SCARCITY_INTERVAL_S:
-                self._scarce_at_s = now_s
-                self._on_scarcity()
-
     def _sweep_later(self) -> None:
         self._loop.call_at(self._now() + self._options.sweep_interval_s, self._sweep)
 
@@ -528,7 +248,7 @@ class ExpressTransport:
         self._had_unread = self._shared.headroom.unread_bytes >= _LARGE_BYTES
         if self._shared.buffers.sweep() or had_unread or self._had_unread:
             self._shared.on_large_message()
-        if not self._num_connections:
+        if not self._acceptor.num_connections:
             self._shared.buffers.clear()
             self._is_sweeping = False  # an idle server sleeps
             return
@@ -536,21 +256,8 @@ class ExpressTransport:
         shared = self._shared
         shared.turns.look(now_s)
         shared.answer_sizes.sweep(now_s)
-        shared.is_contested = (
-            bool(shared.waiting) and shared.headroom.is_tight
-        ) or any(each.wants_favour for each in shared.starved)
-        self._look_at_scarcity()
-        self._ask_newcomer(now_s)
-        shared.headroom.look(
-            shared.is_contested,
-            shared.counters.timeouts,
-            shared.budget.granted_bytes,
-        )
-        self._relieve(shared.backlog)
-        for handshake in list(self._handshakes):
-            if now_s - handshake.opened_s > self._options.handshake_timeout_s:
-                self._shared.counters.timeouts += 1
-                handshake.close()
+        self._shortage.sweep(now_s)
+        self._acceptor.sweep(now_s)
         self._sweep_sessions(iter(list(self._sessions)))
 
     def _sweep_sessions(self, sessions: Iterator[Session]) -> None:
@@ -578,8 +285,7 @@ class ExpressTransport:
         if self._is_draining or self._is_closed:
             return
         self._is_draining = True
-        self._close_listeners()
-        self._close_handshakes()
+        self._acceptor.close()
         for session in list(self._sessions):
             session.connection.begin_drain()
             session.mark_dirty()
@@ -598,23 +304,11 @@ class ExpressTransport:
                 self._is_drained = True
                 self._changed.notify_all()
 
-    def _close_listeners(self) -> None:
-        listeners, self._listeners = self._listeners, []
-        for listener in listeners:
-            for listening in listener.sockets:
-                self._loop.unwatch(listening.fileno())
-            listener.close()
-
-    def _close_handshakes(self) -> None:
-        for handshake in list(self._handshakes):
-            handshake.close()
-
     def _close(self) -> None:
         if self._is_closed:
             return
         self._is_closed = True
-        self._close_listeners()
-        self._close_handshakes()
+        self._acceptor.close()
         for session in list(self._sessions):
             session.close()
         self._shared.deadlines.close()
@@ -626,8 +320,3 @@ class ExpressTransport:
         with self._changed:
             self._is_drained = True
             self._changed.notify_all()
-
-
-def _newcomer(sessions: Sequence[StarvedSession]) -> StarvedSession | None:
-    """Returns who came last of those that were not favoured yet."""
-    return next((each for each in reversed(sessions) if not each.had_favour), None)

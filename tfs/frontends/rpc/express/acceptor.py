@@ -1,0 +1,233 @@
+"""Takes clients in at every listener, those of TLS once their handshake is over."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from tfs.core.call import ListenerOptions, MethodTable, Peer
+from tfs.core.executor import Executor
+from tfs.frontends.rpc.express.listener import Listener
+from tfs.frontends.rpc.express.session import Session
+from tfs.frontends.rpc.express.shared_state import SharedState
+from tfs.frontends.rpc.express.tls_contexts import TlsContexts
+from tfs.frontends.rpc.express.tls_handshake import TlsHandshake
+from tfs.frontends.rpc.express.tls_session import TlsSession
+from tfs.frontends.rpc.express.tls_stream import TlsStream
+
+log = logging.getLogger(__name__)
+
+_ACCEPTS_PER_ROUND: Final = 64
+_ACCEPT_PAUSE_S: Final = 1.0
+_MAX_PLAIN_HOSTS: Final = 1024
+_OUT_OF_FILES: Final = frozenset(
+    (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+)
+
+
+class Acceptor:
+    """The listeners and handshakes of one transport.
+
+    ``open`` is for any thread, before all else; the rest is confined to the serving
+    loop.
+
+    Attributes:
+        handshakes: Those under way, the oldest first.
+
+    Args:
+        shared: What the sessions are made with.
+        executor: Shakes hands.
+        sessions: Of the transport; those that begin are put in, those that close leave.
+        on_accepted: Told on the loop after clients were accepted or turned away.
+
+    """
+
+    def __init__(
+        self,
+        shared: SharedState,
+        executor: Executor,
+        sessions: set[Session],
+        on_accepted: Callable[[], None],
+    ) -> None:
+        self._shared = shared
+        self._loop = shared.loop
+        self._executor = executor
+        self._sessions = sessions
+        self._on_accepted = on_accepted
+        self._listeners: list[Listener] = []
+        self._methods: dict[Listener, MethodTable] = {}
+        self._plain_hosts: set[str] = set()  # whose clients were seen to speak no TLS
+        self.handshakes: dict[TlsHandshake, None] = {}
+
+    def open(
+        self, listeners: Sequence[ListenerOptions], methods: MethodTable
+    ) -> list[str]:
+        """Opens the listeners; returns their addresses with the real ports.
+
+        Raises:
+            Unavailable: An address is in use or cannot be bound, or certificates
+                cannot be used; nothing is open.
+
+        """
+        opened: list[Listener] = []
+        try:
+            for options in listeners:
+                listener = Listener(options)
+                opened.append(listener)
+        except BaseException:
+            for listener in opened:
+                listener.close()
+            raise
+        for listener in opened:
+            services = listener.options.services
+            self._methods[listener] = {
+                path: method
+                for path, method in methods.items()
+                if services is None or method.service in services
+            }
+        self._listeners = opened
+        return [listener.address for listener in opened]
+
+    def begin(self) -> None:
+        """Takes clients in from now on."""
+        for listener in self._listeners:
+            for listening in listener.sockets:
+                self._watch(listener, listening)
+
+    def sweep(self, now_s: float) -> None:
+        """Gives up handshakes that take too long."""
+        timeout_s = self._shared.options.handshake_timeout_s
+        for handshake in list(self.handshakes):
+            if now_s - handshake.opened_s > timeout_s:
+                self._shared.counters.timeouts += 1
+                handshake.close()
+
+    @property
+    def num_connections(self) -> int:
+        """Sessions and handshakes."""
+        return len(self._sessions) + len(self.handshakes)
+
+    def close(self) -> None:
+        """Closes listeners and handshakes, no sessions; idempotent."""
+        listeners, self._listeners = self._listeners, []
+        for listener in listeners:
+            for listening in listener.sockets:
+                self._loop.unwatch(listening.fileno())
+            listener.close()
+        for handshake in list(self.handshakes):
+            handshake.close()
+
+    def _watch(self, listener: Listener, listening: socket.socket) -> None:
+        if listener in self._listeners:
+            self._loop.watch(
+                listening.fileno(), partial(self._accept, listener, listening)
+            )
+
+    def _accept(
+        self, listener: Listener, listening: socket.socket, events: int
+    ) -> None:
+        for _ in range(_ACCEPTS_PER_ROUND):
+            try:
+                client, peer = listener.accept(listening)
+            except BlockingIOError:
+                break
+            except OSError as error:
+                if error.errno in _OUT_OF_FILES:
+                    self._pause(listener, listening, error)
+                    break
+                continue  # the client left before we came: ECONNABORTED and kin
+            if self.num_connections >= self._shared.options.max_connections:
+                self._shared.counters.refused_connections += 1
+                client.close()
+                continue
+            self._shared.counters.connections += 1
+            methods = self._methods[listener]
+            if listener.tls is not None:
+                self._shake_hands(listener.tls, client, peer, methods)
+                continue
+            self._sessions.add(
+                Session(self._shared, client, peer, methods, self._sessions.discard)
+            )
+        self._on_accepted()
+
+    def _shake_hands(
+        self,
+        contexts: TlsContexts,
+        client: socket.socket,
+        peer: Peer,
+        methods: MethodTable,
+    ) -> None:
+        if len(self.handshakes) >= self._shared.options.max_handshakes:
+            # A crowd of slow ones must not keep the others out.
+            slow = (each for each in self.handshakes if not each.is_busy)
+            oldest = next(slow, None)
+            if oldest is None:
+                self._shared.counters.refused_connections += 1
+                client.close()
+                return
+            oldest.close()
+        handshake = TlsHandshake(
+            self._loop,
+            self._executor,
+            contexts,
+            client,
+            peer,
+            partial(self._on_trusted, methods),
+            self._on_handshake_failed,
+        )
+        self.handshakes[handshake] = None
+
+    def _on_trusted(
+        self, methods: MethodTable, handshake: TlsHandshake, tls: TlsStream
+    ) -> None:
+        del self.handshakes[handshake]
+        session = TlsSession(
+            self._shared,
+            handshake.client,
+            replace(handshake.peer, identity=tls.peer_names),
+            methods,
+            self._sessions.discard,
+            tls,
+            handshake.unsent,
+        )
+        self._sessions.add(session)
+        session.begin()
+
+    def _on_handshake_failed(self, handshake: TlsHandshake) -> None:
+        self._shared.counters.failed_handshakes += 1
+        del self.handshakes[handshake]
+        if handshake.is_plain_grpc:
+            self._tell_of_plain_client(handshake.peer)
+
+    def _tell_of_plain_client(self, peer: Peer) -> None:
+        """Logs, once per host, that its client speaks gRPC without TLS."""
+        host = peer.address.rpartition(":")[0]
+        if host not in self._plain_hosts:
+            if len(self._plain_hosts) >= _MAX_PLAIN_HOSTS:
+                self._plain_hosts.clear()
+            self._plain_hosts.add(host)
+            log.warning(
+                "event=client_without_tls listener=%s peer=%s note=%r",
+                peer.listener,
+                peer.address,
+                "this listener takes gRPC within TLS only; the client, which sees a "
+                "closed socket, needs a secure channel",
+            )
+
+    def _pause(
+        self, listener: Listener, listening: socket.socket, error: OSError
+    ) -> None:
+        """Stops accepting on a listener for a while, because it cannot succeed now."""
+        log.error(
+            "event=accept_failed listener=%s error=%s", listener.options.name, error
+        )
+        self._loop.unwatch(listening.fileno())
+        self._loop.call_at(
+            self._loop.clock.now() + _ACCEPT_PAUSE_S,
+            partial(self._watch, listener, listening),
+        )

@@ -1,0 +1,185 @@
+"""Who goes on while memory is short, and who does not.
+
+Sessions wait for two things: for the receive budget, to finish an upload, and for
+readers, because their answers would be more than there is room for. Both get it in
+turns, so that a crowd that holds on to what it got keeps nobody out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import Final
+
+from tfs.frontends.rpc.express.shared_state import SharedState, StarvedSession
+
+_MIN_GRANT_BYTES: Final = 16_384
+_SCARCITY_INTERVAL_S: Final = 0.5  # a trim takes milliseconds
+_FEW_STARVED: Final = 2  # more are a crowd: their messages take what arrived of them
+_PROBED_AT_ONCE: Final = 8  # of those who wait for room
+_RESPONSIVE_S: Final = 2.0  # after it was seen, a client is thought to go on
+
+
+class Shortage:
+    """The turns of those who wait for memory. Confined to the serving loop.
+
+    Args:
+        shared: Of the transport; who is starved or waits is noted there.
+        on_scarcity: Called while requests wait for memory: at once, and then about once
+            a second.
+
+    """
+
+    def __init__(self, shared: SharedState, on_scarcity: Callable[[], None]) -> None:
+        self._shared = shared
+        self._loop = shared.loop
+        self._now = shared.loop.clock.now
+        self._on_scarcity = on_scarcity
+        self._scarce_at_s = -inf  # when that was called last
+        self._num_turns = 0  # of those who waited for room
+        self._had_turn: StarvedSession | None = None  # was favoured last
+
+    def feed_starved(self) -> None:
+        """Grants what the budget has, and its reserve to one session at a time."""
+        shared = self._shared
+        favoured = shared.favoured
+        is_stalled = (
+            favoured is not None
+            and favoured.is_stalled
+            and any(
+                each.wants_favour for each in shared.starved if each is not favoured
+            )
+        )
+        if favoured is not None and is_stalled:
+            favoured.give_up_uploads()
+        if favoured is not None and (
+            is_stalled
+            or not favoured.keeps_favour
+            or favoured.num_uploads != shared.num_favoured_uploads
+        ):
+            # It has finished what it was favoured for: the others first.
+            favoured.favour(False)
+            if favoured in shared.starved:
+                del shared.starved[favoured]
+                shared.starved[favoured] = None
+            favoured = shared.favoured = None
+        if favoured is None:
+            favoured = self._next_favoured()
+            if favoured is not None:
+                favoured.favour(True)
+                shared.favoured = favoured
+                shared.num_favoured_uploads = favoured.num_uploads
+        self._look_at_scarcity()
+        if shared.budget.free_to_favoured_bytes >= _MIN_GRANT_BYTES:
+            for session in list(shared.starved):
+                session.refill()
+
+    def look_at_waiting(self) -> None:
+        """Begins requests that waited for unread answers in the next round, if possible."""
+        shared = self._shared
+        shared.forget_ended()
+        if shared.waiting:
+            self._look_at_scarcity()
+        if any(each.may_begin for each in shared.waiting):
+            self._loop.post(self._begin_waiting)
+
+    def relieve(self) -> None:
+        """Closes connections that read too slowly, until unread answers fit again."""
+        backlog = self._shared.backlog
+        is_contested = self._shared.is_contested
+        while (reader := backlog.excess(self._now(), is_contested)) is not None:
+            reader.cut_off_reader()
+
+    def sweep(self, now_s: float) -> None:
+        """Looks at what has changed since timeouts were last looked at."""
+        shared = self._shared
+        shared.is_contested = (
+            bool(shared.waiting) and shared.headroom.is_tight
+        ) or any(each.wants_favour for each in shared.starved)
+        self._look_at_scarcity()
+        self._ask_newcomer(now_s)
+        shared.headroom.look(
+            shared.is_contested,
+            shared.counters.timeouts,
+            shared.budget.granted_bytes,
+        )
+        self.relieve()
+
+    def _begin_waiting(self) -> None:
+        """Begins requests that waited for unread answers, one of each connection."""
+        waiting = list(self._shared.waiting)
+        self._num_turns += 1
+        for session in waiting if self._num_turns & 1 else reversed(waiting):
+            session.begin_waiting()
+
+    def _next_favoured(self) -> StarvedSession | None:
+        """Returns the session that may finish an upload next.
+
+        It is, in turn, the one that has waited longest, the one that came last and was
+        not favoured yet, and one that finished an upload before. A crowd that came
+        earlier and holds on to what it got must not keep the others out. So a few
+        waiting clients at a time are granted next to nothing, to see whether they go on,
+        and one that does is next.
+        """
+        wanting = [each for each in self._shared.starved if each.wants_favour]
+        wanting = [each for each in wanting if each.can_be_answered] or wanting
+        if len(wanting) < 2:
+            return wanting[0] if wanting else None
+        now_s = self._now()
+        budget = self._shared.budget
+        may_probe = 2 * budget.free_bytes >= budget.limit_bytes
+        lately_s = now_s - _RESPONSIVE_S if may_probe else -inf
+        ready: list[StarvedSession] = []
+        num_probed = 0
+        newest = _newcomer(wanting) or wanting[-1]
+        wanting.remove(newest)
+        wanting.sort(key=lambda each: each.num_uploads == 0)
+        for each in (newest, *wanting):
+            if not each.is_responsive:
+                num_probed += 1
+            elif each.probed_s >= lately_s:
+                ready.append(each)
+            elif num_probed < _PROBED_AT_ONCE:
+                each.probe()
+                num_probed += 1
+        if not ready:
+            return None
+        self._num_turns += 1
+        turn = self._num_turns % 3
+        if turn == 0:  # the longest waiting of those who finished one, if there are any
+            order = [each for each in ready if each is not newest] or ready
+        elif turn == 1:
+            order = ready
+        else:
+            order = [each for each in self._shared.starved if each in ready]
+        others = (each for each in order if each is not self._had_turn)
+        self._had_turn = next(others, order[0])
+        return self._had_turn
+
+    def _ask_newcomer(self, now_s: float) -> None:
+        """Has who came last show that it goes on before its turn is there."""
+        newcomer = _newcomer(
+            [each for each in self._shared.starved if each.wants_favour]
+        )
+        if (
+            newcomer is not None
+            and newcomer is not self._shared.favoured
+            and newcomer.is_responsive
+            and newcomer.probed_s < now_s - _RESPONSIVE_S / 2
+        ):
+            newcomer.probe()
+
+    def _look_at_scarcity(self) -> None:
+        """Has memory come and go as long as requests wait for it."""
+        shared = self._shared
+        is_scarce = shared.buffers.is_scarce = len(shared.starved) > _FEW_STARVED
+        if is_scarce or shared.waiting or shared.is_contested:
+            now_s = self._now()
+            if now_s - self._scarce_at_s >= _SCARCITY_INTERVAL_S:
+                self._scarce_at_s = now_s
+                self._on_scarcity()
+
+
+def _newcomer(sessions: Sequence[StarvedSession]) -> StarvedSession | None:
+    """Returns who came last of those that were not favoured yet."""
+    return next((each for each in reversed(sessions) if not each.had_favour), None)
