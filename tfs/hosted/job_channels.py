@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import grpc
@@ -27,6 +28,15 @@ _OPTIONS: Final = (
 )
 
 
+@dataclass(slots=True, eq=False)
+class _JobChannel:
+    """A channel; who changes it holds the lock of the one below."""
+
+    channel: grpc.Channel
+    num_calls: int = 0
+    is_forgotten: bool = False
+
+
 class JobChannels:
     """One channel to each job, made when first used. Thread-safe.
 
@@ -37,9 +47,10 @@ class JobChannels:
 
     def __init__(self, credentials: grpc.ChannelCredentials | None = None) -> None:
         self._credentials = credentials
-        # Guards the dict; leaf.
+        # Guards the next two and what is in them; leaf.
         self._lock = threading.Lock()
-        self._channels: dict[str, grpc.Channel] = {}
+        self._by_address: dict[str, _JobChannel] = {}
+        self._open: set[_JobChannel] = set()  # the forgotten that have calls, too
 
     def send(
         self,
@@ -54,12 +65,17 @@ class JobChannels:
 
         ``on_done`` is called once, on a thread of grpcio, also after it was given up.
         """
-        call = self._channel(address).unary_unary(method, None, None)
-        future: Any = call.future(
-            message, timeout=timeout_s, metadata=tuple(metadata) or None
-        )
+        job = self._begin_call(address)
+        try:
+            future: Any = job.channel.unary_unary(method, None, None).future(
+                message, timeout=timeout_s, metadata=tuple(metadata) or None
+            )
+        except BaseException:
+            self._end_call(job)
+            raise
 
         def done(ended: Any) -> None:
+            self._end_call(job)
             on_done(_outcome(ended))
 
         future.add_done_callback(done)
@@ -92,39 +108,63 @@ class JobChannels:
             raise kind(reply.status.message)
 
     def forget(self, address: str) -> None:
-        """Closes the channel to a job; nothing happens if there is none."""
+        """Closes the channel to a job once its calls have ended; nothing if none is open."""
         with self._lock:
-            channel = self._channels.pop(address, None)
-        if channel is not None:
-            channel.close()
+            job = self._by_address.pop(address, None)
+            if job is not None:
+                job.is_forgotten = True
+        if job is not None:
+            self._close_if_idle(job)
 
     def close(self) -> None:
         """Closes all of them; calls under way end; idempotent."""
-        for address in list(self._channels):
-            self.forget(address)
+        with self._lock:
+            left = list(self._open)
+            self._open.clear()
+            self._by_address.clear()
+        for job in left:
+            job.channel.close()
 
     def _ask(
         self, address: str, method: str, message: bytes, read: Callable[[bytes], R]
     ) -> R:
-        call: Any = self._channel(address).unary_unary(
-            f"/tfs.v1.AdminService/{method}", None, None
-        )
+        job = self._begin_call(address)
         try:
+            call: Any = job.channel.unary_unary(
+                f"/tfs.v1.AdminService/{method}", None, None
+            )
             return read(call(message, timeout=_ADMIN_TIMEOUT_S))
         except grpc.RpcError as error:
             raise read_error(error, address) from error
+        finally:
+            self._end_call(job)
 
-    def _channel(self, address: str) -> grpc.Channel:
+    def _begin_call(self, address: str) -> _JobChannel:
+        """Returns the channel for one more call, which ``_end_call`` ends."""
         with self._lock:
-            channel = self._channels.get(address)
-            if channel is None:
-                channel = (
+            job = self._by_address.get(address)
+            if job is None:
+                job = self._by_address[address] = _JobChannel(
                     grpc.insecure_channel(address, _OPTIONS)
                     if self._credentials is None
                     else grpc.secure_channel(address, self._credentials, _OPTIONS)
                 )
-                self._channels[address] = channel
-            return channel
+                self._open.add(job)
+            job.num_calls += 1
+            return job
+
+    def _end_call(self, job: _JobChannel) -> None:
+        with self._lock:
+            job.num_calls -= 1
+        self._close_if_idle(job)
+
+    def _close_if_idle(self, job: _JobChannel) -> None:
+        with self._lock:
+            is_last = job.is_forgotten and not job.num_calls and job in self._open
+            if is_last:
+                self._open.remove(job)
+        if is_last:
+            job.channel.close()
 
 
 def _outcome(ended: Any) -> Outcome:

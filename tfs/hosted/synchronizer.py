@@ -66,7 +66,7 @@ class JobClient(Protocol):
         ...
 
     def forget(self, address: str) -> None:
-        """Lets go of a job that is no more one."""
+        """Lets go of a job that is no more one; calls under way go on to their end."""
         ...
 
 
@@ -165,9 +165,9 @@ class Synchronizer:
 
         """
         fleet = self._store.read().fleet
-        for address in [each for each in self._jobs if each not in fleet.jobs]:
+        gone = [each for each in self._jobs if each not in fleet.jobs]
+        for address in gone:
             del self._jobs[address]
-            self._client.forget(address)
         for address in fleet.jobs:
             record = self._jobs.setdefault(address, _JobRecord(self._clock.now()))
             if not record.is_asked:
@@ -175,6 +175,8 @@ class Synchronizer:
                 self._executor.submit(partial(self._ask, address, record))
         reports = self.reports
         self._on_routes(routes_of(fleet, reports))
+        for address in gone:  # when no more requests go there
+            self._client.forget(address)
         if self._options.only_routes:
             return fleet
         # First, so that a job that is back is told what it is to have from now on.
