@@ -190,6 +190,20 @@ def test_a_job_that_leaves_serves_until_others_do(bench: Bench) -> None:
     assert bench.jobs.forgotten == ["a"]
 
 
+def test_a_job_that_leaves_stays_while_it_is_not_known_what_it_serves(
+    bench: Bench,
+) -> None:
+    """It may be the only one that answers: it missed a question, or asking just began."""
+    bench.look()
+    bench.look()
+    bench.controller.remove_job("a")
+    bench.jobs.dead.add("a")
+    bench.look()
+    assert set(bench.controller.fleet().jobs) == {"a", "b"}
+    bench.look(10)  # given up: there is nothing to wait for
+    assert set(bench.controller.fleet().jobs) == {"b"}
+
+
 def test_a_job_that_is_forced_out_is_let_go_at_once(bench: Bench) -> None:
     """Whatever it serves, no request goes there any more."""
     bench.look()

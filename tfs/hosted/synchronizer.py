@@ -185,7 +185,9 @@ class Synchronizer:
         for address, names in wanted_models(fleet, answering).items():
             if address in reports:
                 self._tell_if_new(address, reports[address], config_of(fleet, names))
-            if not names and fleet.jobs[address].is_leaving:
+            job = fleet.jobs[address]
+            is_known = address in reports or job.is_down
+            if job.is_leaving and is_known and not names:
                 self._controller.drop_job(address)
         if self._clock.now() - self._learned_s >= _LEARN_EVERY_S:
             self._learned_s = self._clock.now()
