@@ -18,6 +18,7 @@ from tfs.core.errors import (
 )
 from tfs.core.loader import Loader
 from tfs.core.servable import Servable
+from tfs.core.version_directory import check_files
 from tfs.export import save
 from tfs.servables.built_in import built_in_platforms
 from tfs.servables.hashmap import HashmapLoader
@@ -137,6 +138,29 @@ def test_checkpoint_says_what_is_missing(tmp_path: Path) -> None:
     torch.save({"w": torch.ones(1)}, tmp_path / "model.pt")
     with pytest.raises(InvalidArgument, match=r"torch\.save, which keeps no code"):
         registry().loader(str(tmp_path), CONTEXT)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["model.pt", "servable.json", "assets.extra/tf_serving_warmup_requests", "a/b"],
+)
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_what_could_be_waited_for_for_ever_is_refused(
+    package: str, name: str, kind: str
+) -> None:
+    """Opening a pipe that nobody writes to held a load, or the source, for good."""
+    file = Path(package, name)
+    file.parent.mkdir(exist_ok=True)
+    file.unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(file)
+    else:
+        file.symlink_to("/dev/null")
+    with pytest.raises(FailedPrecondition, match=f"{name} is a pipe"):
+        registry().loader(package, CONTEXT)
+    file.unlink()
+    file.symlink_to("/nowhere")  # as editors leave beside files
+    check_files(package)
 
 
 def test_directory_that_is_gone_is_not_found(tmp_path: Path) -> None:

@@ -179,6 +179,23 @@ def file_digest(path: str) -> str:
     return digest.hexdigest()
 
 
+def check_files(path: str) -> None:
+    """Checks that a version holds nothing that reading could wait for, for ever.
+
+    Raises:
+        FailedPrecondition: A file is a pipe, a socket or a device; names it.
+
+    """
+    for folder, _, names in os.walk(path):
+        for name in names:
+            file = os.path.join(folder, name)
+            if not os.path.isfile(file) and os.path.exists(file):
+                raise FailedPrecondition(
+                    f"{file} is a pipe, a socket or a device; a version holds files and "
+                    "folders: remove it"
+                )
+
+
 def payload_files(path: str) -> list[str]:
     """Returns the relative paths of all files under ``path`` but the manifest.
 

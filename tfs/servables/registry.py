@@ -17,7 +17,12 @@ from tfs.core.errors import (
 )
 from tfs.core.loader import Loader
 from tfs.core.servable import Servable
-from tfs.core.version_directory import PLATFORM_BY_FILE, is_committed, read_manifest
+from tfs.core.version_directory import (
+    PLATFORM_BY_FILE,
+    check_files,
+    is_committed,
+    read_manifest,
+)
 from tfs.servables.archive import inspect_archive
 from tfs.servables.platform import LoadContext, Platform
 
@@ -126,9 +131,11 @@ class PlatformRegistry:
         Raises:
             InvalidArgument: No platform fits.
             NotFound: The directory is gone.
-            FailedPrecondition: The version brings code, and that is not allowed.
+            FailedPrecondition: The version brings code, and that is not allowed, or it
+                holds something that is no file.
 
         """
+        check_files(path)
         if model_platform in _DETECT:
             platform = self.detect(path)
         else:
