@@ -9,29 +9,30 @@ from typing import Final
 from tfs.core.serving_loop import ServingLoop
 
 _LONG_S: Final = 150e-6
-"""Least seconds of a call, per core, for moving the loop to pay: it takes a third of a
-core or less then."""
+"""Moving the loop pays for calls that take at least this long, in seconds per core: the
+loop then needs a third of a core or less."""
 
 
 class BusyCores:
     """Counts the calls that run in processes of one server. Loop-confined.
 
-    Where each core has a call, the loop has to run on a worker's. Best on that of the
-    worker it is woken by, which has nothing to do until it is answered. The kernel often
-    leaves it on the core it had: there it interrupts a call, while the core of the one
-    that has finished is idle. So that worker sets the affinity of the loop's thread to its
-    own core before it rings, as the next one does. The loop takes it back when a core is
-    free; a thread that it starts until then begins with ``run_anywhere``.
+    When every core has a call, the loop has to run on the core of some worker. The best
+    one is that of the worker that wakes it, which has nothing to do until it is answered.
+    But the kernel often leaves the loop on its old core. There it interrupts a call, while
+    the core of the worker that has finished is idle. So a worker that has finished sets
+    the affinity of the loop's thread to its own core before it rings, and the next one
+    does the same. The loop takes its affinity back when a core is free. A thread that it
+    starts before that begins with ``run_anywhere``.
 
-    Not for short calls, of which there are so many that the loop rarely sleeps: to move it
-    while it runs costs it some microseconds.
+    This is not done for short calls. There are so many of them that the loop rarely
+    sleeps, and moving it while it runs costs it some microseconds.
 
     Args:
         loop: The loop whose thread is moved.
 
     Attributes:
-        num_running: Calls that are with workers now.
-        long_s: Least seconds of a call for its worker to bring the loop.
+        num_running: Calls that workers have now.
+        long_s: A worker brings the loop if its call takes at least so many seconds.
 
     """
 
@@ -48,14 +49,14 @@ class BusyCores:
         self.long_s = len(self._cores) * _LONG_S
 
     def follower(self) -> int:
-        """Returns the thread that the worker of a long call is to bring; 0 for none."""
+        """Returns the thread that the worker of a long call should move; 0 for none."""
         if not self._cores or self.num_running < len(self._cores):
             return 0
         self._may_be_moved = True
         return self._loop.native_ident
 
     def settle(self) -> None:
-        """Takes the loop's affinity back where a core is free. On the loop's thread."""
+        """Restores the loop's affinity if a core is free. Runs on the loop's thread."""
         if self._may_be_moved and self.num_running < len(self._cores):
             with contextlib.suppress(OSError):  # what it may run on has changed
                 os.sched_setaffinity(0, self._cores)

@@ -22,11 +22,11 @@ class CallChannel:
         num_overlapping: Calls that the worker takes at once, each by a thread; 0 where
             it takes one after the other.
         spins: Whether the worker looks for the next request before it sleeps. Then it
-            rings by an eventfd: whoever writes to a pipe is taken to sleep, and gets
-            the loop on its core; see the guest's ``ring``.
+            rings by an eventfd. The kernel assumes that a writer to a pipe is about to
+            sleep, and wakes the loop on its core; see the guest's ``ring``.
 
     Raises:
-        OSError: No descriptor is left; nothing stays open.
+        OSError: There are no descriptors left; nothing stays open.
 
     """
 
@@ -53,15 +53,15 @@ class CallChannel:
             undo.pop_all()
         self._tensors.setblocking(False)
         self.ring = functools.partial(os.eventfd_write, self.request_fd, 1)
-        """Tells the worker that one more request lies in the slab."""
+        """Tells the worker that there is one more request in the slab."""
         self.num_written = 0
-        """Requests written so far, while nobody writes any."""
+        """Requests written so far. Only valid while nobody is writing one."""
         self._spins = spins
         self._closed = False
 
     @property
     def remote_fds(self) -> tuple[int, ...]:
-        """What the worker gets, in its order."""
+        """The descriptors that the worker gets, in the order in which it takes them."""
         return (
             self.slab.fd,
             self.request_fd,
@@ -70,15 +70,15 @@ class CallChannel:
         )
 
     def detach(self) -> None:
-        """Closes the worker's own end of the socket, which it has by now.
+        """Closes our copy of the worker's end of the socket; the worker has it by now.
 
-        Not of the pipe: what is left without a writer is readable for ever, and death
-        shows on the pidfd.
+        Our copy of the pipe's end stays open: a pipe without a writer is readable for
+        ever, and that the worker died shows on its pidfd.
         """
         self._their_tensors.close()
 
     def num_replies(self) -> int:
-        """Returns how many replies came since the last time asked."""
+        """Returns how many replies came since the last call of this method."""
         try:
             if self._spins:
                 return os.eventfd_read(self.reply_fd)
@@ -92,7 +92,7 @@ class CallChannel:
         return started
 
     def send_tensors(self, fd: int) -> None:
-        """Hands over the memfd of the request written last.
+        """Sends the memfd of the request that was written last.
 
         Raises:
             OSError: The worker is gone, or does not keep up.
@@ -101,7 +101,7 @@ class CallChannel:
         socket.send_fds(self._tensors, [b"i"], [fd])
 
     def receive_tensors(self) -> int | None:
-        """Returns the memfd of the reply read next; the caller closes it."""
+        """Returns the memfd of the reply that is read next; the caller closes it."""
         try:
             _, fds, _, _ = socket.recv_fds(self._tensors, 1, 1)
         except OSError:

@@ -1,4 +1,4 @@
-"""The calls of one interpreter: those that wait, and those its worker has."""
+"""The calls of one interpreter: those that wait, and those that its worker has."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class CallLane(Lane):
     """Hands tasks to a worker one after the other. Loop-confined.
 
     Args:
-        terms: What all lanes go by.
-        spin_s: How long the loop looks for a reply that is due within that time,
-            rather than to sleep.
+        terms: What all lanes have in common.
+        spin_s: If a reply is due within so many seconds, the loop looks for it instead
+            of sleeping.
         cores: Shared by the interpreters of a server.
 
     Attributes:
-        channel: The worker that takes calls, None while none does.
+        channel: Leads to the worker that takes calls; None while there is none.
 
     """
 
@@ -49,7 +49,7 @@ class CallLane(Lane):
         return len(self._queue) + len(self._calls)
 
     def add(self, model: ProcessModel, task: InferenceTask) -> None:
-        """As every lane does; a task that nothing is before goes to the worker now."""
+        """Queues a task, or answers it; one with nothing before it goes to the worker now."""
         channel = self.channel
         if channel is not None and not self._calls and not self._queue:
             now_s = self._now()
@@ -69,7 +69,7 @@ class CallLane(Lane):
         self._pump()
 
     def read_replies(self, channel: CallChannel, _events: int = 0) -> None:
-        """Answers as many calls as a worker has, the oldest first."""
+        """Answers all calls that a worker has finished, the oldest first."""
         num_replies = channel.num_replies()
         if channel is not self.channel:
             return  # it is not ready yet, and rings for nothing
@@ -105,13 +105,13 @@ class CallLane(Lane):
     def close(self, num_started: int) -> list[WorkerCall]:
         """Stops handing out tasks: the worker is gone.
 
-        Calls it had not begun wait again, in their place.
+        Calls that it had not begun go back to their place in the queue.
 
         Args:
-            num_started: How many calls it said it had begun.
+            num_started: How many calls it said that it had begun.
 
         Returns:
-            Those it was in, oldest first; the caller answers them.
+            The calls that it was in, oldest first; the caller answers them.
 
         """
         if self.channel is not None:

@@ -1,4 +1,4 @@
-"""All calls of one interpreter: its common lane, and those that models have alone."""
+"""All calls of one interpreter: its common lane, and the lanes of single models."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tfs.runtime.spread_model import summed
 
 
 class CallLanes:
-    """Knows which lane a model's calls take. Loop-confined, but for what is read.
+    """Knows which lane a model's calls take. Loop-confined, unless a method says otherwise.
 
     Args:
-        terms: What all lanes go by.
-        spin_s: How long the loop looks for a reply that is due, rather than to sleep.
+        terms: What all lanes have in common.
+        spin_s: How long the loop looks for a reply that is due, instead of sleeping.
         cores: Shared by the interpreters of a server.
 
     """
@@ -32,7 +32,7 @@ class CallLanes:
     def __init__(self, terms: LaneTerms, spin_s: float, cores: BusyCores) -> None:
         self._terms = terms
         self._common = CallLane(terms, spin_s, cores)
-        # Of models that take several calls at once, by their number.
+        # The lanes of models that take several calls at once, by the model's number.
         self._own: dict[int, OverlappingLane] = {}
         self._past = InterpreterStats()  # of models' own lanes that are gone
 
@@ -53,7 +53,7 @@ class CallLanes:
         self._common.open(channel)
 
     def open_own(self, model: ProcessModel, channel: CallChannel) -> None:
-        """Starts handing a model's tasks to a new worker; takes the channel over."""
+        """Starts handing a model's tasks to a new worker; owns the channel from now on."""
         lane = self._own.get(model.model_id)
         if lane is None:
             lane = self._own[model.model_id] = OverlappingLane(self._terms)
@@ -68,17 +68,17 @@ class CallLanes:
             self._common.add(model, task)
 
     def reader_of(self, channel: CallChannel) -> Callable[[int], None]:
-        """Returns what answers calls of the common lane when a worker rings.
+        """Returns a function that answers calls of the common lane when a worker rings.
 
-        Models' own lanes see to themselves.
+        The lanes of single models watch for their replies themselves.
         """
         return functools.partial(self._common.read_replies, channel)
 
     def close(self) -> list[WorkerCall]:
-        """Stops handing out tasks: the worker is gone. What it had not begun waits.
+        """Stops handing out tasks: the worker is gone. Calls that it had not begun wait.
 
         Returns:
-            The calls it was in; the caller answers them.
+            The calls that it was in; the caller answers them.
 
         """
         channel = self._common.channel
@@ -88,7 +88,7 @@ class CallLanes:
         return failed
 
     def refuse(self, error: ServingError, model: ProcessModel | None = None) -> None:
-        """Answers what waits (for ``model``) with ``error``."""
+        """Answers all tasks that wait (for ``model``, if given) with ``error``."""
         self._common.refuse(error, model)
         for model_id, lane in list(self._own.items()):
             if model is None or model.model_id == model_id:
@@ -97,7 +97,7 @@ class CallLanes:
     def after_calls(
         self, then: Callable[[], None], model: ProcessModel | None = None
     ) -> None:
-        """Runs ``then`` once no call (of ``model``) is with the worker."""
+        """Runs ``then`` once the worker has no call (of ``model``, if given) any more."""
         if model is not None:
             lane = self._own.get(model.model_id)
             if lane is not None:
@@ -110,7 +110,7 @@ class CallLanes:
         self._common.after_calls(then)
 
     def tell_idle(self) -> None:
-        """Looks whether somebody waits for calls that are gone."""
+        """Runs what ``after_calls`` was given, if the calls it waits for are gone."""
         for lane in self._all():
             lane.tell_idle()
 

@@ -33,19 +33,19 @@ class CallTimes:
         return max(timeout_s, _HANG_FACTOR * mean_s)
 
     def is_short(self, signature_index: int, num_rows: int) -> bool:
-        """Whether a call is so short that the wake-up after it would show.
+        """Whether a call is so short that the wake-up after it would be noticeable.
 
-        Behind such a call the next one may already wait in the worker. Behind others
-        it waits in the host, where its cancellation is seen until the last moment.
+        Behind such a call, the next one may already wait in the worker. Behind a longer
+        one it waits in the host, where it can be cancelled until the last moment.
         """
         return self.is_within(signature_index, num_rows, _SHORT_CALL_S)
 
     def is_long(self, signature_index: int, num_rows: int, time_s: float) -> bool:
-        """Whether calls of this size were seen, and take at least that long."""
+        """Whether calls of this size were measured, and take at least ``time_s``."""
         mean_s = self._mean_s.get((signature_index, num_rows))
         return mean_s is not None and mean_s >= time_s
 
     def is_within(self, signature_index: int, num_rows: int, time_s: float) -> bool:
-        """Whether calls of this size were seen, and take no longer than that."""
+        """Whether calls of this size were measured, and take at most ``time_s``."""
         mean_s = self._mean_s.get((signature_index, num_rows))
         return mean_s is not None and mean_s <= time_s

@@ -13,8 +13,8 @@ class CrashPolicy:
     """Immutable.
 
     Attributes:
-        max_crashes: Crashes of one version within ``window_s`` that quarantine it,
-            >= 1.
+        max_crashes: So many crashes of one version within ``window_s`` quarantine it;
+            at least 1.
         window_s: Seconds, > 0.
         max_delay_s: The longest pause before an interpreter that keeps dying is
             started again, seconds.
@@ -43,7 +43,7 @@ class CrashHistory:
 
     @property
     def window_s(self) -> float:
-        """How long a crash counts, in seconds."""
+        """For how many seconds a crash counts."""
         return self._policy.window_s
 
     def add(self, now_s: float) -> None:
@@ -56,14 +56,15 @@ class CrashHistory:
         return sum(1 for time_s in self._times_s if time_s > since_s)
 
     def is_too_many(self, now_s: float) -> bool:
-        """Whether a version with this history must not run any more."""
+        """Whether a version with this history must not be run any more."""
         return self.num_recent(now_s) >= self._policy.max_crashes
 
     def respawn_delay_s(self, now_s: float) -> float:
         """Returns how long to wait before the next start.
 
-        Nothing for the first two deaths in the window: a single crash is repaired
-        within milliseconds. Then 0.1 s, doubled by each further one.
+        There is no pause after the first two deaths in the window, so that a single
+        crash is repaired within milliseconds. After that it is 0.1 s, and twice as long
+        after each further death.
         """
         num = self.num_recent(now_s)
         if num <= 2:
@@ -72,7 +73,7 @@ class CrashHistory:
 
 
 def describe_status(status: int | None) -> str:
-    """Returns how a process ended, in words; ``status`` is as of ``os.wait``."""
+    """Returns how a process ended, in words; ``status`` is one of ``os.wait``."""
     if status is None:
         return "ended"
     signal_number = status & 0x7F

@@ -1,15 +1,15 @@
-"""Which versions have their weights on a device once, for all their workers.
+"""Versions whose weights are on a device only once, shared by all their workers.
 
-A device has one keeper, from the first version that is loaded there until the last one is
-unloaded. A version's share of it is taken by each worker that loads the version, by a
-lease, and is given back when its last interpreter has unloaded it.
+A device has one keeper process, from the first version that is loaded there until the last
+one is unloaded. Each worker that loads a version takes a *lease* of the version's share,
+and the share is given back when the last interpreter has unloaded the version.
 
-- The keeper dies: nobody knows for how long what workers see is what it put there. They
-  are ended and come back with a new keeper, and no model is blamed. A keeper that dies
-  too often is not replaced.
-- A model writes to what it shares: its version is given copies of its own.
-- The device's memory cannot be shared on this host (no IPC between containers, a driver
-  without it), or the keeper cannot have it: workers have copies of their own. The log
+- If the keeper dies, nothing guarantees any more that the memory which workers see stays
+  what it was. The workers are ended and come back with a new keeper, and no model is
+  blamed. A keeper that dies too often is not replaced.
+- If a model writes to its shared weights, its version gets copies of its own.
+- If the device's memory cannot be shared on this host (no IPC between containers, a driver
+  without it), or the keeper cannot have it, workers have copies of their own. The log
   says why, once for each device and reason.
 """
 
@@ -33,11 +33,11 @@ log = logging.getLogger(__name__)
 _DROP_S: Final = 10.0  # for a killed worker to be gone, and the device to be told
 
 OnLost = Callable[[str], None]
-"""Takes why a worker must not go on with what it shares."""
+"""Takes the reason why a worker must not go on with its shared weights."""
 
 
 def _nothing() -> None:
-    """Stands in where nobody waits."""
+    """Does nothing: stands in for a callback where nobody waits."""
 
 
 class _Member:
@@ -47,13 +47,14 @@ class _Member:
         self.keeper = keeper
         self.on_lost = on_lost
         self.shared_bytes = 0  # unknown until the worker has told
-        self.lost = ""  # why, where its keeper died before that
+        self.lost = ""  # why its keeper died, if it did before that
 
 
 class VersionShare:
     """One version's weights on its device. Made anywhere, then loop-confined.
 
-    Members are named by whatever object stands for the version on one interpreter.
+    Its members are the interpreters that use it. Each is named by the object that stands
+    for the version on that interpreter.
     """
 
     def __init__(
@@ -61,25 +62,27 @@ class VersionShare:
     ) -> None:
         self._shares = shares
         self.key = key
-        """What its keeper calls it; another one when it comes there anew."""
+        """The keeper's name for it; a new one whenever the version is put there anew."""
         self.device = device
         self.kind = kind
         self._who = who
         self._refusal = ""
         self._members: dict[object, _Member] = {}
-        self._keeper: KeeperProcess | None = None  # that has something of it
+        self._keeper: KeeperProcess | None = None  # the one that has some of it
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes that the member with the most has in common with others."""
+        """The most bytes that a member shares with others."""
         return max((each.shared_bytes for each in self._members.values()), default=0)
 
     def lease(self, member: object, files: VersionFiles, on_lost: OnLost) -> int | None:
-        """Returns a worker's end of a lease, which the caller closes; None for copies.
+        """Returns a worker's end of a lease; None if the worker should make a copy.
+
+        The caller closes it.
 
         Args:
-            member: Whose; a lease it had before has ended with its worker.
-            files: The version's.
+            member: Whose lease it is. One that it had before has ended with its worker.
+            files: The version's files.
             on_lost: Called when the worker has to be replaced.
 
         """
@@ -93,7 +96,7 @@ class VersionShare:
         return fd
 
     def note(self, member: object, loaded: Mapping[str, object]) -> None:
-        """Takes what a worker said of its load."""
+        """Takes note of what a worker reported about its load."""
         found = self._members.get(member)
         if found is None:
             return
@@ -142,16 +145,16 @@ class VersionShare:
                 each.lost = why
 
     def leave(self, member: object, on_done: Callable[[], None]) -> None:
-        """Takes a member out; calls ``on_done`` when the device has its memory back.
+        """Removes a member; calls ``on_done`` when the device has its memory back.
 
-        At once where other members remain, and in bounded time in any case.
+        It does so at once if other members remain, and in bounded time in any case.
         """
         self._members.pop(member, None)
         keeper = self._keeper
         if self._members or keeper is None:
             on_done()
             return
-        # Whoever takes a share from now on is not to wait for this to be over.
+        # A member that takes a share from now on must not wait until this is over.
         key, self.key = self.key, self._shares.new_key()
         self._keeper = None
         self._shares.drop(keeper, self.device, key, on_done)
@@ -161,11 +164,11 @@ class DeviceShares:
     """The keepers of a server. Loop-confined, except the constructor and ``of``.
 
     Args:
-        loop: Watches them.
+        loop: Watches the keepers.
         zygote: Forks them.
-        options: They run as the workers do.
+        options: They run with the same options as workers.
         kinds: The kind of memory that is shared on a device, by its type ("cuda").
-        crashes: Says when a keeper died too often.
+        crashes: Decides when a keeper has died too often.
 
     """
 
@@ -187,12 +190,12 @@ class DeviceShares:
         self._versions: dict[KeeperProcess, dict[int, VersionShare]] = {}
         self._dropping: dict[tuple[KeeperProcess, int], Callable[[], None]] = {}
         self._histories: dict[str, CrashHistory] = {}
-        self._refused: dict[str, str] = {}  # devices, and why for good
+        self._refused: dict[str, str] = {}  # by device: why for good
         self._told: set[tuple[str, str]] = set()
         self._closed = False
 
     def of(self, source: ModelSource) -> VersionShare | None:
-        """Returns a new share for a version, None if its device shares nothing."""
+        """Returns a new share for a version; None if its device shares nothing."""
         kind = self._kinds.get(source.device.partition(":")[0])
         if kind is None:
             return None
@@ -200,16 +203,16 @@ class DeviceShares:
         return VersionShare(self, self.new_key(), device, kind, source.id.slashed)
 
     def new_key(self) -> int:
-        """Returns a name for a version that no keeper has heard of."""
+        """Returns a name for a version that no keeper has seen yet."""
         return next(self._keys)
 
     def keeper_pid(self, device: str) -> int | None:
-        """Returns the process that keeps a device's weights, None while there is none."""
+        """Returns the process that keeps a device's weights; None while there is none."""
         keeper = self._keepers.get(device)
         return keeper.pid if keeper is not None else None
 
     def keeper(self, share: VersionShare) -> KeeperProcess | None:
-        """Returns the keeper for a version, started if need be; None if that failed."""
+        """Returns the keeper for a version, started if necessary; None if that failed."""
         device = share.device
         if self._closed or device in self._refused:
             return None
@@ -227,7 +230,7 @@ class DeviceShares:
         return keeper
 
     def refuse(self, device: str, why: str, *, final: bool) -> None:
-        """Says why workers have copies of their own there, for good if ``final``."""
+        """Logs why workers have copies of their own there; ``final`` makes that permanent."""
         if final:
             self._refused[device] = why
         if (device, why) not in self._told:
@@ -243,7 +246,7 @@ class DeviceShares:
         version: int,
         on_done: Callable[[], None],
     ) -> None:
-        """Has a keeper drop a version; ends it behind the last one."""
+        """Has a keeper drop a version; ends the keeper after its last version."""
         key = (keeper, version)
         if keeper not in self._versions or not keeper.drop(version):
             on_done()

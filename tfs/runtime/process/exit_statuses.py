@@ -1,4 +1,4 @@
-"""How processes ended, for whoever asks after somebody else has reaped them."""
+"""Remembers how processes ended, for those who ask after others have reaped them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _KEPT: Final = 1000  # more do not die within the round in which their end is no
 
 
 class ExitStatuses:
-    """Of children of this process. Thread-safe."""
+    """The exit statuses of children of this process. Thread-safe."""
 
     def __init__(self) -> None:
         # Guards the table; leaf.
@@ -18,7 +18,7 @@ class ExitStatuses:
         self._by_pid: dict[int, int] = {}  # the oldest first
 
     def note(self, pid: int, status: int) -> None:
-        """Remembers a status, as of ``os.wait``; to be called before it is reaped."""
+        """Remembers a status of ``os.wait``. Call it before the process is reaped."""
         with self._lock:
             self._by_pid.pop(pid, None)
             self._by_pid[pid] = status
@@ -26,10 +26,10 @@ class ExitStatuses:
                 del self._by_pid[next(iter(self._by_pid))]
 
     def of(self, pid: int, pidfd: int) -> int | None:
-        """Returns how a process ended that its pidfd says has; None if nobody knows.
+        """Returns how a process ended; None if nobody knows. Its pidfd says that it has.
 
-        That is so where children are not waited for (SIGCHLD is ignored), or where
-        others than we wait for any child at all.
+        Nobody knows if children are not waited for (SIGCHLD is ignored), or if other
+        code in this process waits for any child at all.
         """
         try:
             how = os.WEXITED | os.WNOHANG | os.WNOWAIT
@@ -41,7 +41,7 @@ class ExitStatuses:
 
 
 def status_of(found: os.waitid_result) -> int:
-    """Returns what ``os.wait`` would say of what ``os.waitid`` found."""
+    """Converts a result of ``os.waitid`` to the status that ``os.wait`` would return."""
     if found.si_code == os.CLD_EXITED:
         return found.si_status << 8
     return found.si_status | (0x80 if found.si_code == os.CLD_DUMPED else 0)

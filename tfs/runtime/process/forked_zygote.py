@@ -1,4 +1,4 @@
-"""A zygote that another one forked off; it is reached through its channel alone."""
+"""A zygote that another zygote forked; only its channel leads to it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tfs.runtime.process.exit_statuses import ExitStatuses
 
 
 class ForkedZygote:
-    """A zygote that is no child of this process's own making. Thread-safe.
+    """A zygote that this process did not start itself. Thread-safe.
 
     Attributes:
-        channel: The conversation's end here; with it the process ends.
-        exits: How its forks ended.
+        channel: Our end of the conversation; the zygote ends when it is closed.
+        exits: How the processes that it forked ended.
 
     """
 
@@ -22,7 +22,7 @@ class ForkedZygote:
         self.exits = exits
 
     def on_end(self, fn: Callable[[str], None]) -> None:
-        """Does nothing: the channel tells."""
+        """Does nothing: the channel shows when it ends."""
 
     def close(self) -> None:
         """Ends it, soon; idempotent."""

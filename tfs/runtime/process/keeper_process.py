@@ -1,8 +1,8 @@
 """The host's end of the process that keeps the weights on one device.
 
-Leases are put into its channel without asking whether it runs already: they lie there
-while it is forked. Where it could not be started, the channel is closed, and whoever
-holds the other end of a lease sees that end.
+Leases are written to its channel whether it runs already or not: they wait there while it
+is forked. If it cannot be started, the channel is closed, and the holder of the other end
+of a lease sees that.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class KeeperProcess:
 
     Args:
         loop: Watches it.
-        zygote: Forks it; kept meanwhile.
-        options: It runs as the workers do.
+        zygote: Forks it, and is kept until then.
+        options: It runs with the same options as workers.
         kind: Kind of memory, see ``guest/devices/device_memory.py``.
         device: The device whose memory it is.
         on_dropped: Called with a version that is gone from the device.
-        on_end: Called once, with the reason, when it ends unasked.
+        on_end: Called once, with the reason, if it ends without being asked to.
 
     Raises:
         OSError: There are no descriptors left.
@@ -59,7 +59,7 @@ class KeeperProcess:
         self._pidfd = -1
         self._closed = False
         self.pid: int | None = None
-        """The process, once it is forked."""
+        """Its process id, once it is forked."""
         self._channel, theirs = control_channel.pair()
         self._channel.setblocking(False)
         loop.watch(self._channel.fileno(), lambda _: self._read())
@@ -80,7 +80,7 @@ class KeeperProcess:
         zygote.fork(options, (theirs.fileno(),), on_forked, keeper=(kind, device))
 
     def lease(self, version: int, files: VersionFiles) -> int | None:
-        """Returns the worker's end of a lease, which the caller closes; None if not."""
+        """Returns the worker's end of a new lease, or None; the caller closes it."""
         if self._closed:
             return None
         try:
@@ -96,11 +96,11 @@ class KeeperProcess:
         return None
 
     def drop(self, version: int) -> bool:
-        """Has a version dropped when its last lease ends; returns whether it was told."""
+        """Drops a version when its last lease ends; returns whether it could be told."""
         return not self._closed and self._send({"drop": version}, ())
 
     def close(self) -> None:
-        """Ends it: everything it held is back with the device. Idempotent."""
+        """Ends it, so that the device has all its memory back. Idempotent."""
         if self._closed:
             return
         self._closed = True

@@ -1,4 +1,4 @@
-"""What every lane of calls is: a queue before a worker, and who waits for its end."""
+"""What all lanes of calls have in common: a queue in front of a worker."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LaneTerms:
-    """What all lanes of an interpreter go by. Immutable.
+    """What all lanes of an interpreter have in common. Immutable.
 
     Attributes:
-        loop: The loop that watches for replies; deadlines go by its clock.
+        loop: Watches for replies; its clock decides when a deadline has passed.
         max_queued: Tasks that may wait in a lane.
         call_timeout_s: When a call counts as hung, see ``CallTimes.limit_s``.
         on_unusable: Called with the reason when the worker hangs or answers nonsense;
@@ -45,10 +45,10 @@ class LaneTerms:
 
 
 class Lane(ABC):
-    """Takes tasks in, and has them answered when they cannot run. Loop-confined.
+    """Queues tasks, and answers those that cannot run. Loop-confined.
 
-    How calls are handed to the worker, and its replies read, is the subclass's. What is
-    read from other threads: ``num_queued``, ``num_pending``, ``stats``.
+    How calls are handed to the worker and its replies are read is up to the subclass.
+    Other threads may read ``num_queued``, ``num_pending`` and ``stats``.
     """
 
     def __init__(self, terms: LaneTerms) -> None:
@@ -69,15 +69,15 @@ class Lane(ABC):
     @property
     @abstractmethod
     def num_running(self) -> int:
-        """Calls that are with the worker."""
+        """Calls that the worker has."""
 
     @abstractmethod
     def _pump(self) -> None:
-        """Hands waiting tasks to the worker as long as it takes them."""
+        """Hands waiting tasks to the worker for as long as it takes them."""
 
     @abstractmethod
     def _calls_of(self, model: ProcessModel | None) -> bool:
-        """Whether a call (of ``model``) is with the worker."""
+        """Whether the worker has a call (of ``model``, if given)."""
 
     @property
     def num_queued(self) -> int:
@@ -114,7 +114,7 @@ class Lane(ABC):
             self._pump()
 
     def refuse(self, error: ServingError, model: ProcessModel | None = None) -> None:
-        """Answers what waits (for ``model``) with ``error``."""
+        """Answers all tasks that wait (for ``model``, if given) with ``error``."""
         waiting, self._queue = self._queue, deque()
         refused: list[InferenceTask] = []
         for item in waiting:
@@ -128,7 +128,7 @@ class Lane(ABC):
     def after_calls(
         self, then: Callable[[], None], model: ProcessModel | None = None
     ) -> None:
-        """Runs ``then`` once no call (of ``model``) is with the worker."""
+        """Runs ``then`` once the worker has no call (of ``model``, if given) any more."""
 
         def check() -> None:
             if self._calls_of(model):
@@ -139,16 +139,17 @@ class Lane(ABC):
         check()
 
     def tell_idle(self) -> None:
-        """Looks whether somebody waits for calls that are gone."""
+        """Runs what ``after_calls`` was given, if the calls it waits for are gone."""
         if self._when_idle:
             checks, self._when_idle = self._when_idle, []
             for check in checks:
                 check()
 
     def _next(self, now_s: float) -> tuple[ProcessModel, InferenceTask] | None:
-        """Takes a task that waits; None if it is not to run any more, and was answered.
+        """Takes a waiting task; None if it should not run any more and was answered.
 
-        Only one: whoever is answered may add tasks, and have them handed over.
+        It looks at only one task, because a caller that is answered may add tasks and
+        have them handed over.
         """
         model, task = self._queue.popleft()
         refused = why_not_run(task, now_s) or model.refusal()
@@ -159,7 +160,7 @@ class Lane(ABC):
         return None
 
     def _put_back(self, calls: Iterable[WorkerCall]) -> None:
-        """Has calls that the worker had not begun wait again, in their order."""
+        """Puts calls that the worker had not begun back into the queue, in their order."""
         self._queue.extendleft((call.model, call.task) for call in reversed([*calls]))
 
     def _finish(self, task: InferenceTask, outcome: Outcome) -> None:

@@ -1,10 +1,10 @@
-"""Shows a worker that loads whether the server has requests to answer, or had lately.
+"""Shows a loading worker whether the server has, or recently had, requests to answer.
 
-A load gives way to whoever wakes up, but the scheduler lets it go on before somebody who
-was interrupted and has had microseconds more than his share, and next to it everything
-takes longer. So a load looks at this sign where it asks for the way
-(:mod:`tfs.core.right_of_way`), sleeps until the request is answered, and is paced where
-some came lately, which the server knows better than who has just begun to look.
+A thread that wakes up goes before a load. But one that was interrupted, and has had a few
+microseconds more than its share, has to wait for the load; and whatever runs beside a load
+takes longer. So where a load asks for the right of way (:mod:`tfs.core.right_of_way`), it
+looks at this sign and sleeps until the request is answered. If requests came recently, it
+is paced. The server knows that better than a worker which has only begun to look.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from tfs.runtime.guest.slab import HOST_TRAFFIC, HostTraffic, Slab
 
 
 class LoadSign:
-    """The sign of one worker, set after each round while that loads. Loop-confined.
+    """The sign of one worker, set after each round while it loads. Loop-confined.
 
     Args:
-        loop: The loop after whose rounds the sign is set.
+        loop: The sign is set after each of its rounds.
         slab: The slab that holds the sign.
-        is_answering: Whether the server has requests to answer; quick.
-        has_traffic: Whether it has, or had some lately; likewise.
+        is_answering: Returns quickly whether the server has requests to answer.
+        has_traffic: Returns quickly whether it has some, or had some recently.
 
     """
 
@@ -40,13 +40,13 @@ class LoadSign:
         self._num_loads = 0
 
     def begin(self) -> None:
-        """Notes that the worker does something in the background."""
+        """Notes that the worker has begun to do something in the background."""
         if not self._num_loads:
             self._loop.add_round_hook(self._show, Phase.FLUSH)
         self._num_loads += 1
 
     def end(self, num: int = 1) -> None:
-        """Notes that so many of these things are over; others may go on."""
+        """Notes that ``num`` of these things are over; others may go on."""
         self._num_loads -= num
         if num and not self._num_loads:
             self._loop.remove_round_hook(self._show)

@@ -1,4 +1,4 @@
-"""Getting a model onto a worker: loaded, and with a lane of its own if it asks for one."""
+"""Has a worker load a model, with a lane of its own if the model asks for one."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def install(
     """Has a worker load a model from its files. On the loop.
 
     Args:
-        model: Which one; its calls may be handed over once it is there.
+        model: The model; its calls may be handed over once it is loaded.
         conversation: The conversation with the worker.
-        lanes: Get the model's own, where it takes several calls at once.
+        lanes: Gets a lane for the model if that takes several calls at once.
         slab_bytes: The size of that lane's slab.
-        on_reply: Takes what the worker said of the load, an error after which nothing
-            is left there, or None if it died over it.
+        on_reply: Takes the worker's reply. After an error, nothing of the model is left
+            on the worker. None means that the worker died during the load.
         on_lost: Called with the reason when the worker must not go on, because the
             weights that it shares with others are not what they were.
         background: Whether the load gives way to everything else.

@@ -1,4 +1,4 @@
-"""The calls of one model that takes several at once: waiting, and with its worker."""
+"""The calls of one model that takes several at once: those that wait, and those that run."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tfs.runtime.task_outcome import finish
 class OverlappingLane(Lane):
     """Hands tasks of one model to a worker that runs each on a thread of its own.
 
-    Beside :class:`~tfs.runtime.process.call_lane.CallLane`, which has one call run after the
-    other and is quicker: here replies come in any order, and what becomes of a caller
-    is passed on, because a batched part asks for it in the middle of a call.
+    Unlike :class:`~tfs.runtime.process.call_lane.CallLane`, which runs one call after the
+    other and is quicker, replies come in any order here. The worker is also told when a
+    caller has gone, because a batched part asks for that in the middle of a call.
 
     Loop-confined. It watches for replies itself.
     """
@@ -38,7 +38,7 @@ class OverlappingLane(Lane):
         return len(self._calls)
 
     def open(self, channel: CallChannel) -> None:
-        """Starts handing tasks to a new worker; takes the channel over."""
+        """Starts handing tasks to a new worker; owns the channel from now on."""
         self._channel = channel
         self._free = list(range(channel.slab.num_slots - 1, -1, -1))
         self._num_written = self._num_read = 0
@@ -46,7 +46,7 @@ class OverlappingLane(Lane):
         self._pump()
 
     def read_replies(self) -> None:
-        """Answers the calls that the worker has."""
+        """Answers the calls that the worker has finished."""
         channel = self._channel
         if channel is None:
             return
@@ -58,12 +58,12 @@ class OverlappingLane(Lane):
         self.tell_idle()
 
     def close(self) -> list[WorkerCall]:
-        """Stops handing out tasks: the worker is gone, or lets go of the model.
+        """Stops handing out tasks: the worker is gone, or unloads the model.
 
-        What it had finished is answered; calls it had not begun wait again.
+        Calls that it had finished are answered; those that it had not begun wait again.
 
         Returns:
-            The calls it was in; the caller answers them.
+            The calls that it was in; the caller answers them.
 
         """
         channel, self._channel = self._channel, None
@@ -126,7 +126,7 @@ class OverlappingLane(Lane):
             self._timer = self._loop.call_at(call.limit_s, self._check_limits)
 
     def _pass_mark_on(self, call: _Overlapping, slot_index: int) -> None:
-        """Has the worker told when nobody waits for the call any more."""
+        """Arranges that the worker is told when nobody waits for the call any more."""
         token = call.task.cancel
 
         def mark() -> None:
@@ -170,9 +170,9 @@ class OverlappingLane(Lane):
         return call.task, outcome
 
     def _check_limits(self) -> None:
-        """Ends the worker for a call that is over its time, or looks again later.
+        """Ends the worker if a call is over its time; otherwise looks again later.
 
-        One timer serves many calls: it is armed anew only when it fires.
+        One timer serves many calls: it is set again only when it fires.
         """
         self._timer = None
         if not self._calls:
@@ -194,7 +194,7 @@ class _Overlapping(WorkerCall):
 
 
 def _deadline_ns(deadline_s: float | None, now_s: float) -> int:
-    """Returns a deadline by the clock that every process of this host has, or 0."""
+    """Returns a deadline by the clock that all processes of this host share, or 0."""
     if deadline_s is None:
         return 0
     return int((time.monotonic() + deadline_s - now_s) * 1e9) or 1

@@ -1,16 +1,16 @@
 """Workers whose version was unloaded, kept for the next version of the same code.
 
-A swap costs a fork and the end of a process, each of them milliseconds in the kernel
-during which nothing else runs on that core. Where the next version of a servable runs
-the same code with other weights, the worker of the one before will do: it drops its
-model and looks whether it is as it was before it had one (``guest/traces/clean_slate.py``). Only
-if it is, it waits here; whatever it finds changed, it ends as ever.
+A swap costs a fork and the end of a process. Each takes milliseconds in the kernel, during
+which nothing else runs on that core. If the next version of a servable runs the same code
+with other weights, the worker of the version before will do: it drops its model and checks
+whether it is as it was before it had one (``guest/traces/clean_slate.py``). Only if it is,
+it waits here. If it finds anything changed, it ends like any other worker.
 
-    waiting   for another that cleans up             -> cleaning, ended
-    cleaning  drops its model, and looks             -> parked, ended
-    parked    has nothing, waits for the next        -> taken, ended
-    taken     is an interpreter's, as any worker
-    ended     by death or age, or as its servable is gone, at the lowest priority
+    waiting   until another one has cleaned up            -> cleaning, ended
+    cleaning  drops its model, and checks itself          -> parked, ended
+    parked    has no model, waits for the next version    -> taken, ended
+    taken     belongs to an interpreter, like any worker
+    ended     by death or age, or because its servable is gone; at the lowest priority
 
 """
 
@@ -32,18 +32,18 @@ from tfs.runtime.process.worker_link import WorkerLink
 log = logging.getLogger(__name__)
 
 _MOST_PARKED: Final = 4  # more only where a version has more
-_MOST_USES: Final = 64  # of a process: what each leaves may be too little to see
+_MOST_USES: Final = 64  # of a process: each may leave too little to be noticed
 _CLEANING_S: Final = 5.0
 _AGE_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class SameCode:
-    """Whose workers can follow each other. Immutable.
+    """What versions must have in common to follow each other in a worker. Immutable.
 
     Attributes:
         servable: The name.
-        code_digest: Digest of all in a version but its tensors' bytes.
+        code_digest: Digest of everything in a version except the bytes of its tensors.
         platform: What loads it.
         device: The device that the model computes on.
 
@@ -56,7 +56,7 @@ class SameCode:
 
 
 def same_code_of(source: ModelSource) -> SameCode | None:
-    """Returns what may follow a version in its worker; None if nothing may."""
+    """Returns which versions may follow this one in its worker; None if none may."""
     if not source.code_digest or source.device != "cpu" or source.concurrency > 1:
         return None
     return SameCode(source.id.name, source.code_digest, source.platform, source.device)
@@ -74,12 +74,12 @@ class _Parked:
 
 
 class ParkedWorkers:
-    """Keeps few workers, of whoever comes first. Loop-confined.
+    """Keeps a few workers, first come, first served. Loop-confined.
 
     Args:
         loop: Watches them; its clock says when they have waited too long.
-        options: Tell of the server's requests, for which cleaning up makes way.
-        most: How many at a time.
+        options: Tell whether the server has requests, for which cleaning up pauses.
+        most: How many workers to keep at a time.
 
     """
 
@@ -110,18 +110,19 @@ class ParkedWorkers:
 
     @property
     def all_pids(self) -> list[int]:
-        """Those, and the ones that clean up or wait to. Any thread may ask."""
+        """Those, and the ones that clean up or wait to do so. Any thread may ask."""
         return [each.link.pid for each in list(self._parked)]
 
     def park(self, code: SameCode, link: WorkerLink, model_id: int) -> bool:
-        """Takes over a worker that answers no calls any more; False: the caller keeps it.
+        """Takes over a worker that answers no calls any more; False if it does not.
 
-        Does not block: the worker drops its model and cleans up by itself.
+        Does not block: the worker drops its model and cleans up by itself. If False is
+        returned, the worker is still the caller's.
 
         Args:
-            code: What may take it.
-            link: Nobody watches it any more.
-            model_id: What it has loaded.
+            code: Which versions may take it.
+            link: The worker; nobody watches it any more.
+            model_id: The model that it has loaded.
 
         """
         is_worn = link.num_uses >= _MOST_USES
@@ -144,7 +145,7 @@ class ParkedWorkers:
         return True
 
     def take(self, code: SameCode) -> WorkerLink | None:
-        """Returns a clean worker for that code, None if there is none.
+        """Returns a clean worker for that code; None if there is none.
 
         The caller owns it.
         """
@@ -165,7 +166,7 @@ class ParkedWorkers:
         return None
 
     def forget(self, servable: str) -> None:
-        """Ends those of a servable, of which no next version is to come."""
+        """Ends the workers of a servable that will have no next version."""
         for parked in list(self._parked):
             if parked.code.servable == servable:
                 self._end(parked)
@@ -177,9 +178,9 @@ class ParkedWorkers:
             self._end(parked)
 
     def _clean_next(self) -> None:
-        """Has one clean up that has not yet; the others of a version wait for it.
+        """Lets the next worker clean up, one at a time.
 
-        Together they would keep as many cores from answering at once.
+        Several at once would keep as many cores from answering requests.
         """
         waiting = [each for each in self._parked if not each.is_asked]
         if waiting and all(each.is_clean for each in self._parked if each.is_asked):
@@ -196,7 +197,7 @@ class ParkedWorkers:
         self._arm()
 
     def _take_word(self, parked: _Parked, reply: WorkerReply | None) -> None:
-        """Takes what a worker found out about itself."""
+        """Takes what a worker found when it checked itself."""
         if reply is None:
             return  # it ended
         fields = reply.fields
@@ -209,7 +210,7 @@ class ParkedWorkers:
         self._clean_next()
 
     def _arm(self) -> None:
-        """Has the next one that is late looked at in time."""
+        """Sets the timer for the next one that will have waited too long."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -229,7 +230,7 @@ class ParkedWorkers:
         self._arm()
 
     def _refuse(self, parked: _Parked, why: object) -> None:
-        """Ends one that no version is to have."""
+        """Ends a worker that no version may have."""
         log.info(
             "event=worker_not_reused servable=%s pid=%d why=%r",
             parked.code.servable,

@@ -1,4 +1,4 @@
-"""A version's payload in memory, copied there by somebody else, unless it is small."""
+"""Copies a version's payload into memory; a large one is copied by a worker."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tfs.runtime.guest.version_files import VersionFiles, payload_paths, unreada
 from tfs.runtime.model_source import ModelSource
 
 SMALL_BYTES: Final = 1 << 20
-"""A payload up to this size is copied in a quarter of the time that asking a worker to
-do it takes."""
+"""Copying a payload of up to this size takes a quarter of the time of asking a worker to
+do it."""
 
 
 def copy_payload(
@@ -25,7 +25,7 @@ def copy_payload(
     Args:
         source: The version.
         copy: Copies files given by descriptors: from, to, from, to, and so on. It
-            returns when that is done, or raises. Not asked where there is little.
+            returns when that is done, or raises. It is not called for a small payload.
 
     Raises:
         ServingError: The payload cannot be read, or ``copy`` says so. Nothing is left

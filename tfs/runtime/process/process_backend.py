@@ -1,4 +1,4 @@
-"""The process backend as a server has it: one zygote, pools made from it."""
+"""The process backend of a server: one zygote, and the pools made from it."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ class ProcessBackend:
     def pool(
         self, num_interpreters: int = 1, may_grow: Callable[[], bool] | None = None
     ) -> ProcessPool:
-        """Returns a new pool; it takes memory when something is loaded on it.
+        """Returns a new pool; it takes memory only when something is loaded on it.
 
-        Given ``may_grow``, on one interpreter at first; see :class:`ProcessPool`.
+        With ``may_grow``, that is on one interpreter at first; see :class:`ProcessPool`.
         """
         with self._lock:
             self._num_made += 1
@@ -109,22 +109,22 @@ class ProcessBackend:
 
     @property
     def spare_pid(self) -> int | None:
-        """The worker that is kept ready, once it is."""
+        """The process id of the spare, once it is ready."""
         return self._spare.pid if self._spare is not None else None
 
     def forget(self, servable: str) -> None:
-        """Keeps no worker for the next version of a servable: none is to come."""
+        """Ends the workers parked for a servable, which will have no next version."""
         if self._parked is not None:
             self._loop.post(partial(self._parked.forget, servable))
 
     @property
     def parked_pids(self) -> Sequence[int]:
-        """The workers that wait for the next version of what they ran."""
+        """The process ids of parked workers, which wait for the next version of their code."""
         return self._parked.pids if self._parked is not None else ()
 
     @property
     def reserve_pids(self) -> Sequence[int]:
-        """The workers that run no version: the spare and those parked. Any thread."""
+        """The process ids of the spare and all parked workers. Any thread may ask."""
         pids = self._parked.all_pids if self._parked is not None else []
         spare = self.spare_pid
         return pids if spare is None else [spare, *pids]

@@ -1,12 +1,12 @@
 """Backend ``process``: a worker beside the server, driven by the serving loop.
 
-The worker is forked by the zygote; a call costs two doorbells and one copy of each
-tensor into shared memory. What a model does there stays there: a crash fails the call
-that crashed, the next worker is up with all models within milliseconds, and nobody
-else notices. Deadlines and cancellations of clients never touch the worker; only a call
-that takes impossibly long does.
+The worker is forked by the zygote. A call costs two doorbells and one copy of each tensor
+into shared memory. Whatever a model does affects only its worker: a crash fails the call
+that crashed, and the next worker is up with all models within milliseconds. The deadlines
+and cancellations of clients never end a worker; only a call that takes impossibly long
+does.
 
-Used without a server, the loop is any :class:`ServingLoop` that runs on a thread.
+Without a server, any :class:`ServingLoop` that runs on a thread will do as the loop.
 """
 
 from __future__ import annotations
@@ -48,23 +48,23 @@ _HANDSHAKE_S: Final = 120.0  # torch's import on a loaded machine takes many sec
 class ProcessInterpreter:
     """Runs models in a process of their own. Thread-safe.
 
-    ``load``, ``unload``, ``close``, ``hold`` and ``exchange`` block and are for other
-    threads than the loop's; everything else happens on the loop.
+    ``load``, ``unload``, ``close``, ``hold`` and ``exchange`` block, so the loop's thread
+    must not call them. Everything else happens on the loop.
 
     Args:
         name: The interpreter's name in logs.
         loop: Drives the conversation; it must run on some thread while somebody waits.
         zygote: Forks the workers; shared by the interpreters of a server.
         options: Limits, timeouts and how workers are made.
-        spare: Gives the first worker, if it has one ready; shared by the interpreters
+        spare: Provides the first worker, if it has one ready; shared by the interpreters
             of a server that have the same options.
-        shares: Gives versions weights that all their workers share on a device; shared
-            by the interpreters of a server. None: each worker has a copy.
+        shares: Lets all workers of a version share its weights on a device; shared by
+            the interpreters of a server. None: each worker has a copy.
         parked: Keeps workers whose version was unloaded; shared by the interpreters of
             a server.
 
     Attributes:
-        trials: Calls its models before they serve.
+        trials: Calls the models before they serve.
 
     """
 
@@ -106,12 +106,12 @@ class ProcessInterpreter:
 
     @property
     def num_pending(self) -> int:
-        """Tasks that wait or run, those included that are on their way to the loop."""
+        """Tasks that wait or run, including those on their way to the loop."""
         return self._lanes.num_pending + len(self._inbox) + len(self._spilling)
 
     @property
     def state(self) -> WorkerState:
-        """Where the process is."""
+        """The state of the process."""
         return self._life.state
 
     @property
@@ -125,12 +125,12 @@ class ProcessInterpreter:
 
     @property
     def pid(self) -> int | None:
-        """The worker's process id, None while there is none."""
+        """The worker's process id; None while there is none."""
         return self._life.pid
 
     @property
     def forked_by(self) -> int | None:
-        """The process that the worker is a copy of, None while there is no worker."""
+        """The process of which the worker is a copy; None while there is no worker."""
         link = self._life.link
         return link.zygote_pid if link is not None and link.pid > 0 else None
 
@@ -141,12 +141,12 @@ class ProcessInterpreter:
 
     @property
     def num_unanswered(self) -> int:
-        """Requests of sessions that the worker has not answered yet."""
+        """Session requests that the worker has not answered yet."""
         return self._sessions.num_unanswered
 
     @property
     def survives_fork(self) -> bool:
-        """No: the loop, and with it the conversation, is the other process's."""
+        """No: the loop, and with it the conversation, belongs to the parent process."""
         return False
 
     def stats(self) -> InterpreterStats:
@@ -159,7 +159,7 @@ class ProcessInterpreter:
     # -- from other threads ---------------------------------------------------------
 
     def start(self) -> None:
-        """Has the zygote started, so that the first load finds it warm."""
+        """Starts the zygote, so that it is ready for the first load."""
         self._loop.post(lambda: self._life.want(lambda _: None))
 
     def load(
@@ -173,11 +173,11 @@ class ProcessInterpreter:
 
         Args:
             source: What to load.
-            files: Its payload, where another interpreter has staged it already;
+            files: Its payload, if another interpreter has staged it already;
                 descriptors are duplicated.
-            health: Shared by the interpreters of the version, None if there is one.
-            share: Its weights on a device, shared by the interpreters of the version;
-                None takes a share of its own, where the device can give one.
+            health: Shared by the interpreters of the version; None if there is only one.
+            share: Its weights on a device, shared by the interpreters of the version.
+                None takes a share of its own, if the device has any to share.
 
         Raises:
             ServingError: The version does not load; nothing is left of it.
@@ -207,11 +207,11 @@ class ProcessInterpreter:
             self.let_go()
 
     def share_of(self, source: ModelSource) -> VersionShare | None:
-        """Returns a new share in a device's weights, None if nothing is shared there."""
+        """Returns a new share of a device's weights; None if nothing is shared there."""
         return self._shares.of(source) if self._shares is not None else None
 
     def unload(self, model: ProcessModel) -> None:
-        """Frees a model behind the call that runs. Blocks."""
+        """Frees a model after the call that is running. Blocks."""
         if self.state is WorkerState.CLOSED:
             model.unloading = True
             return
@@ -248,11 +248,11 @@ class ProcessInterpreter:
         waiter.wait(timeout_s, Internal(f"interpreter {self._name} does not close"))
 
     def hold(self, platform: str = "", code: SameCode | None = None) -> None:
-        """Starts the worker and keeps it, models or none, until ``let_go``. Blocks.
+        """Starts the worker and keeps it, with or without models, until ``let_go``. Blocks.
 
         Args:
-            platform: That of the version to be loaded on it; empty where nobody knows.
-            code: What that version runs; None where nobody knows.
+            platform: Of the version to be loaded on it; empty if unknown.
+            code: Of that version; None if unknown.
 
         Raises:
             ServingError: No worker could be started.
@@ -276,7 +276,7 @@ class ProcessInterpreter:
         self._requests.ask(begin, _HANDSHAKE_S, late)
 
     def use_template(self, template: VersionTemplate | None) -> None:
-        """Has workers to come forked by it, while it can; None: no longer."""
+        """Has a template fork future workers, while it can; None ends that."""
 
         def use() -> None:
             self._life.template = template
@@ -294,10 +294,11 @@ class ProcessInterpreter:
         """Has the worker's session guest answer a request. Blocks.
 
         Returns:
-            The reply, and descriptors the caller closes.
+            The reply, and descriptors that the caller closes.
 
         Raises:
-            ServingError: The guest's, or Internal if the worker died over it.
+            ServingError: The error that the guest returned; or Internal if the worker
+                died over the request.
 
         """
         return self._sessions.exchange(request, fds)
@@ -305,7 +306,7 @@ class ProcessInterpreter:
     def stage(self, source: ModelSource) -> VersionFiles:
         """Has the worker copy the payload into memory, at its lowest priority.
 
-        Blocks, and only within a ``hold``. The caller closes what it gets.
+        Blocks. To be called only within a ``hold``. The caller closes the result.
 
         Raises:
             ServingError: The payload cannot be read, or the worker died.

@@ -1,4 +1,4 @@
-"""A version loaded in a process, and the health all its interpreters share."""
+"""A version loaded in a process, and the health that all its interpreters share."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tfs.runtime.process.trial_calls import TrialCall, TrialCalls
 
 
 class VersionHealth:
-    """How often a version crashed, wherever it runs. Loop-confined.
+    """How often a version crashed, on whichever interpreter. Loop-confined.
 
     Attributes:
         crashes: Crashes of all its interpreters together.
-        quarantine: Why the version must not run any more, None while it may.
-        num_deaths: How often an interpreter that held it died, whoever's fault.
-        last_death: How the last one did, "" before the first.
+        quarantine: Why the version must not be run any more; None while it may.
+        num_deaths: How often an interpreter that held it died, whoever was at fault.
+        last_death: How the last one died; "" before the first death.
 
     """
 
@@ -41,7 +41,7 @@ class VersionHealth:
 
 
 class ModelHost(Protocol):
-    """What a model asks of the interpreter it is on. Thread-safe."""
+    """What a model asks of the interpreter that it is loaded on. Thread-safe."""
 
     @property
     def pid(self) -> int | None:
@@ -65,19 +65,19 @@ class ModelHost(Protocol):
 class ProcessModel(OnAnotherThread):
     """A version on a process interpreter.
 
-    Thread-safe, but for the plain attributes, which are the loop's.
+    Thread-safe, except for the plain attributes, which belong to the loop.
 
     Attributes:
         who: The version, for messages.
         share: Its weights on a device that keeps them for all its interpreters, if any.
         request_plans: How requests for a signature were written, by signature.
         reply_plans: What is known of the words of a signature's replies, by signature.
-        import_s: Processor seconds the worker took to import and unpickle it; None
-            until then.
-        process_changes: What its code changed of the worker's process while it loaded,
-            or was measured.
-        load_memory: What the worker saw of its memory meanwhile.
-        last_call_s: Seconds the last call took in the worker; None before the first.
+        import_s: Processor seconds that the worker needed to import and unpickle it;
+            None before that.
+        process_changes: What its code changed in the worker's process while it was
+            loaded or measured.
+        load_memory: What the worker observed of its memory during the load.
+        last_call_s: Seconds that the last call took in the worker; None before the first.
 
     """
 
@@ -116,12 +116,12 @@ class ProcessModel(OnAnotherThread):
 
     @property
     def pid(self) -> int:
-        """The worker's process, or ours while there is none."""
+        """The process id of the worker, or of this process while there is none."""
         return self._host.pid or os.getpid()
 
     @property
     def worker_pid(self) -> int | None:
-        """The worker's process, None while there is none."""
+        """The process id of the worker; None while there is none."""
         return self._host.pid
 
     def submit(self, task: InferenceTask) -> None:
@@ -152,7 +152,7 @@ class ProcessModel(OnAnotherThread):
         return self._host.trials.seed(self.who, seed)
 
     def refusal(self) -> ServingError | None:
-        """Returns why its tasks must not run, None if they may."""
+        """Returns why its tasks must not run; None if they may."""
         if self.health.quarantine is None:
             return None
         return FailedPrecondition(

@@ -12,12 +12,12 @@ from tfs.runtime.process.crash_policy import CrashPolicy
 
 
 def _never() -> bool:
-    """Lets every load make way, and none pause."""
+    """Returns False: loads give way as usual, and none has requests to pause for."""
     return False
 
 
 def _ignore_quarantine(servable: ServableId, reason: str) -> None:
-    """Stands in where nobody wants to know."""
+    """Does nothing: stands in for a callback where nobody wants to know."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,19 +32,20 @@ MakeTemplate: TypeAlias = Callable[[ModelSource, VersionFiles], VersionTemplate]
 class ProcessPool:
     """Interpreters that each load every version, from one copy of its bytes.
 
-    Thread-safe. Implements :class:`~tfs.runtime.interpreter.Interpreter`, but for the
-    order of tasks. Made per version, as the server does, a version has its processes
-    for itself: loading disturbs nobody, unloading ends them, a crash is its own.
+    Thread-safe. Implements :class:`~tfs.runtime.interpreter.Interpreter`, except for the
+    order of tasks. The server makes a pool for each version, so that each has processes of
+    its own: loading it disturbs no other version, unloading ends the processes, and a
+    crash harms no other.
 
     Args:
         name: The pool's name in logs.
         interpreters: The interpreters of the pool.
-        options: Theirs.
-        may_grow: Given, a version is loaded on one interpreter, and on the others when
-            a call has to wait and this returns True: where many versions are loaded
-            at once, not all will be called, nor stay here.
-        make_template: Given, versions of platforms that take long to load get a process
-            that has them loaded, and of which their next workers are forked.
+        options: The options of these interpreters.
+        may_grow: If given, a version is first loaded on one interpreter. It is loaded on
+            the others when a call has to wait and this returns True. If many versions
+            are loaded at once, not all will be called, or stay here.
+        make_template: If given, versions of platforms that take long to load get a
+            process that has them loaded, from which their next workers are forked.
 
     """
 
@@ -77,7 +78,7 @@ class ProcessPool:
 
     @property
     def interpreters(self) -> Sequence[ProcessInterpreter]:
-        """Its members."""
+        """The interpreters of the pool."""
         return self._interpreters
 
     def start(self) -> None:
@@ -89,13 +90,14 @@ class ProcessPool:
     ) -> SpreadModel[ProcessInterpreter, ProcessModel]:
         """Loads on one interpreter, then from the same bytes on all others at once.
 
-        What crashes while it is loaded does so once. But what imports for seconds is
-        not to do so twice in a row: the others begin when the first has taken
-        ``slow_load_s``. Blocks until the version is on all interpreters, or on none.
+        So a version that crashes while it is loaded does so only once. But a version that
+        imports for seconds should not take twice as long, so the others begin when the
+        first has taken ``slow_load_s``. Blocks until the version is loaded on all
+        interpreters, or on none.
         """
         model = self._load(source)
         is_slow = source.platform in SLOW_IMPORTS
-        # Never with a context of a device, which a fork could not use.
+        # Not for a version on a device: a fork could not use its context.
         if self._make_template is not None and is_slow and source.device == "cpu":
             template = self._make_template(source, model.members[0][1].files)
             self._templates.append(template)
@@ -117,7 +119,7 @@ class ProcessPool:
         first, *others = self._interpreters
         share = first.share_of(source)
         if source.concurrency > 1:
-            others = []  # its requests are to meet in one interpreter
+            others = []  # its requests must meet in one interpreter
         try:
             if not others:
                 return SpreadModel([(first, first.load(source, None, health, share))])
@@ -147,7 +149,7 @@ class ProcessPool:
             self._was_used = True
 
     def stats(self) -> InterpreterStats:
-        """Returns the sums; of the models, one interpreter's number."""
+        """Returns the sums; the number of models is that of one interpreter."""
         return summed(interpreter.stats() for interpreter in self._interpreters)
 
     def close(self, deadline_s: float | None = None) -> None:
@@ -158,15 +160,15 @@ class ProcessPool:
 
 
 class _Growth:
-    """The interpreters that a version is to have when calls wait for it. Thread-safe.
+    """The interpreters on which a version is loaded once its calls wait. Thread-safe.
 
     Args:
         model: The model to which interpreters are added.
         files: The version's bytes; descriptors are duplicated.
         health: Shared by all its interpreters.
-        share: The same.
-        others: Interpreters that have not loaded it.
-        may_begin: Asked at each call that waits; any thread.
+        share: Shared by all its interpreters.
+        others: Interpreters that have not loaded it yet.
+        may_begin: Called for each call that waits, on any thread.
 
     """
 
@@ -242,13 +244,13 @@ class _Growth:
 
 
 class _Spread:
-    """One version on its way to several interpreters. Confined to the loading thread.
+    """Loads one version on several interpreters. Confined to the loading thread.
 
     Args:
         source: The version.
-        files: Its bytes in memory; stay the caller's.
+        files: Its bytes in memory; they remain the caller's.
         health: Shared by all interpreters.
-        share: The same.
+        share: Shared by all interpreters.
 
     """
 
@@ -263,7 +265,7 @@ class _Spread:
         self._source = source
         self._files = files
         self._health = health
-        # Each written by the thread of its interpreter, read when that has ended.
+        # Each is written by the thread of its interpreter, and read when that has ended.
         self._loaded: dict[ProcessInterpreter, ProcessModel | Exception] = {}
 
     def load(
@@ -272,7 +274,7 @@ class _Spread:
         others: Sequence[ProcessInterpreter],
         patience_s: float,
     ) -> SpreadModel[ProcessInterpreter, ProcessModel]:
-        """Loads on each by a thread that waits for it; on all, or on none."""
+        """Loads on all interpreters, each by a thread that waits for it, or on none."""
         threads = [self._begin(first)]
         threads[0].join(patience_s)
         # Undecided, or well: if it has failed already, the others need not try.

@@ -1,4 +1,4 @@
-"""Versions that must not run any more: they crashed too often, or do not load again."""
+"""Versions that must not run any more, because they crashed too often or fail to reload."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ log = logging.getLogger(__name__)
 
 
 class Quarantine:
-    """Holds crashes against versions, and keeps out those with too many. Loop-confined.
+    """Counts the crashes of versions, and bars those with too many. Loop-confined.
 
-    What is known of a version, its ``VersionHealth``, is shared by its interpreters: a
-    version is quarantined once, by whichever notices, and refused by all.
+    A version's ``VersionHealth`` is shared by its interpreters: the first one that notices
+    quarantines the version, once, and all of them refuse it.
 
     Args:
-        clock: Tells when a crash was.
-        refuse: Answers what waits for a model with an error.
+        clock: Tells when a crash happened.
+        refuse: Answers all tasks that wait for a model with an error.
         on_quarantine: Told the version and the reason.
 
     """
@@ -37,7 +37,7 @@ class Quarantine:
         self._on_quarantine = on_quarantine
 
     def note_crash(self, model: ProcessModel, how: str) -> None:
-        """Counts a crash, ``how`` in words; quarantines the version if it is one too many."""
+        """Counts a crash; quarantines the version if there were too many. ``how`` is in words."""
         crashes, now_s = model.health.crashes, self._clock.now()
         crashes.add(now_s)
         if crashes.is_too_many(now_s):
@@ -49,7 +49,7 @@ class Quarantine:
             )
 
     def impose(self, model: ProcessModel, reason: str) -> None:
-        """Quarantines a version, unless it is."""
+        """Quarantines a version, unless it already is."""
         if model.health.quarantine is not None:
             return
         model.health.quarantine = reason

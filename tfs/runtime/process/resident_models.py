@@ -1,4 +1,4 @@
-"""The models on an interpreter's worker, and their calls: what its life means to them."""
+"""The models on an interpreter's worker, and what its start and end mean for them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _WORKED_WELL_CALLS: Final = 100
 
 
 class ResidentModels:
-    """Has models loaded on each worker that comes. Loop-confined, but for what is read.
+    """Loads the models on each new worker. Loop-confined, unless a method says otherwise.
 
     Implements :class:`~tfs.runtime.process.worker_life.WorkerUser`.
 
@@ -44,12 +44,12 @@ class ResidentModels:
         loop: Drives everything.
         zygote: Forks the workers.
         options: Limits, timeouts and how workers are made.
-        spare: Gives the first worker, if it has one ready.
+        spare: Provides the first worker, if it has one ready.
         parked: Keeps workers whose version was unloaded.
 
     Attributes:
         life: The life of the worker.
-        lanes: Take the models' calls to it.
+        lanes: Take the models' calls to the worker.
 
     """
 
@@ -81,8 +81,10 @@ class ResidentModels:
         )
         self._models: dict[int, ProcessModel] = {}
         self._mapping: ProcessModel | None = None  # being loaded again
-        self._num_calls_before = 0  # when the worker that runs was new
-        self._failed: list[WorkerCall] = []  # a dead worker was in, to be answered
+        self._num_calls_before = 0  # when the present worker was new
+        self._failed: list[
+            WorkerCall
+        ] = []  # those that a dead worker was in, to be answered
 
     @property
     def num_models(self) -> int:
@@ -99,12 +101,12 @@ class ResidentModels:
         *,
         background: bool,
     ) -> None:
-        """Has the worker load a model; from then on each new one does, until ``unload``.
+        """Has the worker load a model. Every later worker loads it too, until ``unload``.
 
         Args:
             model: The model that is loaded.
             conversation: The conversation with the present worker.
-            on_reply: Takes its answer; after an error the model is not here.
+            on_reply: Takes the worker's answer; after an error the model is not here.
             background: Whether the load gives way to everything else.
 
         """
@@ -117,14 +119,14 @@ class ResidentModels:
         self._install(model, conversation, on_loaded, background=background)
 
     def give_up_loading(self, model: ProcessModel) -> None:
-        """Ends a worker that still loads what nobody waits for any more."""
+        """Ends a worker that is still loading a model that nobody waits for any more."""
         conversation = self.life.conversation
         is_loading = conversation is not None and conversation.num_awaited
         if is_loading and model.model_id not in self._models:
             self.life.end("was ended because it did not finish loading")
 
     def unload(self, model: ProcessModel, on_gone: Callable[[], None]) -> None:
-        """Frees a model behind its calls, and then calls ``on_gone``; repeatable."""
+        """Frees a model after its calls, then calls ``on_gone``; may be repeated."""
         if model.unloading:
             on_gone()
             return
@@ -153,7 +155,7 @@ class ResidentModels:
         self.lanes.after_calls(when_idle, model)
 
     def close(self) -> None:
-        """Ends the worker, and answers whoever waits for anything; repeatable."""
+        """Ends the worker, and answers everybody who waits; may be repeated."""
         if self.life.state is WorkerState.CLOSED:
             return
         awaited = self.life.close()
@@ -190,7 +192,7 @@ class ResidentModels:
         )
 
     def _on_lost(self) -> OnLost:
-        """Returns what replaces the worker there is now, and no later one."""
+        """Returns a function that replaces the present worker, but no later one."""
         link = self.life.link
 
         def end(why: str) -> None:
@@ -215,7 +217,7 @@ class ResidentModels:
     def _load_next(
         self, models: list[ProcessModel], conversation: WorkerConversation
     ) -> None:
-        """Loads what the last worker had, one after the other; then this one is ready."""
+        """Loads the last worker's models one after the other; then this worker is ready."""
         while models:
             model = models.pop(0)
             if model.unloading or model.refusal() is not None:
@@ -253,12 +255,13 @@ class ResidentModels:
         self._failed += self.lanes.close()
 
     def blame(self, how: str, *, is_innocent: bool, was_killed: bool) -> bool:
-        """Holds a death against the model whose call or load it came in.
+        """Blames a death on the model during whose call or load it happened.
 
-        Not if somebody else killed a worker that had worked well, or had nothing to do
-        but a call it had not begun: an operator, or a kernel out of memory. The next one
-        may work as well. It is started without a pause then, if this one had answered:
-        a system that kills whatever is started would do so before.
+        It blames nobody if somebody else (an operator, or a kernel out of memory) killed
+        a worker that had worked well, or that only had a call which it had not begun: the
+        next worker may well work. If this worker had answered, the next one is started
+        without a pause, because a system that kills whatever is started would have done
+        so before it answered.
         """
         num_calls = self.lanes.stats().num_calls - self._num_calls_before
         has_begun = any(call.has_begun for call in self._failed)

@@ -16,7 +16,7 @@ class SessionRequests:
     Args:
         name: The interpreter's, for messages.
         requests: Sends requests to the worker.
-        life: The worker's; one is started where there is none.
+        life: The life of the worker; one is started if there is none.
         options: Limits, timeouts and how workers are made.
 
     Attributes:
@@ -38,11 +38,11 @@ class SessionRequests:
         self.num_unanswered = 0
 
     def exchange(self, request: bytes, fds: tuple[int, ...]) -> tuple[bytes, list[int]]:
-        """Returns the guest's reply, and descriptors the caller closes.
+        """Returns the guest's reply, and descriptors that the caller closes.
 
         Raises:
-            ServingError: The guest's; Internal if the worker died over it, and what the
-                session held is gone.
+            ServingError: The error that the guest returned; or Internal if the worker
+                died over the request, and with it everything that the session held.
 
         """
 

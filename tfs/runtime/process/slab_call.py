@@ -1,7 +1,7 @@
-"""The host's side of a slab: tasks become descriptors, replies become outcomes.
+"""The host's side of a slab: writes tasks as descriptors, and reads replies as outcomes.
 
-Knows no torch. Replies come from a process that runs somebody's model, so every number
-in them is checked before it is used.
+It does not use torch. Replies come from a process that runs somebody's model, so every
+number in them is checked before it is used.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tfs.runtime.process.spilled_task import (
 
 _MAX_RANK: Final = 64
 _MAX_TEXT_BYTES: Final = 4096
-_MAX_PLANS: Final = 256  # requests, and replies, of one shape have one
+_MAX_PLANS: Final = 256  # requests of one shape share a plan, and so do replies
 _HEADER_BYTES: Final = REPLY_WORDS * WORD_BYTES
 _read_header = struct.Struct(f"={REPLY_WORDS}q").unpack_from
 
@@ -47,17 +47,17 @@ _PlannedOutput: TypeAlias = "tuple[str, DType, tuple[int, ...], int, int]"
 """Name, dtype, shape, and where its bytes begin and end."""
 
 ReplyPlans: TypeAlias = "dict[bytes, list[_PlannedOutput]]"
-"""What the words of replies say, by these words; of one signature."""
+"""What the replies of one signature say, by their words."""
 
 _PlannedRequest: TypeAlias = "tuple[slice, bytes, tuple[tuple[str, slice], ...]]"
-"""Where its words go, the words, and of each input the name and where its bytes go."""
+"""Where the words go, the words, and each input's name and where its bytes go."""
 
 RequestPlans: TypeAlias = "dict[tuple[object, ...], _PlannedRequest]"
-"""How requests are written, by slot, rows, dtypes and shapes; of one signature."""
+"""How requests of one signature are written, by slot, rows, dtypes and shapes."""
 
 
 class CorruptReply(Exception):
-    """A reply makes no sense: the worker's memory is not what it should be."""
+    """A reply makes no sense: the worker's memory is damaged."""
 
 
 def write_request(
@@ -79,12 +79,12 @@ def write_request(
         plans: How earlier requests of this model and signature were written.
 
     Returns:
-        None, or a memfd with the tensors where the slot is too small for them; the
-        caller sends it and closes it.
+        None; or, if the slot is too small, a memfd with the tensors, which the caller
+        sends and closes.
 
     Raises:
-        InvalidArgument: More tensors than a descriptor holds; nothing was sent.
-        OSError: No memory for the memfd.
+        InvalidArgument: There are more tensors than a descriptor holds; nothing was sent.
+        OSError: There is no memory for the memfd.
 
     """
     if type(task) is SpilledTask:
@@ -92,7 +92,7 @@ def write_request(
         _write_spilled(slab, slot, model_id, signature_index, task, spill)
         return os.dup(spill.fd)
     inputs = task.inputs
-    # What the words depend on, but for the sizes of strings, which are never planned.
+    # What the words depend on, except for the sizes of strings, which are never planned.
     form: list[object] = [slot, task.num_rows]
     for name in task.signature.inputs:
         view = inputs.get(name)
@@ -236,7 +236,7 @@ def read_reply(
 
 
 class _FileMemory:
-    """A memfd; read, not mapped: its owner could truncate it under a mapping."""
+    """A memfd that is read and not mapped, because its owner could truncate a mapped one."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -257,7 +257,7 @@ class _FileMemory:
 
 
 def _plan(descriptor: bytes, signature: Signature) -> list[_PlannedOutput]:
-    """Returns what a reply's words say, after checking all but where tensors lie."""
+    """Returns what a reply's words say. Checks everything except where the tensors lie."""
     words = memoryview(descriptor).cast("q").tolist()
     plan: list[_PlannedOutput] = []
     position = 0

@@ -1,9 +1,9 @@
 """One worker more than are wanted: forked and warm before anybody asks for it.
 
-A fork and the first load in a fresh process take milliseconds that are the same every
-time: page tables, Python objects and allocator pages that become the process's own.
-A spare has paid them. Whoever needs a worker, because one crashed or a version is
-loaded, takes it; the next spare is made when nobody asked for a worker for a while.
+A fork and the first load in a new process always take the same milliseconds, in which page
+tables, Python objects and pages of the allocator become the process's own. A spare has
+done that already. It is taken when a worker is needed, because one crashed or a version is
+being loaded. The next spare is made when no worker was needed for a while.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from tfs.runtime.process.zygote_conversation import Forked
 
 log = logging.getLogger(__name__)
 
-_QUIET_S: Final = 0.3  # without use before the next one is made
+_QUIET_S: Final = 0.3  # so long no worker must be wanted before the next spare is made
 
 
 class SpareWorker:
     """Keeps at most one spare; its memory is about that of a worker without a model.
 
-    Loop-confined, except the constructor. It makes its first spare after the first
-    worker was wanted, keeps the zygote from nothing (where nobody wants that one, the
-    spare ends, too), and does nothing at all while nothing happens.
+    Loop-confined, except for the constructor. It makes its first spare after the first
+    worker was wanted. It does not keep the zygote alive: when nobody wants that any more,
+    the spare ends too. While nothing happens, it does nothing.
 
     Args:
         loop: Watches the spare.
@@ -53,12 +53,12 @@ class SpareWorker:
 
     @property
     def pid(self) -> int | None:
-        """The spare's process once it is warm, else None."""
+        """The process id of the spare once it is warm, otherwise None."""
         link = self._link
         return link.pid if link is not None and self._is_warm else None
 
     def take(self) -> WorkerLink | None:
-        """Returns the spare, None if there is no warm one; the caller owns it.
+        """Returns the spare; None if there is no warm one. The caller owns it.
 
         Either way a worker is wanted now, and the next spare is made later.
         """
@@ -96,7 +96,9 @@ class SpareWorker:
         if not self._zygote.is_in_use or self._link is not None:
             return
         if not self._zygote.is_ready:
-            self._last_use_s = self._loop.clock.now()  # who waits for it comes first
+            self._last_use_s = (
+                self._loop.clock.now()
+            )  # a worker that is waited for comes first
         if self._loop.clock.now() < self._last_use_s + _QUIET_S:
             self._wait()
         else:
@@ -145,7 +147,7 @@ class SpareWorker:
             self._loop.unwatch(link.control.fileno())
 
     def _drop(self) -> None:
-        """Lets go of a spare that is dead, or no longer wanted."""
+        """Gives up a spare that is dead or no longer wanted."""
         link, self._link = self._link, None
         self._is_warm = False
         if link is None:
@@ -155,7 +157,7 @@ class SpareWorker:
 
 
 def has_ended(pidfd: int) -> bool:
-    """Whether a process is gone, told or not. Does not block."""
+    """Whether a process has ended, even if nobody was told yet. Does not block."""
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(0))

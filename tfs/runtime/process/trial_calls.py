@@ -1,7 +1,7 @@
-"""Calls of a model before it serves: rehearsed, or measured from two threads.
+"""Calls a model before it serves: to rehearse it, or to measure it on two threads.
 
-They go by the worker's control thread, not by the lanes: nobody waits for them in the
-loop, and one that hangs ends the worker and nothing else.
+These calls go through the worker's control thread and not through the lanes, so nothing on
+the loop waits for them. One that hangs ends the worker and nothing else.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tfs.runtime.process.worker_requests import WorkerRequests
 
 log = logging.getLogger(__name__)
 
-_SCALE_PATIENCE_S: Final = 5.0  # for two threads' calls, beside what they should take
+_SCALE_PATIENCE_S: Final = 5.0  # added to what the calls of two threads should take
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +50,12 @@ class TrialCall:
 
 @dataclass(frozen=True, slots=True)
 class TwoThreads:
-    """What calls from two threads showed. Immutable.
+    """The result of calling a model from two threads. Immutable.
 
     Attributes:
-        scaling: Calls per second of two threads over one; None: not measured.
-        process_changes: What the model has changed of its process since it was loaded,
-            loading it included.
+        scaling: Calls per second of two threads over those of one; None: not measured.
+        process_changes: What the model has changed in its process while it was loaded,
+            and since.
 
     """
 
@@ -68,7 +68,7 @@ class TrialCalls:
 
     Args:
         requests: Sends requests to the worker.
-        life: The worker's; ended if a trial does not come back.
+        life: The life of the worker, which is ended if a trial does not return.
         loop: The serving loop.
         options: Limits, timeouts and how workers are made.
 
@@ -91,12 +91,12 @@ class TrialCalls:
     ) -> TwoThreads | None:
         """Has the worker call the model from two threads. Blocks.
 
-        A worker that does not come back from it is replaced, and nothing is known.
+        If the worker does not return from it, it is replaced, and nothing is measured.
 
         Args:
-            call: What to repeat.
+            call: The call to repeat.
             duration_s: About how long to measure.
-            last_call_s: What one such call took, None if nobody knows.
+            last_call_s: How long one such call took; None if unknown.
 
         Raises:
             ServingError: The worker died over it.
@@ -127,11 +127,11 @@ class TrialCalls:
     def rehearse(self, call: TrialCall, timeout_s: float) -> float:
         """Has the worker call the model once, at its lowest priority. Blocks.
 
-        What goes wrong shows when the model is called again; a worker that does not
-        come back from it is replaced.
+        An error is not reported here; it shows when the model is called again. If the
+        worker does not return from the call, it is replaced.
 
         Returns:
-            Processor seconds that it took there; infinite if it failed.
+            Processor seconds that the call took in the worker; infinite if it failed.
 
         """
         link = self._life.link
@@ -166,7 +166,7 @@ class TrialCalls:
         return True
 
     def _end_hanging(self, link: WorkerLink | None, why: str) -> None:
-        """Replaces a worker, if it is the present one yet."""
+        """Replaces a worker, if it is still the present one."""
 
         def end() -> None:
             if link is not None and self._life.link is link:
@@ -183,7 +183,7 @@ class TrialCalls:
         *,
         background: bool,
     ) -> Mapping[str, object]:
-        """Has the worker call a model that serves nobody yet. Blocks.
+        """Has the worker call a model that does not serve yet. Blocks.
 
         Raises:
             ServingError: The worker died over it, or does not answer.
@@ -197,7 +197,7 @@ class TrialCalls:
             )
             for name, view in call.inputs.items()
         }
-        # Through a memfd written here: the loop must not copy a large batch.
+        # The inputs go through a memfd written here: the loop must not copy a large batch.
         fd = new_memfd("probe")
         try:
             with open(fd, "wb", closefd=False) as file:

@@ -1,8 +1,8 @@
-"""Keeps torch from compiling what models say it should, where they are served.
+"""Keeps torch from compiling models that are being served.
 
-A decorator in a model's file would have every process of it run a C++ compiler at its
-first call, and again for each new number of rows, while clients wait; where there is
-none, every call fails.
+Because of a decorator in a model's file, each of its processes would run a C++ compiler
+at the first call, and again for each new number of rows, while clients wait. On a host
+without a compiler every call would fail.
 """
 
 from __future__ import annotations
@@ -11,5 +11,5 @@ from collections.abc import Mapping
 from typing import Final
 
 UNCOMPILED: Final[Mapping[str, str]] = {"TORCHDYNAMO_DISABLE": "1"}
-"""Environment variables that have to be set before torch's compiler is imported; a 0
-there leaves the compiler on."""
+"""Environment variables to set before torch's compiler is imported. If the environment
+already has a 0 there, the compiler stays on."""

@@ -1,4 +1,4 @@
-"""How a manager thread has an interpreter's worker load a version."""
+"""Lets a manager thread have an interpreter's worker load a version."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tfs.runtime.process.worker_requests import Send, WorkerRequests
 
 
 class VersionLoading:
-    """Copies a version's payload, and has it loaded. Thread-safe; blocks, never the loop.
+    """Copies a version's payload and has it loaded. Thread-safe; blocks, so not on the loop.
 
     Args:
         loop: The serving loop, on which the steps are done.
         requests: Sends requests to the present worker.
-        residents: The models on it.
+        residents: The models on that worker.
         options: Limits, timeouts and how workers are made.
 
     """
@@ -41,7 +41,7 @@ class VersionLoading:
         self._options = options
 
     def stage(self, source: ModelSource) -> VersionFiles:
-        """Has the worker copy the payload into memory. The caller closes what it gets.
+        """Has the worker copy the payload into memory. The caller closes the result.
 
         Raises:
             ServingError: The payload cannot be read, or the worker died.
@@ -63,7 +63,7 @@ class VersionLoading:
         return copy_payload(source, copy)
 
     def load(self, model: ProcessModel) -> None:
-        """Has the worker load a model, and notes what that took.
+        """Has the worker load a model, and records what that took.
 
         Raises:
             ServingError: It does not load; nothing is left of it on the worker.

@@ -1,9 +1,10 @@
-"""A zygote with one version loaded, whose forks have it at once.
+"""A zygote with one version loaded, whose forks have that version at once.
 
-Reading a graph takes a tenth of a second and more, also with all imports done. A fork of
-a process that has read it shares what that made, until it writes to it: its worker is
-back in the time of a fork. It is a zygote of its own, forked off the one that has the
-platform's imports, and ends with the version; the workers do not end with it.
+Reading a graph takes a tenth of a second or more, even when all imports are done. A fork of
+a process that has read it shares the result, as far as nobody writes to it, so a crashed
+worker is back in the time that a fork takes. The template is a zygote of its own, forked
+from the one that has the platform's imports. It ends with the version; its workers do not
+end with it.
 """
 
 from __future__ import annotations
@@ -23,19 +24,23 @@ from tfs.runtime.process.zygote_conversation import ZygoteConversation
 
 log = logging.getLogger(__name__)
 
-_MAX_FAILURES: Final = 2  # in a row; one may be the end of what was to fork it
-_PAUSE_S: Final = 1.0  # from the load, one's end, or that of who is to fork it
+_MAX_FAILURES: Final = (
+    2  # in a row; one may be because the process to fork it from ended
+)
+_PAUSE_S: Final = (
+    1.0  # after the load, or after it or the process to fork it from ended
+)
 
 
 class VersionTemplate:
-    """One such process, from asking for it to the version's end. Thread-safe.
+    """One such process, from the request for it until the version ends. Thread-safe.
 
     Args:
         loop: Drives the conversation with it.
         zygote: Forks the template.
         options: Options of the workers that it forks; it runs with the same.
         source: The version, which has been loaded in a worker before.
-        files: The version's payload; the caller's, duplicated here.
+        files: The version's payload; it remains the caller's and is duplicated here.
 
     """
 
@@ -56,23 +61,23 @@ class VersionTemplate:
         self._timer: Timer | None = None
         self._closed = False
         self._num_failures = 0
-        # Not while it is measured and perhaps moved elsewhere, nor beside other loads.
+        # Not while the version is measured and perhaps moved, nor beside other loads.
         loop.post(self._start_later)
 
     @property
     def pid(self) -> int | None:
-        """The process, once it has the version loaded, else None."""
+        """The process id once it has loaded the version, otherwise None."""
         zygote = self._zygote_with_it
         return zygote.pid if zygote is not None else None
 
     @property
     def forks(self) -> ZygoteConversation | None:
-        """What forks workers that have the version; None while nobody can."""
+        """Forks workers that have the version; None while nothing can."""
         zygote = self._zygote_with_it
         return zygote if zygote is not None and zygote.is_ready else None
 
     def close(self) -> None:
-        """Ends it, soon, and nothing that it forked; idempotent."""
+        """Ends it soon, but nothing that it forked; idempotent."""
         self._loop.post(self._close)
 
     def _start(self) -> None:
@@ -100,7 +105,7 @@ class VersionTemplate:
         self._num_failures = 0
 
     def _note_end(self, _why: str) -> bool:
-        """Takes in that the process has ended; makes the next, if it did well."""
+        """Notes that the process has ended; starts the next one if this one worked."""
         zygote, self._zygote_with_it = self._zygote_with_it, None
         who = self._source.id.slashed
         self._num_failures += zygote is None or zygote.pid is None

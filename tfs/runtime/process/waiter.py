@@ -1,4 +1,4 @@
-"""How a manager thread waits for something the loop does."""
+"""Lets a manager thread wait for something that the loop does."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Waiter(Generic[T]):
         self._done.set()
 
     def wait(self, timeout_s: float, late: ServingError) -> T:
-        """Blocks for the result; an endless timeout means what it says.
+        """Blocks until there is a result; the timeout may be infinite.
 
         Raises:
             ServingError: The one given to ``fail``, or ``late`` after ``timeout_s``.

@@ -1,4 +1,4 @@
-"""A task in a slot of a slab: handed over, and answered."""
+"""A task in a slot of a slab: how it is handed over and answered."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ class WorkerCall:
         task: What is computed.
         signature_index: Number of the signature among the model's.
         sequence: Its number among the requests written to this worker.
-        has_begun: Whether the worker said that it had begun it; known when it is gone.
+        has_begun: Whether the worker said that it had begun it; set when the worker has
+            gone.
 
     """
 
@@ -50,7 +51,7 @@ def send_request(
     """Writes a task into a free slot; the caller rings.
 
     Returns:
-        None, or why it cannot be handed over; then nothing was.
+        None; or why it cannot be handed over, and then nothing was.
 
     """
     try:
@@ -82,10 +83,10 @@ def why_not_handed_over(model: ProcessModel, error: Exception) -> ServingError:
 def take_reply(
     channel: CallChannel, slot: Slot, call: WorkerCall
 ) -> tuple[Outcome, float]:
-    """Reads the reply in a call's slot; notes the time it took with the model.
+    """Reads the reply in a call's slot; records with the model how long the call took.
 
     Returns:
-        The outcome, and the seconds it took in the worker.
+        The outcome, and the seconds that the call took in the worker.
 
     Raises:
         CorruptReply: The worker wrote nonsense; it must not be used any more.

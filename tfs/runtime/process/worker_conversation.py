@@ -1,4 +1,4 @@
-"""What host and worker say to each other off the request path."""
+"""What host and worker say to each other beside requests and replies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class WorkerReply:
     Attributes:
         fields: The answer's JSON.
         payload: What follows it, for sessions.
-        fds: Descriptors that came along; those not taken out are closed.
+        fds: Descriptors that came along; those that nobody takes are closed.
 
     """
 
@@ -33,7 +33,7 @@ class WorkerReply:
         self.fds = fds
 
     def error(self) -> ServingError | None:
-        """Returns the error it carries, None if all went well."""
+        """Returns the error that it carries; None if all went well."""
         code = self.fields.get("code")
         if code == 0:
             return None
@@ -53,12 +53,11 @@ class WorkerConversation:
     What the host sends is pickled (the worker trusts it); what comes back is JSON.
 
     Args:
-        link: The worker; its control channel is to be watched for ``read``.
-        on_event: Takes what the worker says unasked.
-        on_broken: Called when the worker is of no use any more, with the reason if it is
-            ours.
-        sign: Shown to the worker while it does something in the background; None shows
-            nothing.
+        link: The worker; the caller watches its control channel and calls ``read``.
+        on_event: Takes what the worker says without being asked.
+        on_broken: Called when the worker is of no use any more; with the reason, if it
+            was found here.
+        sign: Is set while the worker does something in the background; None sets nothing.
 
     """
 
@@ -80,7 +79,7 @@ class WorkerConversation:
 
     @property
     def num_awaited(self) -> int:
-        """Requests without an answer yet."""
+        """The number of requests that have no answer yet."""
         return len(self._awaited)
 
     def send(
@@ -109,7 +108,7 @@ class WorkerConversation:
             self._on_broken(f"was ended: it takes no requests ({error.strerror})")
 
     def read(self) -> None:
-        """Hands out what the worker has said."""
+        """Reads what the worker has said, and delivers it."""
         if self._over:
             return
         for message in control_channel.waiting(self._link.control):
@@ -122,7 +121,7 @@ class WorkerConversation:
                 return
 
     def end(self) -> list[OnReply]:
-        """Returns who still waits for an answer; none will come."""
+        """Returns the callbacks that still wait for an answer; none will come."""
         self._over = True
         if self._sign is not None:
             self._sign.end(len(self._in_background))

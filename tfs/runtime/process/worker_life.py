@@ -1,8 +1,8 @@
-"""The process of one interpreter, from its start to the next one's: a state machine.
+"""The process of one interpreter, from its start to that of the next: a state machine.
 
-The states and the moves between them are the table in ``worker_state.py``; a move that
-is not in it raises. Which models there are, and whose call a death ends, only the
-interpreter knows; it is told of each move by the methods of :class:`WorkerUser`.
+The states and the moves between them are the table in ``worker_state.py``; any other move
+raises. Only the interpreter knows which models there are, and whose call ends with a death.
+It is told of each move by the methods of :class:`WorkerUser`.
 """
 
 from __future__ import annotations
@@ -38,14 +38,16 @@ from tfs.runtime.task_outcome import closed
 log = logging.getLogger(__name__)
 
 _START_AGAIN_S: Final = 1.0  # after the zygote could not be started
-_MAX_LOST_FORKS: Final = 3  # in a row; whatever ends zygotes is not to go on for ever
+_MAX_LOST_FORKS: Final = (
+    3  # in a row; otherwise whatever ends zygotes might go on for ever
+)
 
 OnReady = Callable[["ServingError | None"], None]
 """Takes None once a worker is ready, or why there is none."""
 
 
 class WorkerUser(Protocol):
-    """What is told of a worker's life: the interpreter's models. On the loop."""
+    """The interpreter's models, which are told of a worker's life. Called on the loop."""
 
     @property
     def has_models(self) -> bool:
@@ -54,27 +56,27 @@ class WorkerUser(Protocol):
 
     @property
     def has_models_to_run(self) -> bool:
-        """Whether a worker that died is to be followed by another for their sake."""
+        """Whether the models need another worker when one has died."""
         ...
 
     def move_in(self, conversation: WorkerConversation) -> None:
-        """Loads what there was on a new worker; calls ``settle`` when it is done."""
+        """Loads the models on a new worker; calls ``settle`` when that is done."""
         ...
 
     def begin_calls(self, link: WorkerLink) -> None:
-        """Takes note of a ready worker."""
+        """Starts handing calls to a worker that is ready."""
         ...
 
     def reader_of(self, link: WorkerLink) -> Callable[[int], None]:
-        """Returns what answers the calls that a worker has finished."""
+        """Returns a function that answers the calls that a worker has finished."""
         ...
 
     def take_event(self, event: WorkerReply) -> None:
-        """Takes what the worker says unasked."""
+        """Takes what the worker says without being asked."""
         ...
 
     def stop_calls(self) -> None:
-        """Hands no more to a worker that is gone, while its slab can still be read."""
+        """Hands no more calls to a worker that is gone. Its slab can still be read."""
         ...
 
     def blame(self, how: str, *, is_innocent: bool, was_killed: bool) -> bool:
@@ -91,11 +93,11 @@ class WorkerUser(Protocol):
         ...
 
     def answer_interrupted(self, how: str, awaited: Sequence[OnReply]) -> None:
-        """Answers whoever waited for the worker, after another one was started."""
+        """Answers those who waited for the worker, after another one was started."""
         ...
 
     def refuse(self, error: ServingError) -> None:
-        """Answers what waits: no worker could be started."""
+        """Answers all tasks that wait, because no worker could be started."""
         ...
 
 
@@ -109,20 +111,21 @@ class WorkerLife:
         loop: Watches the worker.
         zygote: Forks it.
         options: Limits, timeouts and how workers are made.
-        spare: Gives a worker at once, if it has one ready.
-        parked: Gives a worker that ran the same code, if it has one; takes workers that
-            are retired.
+        spare: Provides a worker at once, if it has one ready.
+        parked: Provides a worker that ran the same code, if it has one; takes workers
+            that are retired.
         user: The interpreter's models, which are told of each move.
 
     Attributes:
-        state: Where it is in the table.
-        link: The worker there is, or is being forked.
-        conversation: With its control thread, while it lives.
-        platform: What was loaded last; decides what workers bring along.
-        code: The code that all its models run; None if they differ, or nobody knows.
+        state: The current state in the table.
+        link: The present worker, or the one that is being forked.
+        conversation: The conversation with its control thread, while it lives.
+        platform: The platform that was loaded last; decides what new workers have
+            imported.
+        code: The code that all its models run; None if they differ, or it is unknown.
         num_deaths: How many workers died so far.
         last_end: How the last one died, in words.
-        template: Forks workers that have what is loaded, where there is one.
+        template: Forks workers that have the loaded version, if there is one.
 
     """
 
@@ -155,20 +158,20 @@ class WorkerLife:
         self._when_ready: list[OnReady] = []
         self._respawn_timer: Timer | None = None
         self._deaths = CrashHistory(options.crashes)
-        self._ended_for: str | None = None  # why we killed it, where we did
+        self._ended_for: str | None = None  # why we killed it, if we did
         self._ended_innocent = False
         self._start_failed = False
         self._num_lost_forks = 0
 
     @property
     def pid(self) -> int | None:
-        """The process id, None while there is none."""
+        """The process id; None while there is none."""
         link = self.link
         return link.pid if link is not None and link.pid > 0 else None
 
     @property
     def is_held(self) -> bool:
-        """Whether somebody holds a worker, models or none."""
+        """Whether somebody holds a worker, with or without models."""
         return self._num_holds > 0
 
     # -- wanted, and no longer --------------------------------------------------------
@@ -188,9 +191,9 @@ class WorkerLife:
                 self._when_ready.append(on_ready)
 
     def hold(self, on_ready: OnReady) -> None:
-        """As ``want``; the worker stays, models or none, until ``let_go``.
+        """Like ``want``, but the worker stays until ``let_go``, with or without models.
 
-        Where none could be started, nothing is held.
+        If none could be started, nothing is held.
         """
         self._num_holds += 1
 
@@ -207,10 +210,10 @@ class WorkerLife:
         self.retire_if_empty()
 
     def retire_if_empty(self, last_model_id: int | None = None) -> None:
-        """Parks or ends the process when nothing is to be loaded any more.
+        """Parks or ends the process if nothing has to be loaded any more.
 
         Args:
-            last_model_id: What the worker has still, though nobody wants it.
+            last_model_id: The model that the worker still has, though nobody wants it.
 
         """
         if (
@@ -228,7 +231,7 @@ class WorkerLife:
         """Kills the worker; its callers and the log are told why.
 
         Args:
-            why: None if it is dying already, and others know of what.
+            why: The reason; None if it is dying already, and others know why.
             is_innocent: Whether no model was the reason.
 
         """
@@ -239,7 +242,7 @@ class WorkerLife:
             self.link.kill()
 
     def close(self) -> list[OnReply]:
-        """Ends everything for good; returns who still waits for the worker's answer."""
+        """Ends everything for good; returns who still waits for an answer of the worker."""
         if self.state is not WorkerState.ABSENT:
             self._zygote.release()
         if self._respawn_timer is not None:
@@ -266,7 +269,7 @@ class WorkerLife:
 
     def _fork(self) -> None:
         self._move(WorkerState.FORKING)
-        # Where imports take long, a fork that has them is faster than a spare without.
+        # If imports take long, a fork that has them is faster than a spare without them.
         is_common = self.platform not in SLOW_IMPORTS
         ready: WorkerLink | None = None
         if is_common and self._parked is not None and self.code is not None:
@@ -310,7 +313,7 @@ class WorkerLife:
             self._zygote.fork(options, fds, on_forked, platform=self.platform)
 
     def _cannot_start(self, why: str) -> None:
-        """Answers whoever waits, and tries again later for the models there are."""
+        """Answers those who wait, and tries again later if there are models."""
         if os.strerror(errno.EAGAIN) in why:
             why = f"{why}: {thread_limits()}"
         self._start_failed = True
@@ -341,7 +344,7 @@ class WorkerLife:
         self._user.move_in(conversation)
 
     def settle(self) -> None:
-        """Makes the worker ready: it has the models it is to have."""
+        """Makes the worker ready: it has all the models that it should have."""
         self._move(WorkerState.READY)
         self._tell_ready(None)
         if self.link is not None:
@@ -351,7 +354,7 @@ class WorkerLife:
     # -- from ready to dead, and back -------------------------------------------------
 
     def _on_pidfd(self, link: WorkerLink) -> None:
-        """The process is gone."""
+        """Takes note that the process has ended."""
         self._loop.unwatch(link.pidfd)
         if self._ended_for is not None:
             self._on_death(link, self._ended_for, is_innocent=self._ended_innocent)
@@ -369,7 +372,7 @@ class WorkerLife:
         is_innocent: bool = False,
         was_killed: bool = False,
     ) -> None:
-        """Fails what ran, blames the model for it unless innocent, and starts anew."""
+        """Fails the running calls, blames the model unless innocent, and starts anew."""
         self._user.reader_of(link)(READABLE)  # what it had finished is good
         self.last_end = how
         self.num_deaths += 1
@@ -389,7 +392,7 @@ class WorkerLife:
         self._user.answer_interrupted(how, awaited)
 
     def _respawn(self) -> None:
-        """Starts the next worker, now or after a pause, if one is still wanted."""
+        """Starts the next worker, at once or after a pause, if one is still wanted."""
         if self.state is not WorkerState.DEAD:
             return
         if not self._is_wanted():

@@ -1,4 +1,4 @@
-"""One worker process as its host holds it: its calls, its control channel, its pidfd."""
+"""One worker process as its host sees it: its calls, its control channel, its pidfd."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from tfs.runtime.process.zygote_conversation import Forked
 class WorkerLink:
     """Descriptors and memory shared with one worker. Loop-confined.
 
-    A link is made before its process, with the worker's ends in ``remote_fds``, and
-    outlives it by as much as it takes to read what it had finished.
+    A link is made before its process, with the worker's ends in ``remote_fds``. It outlives
+    the process by the time that it takes to read what that had finished.
 
     Attributes:
-        num_uses: How many interpreters had it so far.
-        knows_itself: Whether it can tell if it is as it was before it had a model.
+        num_uses: How many interpreters had the worker so far.
+        knows_itself: Whether the worker can tell if it is as it was before it had a
+            model.
 
     """
 
@@ -41,16 +42,16 @@ class WorkerLink:
 
     @property
     def remote_fds(self) -> tuple[int, ...]:
-        """What the worker gets, in its order."""
+        """The descriptors that the worker gets, in the order in which it takes them."""
         return (*self.calls.remote_fds, self._their_control.fileno())
 
     @property
     def zygote_pid(self) -> int:
-        """Of what process it is a copy; -1 before it is there."""
+        """The process of which it is a copy; -1 before it is there."""
         return self._forked.zygote_pid if self._forked is not None else -1
 
     def attach(self, forked: Forked) -> None:
-        """Takes the forked process over."""
+        """Takes over the forked process."""
         self._forked = forked
         self.pid = forked.pid
         self.pidfd = forked.pidfd
@@ -60,7 +61,8 @@ class WorkerLink:
     def kill(self) -> None:
         """Ends the process at once; idempotent.
 
-        At the lowest priority: giving back what it held takes the kernel 5 ms and more.
+        It dies at the lowest priority, because the kernel needs 5 ms and more to free
+        what it held.
         """
         if self.pidfd >= 0:
             with contextlib.suppress(ProcessLookupError):
@@ -71,7 +73,7 @@ class WorkerLink:
                 signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
     def exit_status(self) -> int | None:
-        """Returns how it ended, as of ``os.wait``, once the pidfd says that it has."""
+        """Returns its status of ``os.wait``, once the pidfd says that it has ended."""
         forked = self._forked
         return forked.exits.of(self.pid, self.pidfd) if forked is not None else None
 

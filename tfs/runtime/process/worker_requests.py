@@ -1,4 +1,4 @@
-"""Asking an interpreter's worker for something, from another thread than the loop's."""
+"""Asks an interpreter's worker for something, from another thread than the loop's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tfs.runtime.process.worker_state import WorkerState
 from tfs.runtime.task_outcome import closed
 
 Send = Callable[[WorkerConversation, OnReply], None]
-"""Sends a request to a ready worker, whose answer goes to the second. On the loop."""
+"""Sends a request to a ready worker; the answer goes to the second argument. On the loop."""
 
 T = TypeVar("T")
 
@@ -47,8 +47,8 @@ class WorkerRequests:
         """Runs ``begin`` on the loop and waits for what it reports.
 
         Raises:
-            ServingError: What it reports; ``late`` if that is nothing for ``timeout_s``
-                seconds; or that the interpreter is closed, and nothing ran.
+            ServingError: The error that it reports; ``late`` if it reports nothing for
+                ``timeout_s`` seconds; or the interpreter is closed, and nothing ran.
 
         """
         waiter: Waiter[T] = Waiter()
@@ -66,7 +66,7 @@ class WorkerRequests:
         *,
         meanwhile: str = "",
     ) -> Mapping[str, object]:
-        """Returns what the worker there is answers to a request.
+        """Returns the present worker's answer to a request.
 
         Args:
             who: The version it is about, for messages.
@@ -76,7 +76,8 @@ class WorkerRequests:
             meanwhile: What the worker was doing if it dies, for messages.
 
         Raises:
-            ServingError: As ``ask``; or the worker's; or there is none, or it died.
+            ServingError: As ``ask``; or the worker's error; or there is no worker, or it
+                died.
 
         """
 

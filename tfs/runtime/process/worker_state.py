@@ -8,7 +8,7 @@ from typing import Final
 
 
 class WorkerState(enum.Enum):
-    """Where an interpreter's process is."""
+    """The states of an interpreter's process."""
 
     ABSENT = "absent"
     """No model wants one."""
@@ -46,7 +46,7 @@ def transition(who: str, state: WorkerState, to: WorkerState) -> WorkerState:
     """Returns ``to`` if the table allows the move.
 
     Raises:
-        AssertionError: It does not; a fault of ours, and nothing changed.
+        AssertionError: It does not. That is a fault of ours; nothing changed.
 
     """
     if to not in TRANSITIONS[state]:

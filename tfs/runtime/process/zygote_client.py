@@ -1,11 +1,11 @@
-"""The zygotes of a host: one is started when workers are wanted, and ended after.
+"""The zygotes of a host: the first is started when workers are wanted, and ended after.
 
-The program is a ``ZygoteProcess``; what is said to it, a ``ZygoteConversation``. Of that
-first one there are forks: a **standby** that takes its place when it is killed (importing
-torch anew takes a second, in which no worker could be replaced), and for each platform
-whose imports take long a **branch**, which has these behind it and forks that platform's
-workers. None needs another to live, and no worker needs any: they are all children of
-this process (``guest/sibling_fork.py``).
+A ``ZygoteProcess`` is the program, and a ``ZygoteConversation`` is what is said to it. The
+first zygote has forks. A **standby** takes its place when it is killed, because importing
+torch anew takes a second, in which no worker could be replaced. For each platform whose
+imports take long there is a **branch**, which has done these imports and forks the
+platform's workers. None needs another to stay alive, and no worker needs any: they are all
+children of this process (``guest/sibling_fork.py``).
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _CLOSED: Final = "the server is shutting down"
 
 
 class ZygoteClient:
-    """Forks workers. Loop-confined, except the constructor.
+    """Forks workers. Loop-confined, except for the constructor.
 
     Args:
         loop: Drives the conversations; runs the callbacks.
         environment: Added to the zygote's environment.
         linger_s: Seconds without users after which the zygotes are ended.
-        started: Taken instead of starting one, by ``adopt`` or the first fork.
+        started: A zygote that ``adopt`` or the first fork uses instead of starting one.
         keeps_standby: Whether a second zygote is kept, which takes the place of the
-            first at once when that is killed.
+            first one at once when that is killed.
 
     """
 
@@ -63,18 +63,18 @@ class ZygoteClient:
         self._linger_s = linger_s
         self._started = started
         self._first: ZygoteConversation | None = None
-        self._num_ends = 0  # of first ones that ended unasked
+        self._num_ends = 0  # of first zygotes that ended without being asked to
         self._branches: dict[str, ZygoteConversation] = {}  # by platform
         self._when_unused: list[Callable[[], None]] = []
         self._num_users = 0
         self._linger: Timer | None = None
         self._closed = False
         self.busy_cores = BusyCores(loop)
-        """Of all interpreters whose workers it forks."""
+        """Shared by all interpreters whose workers it forks."""
 
     @property
     def pid(self) -> int | None:
-        """The zygote's process id while it is ready."""
+        """The process id of the zygote while it is ready."""
         first = self._first
         return first.pid if first is not None else None
 
@@ -85,22 +85,22 @@ class ZygoteClient:
 
     @property
     def standby_pid(self) -> int | None:
-        """The process that would take the zygote's place; None while there is none."""
+        """The process id of the standby; None while there is none."""
         standby = self._standby
         return standby.pid if standby is not None else None
 
     @property
     def is_ready(self) -> bool:
-        """Whether it has started, and forks at once."""
+        """Whether it has started and can fork at once."""
         return self._first is not None and self._first.is_ready
 
     def branch_pid(self, platform: str) -> int | None:
-        """The process that forks a platform's workers; None while there is none."""
+        """The process id of a platform's branch; None while there is none."""
         branch = self._branches.get(platform)
         return branch.pid if branch is not None else None
 
     def adopt(self) -> None:
-        """Takes the zygote that was started already; ends it if nobody wants it."""
+        """Uses the zygote that was started already; ends it if nobody wants it."""
         if self._started is None or self._closed:
             return
         self._start()
@@ -136,11 +136,11 @@ class ZygoteClient:
     ) -> None:
         """Forks a worker that owns copies of ``fds``; starts the zygote if need be.
 
-        ``on_done`` takes the worker or the reason why there is none. The caller may
-        close ``fds`` in it. A spare warms up, and tells its control channel so. A
-        platform whose imports take long (``platform_imports``) has them behind it. With
-        ``keeper``, a kind of memory and a device, it is no worker but keeps weights
-        there (``guest/devices/weights_keeper.py``).
+        ``on_done`` takes the worker, or the reason why there is none. The caller may
+        close ``fds`` in it. A spare warms up, and then says so on its control channel.
+        If the platform's imports take long (``platform_imports``), the worker has done
+        them. With ``keeper``, a kind of memory and a device, the process is not a worker
+        but keeps weights there (``guest/devices/weights_keeper.py``).
         """
         if self._closed:
             on_done(_CLOSED)
@@ -158,10 +158,11 @@ class ZygoteClient:
     def fork_template(
         self, platform: str, request: Mapping[str, object], fds: tuple[int, ...]
     ) -> ForkedZygote:
-        """Has a zygote forked that loads a version: off what forks its workers.
+        """Forks a zygote that loads a version, from the process that forks its workers.
 
         Raises:
-            OSError: That is not there now. Where it can be, it is on its way.
+            OSError: That process is not there now. If there can be one, it has been asked
+                for.
 
         """
         zygote = self._first
@@ -172,7 +173,7 @@ class ZygoteClient:
         return zygote.fork_zygote(request, fds)
 
     def close(self) -> None:
-        """Ends the zygotes, and nothing that they forked; idempotent."""
+        """Ends the zygotes, but nothing that they forked; idempotent."""
         self._closed = True
         if self._started is not None:
             self._started.close()
@@ -205,7 +206,7 @@ class ZygoteClient:
             if self._branches.get(platform) is branch:
                 del self._branches[platform]
             log.warning("event=zygote_branch_ended platform=%s why=%r", platform, why)
-            # If it did not come to be, was that because who should have made it ended?
+            # If it was not made, was that because the process that should have made it ended?
             return branch.pid is not None or num_ends != self._num_ends
 
         def on_ready() -> None:
@@ -236,7 +237,7 @@ class ZygoteClient:
             if standby is not None:
                 standby.close(why)
             if zygote.pid is not None and self._num_users:
-                self._start()  # for whoever is next to lose a worker
+                self._start()  # for the next interpreter that loses its worker
         return zygote.pid is not None
 
     def _stand_by_later(self) -> None:

@@ -1,4 +1,4 @@
-"""The host's end of one zygote: what is asked of it, from its start to its end."""
+"""The host's end of the conversation with one zygote, from its start to its end."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Forked:
     """A new process, a child of this one; the receiver owns ``pidfd``.
 
     Attributes:
-        pid: Its number, reserved until ``exits`` knows how it ended.
+        pid: Its process id, which is not reused until ``exits`` knows how it ended.
         pidfd: Readable once it has ended.
-        zygote_pid: Process that it is a copy of.
+        zygote_pid: The process of which it is a copy.
         exits: Will know how it ended.
 
     """
@@ -41,9 +41,9 @@ class Forked:
 OnForked = Callable[["Forked | str | None"], None]
 """Takes the process, or the reason why there is none.
 
-None if the zygote ended over it: whoever still wants one asks again, and with new
-descriptors, because a process that nobody was told of may hold these. It ends when they
-are closed.
+None means that the zygote ended meanwhile. Somebody who still wants a process has to ask
+again, with new descriptors: a process that nobody was told of may hold the old ones. It
+ends when they are closed.
 """
 
 
@@ -52,7 +52,7 @@ class StartedZygote(Protocol):
 
     @property
     def channel(self) -> socket.socket:
-        """The conversation's end here, non-blocking."""
+        """Our end of the conversation, non-blocking."""
         ...
 
     @property
@@ -61,11 +61,11 @@ class StartedZygote(Protocol):
         ...
 
     def on_end(self, fn: Callable[[str], None]) -> None:
-        """Calls ``fn`` with why it ended, where that is known before the channel's end."""
+        """Calls ``fn`` with why it ended, if that is known before the channel ends."""
         ...
 
     def close(self) -> None:
-        """Ends it, soon, and nothing that it forked; idempotent."""
+        """Ends it soon, but nothing that it forked; idempotent."""
         ...
 
 
@@ -94,13 +94,13 @@ class ZygoteConversation:
     Args:
         loop: Watches its channel.
         zygote: Ended by ``close``.
-        on_ready: Called once it forks.
-        on_end: Called once, with the reason, when it ends unasked. Returns whether what
-            it was asked for may be asked of another.
+        on_ready: Called when it can fork.
+        on_end: Called once, with the reason, if it ends without being asked to. Returns
+            whether another zygote may be asked for what this one was asked for.
 
     Attributes:
         exits: How its forks ended.
-        pid: The process, once it is ready, also when it has ended.
+        pid: Its process id, once it is ready; stays when it has ended.
         is_over: Whether it has ended, or was closed.
 
     """
@@ -128,7 +128,7 @@ class ZygoteConversation:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it forks at once."""
+        """Whether it can fork at once."""
         return self.pid is not None and not self.is_over
 
     def fork(
@@ -140,7 +140,7 @@ class ZygoteConversation:
         is_spare: bool = False,
         keeper: tuple[str, str] | None = None,
     ) -> None:
-        """Has a process forked that owns copies of ``fds``, once the zygote is ready.
+        """Forks a process that owns copies of ``fds``, once the zygote is ready.
 
         The caller may close ``fds`` in ``on_done``. See ``ZygoteClient.fork``.
         """
@@ -155,13 +155,13 @@ class ZygoteConversation:
     def fork_zygote(
         self, request: Mapping[str, object], fds: tuple[int, ...] = ()
     ) -> ForkedZygote:
-        """Has a zygote forked: a standby, a branch or a template.
+        """Forks a zygote: a standby, a branch or a template.
 
-        Its channel tells what becomes of it. Before this one is ready, only a zygote
+        Its channel shows what becomes of it. Before this zygote is ready, only one
         without ``fds`` can be asked for.
 
         Raises:
-            OSError: This one is not ready, gone, or does not keep up.
+            OSError: This zygote is not ready, is gone, or does not keep up.
 
         """
         if self.is_over or (fds and self.pid is None):
@@ -182,7 +182,7 @@ class ZygoteConversation:
         return ForkedZygote(ours, self.exits)
 
     def close(self, why: str) -> None:
-        """Ends the zygote and tells who waits for it why; idempotent."""
+        """Ends the zygote, and tells those who wait for it why; idempotent."""
         if not self.is_over:
             for request in self._stop():
                 request.on_done(why)
@@ -268,7 +268,7 @@ class ZygoteConversation:
 
 
 def _check_fork_state(message: Mapping[str, object]) -> None:
-    """Says what makes forks of a zygote unsafe; a fault of ours, or of an import."""
+    """Logs what makes forks of a zygote unsafe: a fault of ours, or of an import."""
     if message.get("num_threads") != 1:
         log.error("event=zygote_has_threads num_threads=%s", message.get("num_threads"))
     if message.get("has_cuda_context"):

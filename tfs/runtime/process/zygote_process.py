@@ -1,13 +1,13 @@
 """The zygote's program, and the thread whose children all processes are.
 
-It takes as long to start as torch takes to import. A server that will want workers starts
-it before anything else and hands it to the ``ZygoteClient``, which otherwise starts one
-when the first worker is wanted.
+Its start takes as long as importing torch. A server that will want workers starts it
+before anything else and hands it to the ``ZygoteClient``, which otherwise starts one when
+the first worker is wanted.
 
-What it forks, and what its forks fork, are children of the thread that started it
-(``guest/sibling_fork.py``). So the kernel ends all of them with this process, and with
-no other. That thread stays as long as any of them does, reaps them, and kills the
-processes that models started.
+The processes that it forks, and those that they fork, are children of the thread that
+started it (``guest/sibling_fork.py``). So the kernel ends all of them with this process,
+and with no other. That thread stays as long as any of them does. It reaps them, and kills
+the processes that models started.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from tfs.runtime.process.exit_statuses import ExitStatuses, status_of
 from tfs.runtime.process.uncompiled import UNCOMPILED
 
 _MALLOC: Final = {
-    # MobileNet-sized models take hundreds of page faults per call because glibc gives
-    # memory back between operators; with these they take none.
+    # Without these settings, models of MobileNet's size cause hundreds of page faults per
+    # call, because glibc gives memory back between operators. With them there are none.
     "MALLOC_TRIM_THRESHOLD_": str(256 << 20),
     "MALLOC_MMAP_THRESHOLD_": str(256 << 20),
     "MALLOC_TOP_PAD_": str(16 << 20),
@@ -42,8 +42,8 @@ _ONE_THREAD: Final = {
     "OPENBLAS_NUM_THREADS": "1",
 }
 _UNASKED: Final = {
-    # Whether there are devices is asked of the driver's library, not of the driver: a
-    # process that asked the driver cannot fork processes that use it.
+    # The driver's library is asked whether there are devices, not the driver itself: a
+    # process that has asked the driver cannot fork processes that use it.
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
     **UNCOMPILED,
 }
@@ -52,8 +52,8 @@ _WNOTHREAD: Final = (
     0x20000000  # children of this very thread; Python has no name for it
 )
 
-# Hundreds of modules are imported, and none is garbage: looking for it is a tenth of the
-# time. It ends with its parent before it has imported them.
+# Hundreds of modules are imported, and none is garbage; looking for garbage takes a tenth
+# of the time. Until it has imported them, it ends with its parent.
 _PROGRAM: Final = (
     "import gc, sys; gc.disable(); "
     "from tfs.runtime.guest.parent_death import die_with_parent; "
@@ -67,7 +67,7 @@ class ZygoteProcess:
     """One program, from its start to its end. Thread-safe.
 
     Args:
-        environment: Added to that of workers.
+        environment: Added to the environment of workers.
 
     Attributes:
         exits: How its forks ended.
@@ -76,7 +76,7 @@ class ZygoteProcess:
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         self.channel, self._theirs = control_channel.pair()
-        """The conversation's end here; ``close`` closes it."""
+        """Our end of the conversation; ``close`` closes it."""
         self.channel.setblocking(False)
         self.exits = ExitStatuses()
         # Guards the fields below; leaf.
@@ -99,7 +99,7 @@ class ZygoteProcess:
         )
 
     def on_end(self, fn: Callable[[str], None]) -> None:
-        """Calls ``fn`` once with why it ended: on another thread, or now if it has."""
+        """Calls ``fn`` once with why it ended: on another thread, or now if it has ended."""
         with self._lock:
             if self._why is None:
                 self._on_end.append(fn)
@@ -107,11 +107,11 @@ class ZygoteProcess:
         fn(self._why)
 
     def close(self) -> None:
-        """Ends the program, soon, and nothing that it forked; idempotent."""
+        """Ends the program soon, but nothing that it forked; idempotent."""
         self.channel.close()
         with self._lock:
             self._closed = True
-            if self._why is not None:  # else it may be inherited right now
+            if self._why is not None:  # otherwise it may be inherited right now
                 self._theirs.close()
 
     def _run(self, environment: Mapping[str, str]) -> None:
@@ -156,7 +156,7 @@ class ZygoteProcess:
             os.close(life_fd)  # not before: it is what its holders live by
 
     def _reap(self, process: subprocess.Popen[bytes]) -> None:
-        """Buries this thread's children, until there are none who could have more."""
+        """Reaps this thread's children, until none is left that could have more."""
         how = os.WEXITED | os.WNOWAIT | _WNOTHREAD
         while True:
             try:
@@ -208,8 +208,8 @@ def worker_environment() -> dict[str, str]:
 def import_path() -> list[str]:
     """Returns the module path of a program that we start.
 
-    All that this process can import from, and the folder of this package: models may use
-    modules that are installed beside the server.
+    It contains all that this process can import from, and the folder of this package,
+    because models may use modules that are installed beside the server.
     """
     root = str(Path(next(iter(tfs.__path__))).parent)
     found = [root]
