@@ -69,7 +69,7 @@ class BlobStore:
         target: Path,
         copy: Callable[[BinaryIO], str],
         source: str,
-    ) -> None:
+    ) -> int:
         """Puts a file's bytes at ``target``, copying them first unless they are here.
 
         Args:
@@ -77,6 +77,9 @@ class BlobStore:
             target: Where it goes, in a directory of the same file system.
             copy: Writes the bytes to an open file and returns their SHA-256; blocks.
             source: Where the bytes come from, for the error's text.
+
+        Returns:
+            How many bytes were copied.
 
         Raises:
             DataLoss: The bytes are not those that ``entry`` promises; nothing is kept.
@@ -87,7 +90,7 @@ class BlobStore:
             with self._lock:
                 if self.has(entry):
                     os.link(self._folder / entry.sha256, target)
-                    return
+                    return 0
         fd, name = tempfile.mkstemp(prefix=TEMPORARY_PREFIX, dir=self._folder)
         temporary = Path(name)
         try:
@@ -102,11 +105,13 @@ class BlobStore:
                 )
             os.chmod(temporary, 0o444)  # shared by versions: nobody may change it
             blob = self._folder / digest
+            num_bytes = size_of(temporary)
             with self._lock:
                 if self._most_bytes is not None:
-                    self._most_bytes += size_of(temporary)
+                    self._most_bytes += num_bytes
                 os.replace(temporary, blob)
                 os.link(blob, target)
+            return num_bytes
         finally:
             temporary.unlink(missing_ok=True)
 
@@ -138,9 +143,13 @@ class BlobStore:
         return names
 
     def count_bytes(self) -> int:
-        """Returns the bytes on disk of all blobs; looks at each."""
+        """Returns the bytes on disk of all whole blobs; looks at each."""
         with self._lock:
-            self._most_bytes = sum(size_of(blob) for blob in self._folder.glob("*"))
+            self._most_bytes = sum(
+                size_of(blob)
+                for blob in self._folder.iterdir()
+                if not blob.name.startswith(TEMPORARY_PREFIX)
+            )
             return self._most_bytes
 
     def held_bytes(self, room_bytes: int) -> int:

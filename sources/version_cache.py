@@ -30,7 +30,7 @@ import shutil
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
@@ -363,29 +363,28 @@ class VersionCache:
             entries = dict(manifest.files)
             reserved_bytes = self._blobs.missing_bytes(entries.values())
         digests = tuple(entry.sha256 for entry in entries.values())
-        self._reserve(reserved_bytes, digests, url)
-        temporary = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=self._versions))
-        try:
-            for name, entry in entries.items():
-                source, target = f"{url}/{name}", temporary / name
-                target.parent.mkdir(parents=True, exist_ok=True)
-                copy = functools.partial(self._remote.copy, source)
-                self._blobs.link(entry, target, copy, source)
-            if manifest_bytes is not None:
-                (temporary / MANIFEST).write_bytes(manifest_bytes)
-            os.chmod(temporary, 0o755)
-            with contextlib.suppress(FileExistsError):
-                os.rename(temporary, path)
-            with self._lock:
-                self._whole.add(path.name)
-        except OSError:
-            if not path.is_dir():  # another thread was first
-                raise
-        finally:
-            self._blobs.release(digests)
-            with self._lock:
-                self._reserved_bytes -= reserved_bytes
-            shutil.rmtree(temporary, ignore_errors=True)
+        with self._room_for(reserved_bytes, digests, url) as arrived:
+            temporary = Path(
+                tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=self._versions)
+            )
+            try:
+                for name, entry in entries.items():
+                    source, target = f"{url}/{name}", temporary / name
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    copy = functools.partial(self._remote.copy, source)
+                    arrived(self._blobs.link(entry, target, copy, source))
+                if manifest_bytes is not None:
+                    (temporary / MANIFEST).write_bytes(manifest_bytes)
+                os.chmod(temporary, 0o755)
+                with contextlib.suppress(FileExistsError):
+                    os.rename(temporary, path)
+                with self._lock:
+                    self._whole.add(path.name)
+            except OSError:
+                if not path.is_dir():  # another thread was first
+                    raise
+            finally:
+                shutil.rmtree(temporary, ignore_errors=True)
 
     # -- bounds ------------------------------------------------------------------
 
@@ -400,22 +399,47 @@ class VersionCache:
         with self._lock:
             self._in_use -= Counter((key,))
 
-    def _reserve(self, wanted_bytes: int, digests: tuple[str, ...], url: str) -> None:
-        """Makes room for a copy by removing unused ones, and keeps the blobs it needs."""
-        limit = self._options.max_bytes
+    @contextlib.contextmanager
+    def _room_for(
+        self, wanted_bytes: int, digests: tuple[str, ...], url: str
+    ) -> Iterator[Callable[[int], None]]:
+        """Sets room aside for a copy, and keeps the blobs that it needs, until it is over.
+
+        Removes unused copies for it. Yields what is to be told how many bytes have
+        arrived, because these count as held from then on.
+        """
+        left_bytes = 0
+
+        def take_back(num_bytes: int) -> None:
+            nonlocal left_bytes
+            with self._lock:
+                num_bytes = min(num_bytes, left_bytes)
+                left_bytes -= num_bytes
+                self._reserved_bytes -= num_bytes
+
         self._blobs.keep(digests)
-        with self._lock:
-            if limit is not None:
-                room = limit - self._reserved_bytes - wanted_bytes
-                held = self._evict_locked(room)
-                if held > room:
-                    self._blobs.release(digests)
-                    raise ResourceExhausted(
-                        f"{url} takes {wanted_bytes} bytes; the cache in "
-                        f"{self._options.root} holds {held} that are in use, of "
-                        f"{limit} allowed"
-                    )
-            self._reserved_bytes += wanted_bytes
+        try:
+            with self._lock:
+                self._make_room_locked(wanted_bytes, url)
+                self._reserved_bytes += wanted_bytes
+                left_bytes = wanted_bytes
+            yield take_back
+        finally:
+            self._blobs.release(digests)
+            take_back(left_bytes)
+
+    def _make_room_locked(self, wanted_bytes: int, url: str) -> None:
+        limit = self._options.max_bytes
+        if limit is None:
+            return
+        room = limit - self._reserved_bytes - wanted_bytes
+        held = self._evict_locked(room)
+        if held > room:
+            raise ResourceExhausted(
+                f"{url} takes {wanted_bytes} bytes; the cache in "
+                f"{self._options.root} holds {held} that are in use, of "
+                f"{limit} allowed"
+            )
 
     def _evict_unused(self) -> bool:
         """Removes every unused copy; returns whether that freed anything."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import shutil
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -357,6 +358,48 @@ def test_what_nothing_uses_goes_when_the_disk_is_full(
     broken.add("s3://b/m/4/model.pt")
     with pytest.raises(Unavailable, match=rf"b/m/4 to {tmp_path}: No space left on"):
         cache.fetch(remote.publish("s3://b/m/4", model_pt=b"4"))
+    cache.close()
+
+
+def test_copies_made_at_once_are_counted_once_each(
+    tmp_path: Path, remote: FakeRemote
+) -> None:
+    """Bytes that have arrived are not also among those that are still to come."""
+    cache = bounded(tmp_path, remote, 40)
+    first = remote.publish("s3://b/m/1", a_txt=b"a" * 12, b_txt=b"b" * 12)
+    second = remote.publish("s3://b/n/1", c_txt=b"c" * 12)
+    copy, fetched = remote.copy, []
+
+    def half_way(path: str, to: BinaryIO) -> str:
+        digest = copy(path, to)
+        to.flush()
+        if path.endswith("b.txt"):  # a.txt is here, and all bytes of this one
+            fetched.append(cache.fetch(second))
+        return digest
+
+    remote.copy = half_way  # type: ignore[method-assign]
+    cache.fetch(first)
+    assert Path(fetched[0].path).is_dir()
+    with pytest.raises(ResourceExhausted, match=r"5 bytes.*holds 36.*40 allowed"):
+        cache.fetch(remote.publish("s3://b/m/2", d_txt=b"d" * 5))
+    cache.close()
+
+
+def test_a_copy_that_cannot_be_begun_holds_no_room(
+    tmp_path: Path, remote: FakeRemote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No folder can be made, as on a full disk: what was set aside for it is free again."""
+    cache = bounded(tmp_path, remote, 15)
+    version = remote.publish("s3://b/m/1", model_pt=b"0123456789")
+
+    def full(**_: object) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "mkdtemp", full)
+        with pytest.raises(Unavailable):
+            cache.fetch(version)
+    assert Path(cache.fetch(version).path).is_dir()
     cache.close()
 
 
