@@ -251,6 +251,7 @@ class VersionCache:
 
         """
         path = Path(copy.path)
+        num_remade = self._num_remade[path.name]
         try:
             damage = damage_of(path, self._blobs.names_by_inode())
         except OSError as error:
@@ -258,8 +259,12 @@ class VersionCache:
             return False
         if damage is None:
             return False
-        log.warning("event=cache_copy_damaged version=%s why=%r", path.name, damage.why)
         with self._lock:
+            if self._num_remade[path.name] != num_remade:
+                return True  # somebody else saw it first, and there may be a new one
+            log.warning(
+                "event=cache_copy_damaged version=%s why=%r", path.name, damage.why
+            )
             self._blobs.drop(damage.blobs)
             _remove(path)
             self._blobs.drop_unlinked()

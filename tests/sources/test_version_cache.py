@@ -15,6 +15,8 @@ from typing import BinaryIO
 
 import pytest
 
+from sources import version_cache
+from sources.copy_damage import Damage, damage_of
 from sources.remote_storage import WEAK
 from sources.storage_path import StoragePath
 from sources.version_cache import VersionCache, VersionCacheOptions
@@ -251,6 +253,28 @@ def test_damage_that_versions_share_is_found_for_each(
         again = Path(cache.fetch(version).path)
         assert (again / "model.pt").read_bytes() == b"same"
         assert not cache.drop_if_damaged(copy)
+
+
+def test_damage_that_two_find_is_mended_once(
+    cache: VersionCache, remote: FakeRemote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who read the damaged copy for longer does not remove the one made since."""
+    version = remote.publish("s3://b/m/1", model_pt=b"12345")
+    copy = cache.fetch(version)
+    file = Path(copy.path, "model.pt")
+    file.chmod(0o600)
+    file.write_bytes(b"54321")
+
+    def while_another_mends(path: Path, blob_names: Mapping[int, str]) -> Damage | None:
+        damage = damage_of(path, blob_names)
+        monkeypatch.setattr(version_cache, "damage_of", damage_of)
+        assert cache.drop_if_damaged(copy)
+        cache.fetch(version)
+        return damage
+
+    monkeypatch.setattr(version_cache, "damage_of", while_another_mends)
+    assert cache.drop_if_damaged(copy)
+    assert Path(copy.path, "model.pt").read_bytes() == b"12345"
 
 
 def test_a_version_without_a_manifest_is_copied_by_its_fingerprint(
