@@ -1,11 +1,11 @@
-"""Background work of a worker that is short enough to be left to idle time.
+"""Background work of a worker that is short enough to be done in idle time.
 
-Nobody who wakes up waits for a thread that has idle time only
-(:func:`~tfs.core.thread_priority.give_way`), but on a host that is never idle such a
-thread hardly runs, and without privileges it cannot be made to. So it is for work that
-was seen to be quick: when the same was done last in this process, for a version of the
-same code. What took long is done at the lowest priority the next time, be it that there is
-much to do or that the host had no idle time for it.
+A thread that runs in idle time only (:func:`~tfs.core.thread_priority.give_way`) holds up
+nobody who wakes up. But on a host that is never idle it hardly runs, and without privileges
+its priority cannot be raised again. So this is only for work that is known to be quick: it
+was, the last time that this process did it for a version with the same code. Work that took
+long is done at the lowest priority the next time, whether because there is much to do or
+because the host had no idle time for it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from time import monotonic
 from typing import Final
 
 BRIEF_S: Final = 0.2
-"""Longest brief work, by the wall clock, because waiting counts."""
+"""The longest time that brief work takes, by the wall clock, because waiting counts."""
 
 
 class BriefWork:
-    """How long each kind of work took last. Thread-safe.
+    """Remembers how long each kind of work took the last time. Thread-safe.
 
-    Who works on two things at once may see less of it than there is.
+    If two kinds of work are done at once, each may be taken for quicker than it is.
 
     Args:
         now: The time in seconds.
@@ -36,11 +36,11 @@ class BriefWork:
         self._took_s: dict[object, float] = {}
 
     def note_code(self, code_digest: str) -> None:
-        """Forgets what was seen of other code.
+        """Forgets the times of other code.
 
         Args:
-            code_digest: Of the version that is worked on next; empty where nobody
-                knows, which counts as other code.
+            code_digest: The digest of the version that comes next; empty if unknown,
+                which counts as other code.
 
         """
         if not code_digest or code_digest != self._code_digest:
@@ -48,12 +48,12 @@ class BriefWork:
         self._code_digest = code_digest
 
     def is_brief(self, kind: object) -> bool:
-        """Whether such work was quick the last time; no if it was never done."""
+        """Whether such work was quick the last time; False if it was never done."""
         return self._took_s.get(kind, math.inf) < BRIEF_S
 
     @contextmanager
     def measured(self, kind: object) -> Iterator[None]:
-        """Notes how long the block takes, however it ends."""
+        """Records how long the block takes, however it ends."""
         begun_s, took_s = self._now(), self._took_s
         try:
             yield

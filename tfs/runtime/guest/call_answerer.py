@@ -30,13 +30,13 @@ _read_header = struct.Struct(f"={REQUEST_WORDS}q").unpack_from
 
 
 class CallAnswerer:
-    """Runs calls that lie in a slab. Confined to one thread, in inference mode.
+    """Runs the calls in a slab. Confined to one thread, in inference mode.
 
     Args:
         slab: The slab that holds the calls.
-        models: The loaded models by number; others may change it meanwhile.
-        forks: Knows whether a model forked this process.
-        on_out_of_memory: Called when a call found none, before it is answered; may
+        models: The loaded models by number; other threads may change it meanwhile.
+        forks: Knows whether this process is a copy that a model forked.
+        on_out_of_memory: Called when a call ran out of memory, before it is answered; may
             end the process.
 
     """
@@ -57,21 +57,21 @@ class CallAnswerer:
         self._num_threads = 0  # unknown: the number belongs to each thread
 
     def overflow_bytes(self, slot: Slot) -> int:
-        """Returns how many bytes of inputs come in a memfd, 0 if they lie here."""
+        """Returns how many bytes of inputs come in a memfd; 0 if they are in the slot."""
         return self._slab.words[slot.request_word + 3]
 
     def answer(
         self, slot: Slot, overflow: mmap.mmap | None
     ) -> tuple[LoadedModel | None, int | None]:
-        """Runs the slot's call and writes its reply. Whatever fails is the reply.
+        """Runs the slot's call and writes its reply. Any failure becomes the reply.
 
         Args:
-            slot: The call's.
-            overflow: Its inputs, where the slot is too small for them.
+            slot: The slot of the call.
+            overflow: Its inputs, if the slot is too small for them.
 
         Returns:
-            The model it was for, and a memfd with outputs that do not fit the slot,
-            which the caller sends and closes.
+            The model that was called, and a memfd with the outputs if they do not fit
+            the slot, which the caller sends and closes.
 
         """
         slab = self._slab
@@ -110,7 +110,7 @@ class CallAnswerer:
                 overflow_out = os.fstat(overflow_fd).st_size
             ns = time.perf_counter_ns() - begun_ns
             slab.write_words(slot.reply_word, (0, ns, overflow_out, len(words), *words))
-        except BaseException as error:  # what a model returns may raise it when read
+        except BaseException as error:  # reading what a model returned may raise it
             if overflow_fd is not None:
                 with contextlib.suppress(OSError):
                     os.close(overflow_fd)

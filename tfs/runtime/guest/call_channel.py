@@ -38,12 +38,12 @@ class CallChannel:
         return cls(slab_fd, request_fd, reply_fd, socket.socket(fileno=tensors_fd))
 
     def ring(self) -> None:
-        """Tells the host that one more reply lies in the slab.
+        """Tells the host that there is one more reply in the slab.
 
-        By a pipe, whose writer is taken to sleep soon: the kernel wakes the host's thread
-        on this core where no other is idle. Rung over an eventfd it stays on the core it
-        had, takes it from the worker that computes there, and this one is idle
-        meanwhile. A worker that spins does not sleep, and has an eventfd.
+        It uses a pipe, because the kernel assumes that a writer to a pipe will soon sleep:
+        if no other core is idle, it wakes the host's thread on this core. With an eventfd
+        that thread stays on its old core and takes it from the worker that computes there,
+        while this core is idle. A worker that spins does not sleep, and uses an eventfd.
         """
         try:
             os.write(self.reply_fd, _ONE)
@@ -51,7 +51,7 @@ class CallChannel:
             return  # the host is gone; so are we, soon
 
     def receive_tensors(self, size_bytes: int) -> mmap.mmap:
-        """Maps the memfd of the request taken last. Blocks until it is there."""
+        """Maps the memfd of the request that was taken last. Blocks until it is there."""
         _, fds, _, _ = socket.recv_fds(self.tensors, 1, 1)
         try:
             return mmap.mmap(fds[0], size_bytes)

@@ -1,7 +1,7 @@
-"""Messages with descriptors over a Unix socket, off the request path.
+"""Messages with descriptors over a Unix socket. Requests do not use it.
 
-One message is one packet: a kind byte and a body. Bodies that a packet cannot hold
-travel in a memfd, the last of the message's descriptors.
+One message is one packet: a kind byte and a body. A body that is too large for a packet
+travels in a memfd, which is the last of the message's descriptors.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PLAIN, _IN_MEMFD = 0, 1
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
-    """Returns two connected ends; neither is inherited by programs started."""
+    """Returns two connected ends; programs that are started inherit neither."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
@@ -54,14 +54,14 @@ def tell(
     payload: bytes = b"",
     fds: Sequence[int] = (),
 ) -> None:
-    """Sends a line of JSON and what is to follow it, if there is still a host to read."""
+    """Sends a line of JSON and a payload after it, if there is still a host to read it."""
     line = json.dumps(fields).encode() + b"\n"
     with contextlib.suppress(OSError):
         send(channel, line + payload, tuple(fds))
 
 
 def receive(channel: socket.socket) -> tuple[bytes, list[int]] | None:
-    """Returns the next message and its descriptors, None at the channel's end.
+    """Returns the next message and its descriptors; None at the end of the channel.
 
     Raises:
         BlockingIOError: The channel is non-blocking and empty.
@@ -98,9 +98,9 @@ def receive(channel: socket.socket) -> tuple[bytes, list[int]] | None:
 
 
 def waiting(channel: socket.socket) -> Iterator[tuple[bytes, list[int]] | None]:
-    """Yields what lies in a non-blocking channel, each message when it is asked for.
+    """Yields the messages in a non-blocking channel, reading each when it is asked for.
 
-    None, as the last, says that the channel has ended or brought a damaged message.
+    If the last one is None, the channel has ended, or a message was damaged.
     """
     while True:
         try:

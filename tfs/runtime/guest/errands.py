@@ -1,4 +1,4 @@
-"""What other threads of a worker have its main thread do between two calls."""
+"""Lets other threads of a worker run functions on its main thread, between two calls."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class Errands:
     """Functions for the main thread. Thread-safe.
 
     Args:
-        request_fd: The eventfd on which the main thread waits for calls: it is rung for
-            an errand as for a call, and looks at ``waiting`` first.
+        request_fd: The eventfd on which the main thread waits for calls. It is rung for
+            an errand as for a call; the main thread looks at ``waiting`` first.
 
     Attributes:
-        waiting: Run by the main thread, one each time it is rung.
+        waiting: The main thread runs one of these each time it is rung.
 
     """
 
@@ -28,7 +28,7 @@ class Errands:
         self.waiting: deque[Callable[[], None]] = deque()
 
     def run(self, fn: Callable[[], T]) -> T:
-        """Returns what ``fn`` returns on the main thread, or raises; blocks for it."""
+        """Runs ``fn`` on the main thread. Blocks; returns its result, or raises its error."""
         outcome: Future[T] = Future()
 
         def run() -> None:

@@ -1,7 +1,8 @@
-"""Tells the log where in a model's code calls failed; callers are told only what.
+"""Logs where in a model's code calls failed. Callers are told only what failed.
 
-Whoever calls decides how often a model fails, so each place is told once and a few in
-all: a worker has no log of its own, what it writes goes to the server's standard error.
+Callers decide how often a model fails, so each place is logged only once, and only a few
+places in all. A worker has no log of its own: what it writes goes to the server's standard
+error.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ log = logging.getLogger(__name__)
 
 _MAX_TOLD: Final = 8
 _MAX_FRAMES: Final = 8  # the innermost; a recursion has thousands
-# Frames of others say little about the model: torch's own ways to a forward, and ours.
+# Other frames say little about the model: torch's own on the way to a forward, and ours.
 _OTHERS: Final = (
     os.path.dirname(torch.__file__) + os.sep,
     os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep,
@@ -26,7 +27,7 @@ _OTHERS: Final = (
 
 
 class FailedCalls:
-    """The failures of one signature that the log was told of. Thread-safe.
+    """The failures of one signature that were logged. Thread-safe.
 
     Args:
         servable: Name and version, as the log has them.
@@ -42,7 +43,7 @@ class FailedCalls:
         self._told: set[tuple[type[BaseException], str]] = set()
 
     def note(self, error: BaseException) -> None:
-        """Logs a failure that came up where none of its kind did before."""
+        """Logs a failure, unless one of its kind was logged for the same place before."""
         if len(self._told) >= _MAX_TOLD:
             return
         place = places_of(error)
@@ -59,7 +60,7 @@ class FailedCalls:
 
 
 def places_of(error: BaseException) -> str:
-    """Returns where in a model's own code an error came up, the outermost call first."""
+    """Returns where in a model's own code an error was raised, the outermost call first."""
     places = []
     trace = error.__traceback__
     while trace is not None:

@@ -31,9 +31,9 @@ class LaneTerms:
         loop: Watches for replies; its clock decides when a deadline has passed.
         max_queued: Tasks that may wait in a lane.
         call_timeout_s: When a call counts as hung, see ``CallTimes.limit_s``.
-        on_unusable: Called with the reason when the worker hangs or answers nonsense;
-            it is to be killed.
-        executor: Reads replies that the loop may not take the time to read.
+        on_unusable: Called with the reason when the worker hangs or answers nonsense,
+            to have it killed.
+        executor: Reads replies whose reading would hold up the loop.
 
     """
 
@@ -164,7 +164,7 @@ class Lane(ABC):
         self._queue.extendleft((call.model, call.task) for call in reversed([*calls]))
 
     def _finish(self, task: InferenceTask, outcome: Outcome) -> None:
-        """Hands the outcome of a call over; has it read elsewhere if that is slow."""
+        """Delivers the outcome of a call; has it read on another thread first if that is slow."""
         if type(outcome) is not SlowReply:
             finish(task, outcome)
             return

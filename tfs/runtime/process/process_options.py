@@ -30,26 +30,27 @@ class ProcessOptions:
         call_timeout_s: A call that takes longer (or 10 times what calls of its size
             took, if that is more) ends its interpreter.
         load_timeout_s: The same for loading a version.
-        slow_load_s: When the first interpreter of a version has been loading it this long,
-            the others begin to as well, instead of after it.
-        crashes: When a crash is one too many.
+        slow_load_s: When the first interpreter of a version has been loading it for so
+            long, the others begin beside it instead of after it.
+        crashes: How many crashes are too many.
         on_quarantine: Called on the loop, once, with a version and the reason.
-        kept_devices: By type of device, the kind of memory in which the weights of a
-            version are there once for all its workers (``device_shares.py``); a device
-            without has a copy for each.
-        keeps_spare: Whether one worker more than are used is kept ready, for some
-            15 MB, a second zygote, for some 5, and by :class:`ProcessBackend` for a
-            while one that ran what is loaded next, for some 25.
+        kept_devices: By type of device, the kind of memory in which all workers of a
+            version share its weights (``device_shares.py``). On other devices each worker
+            has a copy.
+        keeps_spare: Whether one worker more than are used is kept ready, which takes
+            some 15 MB, and a second zygote, some 5 MB. :class:`ProcessBackend` then also
+            keeps workers of unloaded versions for a while, some 25 MB each, for the next
+            version with the same code.
         keeps_templates: Whether :class:`ProcessBackend` keeps a process for each
-            version that takes long to load, for some 7 MB, to fork its next workers.
-        is_urgent: Whether loads need not make way for what serves: while a server
-            starts, or has nothing to serve. Called on any thread.
+            version that takes long to load, some 7 MB each, to fork its next workers.
+        is_urgent: Whether loads need not give way to requests, because the server is
+            starting or has nothing to serve. Called on any thread.
         is_answering: Whether requests are in flight, for which loads pause. Called on
             the loop, after each round while something loads.
         executor: Copies large tensors, and packs many strings, which would hold up the
             loop.
-        has_traffic: Whether there are requests, or were some lately, between which loads
-            are paced. Called likewise.
+        has_traffic: Whether there are requests, or were some recently; loads are then
+            paced. Called like ``is_answering``.
 
     """
 

@@ -152,11 +152,11 @@ def _write_spilled(
 
 
 class SlowReply(dict[str, TensorView]):
-    """Stands for outputs that the loop may not take the time to read. For lanes alone.
+    """Stands for outputs whose reading would hold up the loop. Only lanes see it.
 
     Args:
-        read: Returns the outputs, once; on any thread. Raises :class:`CorruptReply` if
-            the worker wrote nonsense.
+        read: Returns the outputs; to be called once, on any thread. Raises
+            :class:`CorruptReply` if the worker wrote nonsense.
 
     """
 
@@ -175,16 +175,16 @@ def read_reply(
 ) -> tuple[Outcome, float]:
     """Reads a slot's reply; returns the outcome, its tensors copied, and the seconds.
 
-    The outcome is a :class:`SlowReply` where that takes longer than the loop may take;
-    what it has to read is its own.
+    The outcome is a :class:`SlowReply` if reading it would hold up the loop. That owns a
+    copy of what it has to read.
 
     Args:
         slab: The slab that has the slot.
-        slot: Likewise.
+        slot: The slot with the reply.
         who: The version, for an error without a text.
-        signature: What was called.
+        signature: The signature that was called.
         overflow_fd: The memfd that came with it, if one did; the caller closes it.
-        plans: What earlier replies of this signature were found to say.
+        plans: What earlier replies of this signature said.
 
     Raises:
         CorruptReply: The worker wrote nonsense; it must not be used any more.

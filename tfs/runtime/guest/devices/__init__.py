@@ -1,1 +1,1 @@
-"""Devices that models compute on: their memory, what workers share of it, their faults."""
+"""Devices that models compute on: their memory, how workers share it, and their faults."""

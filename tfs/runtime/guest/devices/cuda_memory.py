@@ -1,15 +1,14 @@
 """Memory of a CUDA device, shared by torch's CUDA IPC.
 
-As ``torch.multiprocessing`` does it (torch/multiprocessing/reductions.py and
-torch/csrc/StorageSharing.cpp): an export names the allocation by its IPC handle, the
-place in it, an event after which the bytes are there, and a counter of its own in
-shared memory, which the importer takes down when it drops the storage. An exporter that
-drops a storage whose counter is up keeps its memory, "in limbo".
+It works as in ``torch.multiprocessing`` (torch/multiprocessing/reductions.py and
+torch/csrc/StorageSharing.cpp). An export names the allocation by its IPC handle, the place
+in it, an event after which the bytes are there, and a counter of its own in shared memory.
+The importer decrements the counter when it drops the storage. If the exporter drops a
+storage whose counter is not yet zero, its memory stays, "in limbo".
 
-An importer that is killed leaves its counter up for good. That is the usual end of a
-worker, so the keeper takes it down itself when the worker is gone (``release``); taken
-down twice is the same as once, since torch asks whether it is above zero and never uses
-a counter again.
+An importer that is killed never decrements its counter, and that is the usual end of a
+worker. So the keeper does it when the worker is gone (``release``). Decrementing twice does
+no harm, since torch only asks whether the counter is above zero and never uses it again.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ def make(device: str) -> DeviceMemory:
 
 
 class CudaMemory:
-    """One device's. See :class:`~tfs.runtime.guest.devices.device_memory.DeviceMemory`."""
+    """Implements :class:`~tfs.runtime.guest.devices.device_memory.DeviceMemory`."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -36,7 +35,7 @@ class CudaMemory:
         return CudaStorage(source.to(device=self._device))
 
     def open(self, handle: Handle) -> torch.UntypedStorage:
-        """Returns the storage that another process exported; opened once per handle."""
+        """Returns the storage that another process exported. Open each handle only once."""
         torch.cuda.init()  # type: ignore[no-untyped-call]
         device, memory, size_bytes, offset, counter, place, event, waits = handle
         return torch.UntypedStorage._new_shared_cuda(
@@ -51,14 +50,14 @@ class CudaMemory:
         )
 
     def collect(self) -> None:
-        """Gives memory that nobody holds any more back to the device."""
+        """Returns memory that nobody holds any more to the device."""
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.ipc_collect()  # type: ignore[no-untyped-call]
             torch.cuda.empty_cache()
 
 
 class CudaStorage:
-    """Held on the device. See :class:`~tfs.runtime.guest.devices.device_memory.HeldStorage`."""
+    """Implements :class:`~tfs.runtime.guest.devices.device_memory.HeldStorage`."""
 
     def __init__(self, storage: torch.UntypedStorage) -> None:
         self._storage = storage
@@ -74,7 +73,7 @@ class CudaStorage:
         return self._storage.nbytes()
 
     def export(self) -> Handle:
-        """Returns a handle that nobody else has, with a counter and an event."""
+        """Returns a handle with a counter and an event, which nobody else has."""
         if self._released:
             return self._released.pop()
         shared = self._storage._share_cuda_()  # type: ignore[no-untyped-call]
@@ -91,7 +90,7 @@ class CudaStorage:
         ]
 
     def release(self, handle: Handle) -> None:
-        """Takes the counter of ``handle`` down; it may be given out again."""
+        """Decrements the counter of ``handle``, which may then be given out again."""
         torch.UntypedStorage._release_ipc_counter_cuda(
             bytes.fromhex(str(handle[4])), handle[5]
         )

@@ -1,4 +1,4 @@
-"""The device that a model asks for: checks it, and makes it a thread's current one."""
+"""Checks the device that a model asks for, and makes it a thread's current device."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ _NONE: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
 
 
 def current_device(device: str) -> contextlib.AbstractContextManager[object]:
-    """Makes ``device`` the calling thread's, and takes it back.
+    """Makes ``device`` the calling thread's current device within the block.
 
-    Each thread begins with the first: a model on another that makes a tensor on "cuda",
-    or has kernels of its own, would use the wrong one. Does nothing for the first.
+    Each thread begins with the first device. So a model on another device that makes a
+    tensor on "cuda", or has kernels of its own, would use the wrong one. Does nothing for
+    the first device.
     """
     return _NONE if device in _FIRST else torch.cuda.device(device)
 
 
 def check_device(device: str, who: str) -> None:
-    """Does nothing if torch can compute on ``device``.
+    """Checks that torch can compute on ``device``.
 
     Raises:
-        FailedPrecondition: It cannot, naming the version.
+        FailedPrecondition: It cannot; names the version.
 
     """
     if device == "cpu":

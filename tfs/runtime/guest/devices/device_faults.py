@@ -1,8 +1,9 @@
-"""A device that a process cannot use any more: what says so, and how its worker ends.
+"""Recognizes that a process cannot use its device any more, and ends its worker.
 
-A kernel that fails (an index out of range, say) ends the context of its process on that
-device: every later call there fails with the same error, of whichever model. Other
-processes have contexts of their own. So a worker ends, and the next one is as new.
+A kernel that fails (an index out of range, for example) ends the context of its process on
+that device: from then on every call of every model there fails with the same error. Other
+processes have contexts of their own. So the worker ends, and the next one has a new
+context.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def leave_if_device_is_lost(error: BaseException, device: str) -> None:
 
     Args:
         error: The error of the call.
-        device: The model's.
+        device: The device of the model.
 
     """
     if device == "cpu":
@@ -39,7 +40,7 @@ def leave_if_device_is_lost(error: BaseException, device: str) -> None:
 
 
 def _device_fault(error: BaseException) -> BaseException | None:
-    """Returns what a device said, of an error and those that led to it."""
+    """Returns the error of a device among an error and those that led to it, or None."""
     seen: BaseException | None = error
     for _ in range(10):
         if seen is None:
@@ -53,7 +54,7 @@ def _device_fault(error: BaseException) -> BaseException | None:
 
 
 def _is_lost(device: str) -> bool:
-    """Whether waiting for the device fails as well: a refused launch does no harm."""
+    """Whether waiting for the device fails too. A launch that is only refused does no harm."""
     try:
         torch.cuda.synchronize(device)
     except RuntimeError:

@@ -1,13 +1,13 @@
-"""Memory of a device that one process fills and others of its host look into.
+"""Memory of a device that one process fills and other processes of the host map.
 
     keeper   held = memory.hold(storage)         # copied to the device, once
-             handle = held.export()              # once for each process that is to open it
+             handle = held.export()              # once for each process that will open it
     worker   storage = memory.open(handle)       # the same bytes, no copy
     keeper   held.release(handle)                # that process has no use for it any more
              held = None; memory.collect()       # back to the device
 
-Everything that knows how to do this on a kind of device is behind this protocol: CUDA's
-memory, and shared memory of the system, with which all that needs no GPU is tested.
+This protocol has one implementation for each kind of device: CUDA's memory, and shared
+memory of the system, with which everything that needs no GPU is tested.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class HeldStorage(Protocol):
         ...
 
     def release(self, handle: Handle) -> None:
-        """Takes note that a process which was given ``handle`` does not use it.
+        """Takes note that the process that was given ``handle`` does not use it any more.
 
-        Whether it has said so itself, has died over it or never opened it.
+        It may have said so itself, may have died, or may never have opened it.
         """
         ...
 

@@ -1,7 +1,7 @@
-"""Keeps torch from looking for CUDA devices in a process that is yet to be forked.
+"""Keeps torch from looking for CUDA devices in a process that will be forked.
 
-A process in which CUDA was asked for anything, be it how many devices there are, cannot
-fork others that use it: torch notes it, and they fail with "Cannot re-initialize CUDA
+A process in which CUDA was asked for anything, even for the number of devices, cannot fork
+processes that use CUDA: torch remembers it, and they fail with "Cannot re-initialize CUDA
 in forked subprocess".
 """
 
@@ -15,10 +15,10 @@ import torch
 
 @contextlib.contextmanager
 def no_devices() -> Iterator[None]:
-    """Has torch say that there are no CUDA devices, without asking the driver.
+    """Makes torch say that there are no CUDA devices, without asking the driver.
 
-    For code that is called before a fork and would ask. Not for imports: what a module
-    finds out when it is imported, it may remember.
+    For code that runs before a fork and would ask. Not for imports, because a module may
+    remember what it found when it was imported.
     """
     cuda = vars(torch.cuda)
     replaced = {name: cuda[name] for name in ("is_available", "device_count")}

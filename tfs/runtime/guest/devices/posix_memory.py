@@ -1,8 +1,8 @@
-"""Shared memory of the system in a device's place: what CUDA's IPC does, without a GPU.
+"""Shared memory of the system in the place of a device's: CUDA's IPC without a GPU.
 
-Not a way to serve: weights on the CPU are shared by mapping their sealed file, where a
-model that writes changes only its own pages. Here, as on a device, it changes them for
-all. For tests of everything between a model and the device.
+It is for tests of everything between a model and the device, not for serving. Weights on
+the CPU are shared by mapping their sealed file, where a model that writes changes only its
+own pages. Here, as on a device, it changes them for all.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def make(device: str) -> DeviceMemory:
 
 
 class PosixMemory:
-    """See :class:`~tfs.runtime.guest.devices.device_memory.DeviceMemory`."""
+    """Implements :class:`~tfs.runtime.guest.devices.device_memory.DeviceMemory`."""
 
     def hold(self, source: torch.UntypedStorage) -> PosixStorage:
         """Copies a storage into a memfd."""
@@ -46,11 +46,11 @@ class PosixMemory:
             os.close(fd)
 
     def collect(self) -> None:
-        """Does nothing: what nobody holds is back already."""
+        """Does nothing: memory that nobody holds has gone back already."""
 
 
 class PosixStorage:
-    """Held in a memfd. See :class:`~tfs.runtime.guest.devices.device_memory.HeldStorage`."""
+    """Implements :class:`~tfs.runtime.guest.devices.device_memory.HeldStorage` in a memfd."""
 
     def __init__(self, fd: int, size_bytes: int) -> None:
         self._fd = fd
@@ -65,11 +65,11 @@ class PosixStorage:
         return self._size_bytes
 
     def export(self) -> Handle:
-        """Returns where other processes find the memfd while this one has it."""
+        """Returns the place where other processes find the memfd while this one has it."""
         return [os.getpid(), self._fd, self._size_bytes]
 
     def release(self, handle: Handle) -> None:
-        """Does nothing: the system counts who maps it."""
+        """Does nothing: the system counts the processes that map it."""
 
 
 def _map(fd: int, size_bytes: int) -> torch.UntypedStorage:

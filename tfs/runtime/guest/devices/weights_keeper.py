@@ -1,20 +1,20 @@
-"""The keeper of one device's weights: a process that has them there once for all workers.
+"""The keeper of one device's weights: a process that keeps them there for all workers.
 
-It is a fork of the zygote, runs no model code and knows no model: it maps the sealed
-files of versions, copies the places that workers ask for to the device when the first
-one does, and hands out names under which others of its host open them.
+It is a fork of the zygote and runs no code of models. It maps the sealed files of versions.
+When a worker is the first to ask for a place in a file, it copies that to the device. It
+gives workers handles by which they open what is there.
 
     host to keeper     {"lease": version, "files": [...]}, a worker's channel and the
                        files' descriptors | {"drop": version}
     keeper to host     {"dropped": version}
 
-1. What a lease has opened stays until that lease has ended; what it opened and its model
-   did not keep goes when no other lease has it either.
-2. What is kept stays while no lease has it, for the worker that replaces one that died,
-   until the version is dropped.
-3. A version that was dropped is gone, and the host is told, when its last lease ends.
-4. Nothing a worker sends ends the keeper; it ends with the host's channel, with the
-   host, and with nothing else of its own accord.
+1. A place that a lease has opened stays until that lease has ended. If the lease's model
+   did not keep it, it goes when no other lease has it either.
+2. A place that was kept stays even while no lease has it, for the worker that replaces one
+   that died, until the version is dropped.
+3. A version that was dropped goes when its last lease ends, and then the host is told.
+4. Nothing that a worker sends ends the keeper. It ends when the host closes the channel or
+   is gone.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from tfs.runtime.guest.devices.weights_lease import Place
 from tfs.runtime.guest.fault_text import one_line
 from tfs.runtime.guest.sealed_file import SealedFile
 
-_MAX_PLACES: Final = 100_000  # of one lease; more are no model's weights
+_MAX_PLACES: Final = 100_000  # of one lease; no model has more weights
 
 
 class _Version:
-    """The files of one version, and what of them is on the device."""
+    """The files of one version, and the parts of them that are on the device."""
 
     def __init__(self, key: int, mappings: dict[str, mmap.mmap]) -> None:
         self.key = key
@@ -53,7 +53,7 @@ class _Version:
         self.is_dropped = False
 
     def source(self, place: Place) -> torch.UntypedStorage:
-        """Returns the bytes of a place, in the file's mapping.
+        """Returns the bytes of a place, from the mapping of the file.
 
         Raises:
             ValueError: The file has no such place.
@@ -98,7 +98,7 @@ class WeightsKeeper:
         self._poll.register(channel.fileno(), select.POLLIN)
 
     def run(self) -> None:
-        """Returns when the host has closed its channel, or is gone; nothing is left."""
+        """Returns when the host has closed its channel or is gone; nothing is left then."""
         try:
             while self._serve_round():
                 pass
@@ -176,12 +176,12 @@ class WeightsKeeper:
     # -- for workers -------------------------------------------------------------------
 
     def _serve(self, lease: _Lease) -> None:
-        """Answers one message; whatever is wrong with it ends the lease."""
+        """Answers one message; if anything is wrong with it, the lease ends."""
         try:
             try:
                 message = control_channel.receive(lease.channel)
             except BlockingIOError:
-                return  # this round's event was of another with the same descriptor
+                return  # the event was for another lease, which had the same descriptor
             if message is None:
                 self._end(lease)
                 return
@@ -220,7 +220,7 @@ class WeightsKeeper:
         return {"handle": handle}
 
     def _settle(self, lease: _Lease, kept: set[Place]) -> None:
-        """Lets go of what a loaded model does not look into."""
+        """Gives up what the loaded model does not use."""
         version = lease.version
         left = [place for place in lease.opened if place not in kept]
         for place in left:

@@ -3,10 +3,10 @@
     worker to keeper   {"open": place} | {"kept": [place, ...]}
     keeper to worker   {"handle": ...} | {"refused": why, "is_final": ...}
 
-A place is a file of the version, an offset and a number of bytes. Nothing answers
-"kept": it says which of the places opened the model still looks into once it is loaded.
-The lease lasts as long as the channel is open, and as long as it lasts the keeper leaves
-what it opened where it is. So it ends with the worker, however that ends.
+A place is a file of the version, an offset and a number of bytes. "kept" says which of the
+opened places the model still uses once it is loaded; it has no answer. The lease lasts as
+long as the channel is open, and so long the keeper leaves what it opened where it is. So it
+ends with the worker, however that ends.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tfs.runtime.guest.fault_text import one_line
 Place: TypeAlias = "tuple[str, int, int]"
 """A file's name, an offset in it, and bytes from there on."""
 
-_ANSWER_S: Final = 120.0  # the first waits for a CUDA context; the copies are quick
+_ANSWER_S: Final = 120.0  # the first answer waits for a CUDA context; copies are quick
 
 
 class WeightsLease:
@@ -51,7 +51,7 @@ class WeightsLease:
     def open(self, place: Place) -> torch.UntypedStorage | None:
         """Returns the bytes of a place on the device. Blocks while they are copied there.
 
-        None if that cannot be had, then and from then on.
+        Returns None if that is not possible; it is not possible later, either.
         """
         if self.refusal:
             return None
@@ -79,7 +79,7 @@ class WeightsLease:
             return None
 
     def keep(self, places: Iterable[Place]) -> None:
-        """Says that of all places opened the model looks into these."""
+        """Tells the keeper which of the opened places the model uses."""
         body = json.dumps({"kept": list(places)}).encode()
         try:
             control_channel.send(self._channel, body)
@@ -87,5 +87,5 @@ class WeightsLease:
             self.refusal = self.refusal or "its keeper has ended"
 
     def close(self) -> None:
-        """Ends the lease: what it opened may go any moment. Idempotent."""
+        """Ends the lease, so that what it opened may go at any moment. Idempotent."""
         self._channel.close()

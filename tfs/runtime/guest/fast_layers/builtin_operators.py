@@ -1,13 +1,13 @@
-"""Operators of an exported program, called as Python programs call them.
+"""Has the operators of an exported program called as Python programs call them.
 
 A graph calls each operator by its overload (``torch.ops.aten.linear.default``), whose
-arguments are matched against a schema and boxed one by one. A program calls a function
-of torch that reads them directly and then calls the same operator. In a DLRM's graph of
-150 operators the matching takes 160 us of 890, so that the graph was slower than the
-module it was exported from.
+arguments are matched against a schema and boxed one by one. A Python program calls a
+function of torch that reads them directly and then calls the same operator. In a DLRM's
+graph of 150 operators the matching takes 160 of 890 us, which made the graph slower than
+the module that it was exported from.
 
-An operator is called by its function only if, with the arguments that the graph gives,
-the function can mean no other overload, and takes and returns the same.
+An operator is called by its function only if, with the arguments in the graph, the
+function can mean no other overload, and takes and returns the same.
 """
 
 from __future__ import annotations
@@ -60,19 +60,19 @@ _OF_TWO_TENSORS: Final[Mapping[Any, Callable[..., Any]]] = {
     _aten.mul.Tensor: torch.mul,
     _aten.sub.Tensor: torch.sub,
 }
-"""Called with a number for a tensor, these functions would choose another overload."""
+"""With a number in place of a tensor, these functions would choose another overload."""
 
 
 _RANGE: Final = _aten.arange.start_step
-"""Called without its step, the function would choose another overload; without its
-device, the default one."""
+"""Without its step the function would choose another overload, and without its device
+the default one."""
 
 
 def call_builtins(program: torch.fx.GraphModule) -> bool:
     """Has a program's operators called by functions of torch: same operators, same bits.
 
-    Results that the graph takes out of several and never uses are not taken out any more.
-    Returns whether the program must be recompiled.
+    Where an operator has several results, those that the graph never uses are not taken
+    out any more. Returns whether the program must be recompiled.
     """
     changed = False
     for node in reversed(

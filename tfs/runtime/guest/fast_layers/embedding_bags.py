@@ -1,9 +1,9 @@
-"""Embedding bags by torch's operator for inference, and without what surrounds it.
+"""Computes embedding bags by torch's operator for inference, with less around it.
 
-``EmbeddingBag`` takes the operator that notes what a gradient would need wherever its
-weight is a parameter, whether a gradient can be asked for or not, and makes the same row
-of offsets anew in each call. torch has another operator for inference, over the same
-kernel. A bag of four out of a thousand rows takes 10 instead of 19 us, half of what a
+If its weight is a parameter, ``EmbeddingBag`` uses the operator that records what a
+gradient would need, even where no gradient can be asked for. It also makes the same row of
+offsets anew in each call. torch has another operator for inference, with the same kernel. A
+bag of four out of a thousand rows takes 10 instead of 19 us with it, which is half of what a
 DLRM with 26 tables takes; every bit is the same.
 """
 
@@ -28,30 +28,30 @@ _MOST_ROWS_KEPT: Final = 1024
 _THEIR_FORWARD: Final = torch.nn.EmbeddingBag.forward
 _THEIR_FUNCTION: Final = functional.embedding_bag
 
-# Not a promise of torch's: where it is gone, bags are what they were.
+# torch does not promise this operator: if it is gone, bags stay as they are.
 _operator: Final[Callable[..., tuple[torch.Tensor, ...]] | None] = getattr(
     torch, "_embedding_bag_forward_only", None
 )
 
 _THEIR_OPERATOR: Final = torch.ops.aten.embedding_bag.padding_idx
 
-# What says where bags begin, by the shape of their indices. Nobody but the operator
-# gets to see it. Each change is one dict operation.
+# The tensors that say where bags begin, by the shape of their indices. Only the operator
+# sees them. Each change is one dict operation.
 _offsets: dict[tuple[torch.Size, torch.dtype], torch.Tensor] = {}
 
 
 def quicken_bags(model: torch.nn.Module) -> None:
     """Has the model's own ``EmbeddingBag`` modules look up by the quick operator.
 
-    Subclasses, and modules whose ``forward`` was replaced, stay what they are. A
-    quickened module can be copied, pickled, scripted, traced and exported as before.
+    Subclasses, and modules whose ``forward`` was replaced, stay as they are. A quickened
+    module can be copied, pickled, scripted, traced and exported as before.
     """
     if (
         _operator is None
         or torch.nn.EmbeddingBag.forward is not _THEIR_FORWARD
         or functional.embedding_bag is not _THEIR_FUNCTION
     ):
-        return  # the model, or some library, has put its own in torch's place
+        return  # the model, or some library, has replaced torch's own
     for module in torch.nn.Module.modules(model):
         if type(module) is torch.nn.EmbeddingBag and not has_own_forward(module):
             # Bound, so that a copy of the module looks up by its own settings.
@@ -61,8 +61,8 @@ def quicken_bags(model: torch.nn.Module) -> None:
 def quicken_bag_nodes(program: torch.fx.GraphModule) -> bool:
     """Has a program's bags looked up by :func:`embedding_bag`.
 
-    But for those of which it takes more than the rows: the rest is for gradients, and
-    not the same. Returns whether the program is to be recompiled.
+    Bags of which it uses more than the rows are left out: the other results are for
+    gradients, and would differ. Returns whether the program must be recompiled.
     """
     nodes = [
         node
@@ -91,7 +91,7 @@ def embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """Returns what torch's operator of that name does, the rows first: same bits."""
+    """Returns the same as torch's operator of that name, the rows first; same bits."""
     if (
         _operator is None
         or scale_grad_by_freq
@@ -185,7 +185,7 @@ def forward(
 
 
 def _begins(indices: torch.Tensor) -> torch.Tensor | None:
-    """Returns where bags begin; None for what is not a row of indices per bag."""
+    """Returns where bags begin; None unless there is a row of indices per bag."""
     if indices.dim() != 2 or indices.dtype not in _INDEX_DTYPES or not indices.numel():
         return None
     num_rows, num_each = indices.shape

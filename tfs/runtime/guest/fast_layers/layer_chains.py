@@ -1,15 +1,15 @@
-"""Chains of torch's own layers, without what is around their operators.
+"""Runs chains of torch's own layers with less Python around their operators.
 
 A layer of a ``Sequential`` costs more than its operator: five Python functions, and a
-search for each parameter. And its output is a new tensor, also where it only changes
-every element of what the layer before made, which nobody else has: larger ones than a
-core's cache travel through memory for it. A chain that a model calls as a whole gets
-neither: the operators are the same, in the same order, on the same elements, and those
-activations are done in place. Every bit is the same; a MobileNetV3 takes a tenth less time.
+search for each parameter. Its output is also a new tensor, even if the layer only changes
+each element of what the layer before made, which nobody else has; a tensor that is larger
+than a core's cache then travels through memory. A chain that a model calls as a whole saves
+both. The operators are the same, in the same order, on the same elements, and such
+activations work in place. Every bit is the same; a MobileNetV3 takes a tenth less time.
 
-What is not known to be such a layer, has hooks, another ``forward`` or settings that
-make a difference is called as before. Everything is looked at anew in each call, so
-that a model may change its layers.
+A layer that is not known, or has hooks, another ``forward`` or settings that make a
+difference, is called as before. All of this is checked anew in each call, so that a model
+may change its layers.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from tfs.runtime.guest.fast_layers import packed_convolutions
 from tfs.runtime.guest.fast_layers.plain_call import has_own_forward, is_plain_call
 
 _State = Mapping[str, Any]
-"""What a module has in its ``__dict__``."""
+"""A module's ``__dict__``."""
 
 
 def quicken_chains(model: nn.Module) -> None:
-    """Has the model's own ``Sequential`` modules run as this module says.
+    """Makes the model's own ``Sequential`` modules run in this way.
 
-    Those where nothing would be saved, subclasses, and modules whose ``forward`` was
-    replaced, stay what they are. A quickened module can be copied, pickled, scripted,
-    traced and exported as before.
+    Chains where nothing would be saved, subclasses, and modules whose ``forward`` was
+    replaced, stay as they are. A quickened module can be copied, pickled, scripted, traced
+    and exported as before.
     """
     if any(getattr(owner, name) is not theirs for owner, name, theirs in _THEIRS):
-        return  # the model, or some library, has put its own in torch's place
+        return  # the model, or some library, has replaced torch's own
     for module in nn.Module.modules(model):
         if (
             type(module) is nn.Sequential
@@ -118,7 +118,7 @@ def _run(
                 tensor, is_ours = layer(tensor), not state["inplace"]
         elif kind is nn.Sequential or state["training"]:
             tensor, is_ours = layer(tensor), False
-        # What is left does nothing while a model serves.
+        # All other layers do nothing while a model serves.
     return tensor, is_ours
 
 
@@ -197,8 +197,8 @@ _CHANGES: Final[Mapping[type[nn.Module], Callable[[_State, torch.Tensor], object
     nn.Hardswish: lambda _, tensor: functional.hardswish(tensor, inplace=True),
     nn.Hardsigmoid: lambda _, tensor: functional.hardsigmoid(tensor, inplace=True),
 }
-"""Layers that compute each element from the element in its place, and so can do it in
-place."""
+"""Layers that compute each element from the same element of their input, and so can work
+in place."""
 
 _WORTHWHILE: Final = frozenset({*_MAKERS, nn.Sequential})
 _KINDS: Final[tuple[type[nn.Module], ...]] = (
@@ -220,5 +220,5 @@ _THEIRS: Final = tuple(
         (functional, "dropout"),
     )
 )
-"""Functions that a quickened chain goes past: it may only do so while they are torch's
-own."""
+"""Functions that a quickened chain does not call: it may only skip them while they are
+torch's own."""

@@ -1,22 +1,24 @@
-"""Convolutions whose weights lie as oneDNN wants them, put in that order once.
+"""Convolutions that keep their weights in the order in which oneDNN wants them.
 
-A convolution's kernel takes its weights in blocks of channels. torch has them put into
-that order in every call, and dropped afterwards: over the 45 MB of a ResNet-18 that is
-4 to 6 of the 40 ms that one image takes. Here each layer keeps its weights in blocks,
-and runs by torch's own operators for that (``mkldnn_prepacked``), which call the same
-kernel on the same elements: every bit is the same. Whether it is, is looked at with the
-first images of every shape, which both ways compute.
+A convolution's kernel takes its weights in blocks of channels. torch puts them into that
+order in every call and drops the result afterwards; for the 45 MB of a ResNet-18 that is 4
+to 6 of the 40 ms that one image takes. Here each layer keeps its weights in blocks and uses
+torch's own operators for them (``mkldnn_prepacked``), which call the same kernel on the same
+elements, so that every bit is the same. This is checked with the first images of every
+shape, which are computed in both ways.
 
-The blocks are a second copy, in this process alone. So this is for a process in which a
-version is loaded once; several workers would hold several, where they share one now.
+The blocks are a second copy of the weights, in this process only. So this is for a process
+in which a version is loaded once; several workers would each have a copy, while they share
+one now.
 
-What a layer keeps is used only while its weights are what it was made of. They lie in a
-private mapping of the version's sealed file: who writes to them, by whatever alias, gets
-pages of his own for it, and the system says which. It is asked again only after page
-faults, which are rare while a model serves. Weights anywhere else are left alone.
+A layer uses its blocks only while its weights are those that the blocks were made from. They
+lie in a private mapping of the version's sealed file: whoever writes to them, by whatever
+alias, gets pages of its own for it, and the system says which. The system is asked again
+only after page faults, which are rare while a model serves. Weights anywhere else are left
+alone.
 
-Weights in the order that ``mkldnn_reorder_conv2d_weight`` gives them are for another
-kernel, which adds up otherwise: other bits.
+Weights in the order of ``mkldnn_reorder_conv2d_weight`` are for another kernel, which adds
+in another order and so gives other bits.
 """
 
 from __future__ import annotations
@@ -36,18 +38,18 @@ from tfs.runtime.guest.sealed_file import num_written_pages_at
 from tfs.runtime.guest.weight_places import FindOffset
 
 _State = Mapping[str, Any]
-"""What a module has in its ``__dict__``."""
+"""A module's ``__dict__``."""
 
 KEPT: Final = "_tfs_packed_weight"
 """Key in a quickened layer's ``__dict__`` under which it has its :class:`PackedWeight`.
 """
 
 LEAST_BYTES: Final = 256 << 10
-"""Smallest weights that are packed: ordering smaller ones takes microseconds."""
+"""Smallest weights that are packed: reordering smaller ones takes only microseconds."""
 
 _MOST_SHAPES: Final = 64
-"""Most shapes of images that are compared and remembered; images of further shapes go
-to torch."""
+"""Most shapes of images that are compared and remembered; images of other shapes go to
+torch."""
 
 # torch convolves smaller images without oneDNN.
 _LEAST_ELEMENTS: Final = 20_480
@@ -66,15 +68,15 @@ def is_available() -> bool:
 def quicken_convolutions(model: nn.Module, find_offset: FindOffset) -> None:
     """Has the model's own ``Conv2d`` modules with many weights keep them in blocks.
 
-    Those whose weights lie in the version's file, as ``find_offset`` says. Nothing is
-    kept before a layer is called. Subclasses, and modules whose ``forward`` was
-    replaced, stay what they are. A quickened module can be copied, pickled, scripted,
-    traced and exported as before; what it keeps is not copied.
+    That applies to modules whose weights lie in the version's file, according to
+    ``find_offset``. Nothing is kept before a layer is called. Subclasses, and modules whose
+    ``forward`` was replaced, stay as they are. A quickened module can be copied, pickled,
+    scripted, traced and exported as before; what it keeps is not copied.
     """
     if not is_available():
         return
     if (nn.Conv2d.forward, nn.Conv2d._conv_forward, functional.conv2d) != _theirs:
-        return  # the model, or some library, has put its own in torch's place
+        return  # the model, or some library, has replaced torch's own
     for module in nn.Module.modules(model):
         if (
             type(module) is nn.Conv2d
@@ -105,7 +107,7 @@ def forward(
 
 
 def convolve(state: _State, images: torch.Tensor) -> torch.Tensor | None:
-    """Returns what a quickened layer makes of images; None where torch is to do it.
+    """Returns the output of a quickened layer; None if torch should compute it.
 
     Args:
         state: ``__dict__`` of the layer.
@@ -117,7 +119,7 @@ def convolve(state: _State, images: torch.Tensor) -> torch.Tensor | None:
 
 
 class _Packed(NamedTuple):
-    """Weights in blocks, and what they were made of. Immutable."""
+    """Weights in blocks, and what they were made from. Immutable."""
 
     operator_context: Any
     weight: torch.Tensor
@@ -130,9 +132,9 @@ class _Packed(NamedTuple):
 
 
 class PackedWeight:
-    """What one layer keeps. Thread-safe; a copy of it keeps nothing.
+    """The weights in blocks of one layer. Thread-safe; a copy of it keeps nothing.
 
-    Calls at the same time may each make it: the last one's stays.
+    Several calls at the same time may each make them; those of the last one stay.
 
     Args:
         address: Address of the weights in the version's file; 0 if they are not there.
@@ -152,7 +154,9 @@ class PackedWeight:
         self._address = address
         self._packed: _Packed | None = None
         self._shapes: frozenset[torch.Size] = frozenset()  # with the same bits
-        self._num_faults = -1  # of the process, when its weights were looked at
+        self._num_faults = (
+            -1
+        )  # page faults of the process when the weights were last checked
         self._is_given_up = False
 
     def __reduce__(self) -> tuple[type[PackedWeight], tuple[()]]:
@@ -193,7 +197,7 @@ class PackedWeight:
         ):
             return None
         num_changes = weight._version
-        # Before the copy: a change meanwhile is found by the look after it.
+        # Read before the copy, so that the next check finds a change during it.
         self._num_faults = -1
         stride, padding, dilation, groups = settings
         try:
@@ -235,7 +239,7 @@ class PackedWeight:
         return True
 
     def _compare(self, packed: _Packed, images: torch.Tensor) -> torch.Tensor | None:
-        """Computes both ways; returns torch's answer."""
+        """Computes in both ways and compares; returns torch's answer."""
         if len(self._shapes) >= _MOST_SHAPES:
             return None
         stride, padding, dilation, groups = packed.settings
@@ -254,13 +258,13 @@ class PackedWeight:
         return plainly
 
     def _give_up(self) -> None:
-        """Leaves the layer to torch for good: somebody works on its weights."""
+        """Leaves the layer to torch for good, because somebody changes its weights."""
         self._is_given_up = True
         self._packed = None
 
 
 def _settings_of(state: _State) -> tuple[Any, ...] | None:
-    """Returns stride, padding, dilation and groups; None if there is more to it."""
+    """Returns stride, padding, dilation and groups; None if other settings matter."""
     padding = state["padding"]
     if (
         isinstance(padding, str)
@@ -272,7 +276,7 @@ def _settings_of(state: _State) -> tuple[Any, ...] | None:
 
 
 def _is_for_onednn(images: torch.Tensor) -> bool:
-    """Tells whether torch has oneDNN convolve these, channel by channel."""
+    """Tells whether torch would use oneDNN for these, stored channel by channel."""
     return (
         images.is_cpu
         and images.dim() == 4
@@ -285,7 +289,7 @@ def _is_for_onednn(images: torch.Tensor) -> bool:
 
 
 def _is_packable(weight: object) -> TypeGuard[nn.Parameter]:
-    """Tells whether a layer's weights are as they lie in the file, for this kernel."""
+    """Tells whether a layer's weights are as in the file, and fit this kernel."""
     return (
         type(weight) is nn.Parameter
         and weight.dtype is torch.float32
@@ -303,7 +307,7 @@ def _num_faults() -> int:
 
 
 def _fp32_precision() -> object:
-    """Returns what oneDNN may round to, if this torch lets one choose."""
+    """Returns the precision that oneDNN may round to, if this torch lets one choose it."""
     chosen: object = getattr(torch._C, "_get_fp32_precision_getter", _no_choice)(
         "mkldnn", "conv"
     )

@@ -1,7 +1,7 @@
 """Convolutions of exported programs that keep their weights in blocks.
 
-As those of modules do (:mod:`tfs.runtime.guest.fast_layers.packed_convolutions`): the operator's node
-becomes a call of a small module, which holds what is kept and nothing else.
+They do it like those of modules (:mod:`tfs.runtime.guest.fast_layers.packed_convolutions`).
+The operator's node becomes a call of a small module, which only holds what is kept.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _OPERATOR: Final = torch.ops.aten.conv2d.default
 def pack_nodes(program: torch.fx.GraphModule, find_offset: FindOffset) -> None:
     """Has a program's convolutions with many weights keep them in blocks.
 
-    Those whose weights lie in the version's file, as ``find_offset`` says. Nothing is kept
-    before a call.
+    That applies to convolutions whose weights lie in the version's file, according to
+    ``find_offset``. Nothing is kept before a call.
     """
     if not is_available():
         return
@@ -76,7 +76,7 @@ class PackedNode(nn.Module):
         dilation: Sequence[int] = (1, 1),
         groups: int = 1,
     ) -> torch.Tensor:
-        """Returns what the operator does: same bits, same strides."""
+        """Returns the same as the operator: same bits, same strides."""
         if is_plain_call(input):
             state = {
                 "_parameters": {"weight": weight, "bias": bias},

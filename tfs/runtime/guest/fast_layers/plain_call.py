@@ -1,4 +1,4 @@
-"""Tells whether a module is as torch made it, and whether a call only serves."""
+"""Tells whether a module is as torch made it, and whether a call is plain serving."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _num_dispatch_modes = torch._C._len_torch_dispatch_stack
 
 
 def is_plain_call(tensor: torch.Tensor) -> bool:
-    """Tells whether a model serves a tensor of torch's own, and that is all.
+    """Tells whether a call only serves a tensor of torch's own class.
 
     Gradients, transforms, traces, compilers, automatic casts and modes that see every
-    operator are to get what the model's author wrote.
+    operator must get what the model's author wrote.
     """
     return (
         type(tensor) is _TENSOR
@@ -36,7 +36,7 @@ def is_plain_call(tensor: torch.Tensor) -> bool:
 def has_own_forward(module: torch.nn.Module) -> bool:
     """Tells whether somebody gave a module a ``forward`` that is not its class's.
 
-    A quickened module that was pickled has its class's for its own.
+    A quickened module that was pickled has that of its class as its own.
     """
     own = vars(module).get("forward")
     return (

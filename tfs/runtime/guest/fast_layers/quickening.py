@@ -1,4 +1,4 @@
-"""What of a loaded model runs quicker, to the same bits: each kind has its own module."""
+"""Makes parts of a loaded model quicker, with equal bits: a module for each kind of part."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from tfs.runtime.guest.fast_layers.max_pooling import quicken_graph, quicken_mod
 
 _CONTAINERS: Final = (dict, list, tuple)
 _MOST_ITEMS: Final = 256
-"""Longest container that is searched for modules: vocabularies are longer, and hold
+"""Longest container that is searched for modules. Vocabularies are longer, and contain
 none."""
 
 
 def quicken(model: torch.nn.Module) -> None:
-    """Has a model do quicker what can be, to the same bits; see the modules named."""
+    """Makes a model quicker where that is possible with equal bits."""
     quicken_modules(model)
     quicken_bags(model)
     quicken_chains(model)
 
 
 def quicken_program(program: torch.fx.GraphModule) -> None:
-    """Has an exported program do quicker what can be, to the same bits."""
+    """Makes an exported program quicker where that is possible with equal bits."""
     changed = [
         each(program) for each in (quicken_graph, quicken_bag_nodes, call_builtins)
     ]
@@ -36,10 +36,10 @@ def quicken_program(program: torch.fx.GraphModule) -> None:
 
 
 def quicken_held(servable: object, code: types.ModuleType) -> None:
-    """Has the modules quickened that an object of a file, or the file itself, holds.
+    """Quickens the modules that an object of a file, or the file itself, holds.
 
-    Looked for in attributes, in short containers, and in objects of the file's own
-    classes. What is compiled stays as it is: the compiler would meet other code.
+    It looks in attributes, in short containers, and in objects of the file's own classes.
+    Compiled modules stay as they are: the compiler would find other code.
     """
     for module in _held(servable, code):
         if not any(map(_is_compiled, torch.nn.Module.modules(module))):
@@ -54,7 +54,7 @@ def _held(servable: object, code: types.ModuleType) -> Iterator[torch.nn.Module]
         if id(value) in seen:
             continue
         seen.add(id(value))
-        # By type: what an object says of its class is up to it.
+        # By type, because an object may say anything about its class.
         kind = type(value)
         if issubclass(kind, torch.nn.Module):
             assert isinstance(value, torch.nn.Module)
