@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
@@ -47,6 +46,7 @@ from tfs.core.errors import FailedPrecondition, ServingError
 from tfs.core.event_bus import EventBus
 from tfs.core.executor import Executor, InlineExecutor, ThreadExecutor
 from tfs.core.loader import Loader
+from tfs.core.processor_share import num_processors
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_request import ServableRequest
 from tfs.core.servable_state import ServableState
@@ -69,7 +69,8 @@ class AspiredVersionsManagerOptions:
         retry: When failed loads are tried again.
         order: Which actions come first when several are possible.
         num_initial_load_threads: How many loads may run at once while
-            ``lend_all_threads`` is in force; None is four per CPU.
+            ``lend_all_threads`` is in force; None is four per core,
+            of as many as a CPU quota leaves.
         pre_load_hook: Called before a version is loaded, on the load pool.
         release_memory: Called after unloads, on the unload pool; None for nothing.
         patience_s: How long a load or an unload may take before others go on without it.
@@ -272,7 +273,7 @@ class AspiredVersionsManager:
             yield
             return
         before = executor.num_threads
-        lent = self._options.num_initial_load_threads or 4 * (os.cpu_count() or 1)
+        lent = self._options.num_initial_load_threads or 4 * num_processors()
         executor.resize(max(before, lent))
         self._is_lending = True
         self._driver.wake()

@@ -21,6 +21,7 @@ _FENCED = re.compile(r"^ *```([^\n]*)\n(.*?)^ *```$", re.M | re.S)
 _CODE = re.compile(r"`([^`\n]+)`")
 
 FOREIGN = {
+    "--cpus",  # docker's
     "--find-links",  # pip's
     "--flag",  # any flag
     "--health-cmd",  # docker's

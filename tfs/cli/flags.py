@@ -279,7 +279,8 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "num_interpreters",
         "num_interpreters",
         int,
-        "processes (or private Pythons) that run models; 0 is one per core (default 0)",
+        "processes (or private Pythons) that run models; 0 is one per core, of as many "
+        "as a CPU quota leaves (default 0)",
     ),
     Flag(
         "interpreter_call_timeout_s",

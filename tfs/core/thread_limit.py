@@ -12,6 +12,8 @@ import threading
 from pathlib import Path
 from typing import Final
 
+from tfs.core.control_groups import GROUPS, PROC, group_folders
+
 _WORDS: Final = "can't start new thread"  # of CPython's _thread
 
 
@@ -47,9 +49,7 @@ def num_startable(wanted: int) -> int:
     return len(started)
 
 
-def thread_limits(
-    proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")
-) -> str:
+def thread_limits(proc: Path = PROC, groups: Path = GROUPS) -> str:
     """Returns the limits in force, for people, each with where it is raised.
 
     Args:
@@ -86,23 +86,10 @@ def _group_limit(proc: Path, groups: Path) -> tuple[int | None, int | None]:
     And how many there are in that one; None for what is not limited, or not known.
     """
     lowest: tuple[int | None, int | None] = (None, None)
-    try:
-        lines = (proc / "self" / "cgroup").read_text().splitlines()
-    except OSError:
-        return lowest
-    for line in lines:
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if controllers and "pids" not in controllers.split(","):
-            continue
-        root = groups / controllers if controllers else groups
-        inner = path.strip("/")
-        # Within a container the path may be the host's: then the root is ours.
-        folders = [root, *((root / inner, *(root / inner).parents) if inner else ())]
-        for folder in folders:
-            most = _number(folder / "pids.max")
-            if most is not None and (lowest[0] is None or most < lowest[0]):
-                lowest = most, _number(folder / "pids.current")
+    for folder in group_folders("pids", proc, groups):
+        most = _number(folder / "pids.max")
+        if most is not None and (lowest[0] is None or most < lowest[0]):
+            lowest = most, _number(folder / "pids.current")
     return lowest
 
 

@@ -24,6 +24,7 @@ import zipfile
 from typing import Final, Literal, NoReturn, Self
 
 from tfs.core.errors import InvalidArgument, NotFound
+from tfs.core.processor_share import num_processors
 from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.dlmopen import dlmopen_probe
 from tfs.runtime.dlmopen.dlmopen_interpreter import DlmopenInterpreter
@@ -57,7 +58,7 @@ class InterpreterManager:
     """Hands out interpreters, the least used first. Thread-safe; a context manager.
 
     Args:
-        num_interpreters: How many; None for one per core this process may use, and of
+        num_interpreters: How many; None for one per core this process may keep busy, and of
             "dlmopen" no more than are likely to have room.
         backend: "process"; "dlmopen" for private CPythons in this process; or
             "inline", where interpreters share the GIL.
@@ -84,7 +85,7 @@ class InterpreterManager:
             raise ValueError(f"backend must be one of {', '.join(_BACKENDS)}")
         num = num_interpreters
         if num is None:
-            num = len(os.sched_getaffinity(0))
+            num = num_processors()
             if backend == "dlmopen":
                 num = min(num, dlmopen_probe.most_interpreters())
         if num < 1:

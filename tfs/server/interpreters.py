@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from tfs.core.errors import FailedPrecondition, InvalidArgument
 from tfs.core.executor import Executor, InlineExecutor
+from tfs.core.processor_share import num_processors
 from tfs.core.right_of_way import has_traffic
 from tfs.core.servable_id import ServableId
 from tfs.core.serving_loop import ServingLoop
@@ -227,11 +228,6 @@ class Interpreters:
             self._processes.close(deadline_s)
 
 
-def default_num_interpreters() -> int:
-    """Returns one per core this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
 def interpreters_options(options: ServerOptions) -> InterpretersOptions:
     """Returns how many interpreters a server has, and what is kept ready for them.
 
@@ -243,7 +239,7 @@ def interpreters_options(options: ServerOptions) -> InterpretersOptions:
         InvalidArgument: As ``worker_options``.
 
     """
-    num = options.num_interpreters or default_num_interpreters()
+    num = options.num_interpreters or num_processors()
     num_private = num
     if not options.num_interpreters:
         num_private = min(num, dlmopen_probe.most_interpreters())

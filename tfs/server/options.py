@@ -131,7 +131,7 @@ class ServerOptions:
         intra_op_parallelism: The same; at most one of the two.
         interpreter_backend: Where models run: AUTO measures each version.
         num_interpreters: Processes (and in-process threads) that run models; 0 is one
-            per core.
+            per core, of as many as a CPU quota leaves.
         interpreter_call_timeout_s: A call in a process interpreter that takes longer
             (or 10 times its usual time, if that is more) ends the interpreter; a
             private Python cannot be ended, and takes no more calls.
