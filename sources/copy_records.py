@@ -3,7 +3,8 @@
     <folder>/<SHA-256 of the URL>.json    {"url": ..., "fingerprint": ..., "key": ...}
 
 With these records a copy can be found while its store does not answer. They only help:
-a record that is lost or cannot be written costs another look at the store.
+a record that is lost or cannot be written costs another look at the store. One of a
+version that its store shows no more is not there for the next start.
 """
 
 from __future__ import annotations
@@ -47,10 +48,11 @@ class CopyRecords:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        # Guards _records and the removal of their files. Ranks after the cache's lock;
+        # Guards the fields below and the removal of files. Ranks after the cache's lock;
         # a leaf otherwise.
         self._lock = threading.Lock()
         self._records: dict[str, CopyRecord] = {}  # by URL
+        self._passing: set[str] = set()  # URLs of those without a file
 
     def read(self, has_copy: Callable[[str], bool]) -> None:
         """Reads the records, and removes those that are damaged or have no copy.
@@ -88,6 +90,30 @@ class CopyRecords:
             if self._records.get(record.url) == record:
                 return
             self._records[record.url] = record
+            self._passing.discard(record.url)
+        self._write(record)
+
+    def set_lasting(self, url: str, *, lasting: bool) -> None:
+        """Has a record outlive this process, as it does at first, or not.
+
+        A failure to write is logged, not raised.
+        """
+        with self._lock:
+            record = self._records.get(url)
+            if record is None or lasting is not (url in self._passing):
+                return
+            if lasting:
+                self._passing.remove(url)
+            else:
+                self._passing.add(url)
+                try:
+                    self._path_of(url).unlink(missing_ok=True)
+                except OSError as error:
+                    log.warning("event=copy_remembered url=%s why=%s", url, error)
+        if lasting:
+            self._write(record)
+
+    def _write(self, record: CopyRecord) -> None:
         form = {"url": record.url, "fingerprint": record.fingerprint, "key": record.key}
         try:
             replace_file(str(self._path_of(record.url)), json.dumps(form))
@@ -99,6 +125,7 @@ class CopyRecords:
         with self._lock:
             for url in [r.url for r in self._records.values() if r.key == key]:
                 del self._records[url]
+                self._passing.discard(url)
                 self._path_of(url).unlink(missing_ok=True)
 
     def _path_of(self, url: str) -> Path:

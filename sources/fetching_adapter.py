@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from sources.fetched_stream import FetchedStream, LocalCopy, Service
 from sources.remote_storage import is_remote
@@ -120,6 +120,15 @@ class FetchingSourceAdapter:
         Reads this machine's disk.
         """
         return self._cache.copies(base_path) if is_remote(base_path) else {}
+
+    def note_shown(self, base_path: str, versions: Collection[int]) -> None:
+        """Takes what is to be had under a URL; nothing for a path.
+
+        What is not there any more is not among the ``copies`` of a later process.
+        Writes to this machine's disk.
+        """
+        if is_remote(base_path):
+            self._cache.note_shown(base_path, versions)
 
     def forget_failures(self, name: str) -> None:
         """Lets failed copies of a servable be tried again at the source's next word."""

@@ -89,6 +89,7 @@ class FileSystemSource:
         on_looked: Callable[[], None] = lambda: None,
         storage: StorageThreads | None = None,
         recall: Recall = lambda _: {},
+        on_shown: Callable[[str, Sequence[int]], None] = lambda _, __: None,
     ) -> None:
         """Stores its parts; nothing is read yet.
 
@@ -104,9 +105,12 @@ class FileSystemSource:
                 scanning thread. Owned by the caller.
             recall: Returns which versions can be had while a base path cannot be looked
                 at; quick.
+            on_shown: Told of a base path, and the versions there, when these are others
+                than before; of none only with ``unload_when_empty``. Quick.
 
         """
         self._recall = recall
+        self._on_shown = on_shown
         self._options = options
         self._file_system = file_system or AnyFileSystem()
         self._clock = clock or MonotonicClock()
@@ -427,6 +431,9 @@ class FileSystemSource:
     def _take(self, record: ServableRecord, look: Look) -> None:
         """Emits what follows from a look, and sets the time of the next one."""
         options, now_s = self._options, self._clock.now()
+        shown = record.at_hand if look.found is None else look.found.at_hand
+        if shown != record.at_hand and (shown or options.unload_when_empty):
+            self._on_shown(record.servable.base_path, shown or ())
         aspired = record.take(
             look,
             now_s,

@@ -30,7 +30,7 @@ import shutil
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
@@ -224,16 +224,22 @@ class VersionCache:
         except FailedPrecondition as error:
             log.warning("event=cache_unusable problem=%s", error)
             return {}
-        start = f"{base_path.rstrip('/')}/"
         found = {}
-        for record in self._records.below(start):
-            version = parse_version(record.url.removeprefix(start))
-            if version is not None and (self._versions / record.key).is_dir():
+        for version, record in self._records_of(base_path):
+            if (self._versions / record.key).is_dir():
                 is_weak = record.fingerprint.startswith(WEAK)
                 found[version] = StoragePath(
                     record.url, f"{_AS_COPIED if is_weak else ''}{record.fingerprint}"
                 )
         return found
+
+    def note_shown(self, base_path: str, versions: Collection[int]) -> None:
+        """Takes what a store shows under a URL.
+
+        ``copies`` of a later process does not have what was shown no more.
+        """
+        for version, record in self._records_of(base_path):
+            self._records.set_lasting(record.url, lasting=version in versions)
 
     def release(self, copy: StoragePath) -> None:
         """Takes back one ``fetch``. A copy that nothing uses stays until it is evicted."""
@@ -278,6 +284,13 @@ class VersionCache:
         return self._blobs.count_bytes()
 
     # -- copies that are here ------------------------------------------------------
+
+    def _records_of(self, base_path: str) -> Iterator[tuple[int, CopyRecord]]:
+        start = f"{base_path.rstrip('/')}/"
+        for record in self._records.below(start):
+            version = parse_version(record.url.removeprefix(start))
+            if version is not None:
+                yield version, record
 
     def _copy_of(self, version: StoragePath) -> StoragePath | None:
         """Returns a copy made when the version looked as it does now, if there is one.

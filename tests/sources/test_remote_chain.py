@@ -115,6 +115,7 @@ class Server:
             file_system=AnyFileSystem(remote=files),
             clock=self.clock,
             recall=adapter.copies,
+            on_shown=adapter.note_shown,
         )
         self.target: RecordingTarget[StoragePath] = RecordingTarget()
         self.chain = SourceChain(self.source, [adapter], self.target)
@@ -185,6 +186,54 @@ def test_what_was_removed_from_a_store_does_not_come_back_when_that_is_down(
     files.is_down = False
     assert server.look() == [2, 3]
     server.close()
+
+
+def test_what_was_removed_from_a_store_does_not_come_back_by_a_restart(
+    store: Any, tmp_path: Path
+) -> None:
+    """The store did not show it before, and cannot be asked now. Shown again, it counts."""
+    files = Outage()
+    first = Server(files, tmp_path / "cache")
+    for version in (2, 3):
+        upload(store, tmp_path, version)
+        assert first.look() == [version]
+    store.mv("/bucket/m/3", "/bucket/aside", recursive=True)
+    assert first.look() == [2]
+    first.close()
+    files.is_down = True
+    second = Server(files, tmp_path / "cache")
+    assert second.look() == [2]
+    files.is_down = False
+    store.mv("/bucket/aside", "/bucket/m/3", recursive=True)
+    assert second.look() == [3]
+    second.close()
+    files.is_down = True
+    third = Server(files, tmp_path / "cache")
+    assert third.look() == [3]
+    third.close()
+
+
+def test_what_is_shown_again_counts_after_a_restart_though_it_was_not_copied_again(
+    store: Any, tmp_path: Path
+) -> None:
+    """A store that shows nothing for once says nothing of its versions."""
+    files = Outage()
+    first = Server(files, tmp_path / "cache")
+    for version in (2, 3):
+        upload(store, tmp_path, version)
+        assert first.look() == [version]
+    for away, left in (("3", [2]), ("2", [2]), ("", [3])):
+        if away:
+            store.mv(f"/bucket/m/{away}", f"/bucket/aside{away}", recursive=True)
+        else:
+            for back in ("2", "3"):
+                store.mv(f"/bucket/aside{back}", f"/bucket/m/{back}", recursive=True)
+        assert first.look() == left
+    first.close()
+    files.is_down = True
+    second = Server(files, tmp_path / "cache")
+    assert second.look() == [3]
+    second.close()
 
 
 def test_what_was_never_copied_is_not_had_without_its_store(

@@ -78,6 +78,7 @@ class ModelSources:
             on_looked=on_looked,
             storage=parts.storage,
             recall=(lambda _: {}) if fetching is None else fetching.copies,
+            on_shown=(lambda _, __: None) if fetching is None else fetching.note_shown,
         )
         # The default port comes last, as the router wants it.
         self.platforms = tuple(sorted(parts.platforms, key=lambda name: not name))
