@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -66,6 +66,32 @@ def blocked(part: BatchedPart, gate: Gate[torch.Tensor], callers: Callers) -> No
     """Makes one call that is being computed until the gate opens."""
     callers.start("first", lambda: part(torch.zeros(1, 2)))
     assert gate.entered.wait(PATIENCE_S)
+
+
+class Halves(NamedTuple):
+    low: torch.Tensor
+    high: torch.Tensor
+
+
+def test_named_tuples_are_shared_out_and_put_together() -> None:
+    """Their constructors take the parts one by one, unlike those of other tuples."""
+    gate, callers = Gate(double), Callers()
+
+    def halves(x: torch.Tensor) -> Halves:
+        y = gate(x)
+        return Halves(y[:, :1], y[:, 1:])
+
+    part = batched(halves, max_batch_size=3)
+    blocked(part, gate, callers)
+    for name in ("a", "b"):
+        callers.start(name, lambda: part(torch.ones(1, 2)))
+    wait_for_waiting(part, 2)
+    gate.open.set()
+    callers.join()
+    assert gate.sizes == [1, 2]
+    assert isinstance(callers.results["a"], Halves)
+    large = part(torch.arange(10.0).reshape(5, 2))
+    assert large.high.tolist() == [[2.0], [6.0], [10.0], [14.0], [18.0]]
 
 
 def test_calls_that_wait_are_computed_together() -> None:

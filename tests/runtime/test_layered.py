@@ -138,6 +138,25 @@ def test_a_layer_that_fails_for_all_is_run_again_in_halves(bench: Bench) -> None
     assert torch.equal(bench.callers.results["first"], torch.full((1, 2), 5.0))
 
 
+def test_calls_that_cannot_be_joined_are_computed_apart(bench: Bench) -> None:
+    """A layer gave them other shapes than those that run: nobody is left without answer."""
+
+    def ragged(x: Tensor) -> Tensor:
+        (width,) = {1 if row[0] > 20 else 2 for row in bench.cheap(x)}
+        return x[:, :width]
+
+    bench.part = layered(
+        [ragged, bench.gate, bench.end], max_batch_size=8, clock=bench.clock
+    )
+    bench.part.measure(torch.ones(1, 2))
+    bench.hold_first()
+    bench.call("narrow", torch.full((1, 2), 30.0), 1)
+    bench.release()
+    assert bench.part.stats.num_joined == 1
+    assert torch.equal(bench.callers.results["first"], torch.full((1, 2), 3.0))
+    assert torch.equal(bench.callers.results["narrow"], torch.full((1, 1), 61.0))
+
+
 def test_a_lone_call_that_fails_is_not_run_twice(bench: Bench) -> None:
     """Its error is its own already."""
     with pytest.raises(ValueError, match="negative"):
@@ -145,22 +164,28 @@ def test_a_lone_call_that_fails_is_not_run_twice(bench: Bench) -> None:
     assert bench.cheap.sizes == [1]
 
 
-def test_what_no_exception_is_ends_every_call() -> None:
-    """Whoever joined is not left waiting for one that was interrupted."""
+@pytest.mark.parametrize("interrupted", ["those that join", "all of them"])
+def test_what_no_exception_is_ends_every_call(interrupted: str) -> None:
+    """Whoever joined, or was about to, is not left waiting for one that was interrupted."""
     clock = FakeClock()
     gate: Gate[Tensor] = Gate(double)
     gate.open.set()
-    calls = 0
+    calls = {"those that join": -1, "all of them": 0}  # the first call comes in between
 
-    def end(x: Tensor) -> Tensor:
-        nonlocal calls
-        calls += 1
-        if calls > 8:  # those of measuring
+    def counted(x: Tensor, name: str) -> Tensor:
+        calls[name] += 1
+        if calls[name] > 8 and name == interrupted:  # those of measuring
             raise KeyboardInterrupt
-        clock.advance(1)
         return x
 
-    part = layered([double, gate, end], max_batch_size=8, clock=clock)
+    def begin(x: Tensor) -> Tensor:
+        return counted(x, "those that join")
+
+    def end(x: Tensor) -> Tensor:
+        clock.advance(1)
+        return counted(x, "all of them")
+
+    part = layered([begin, gate, end], max_batch_size=8, clock=clock)
     part.measure(torch.ones(1, 1), budget_s=100)
     gate.open.clear()
     gate.entered.clear()

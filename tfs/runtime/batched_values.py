@@ -61,7 +61,7 @@ def appended(results: Sequence[Any]) -> Any:
         return torch.cat(list(results))
     if isinstance(first, Mapping):
         return {name: appended([each[name] for each in results]) for name in first}
-    return type(first)(appended(each) for each in zip(*results, strict=True))
+    return _like(first, [appended(each) for each in zip(*results, strict=True)])
 
 
 def check_rows(result: Any, num_rows: int) -> None:
@@ -94,4 +94,10 @@ def rows_of(result: Any, start: int, stop: int) -> Any:
         return result[start:stop]
     if isinstance(result, Mapping):
         return {name: rows_of(each, start, stop) for name, each in result.items()}
-    return type(result)(rows_of(each, start, stop) for each in result)
+    return _like(result, [rows_of(each, start, stop) for each in result])
+
+
+def _like(result: Any, parts: list[Any]) -> Any:
+    """Returns parts in a tuple or list of the same kind; a named one takes them singly."""
+    kind = type(result)
+    return kind(*parts) if hasattr(kind, "_fields") else kind(parts)

@@ -69,10 +69,13 @@ class LayerRun:
                     check_rows(theirs, num_joining)
                 except Exception:
                     failed += joining
+                except BaseException:
+                    batch += joining  # the error is everybody's
+                    raise
                 else:
+                    batch += joining
                     num_rows += num_joining
                     value = self._joined(layer, value, theirs, num_rows)
-                    batch += joining
             value = self._through(layer, layer + 1, (value,), {}, num_rows)
         if len(batch) == 1:
             batch[0].outcome = value
