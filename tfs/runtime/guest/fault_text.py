@@ -1,4 +1,4 @@
-"""An exception in a message for people."""
+"""Puts an exception into words, for a message to people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Freed memory of an interpreter's process, on its way back to the system."""
+"""Gives the freed memory of an interpreter's process back to the system."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _libc = ctypes.CDLL(None)
 
 
 def give_back() -> None:
-    """Gives what nobody holds any more back to the system, and to the device. Blocks."""
+    """Gives memory that nobody holds any more back to system and device. Blocks."""
     gc.collect()
     give_device_memory_back()
     with contextlib.suppress(AttributeError, OSError):  # glibc only

@@ -33,8 +33,8 @@ Output: TypeAlias = "torch.Tensor | TensorView"
 class GuestModel(Protocol):
     """A loaded model. Confined to the thread that calls it, one call at a time.
 
-    If its source's ``concurrency`` is larger than 1, the version's own code says that
-    it takes so many calls at once; what is between must then be thread-safe.
+    If its source's ``concurrency`` is larger than 1, the version's own code declares that
+    it takes so many calls at once. Everything in between must then be thread-safe.
 
     Implementors promise:
 
@@ -42,17 +42,17 @@ class GuestModel(Protocol):
        ``torch.inference_mode``;
     2. its outputs have the signature's names, dtypes and ranks, fixed dimensions and,
        where it is batched, as many rows as the inputs;
-    3. whatever goes wrong is a ``ServingError`` naming the version and the signature;
-       the model stays usable;
-    4. ``call`` keeps no reference to the inputs' buffers and never writes to them,
-       but for those given away (:class:`~tfs.core.tensor_view.TensorView`): these may
-       be the model's input, and its outputs may lie in them;
+    3. every failure is a ``ServingError`` that names the version and the signature; the
+       model stays usable;
+    4. ``call`` keeps no reference to the inputs' buffers and never writes to them. Buffers
+       that were given away (:class:`~tfs.core.tensor_view.TensorView`) are an exception:
+       they may be the model's input, and its outputs may lie in them;
     5. ``close`` drops everything the model holds; the memory is gone after a garbage
        collection.
     """
 
     def call(self, signature_name: str, inputs: Tensors) -> dict[str, TensorView]:
-        """Runs one signature on views, copying in once and out once at most."""
+        """Runs one signature on views; copies each input and output once at most."""
         ...
 
     def run(
@@ -78,11 +78,11 @@ def load_guest_model(
     Args:
         source: What to load.
         files: The version's payload.
-        weights: Where its tensors come from, if they may be on the device already; the
-            caller settles it.
+        weights: Provides tensors that may be on the device already; the caller calls
+            its ``settle``.
 
     Raises:
-        ServingError: Naming the version; nothing is left.
+        ServingError: It does not load; names the version. Nothing is left.
 
     """
     who = source.id.slashed
@@ -119,9 +119,9 @@ def _does_not_fit(source: ModelSource) -> ServingError:
 
 
 def give_device_memory_back() -> None:
-    """Returns to the device what its allocator keeps of tensors that are gone. Blocks.
+    """Returns the memory that the allocator keeps of freed tensors to the device. Blocks.
 
-    Does nothing where no device was used: it makes no context.
+    Does nothing if no device was used: it makes no context.
     """
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()

@@ -10,17 +10,18 @@ from tfs.core.process_memory import anonymous_bytes, private_bytes
 
 
 class KeptMemory:
-    """How much more is held now than when this was made. Confined to one thread.
+    """How much more memory is held now than when this was made. Confined to one thread.
 
-    What is held and shared with no other process takes the kernel milliseconds to count.
-    It cannot have grown by more than what was allocated and the pages that were touched
-    since it was last counted; it is counted again only when that may be too much.
+    The kernel takes milliseconds to count the memory that a process shares with no other.
+    That memory cannot have grown by more than what was allocated, and the pages that were
+    touched, since it was last counted. So it is counted again only when that might be too
+    much.
 
     Args:
-        most_bytes: What may be held more than now.
+        most_bytes: How much more may be held than now.
 
     Raises:
-        OSError: The system does not say what is held.
+        OSError: The system does not say how much is held.
 
     """
 
@@ -30,7 +31,7 @@ class KeptMemory:
         self._faults, self._made_bytes = _num_faults(), _made_bytes()
 
     def excess_bytes(self) -> int:
-        """Returns by how much it has grown, if that is too much; else 0."""
+        """Returns by how much it has grown, if that is too much; otherwise 0."""
         touched_bytes = (_num_faults() - self._faults) * PAGESIZE
         # Faults of huge pages count once.
         added_bytes = touched_bytes + max(0, _made_bytes() - self._made_bytes)

@@ -1,8 +1,8 @@
-"""Large outputs of a model as views of its own memory, where nobody else writes to it.
+"""Returns large outputs of a model as views of its memory, if nobody else can write there.
 
-A copy of an image costs as much as receiving it did. What makes a copy needless is that
-the model let go of the tensor: Python and torch count who refers to it and to its
-memory.
+A copy of an image costs as much as receiving it did. It is not needed if the model does not
+hold the tensor any more, which Python and torch can tell: they count the references to a
+tensor and to its memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tfs.runtime.guest.guest_model import Output, Value
 from tfs.runtime.guest.torch_tensor import DTYPE_OF, to_view
 
 _LARGEST_WASTE: Final = 2
-"""Most bytes of memory that a view may keep alive for each byte that it shows."""
+"""Most bytes of memory that a view may keep alive for each of its own bytes."""
 
 # torch offers these to itself only; without them everything is copied.
 _num_owners: Callable[[torch.Tensor], int] | None = getattr(
@@ -28,7 +28,7 @@ _num_users: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count"
 
 
 def is_large(value: Output) -> bool:
-    """Tells whether an output is worth a look at who else has it."""
+    """Tells whether an output is large enough to check who else refers to it."""
     return (
         isinstance(value, torch.Tensor)
         and value.layout is torch.strided  # others have no such size
@@ -41,10 +41,10 @@ def take_views(
 ) -> dict[str, TensorView]:
     """Empties both dictionaries and returns views of what was put out.
 
-    Elements are copied, unless they are many and nobody else can change them: the
-    model kept neither the tensor nor any other over its memory, which is torch's own
-    or was given to the model as one of ``inputs``. Such a view lies in the tensor's
-    memory, and keeps it.
+    The elements of an output are copied, unless they are many and nobody else can change
+    them: the model kept neither the tensor nor another one over its memory, and that memory
+    is torch's own or was given to the model as one of ``inputs``. Then the view uses the
+    tensor's memory and keeps it alive.
     """
     addresses = [
         value.data_ptr() for value in inputs.values() if isinstance(value, torch.Tensor)
@@ -72,7 +72,7 @@ def _take(
 
 
 def _is_sole(tensor: torch.Tensor, addresses: Collection[int]) -> bool:
-    """Tells whether no other tensor, and no one but torch, has a tensor's memory."""
+    """Tells whether only this tensor, and torch, refer to the tensor's memory."""
     if (
         _num_owners is None
         or _num_users is None

@@ -1,4 +1,4 @@
-"""What a load takes of a worker's memory. Knows no torch."""
+"""Measures how much memory of a worker a load takes. Does not use torch."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tfs.core.process_memory import (
 
 
 class LoadMeter:
-    """Sees what a load takes of this process. Confined to the loading thread.
+    """Measures how a load makes this process grow. Confined to the loading thread.
 
-    A worker is alone with its load, so that the growth is the model's. What it maps of
-    shared files is left out: all workers of a version hold that once.
+    A worker does nothing else during its load, so that the growth is the model's. Mapped
+    shared files are left out, because all workers of a version share them.
     """
 
     def __init__(self) -> None:
@@ -25,9 +25,9 @@ class LoadMeter:
         self._before_bytes = anonymous_bytes(self._pid)
 
     def read(self, shared_bytes: int) -> dict[str, object]:
-        """Returns what stays, with the shared bytes, and the peak above it.
+        """Returns the memory that stays, including the shared bytes, and the peak above it.
 
-        What the system does not tell is absent.
+        Numbers that the system does not tell are absent.
         """
         found: dict[str, object] = {}
         after, held = anonymous_bytes(self._pid), resident_bytes(self._pid)

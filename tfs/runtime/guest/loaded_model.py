@@ -1,4 +1,4 @@
-"""A model in a worker, with what answering a call needs of it."""
+"""A model in a worker, with everything that answering a call needs."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from tfs.runtime.guest.guest_model import GuestModel
 from tfs.runtime.guest.model_source import ModelSource
 
 LOOK_S: Final = 1.0
-"""Least seconds between looks at what calls changed of the process."""
+"""Least seconds between two checks of what calls changed in the process."""
 
 _LOOKS_SHARE: Final = 1e-3
-"""Share of the time that looks may take: at 400 MB of weights one takes 40 to 80 ms."""
+"""Share of the time that these checks may take; for 400 MB one takes 40 to 80 ms."""
 
 
 class LoadedModel:
-    """Immutable, but for what it knows of calls.
+    """Immutable, except for what it counts of calls.
 
     Args:
         source: The version.
-        guest: What answers.
-        weights: What it has on its device.
+        guest: The model, which answers calls.
+        weights: Its weights on its device.
         now: Monotonic seconds.
 
     """
@@ -64,15 +64,16 @@ class LoadedModel:
         return self.written_if_due()[0]
 
     def written_if_due(self) -> tuple[int, int]:
-        """Counts a call; returns what of the weights was written to, if it looked.
+        """Counts a call; checks at times whether the weights were written to.
 
-        Pages of the version's files that became its own, and tensors on the device that
-        it shares with others.
+        Returns the number of pages of the version's files that became the process's own,
+        and of tensors on the device that it shares with others; zeros if it did not check.
 
-        Looks after the 1st, 10th and 100th call, because most that do it do it early, and
-        after any that ends a second or more after the last look: what an unusual input
-        makes a model write is seen when the next call comes, if not at once. A look
-        costs 8 bytes per page; where that takes long, looks are rarer.
+        It checks after the 1st, 10th and 100th call, because most models that write do so
+        early. After that, it checks at the end of any call that ends a second or more after
+        the last check. So if an unusual input makes a model write, that is found at once or
+        by the next check. A check reads 8 bytes per page; if that takes long, checks are
+        rarer.
         """
         self.num_calls += 1
         begun_s = self._now()
@@ -90,12 +91,12 @@ def not_loaded() -> ServingError:
 
 
 class ForkWatch:
-    """Knows whether this process is a copy that a model forked off its worker."""
+    """Knows whether this process is a copy that a model forked from its worker."""
 
     def __init__(self) -> None:
         self.is_copy = False
 
     def leave_if_copy(self) -> None:
-        """Ends a copy: calls and shared memory are the worker's."""
+        """Ends this process if it is a copy: calls and shared memory belong to the worker."""
         if self.is_copy:
             os._exit(0)

@@ -1,4 +1,4 @@
-"""Reads torch's archives out of shared memory: tensors are views, not copies."""
+"""Reads torch's archives from shared memory: their tensors are views, not copies."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class MappedReader(torch._C.PyTorchFileReader):
     def get_storage_from_record(
         self, name: str, numel: int, dtype: torch.dtype
     ) -> torch.Tensor:
-        """Returns a flat tensor over the record, zero-copy where that can be."""
+        """Returns a flat tensor over the record, without copying if that is possible."""
         make_way()
         size_bytes = self.get_record_size(name)
         if numel * dtype.itemsize > size_bytes:
@@ -71,7 +71,7 @@ class MappedReader(torch._C.PyTorchFileReader):
         return mapping
 
     def mappings(self) -> list[mmap.mmap]:
-        """Returns the mappings that something still looks into."""
+        """Returns the mappings that are still in use."""
         return [each for ref in self._mappings if (each := ref()) is not None]
 
     def num_written_pages(self) -> int:
@@ -79,6 +79,6 @@ class MappedReader(torch._C.PyTorchFileReader):
         return sum(num_written_pages(each) or 0 for each in self.mappings())
 
     def release(self) -> None:
-        """Lets go of the archive; mappings end with the last tensor over them."""
+        """Releases the archive; each mapping ends with the last tensor over it."""
         self._mapping = None
         self._file.close()

@@ -1,4 +1,4 @@
-"""A model that is out of memory: what says so."""
+"""Recognizes errors that mean that a model ran out of memory."""
 
 from __future__ import annotations
 

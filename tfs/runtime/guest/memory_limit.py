@@ -1,4 +1,4 @@
-"""The bound on what a worker's models may add to its private memory."""
+"""The limit on how much a worker's models may add to its private memory."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _THREAD_BYTES: Final = 24 << 20
 
 
 class MemoryLimit:
-    """Bounds the private memory of this process. Changed by one thread alone.
+    """Limits the private memory of this process. Only one thread may change it.
 
-    RLIMIT_DATA counts private writable memory, mapped weights among it, so that the
-    limit moves with the weights. It is soft: it contains a leak, not an attacker.
+    RLIMIT_DATA counts private writable memory. That includes mapped weights, so the limit
+    moves with the weights. It is soft: it contains a leak, not an attacker.
 
-    It counts addresses. What threads reserve and never touch is therefore added to the
-    limit; and whether a model keeps memory is told by what is resident, because a hole
-    in the heap counts as well, which the next call may have.
+    RLIMIT_DATA counts addresses. So memory that threads reserve and never touch is added to
+    the limit. And whether a model keeps memory is decided by what is resident, because a
+    hole in the heap also counts as addresses, although the next call can use it.
 
     Args:
-        limit_bytes: What may be added to what the process has now; 0 for anything.
+        limit_bytes: How much may be added to what the process has now; 0 for no limit.
 
     """
 
@@ -36,28 +36,28 @@ class MemoryLimit:
         self.count_from_here()
 
     def count_from_here(self) -> None:
-        """Takes what the process has now for what it needs without a model."""
+        """Takes what the process has now as what it needs without a model."""
         if self._limit_bytes:
             self._allowed_bytes = (data_bytes(os.getpid()) or 0) + self._limit_bytes
             self._resident_bytes = anonymous_bytes(os.getpid()) or 0
             self._apply()
 
     def allow(self, size_bytes: int) -> None:
-        """Moves the limit by the weights that are mapped, or no longer are."""
+        """Moves the limit by the size of weights that are mapped, or unmapped if negative."""
         if self._limit_bytes:
             self._allowed_bytes += size_bytes
             self._apply()
 
     def allow_threads(self, num_threads: int) -> None:
-        """Moves the limit by what so many threads more reserve; fewer, if negative."""
+        """Moves the limit by what ``num_threads`` more threads reserve; fewer if negative."""
         self.allow(num_threads * _THREAD_BYTES)
 
     def leave_if_leaking(self) -> None:
-        """Ends the process over a call that found no memory, if the model keeps it.
+        """Ends the process after a call ran out of memory, if the model keeps memory.
 
-        That is so if it keeps over half of the limit, or hardly anything is left. A call
-        that only asked for too much is answered, and the next may be smaller. From any
-        thread.
+        That is so if it keeps more than half of the limit, or if hardly anything is left.
+        A call that only asked for too much is answered: the next one may be smaller. May
+        be called from any thread.
         """
         give_back()
         if not self._limit_bytes:

@@ -17,7 +17,7 @@ MAX_CONCURRENCY = 256
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """One version, as the servables hand it to an interpreter. Immutable.
+    """One version, described for the interpreter that loads it. Immutable.
 
     Attributes:
         id: The version; every error names it.
@@ -28,12 +28,13 @@ class ModelSource:
         device: Where the model computes: "cpu" or "cuda[:i]".
         intra_op_threads: Threads of one call, >= 1. With more than one interpreter
             anything but 1 oversubscribes the cores.
-        code_digest: The same for versions that differ in their weights' bytes alone;
-            empty where nobody knows.
+        code_digest: The same for versions that differ only in the bytes of their
+            weights; empty if unknown.
         was_measured: Whether a version of the same code was measured before, so that
-            nobody asks what loading this one changes of its process.
-        packs_weights: Whether the interpreter may keep a second copy of weights, as
-            kernels want them (:mod:`tfs.runtime.guest.fast_layers.packed_convolutions`).
+            nobody asks what loading this one changes in its process.
+        packs_weights: Whether the interpreter may keep a second copy of weights in the
+            order that kernels want
+            (:mod:`tfs.runtime.guest.fast_layers.packed_convolutions`).
 
     """
 

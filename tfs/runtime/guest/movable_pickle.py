@@ -1,9 +1,9 @@
 """Moves Python objects between interpreters without copying their tensors.
 
 Source: "Using Python for Model Inference in Deep Learning", section 4.3. An object is
-pickled once. Its tensors' storages stay out of the pickle: those that lie in a
-package's archive are named by their place there, the others are written once into a
-memfd that every interpreter maps.
+pickled once. The storages of its tensors stay out of the pickle: a storage that lies in a
+package's archive is named by its place there, and the others are written once into a memfd
+that every interpreter maps.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from tfs.runtime.guest.sealed_file import SealedFile, new_memfd, num_written_pag
 
 _ALIGNMENT: Final = 64
 ARENA: Final = -1
-"""Number of a storage's place that means the object's own memfd; other numbers mean
-packages."""
+"""As the number of a storage's place, this means the object's own memfd; other numbers
+are those of packages."""
 
 
 _StorageName: TypeAlias = "tuple[int, int, int, torch.dtype | None]"
@@ -103,9 +103,9 @@ def unpickle_movable(
 
     Args:
         data: The object's pickle.
-        arena: Has the storages that no archive has.
-        packages: What it was pickled with.
-        on_map: Told of what is mapped of the arena; see :meth:`SealedFile.map`.
+        arena: Contains the storages that are in no archive.
+        packages: The packages with which it was pickled.
+        on_map: Told how much of the arena is mapped; see :meth:`SealedFile.map`.
 
     """
     mappings = {each.package_id: each.new_mapping() for each in packages.values()}
@@ -177,7 +177,7 @@ class _StorageWriter:
         self._written: dict[tuple[int, int], tuple[int, torch.UntypedStorage]] = {}
 
     def persistent_id(self, obj: object) -> object:
-        """Returns a storage's name, None for everything else."""
+        """Returns the name of a storage; None for everything else."""
         if isinstance(obj, torch.storage.TypedStorage):
             package_id, offset = self._place(obj._untyped_storage)
             return package_id, offset, obj._untyped_storage.nbytes(), obj.dtype

@@ -1,4 +1,4 @@
-"""The first code of ours that a private CPython runs, before it imports torch."""
+"""The first of our code that a private CPython runs, before it imports torch."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def boot(entry_address: int, free_address: int, environment: Mapping[str, str]) 
 
 
 def _load_locally() -> None:
-    """Takes RTLD_GLOBAL away from whatever is loaded.
+    """Removes RTLD_GLOBAL from the flags with which libraries are loaded.
 
-    Outside of the first namespace glibc (2.36) has no global scope to add to, and
-    crashes over it. torch asks for it when it is imported; it does not need it, since
-    its libraries name what they need.
+    In any namespace but the first, glibc (2.36) has no global scope to add to, and crashes.
+    torch asks for RTLD_GLOBAL when it is imported, but it does not need it, because its
+    libraries name what they need.
     """
     load: Any = ctypes.CDLL.__init__
     set_flags = sys.setdlopenflags

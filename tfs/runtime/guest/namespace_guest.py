@@ -1,4 +1,4 @@
-"""What a private CPython of this process does for the rest of it.
+"""The side of a private CPython that answers requests from the rest of its process.
 
 Another Python of the same process calls one C function, with a request that ``marshal``
 wrote; the answer is written into the caller's buffer. Tensors are named by address:
@@ -60,8 +60,8 @@ class _PerThread(threading.local):
 class NamespaceGuest:
     """Answers requests: (operation, its arguments...).
 
-    ``load``, ``release`` and ``unload`` may be called at any time, the last with no
-    call of that model running; of all others, one at a time.
+    ``load``, ``release`` and ``unload`` may be called at any time, ``unload`` only while no
+    call of that model is running. All other requests must come one at a time.
     """
 
     def __init__(self) -> None:
@@ -86,8 +86,8 @@ class NamespaceGuest:
     def answer(self, address: int, size: int) -> int:
         """Answers the request in a buffer of ``size`` bytes; returns the reply's size.
 
-        The reply lies in the buffer then. One that does not fit is kept for the thread,
-        which fetches it with the negative size.
+        The reply is then in the buffer. If it does not fit, it is kept for the calling
+        thread, which fetches it into a larger buffer by a call with the negative size.
         """
         own = self._own
         if size < 0:
@@ -122,7 +122,7 @@ class NamespaceGuest:
             return marshal.dumps((int(fault.code), form))
 
     def _check(self) -> None:
-        """Computes something whose result is known, and raises if it is another."""
+        """Computes something whose result is known, and raises if the result is wrong."""
         ones = torch.ones(64, 64)
         if float((ones @ ones).sum()) != float("262144.0"):
             raise Internal("a private Python computes wrongly")
@@ -189,7 +189,7 @@ class NamespaceGuest:
         return found, time.perf_counter_ns() - begun_ns, pages
 
     def _release(self) -> None:
-        """Lets go of what the last answer named."""
+        """Releases the tensors that the last answer named."""
         self._kept = []
 
     def _unload(self, model_id: int) -> None:

@@ -1,16 +1,17 @@
 """Lets models of a private CPython start threads that end.
 
-A C library keeps the stack of a thread that ended for the next thread, together with
-the thread-local memory of libraries, which it frees before. The stacks lie in one list
-for all link namespaces; the memory was allocated by the process's own libc, whichever
-library it is for, and freeing it with another one's crashes. So
+When a thread ends, the C library keeps its stack for the next thread, and frees the
+thread-local memory of libraries before that. All link namespaces share one list of stacks.
+The thread-local memory was allocated by the process's own libc, whichever library it is
+for, and freeing it with the libc of another namespace crashes. Therefore
 
-- threads of a namespace want stacks larger than the process's own threads have, and
-  never find one of those (``tfs.runtime.dlmopen.dlmopen_namespace``);
-- a Python thread of a namespace ends without such memory to its name. It is freed, by
-  the process's libc, when the next thread is started from outside.
+- threads of a namespace ask for larger stacks than the process's own threads have, so that
+  they never get one of those (``tfs.runtime.dlmopen.dlmopen_namespace``);
+- a Python thread of a namespace ends without owning such memory. The process's libc frees
+  it when the next thread is started from outside.
 
-Threads that C++ code starts there are not cured; torch's own live as long as it does.
+This does not help threads that C++ code starts there. torch's own threads live as long as
+the namespace.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _SLOT_BYTES: Final = 16  # where a library's memory is, and what to free for it
 
 
 def let_threads_end(free_address: int) -> None:
-    """Wraps what starts Python threads. Only x86-64 is known well enough.
+    """Wraps the function that starts Python threads. Only done on x86-64.
 
     Args:
         free_address: Address of the process's own ``free``.
@@ -77,7 +78,7 @@ class _EndingThreads:
         return self._start(run, ())
 
     def _free_left(self) -> None:
-        """Frees what threads left that are gone. Only a thread of that libc may."""
+        """Frees the memory of threads that have ended. Only a thread of that libc may."""
         left, self._left = self._left, []
         for thread_id, owned in left:
             if os.path.exists(f"/proc/self/task/{thread_id}"):

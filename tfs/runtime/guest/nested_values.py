@@ -1,10 +1,9 @@
-"""Models that take or give dicts and tuples of tensors, called with names alone.
+"""Calls models that take or return dicts and tuples of tensors by names only.
 
-What a request carries has one name per tensor. A tensor inside a container is named by
-its way there, with dots between: ``boxes.0``, ``state.hidden``. Whoever exports a model
-says in the manifest's entry where that is needed; other models are called as they are.
-Arguments that are named tuples or dataclasses are made by their classes, which an archive
-brings along.
+A request has one name per tensor. A tensor inside a container is named by the way to it,
+with dots between: ``boxes.0``, ``state.hidden``. The exporter writes into the manifest's
+entry where that is needed; other models are called as they are. Arguments that are named
+tuples or dataclasses are made by their classes, which the archive contains.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _PLAIN = (str, bytes, int, float, complex)
 
 
 def parts_of(value: object) -> list[tuple[str, object]] | None:
-    """Returns what a container holds, by key, field or index; None of a single value.
+    """Returns the contents of a container by key, field or index; None for a single value.
 
     Lists of numbers alone, and lists or tuples of strings, are single values: tensors.
     """
@@ -68,9 +67,10 @@ def leaves(name: str, value: object) -> Iterator[tuple[str, object]]:
 
 
 def flattening(function: Function) -> Function:
-    """Returns ``function`` with its result flat: values in order, or by name.
+    """Returns ``function`` with its result made flat: values in order, or by name.
 
-    A tuple's come in order, as the signature names its outputs; others' by name.
+    The values of a tuple come in order, because the signature names its outputs in that
+    order; those of other containers come by name.
     """
 
     def call(**inputs: object) -> object:
@@ -84,7 +84,7 @@ def flattening(function: Function) -> Function:
 
 
 def class_in(modules: Callable[[str], object], module: str, name: str) -> Function:
-    """Returns a class by its name, or by its way there: ``Outer.Inner``.
+    """Returns a class by its name, or by the way to it: ``Outer.Inner``.
 
     Raises:
         InvalidArgument: It is not there.
@@ -103,7 +103,7 @@ def class_in(modules: Callable[[str], object], module: str, name: str) -> Functi
 
 
 def importable_class(module: str, name: str) -> Function:
-    """Returns a class of this program's; raises as ``class_in``."""
+    """Returns a class that this program can import; raises as ``class_in``."""
     return class_in(importlib.import_module, module, name)
 
 
@@ -112,7 +112,7 @@ def nesting(
     forms: Mapping[str, Form],
     find_class: FindClass = importable_class,
 ) -> Function:
-    """Returns ``function`` called with single inputs, of which arguments are made.
+    """Returns a function of single inputs that makes the arguments of ``function``.
 
     Args:
         function: Takes the arguments in ``forms``, and further inputs by their names.

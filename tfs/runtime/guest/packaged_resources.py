@@ -1,7 +1,7 @@
 """``importlib.resources`` and ``pkgutil`` as packaged code sees them.
 
-A packaged module lies in no folder, and nobody but the archive's importer knows it by
-its name, so Python's own functions find neither. Imported only for archives that use
+A packaged module is in no folder, and only the archive's importer knows it by its name, so
+Python's own functions do not find its files. This is imported only for archives that use
 them.
 """
 
@@ -22,7 +22,7 @@ from torch.package.package_importer import PackageImporter
 
 
 class PackagedFile:
-    """A file or folder of an archive, there or not. Immutable.
+    """A file or folder of an archive, whether it exists or not. Immutable.
 
     A ``Traversable`` of ``importlib.resources``.
 
@@ -42,13 +42,13 @@ class PackagedFile:
         return self._path.rpartition("/")[2]
 
     def iterdir(self) -> Iterator[PackagedFile]:
-        """Yields what lies in the folder, each once."""
+        """Yields the contents of the folder, each once."""
         names = {path.partition("/")[0]: None for path in self._below()}
         for name in names:
             yield self / name
 
     def is_dir(self) -> bool:
-        """Whether anything lies in it."""
+        """Whether it contains anything."""
         return any(True for _ in self._below())
 
     def is_file(self) -> bool:
@@ -56,7 +56,7 @@ class PackagedFile:
         return bool(self._importer.zip_reader.has_record(self._path))
 
     def joinpath(self, *descendants: object) -> PackagedFile:
-        """Returns what lies further down."""
+        """Returns a file or folder further down."""
         parts = filter(None, (self._path, *map(str, descendants)))
         return PackagedFile(self._importer, "/".join(parts))
 
@@ -95,7 +95,7 @@ class PackagedFile:
 
 
 def packaged_resources(importer: PackageImporter) -> types.ModuleType:
-    """Returns ``importlib.resources`` for an archive's code; other packages' as ever."""
+    """Returns ``importlib.resources`` for an archive's code; same for other packages."""
 
     def files(anchor: Any) -> Any:
         folder = folder_of(importer, anchor)
@@ -134,7 +134,7 @@ def packaged_resources(importer: PackageImporter) -> types.ModuleType:
 
 
 def packaged_pkgutil(importer: PackageImporter) -> types.ModuleType:
-    """Returns ``pkgutil`` for an archive's code; other packages' data as ever."""
+    """Returns ``pkgutil`` for an archive's code; same for the data of other packages."""
 
     def get_data(package: str, resource: str) -> bytes | None:
         folder = folder_of(importer, package)
@@ -167,7 +167,7 @@ def folder_of(importer: PackageImporter, anchor: object) -> PackagedFile | None:
 
 @contextlib.contextmanager
 def _explained(anchor: object) -> Iterator[None]:
-    """Says of a package that is nowhere how its files come into the archive."""
+    """Adds to the error for a missing package how its files get into the archive."""
     try:
         yield
     except ModuleNotFoundError as error:

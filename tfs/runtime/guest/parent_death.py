@@ -1,7 +1,7 @@
-"""The end of a process together with the server. Imports nothing that takes time.
+"""Ends a process together with the server. Imports nothing that takes time.
 
-All of it is the kernel's doing: it needs neither Python's lock nor the help of a thread,
-which a model may keep for ever.
+The kernel does all of it. It needs neither Python's lock nor a thread's help, both of which
+a model may keep for ever.
 """
 
 from __future__ import annotations
@@ -18,37 +18,39 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Has the kernel kill this process when its parent ends; exits if it has.
+    """Has the kernel kill this process when its parent ends; exits if that has happened.
 
-    More exactly, when the parent's thread does that started it, or what forked it off.
-    After changing users: that would take the request back.
+    More exactly, when the thread of the parent ends that started this process, or that
+    started the process which forked it. Call this after changing users, because that would
+    cancel the request.
     """
     _tell_at_parents_death(parent_pid, signal.SIGKILL)
 
 
 def die_after_parent(parent_pid: int) -> None:
-    """As :func:`die_with_parent`, 16 seconds later: for who leads a group.
+    """Like :func:`die_with_parent`, but 16 seconds later: for the leader of a group.
 
-    ``end_group_with_pipe`` comes first, with what a model started. The kernel tells of a
-    thread's death before that process' last thread has given its memory back and then
-    closed its descriptors, which takes seconds where processors are short; and once the
-    leader is gone there is nobody left to know the group. So this is for a leader that
-    has closed its own.
+    Normally ``end_group_with_pipe`` ends it first, together with what a model started. But
+    the kernel signals the death of a thread before the process's last thread has given its
+    memory back and closed its descriptors, which takes seconds where processors are short.
+    Once the leader of the group is gone, nobody is left who knows the group. So this is
+    only for a leader that has closed its end of the pipe.
     """
     libc = ctypes.CDLL(None, use_errno=True)
-    # A handler that is no Python: it is called with the signal's number, 16, and the alarm
-    # goes off after so many seconds. Nobody else has a use for this signal.
+    # The handler is C's ``alarm``: called with the signal's number, 16, it sets an alarm
+    # that goes off after 16 seconds. Nobody else uses this signal.
     libc.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
     libc.signal(signal.SIGSTKFLT, ctypes.cast(libc.alarm, ctypes.c_void_p))
     _tell_at_parents_death(parent_pid, signal.SIGSTKFLT)
 
 
 def end_group_with_pipe(pipe_fd: int) -> None:
-    """Has the kernel kill this process' group when a pipe's other end closes.
+    """Has the kernel kill this process's group when a pipe's other end closes.
 
-    Exits if it has. The calling process leads the group; ``pipe_fd`` becomes this
-    function's, and is left open as another one. Where the system cannot do it, a model's
-    programs outlive a server that is killed; the process itself does not.
+    Exits if it has closed already. The calling process leads the group. The function takes
+    over ``pipe_fd`` and leaves another descriptor of the pipe open. If the system cannot do
+    this, programs that a model started outlive a server that is killed; the process itself
+    does not.
     """
     with contextlib.suppress(OSError):
         # Opened anew: whom to signal is the open file's to know, which others have too.

@@ -1,7 +1,7 @@
-"""What a platform's workers import, where that takes long: once for all of them.
+"""Imports what takes long to import for a platform's workers, once for all of them.
 
-A graph of torch.export takes 1.3 s of imports and 90 MB of memory to read. A zygote that
-has them behind it forks workers that have them, too, in milliseconds and shared.
+Reading a graph of torch.export takes 1.3 s of imports and 90 MB of memory. A zygote that
+has done that forks workers that have done it too, in milliseconds, and they share the memory.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _spent_s: dict[str, float] = {}
 
 
 def import_for(platform: str) -> None:
-    """Imports what the platform needs, as far as it is there, and warms it up.
+    """Imports the modules that the platform needs and that exist, and warms them up.
 
-    What is missing is reported by who loads a version that needs it.
+    A missing one is reported when a version that needs it is loaded.
     """
     # Needs torch, which the server's process may have to do without.
     from tfs.runtime.guest.devices.no_devices import no_devices
@@ -52,8 +52,8 @@ def import_for(platform: str) -> None:
 
 
 def imported_s(platform: str) -> float:
-    """Returns the processor time that loading was spared in this process.
+    """Returns the processor time that these imports took, which a load here is spared.
 
-    Whoever loads a version where nothing was imported before has to add it.
+    A load in a process that has imported nothing needs that time in addition.
     """
     return _spent_s.get(platform, 0.0)

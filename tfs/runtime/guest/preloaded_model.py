@@ -18,10 +18,10 @@ class PreloadedModel:
     """Immutable; each fork has its own.
 
     Attributes:
-        source: What was loaded.
+        source: The version that was loaded.
         files: The memfds it was loaded from, by inode.
         guest: The model.
-        import_s: Processor seconds that took, imports before it included.
+        import_s: Processor seconds that this took, including the imports before it.
         fds: Descriptors that the model holds, which a fork must not close.
 
     """
@@ -65,7 +65,7 @@ class PreloadedModel:
 
 
 def open_descriptors() -> set[int]:
-    """Returns the numbers of what this process has open."""
+    """Returns the numbers of all descriptors that this process has open."""
     listed = map(int, os.listdir("/proc/self/fd"))
     return {fd for fd in listed if _is_open(fd)}  # but for the listing's own
 

@@ -1,7 +1,7 @@
-"""What a process is called in top, in ps and by a kernel that is out of memory.
+"""Sets the name that a process has in top, in ps and in the kernel's out-of-memory messages.
 
-Without it all of a server's processes are "python3", and whoever sees one of them take
-all the memory cannot tell whose it is.
+Otherwise all of a server's processes would be called "python3", and nobody could tell which
+model takes all the memory.
 """
 
 from __future__ import annotations
@@ -14,6 +14,6 @@ _MAX_BYTES: Final = 15  # the kernel's
 
 
 def name_process(name: str) -> None:
-    """Names this process, by the start of ``name``; it keeps its name if it cannot."""
+    """Gives this process the start of ``name`` as its name; does nothing if it cannot."""
     with contextlib.suppress(OSError), open("/proc/self/comm", "wb") as file:
         file.write(os.fsencode(name)[:_MAX_BYTES])

@@ -1,6 +1,6 @@
-"""Platform ``python``: a class in ``servable.py`` and, if it wants, weights.
+"""Platform ``python``: a class in ``servable.py`` and, optionally, weights.
 
-For models that are not one ``nn.Module``: tokenizers, pipelines, scikit-learn.
+It is for models that are not a single ``nn.Module``: tokenizers, pipelines, scikit-learn.
 
     class Servable:
         signatures = {"serving_default": {...}}         # as in a manifest
@@ -70,15 +70,15 @@ _SAFETENSORS_DTYPES: Final[Mapping[str, torch.dtype]] = {
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """What ``load`` gets: where the version lies and its weights. Immutable.
+    """The argument of ``load``: where the version is, and its weights. Immutable.
 
     Attributes:
         path: The version directory, absolute.
         device: Where to compute: "cpu" or "cuda[:i]".
         weights: Tensors by name, on ``device``; empty without a weights file. On the
             CPU they are shared with other interpreters until they are written to. On a
-            GPU those are that become parameters as they are
-            (``load_state_dict(..., assign=True)``), and nothing else.
+            GPU only those are shared that become parameters without being copied
+            (``load_state_dict(..., assign=True)``).
 
     """
 
@@ -120,7 +120,7 @@ def load(
 
 
 def _import(source: ModelSource, file: SealedFile) -> types.ModuleType:
-    """Runs ``servable.py`` as a module of its own, whatever others are loaded."""
+    """Runs ``servable.py`` as a module with a name of its own, beside all others."""
     with open(file.path, encoding="utf-8") as opened:
         text = opened.read()
     place = os.path.join(source.path, SOURCE)
@@ -163,7 +163,7 @@ def _class_of(source: ModelSource, module: types.ModuleType) -> Callable[[], obj
 
 
 def methods_of_class(kind: type) -> dict[str, str]:
-    """Returns which method answers which signature, where the class says so.
+    """Returns which method answers which signature, as far as the class says so.
 
     A method of the class that happens to be called ``methods`` says nothing.
     """
@@ -215,10 +215,10 @@ def _validate(
     signature: Signature,
     who: str,
 ) -> None:
-    """Shows every row to ``validate``; what it refuses fails that row's request only.
+    """Passes every row to ``validate``; a row that it refuses fails only its own request.
 
     Raises:
-        InvalidItems: With every refused row.
+        InvalidItems: Names every refused row.
 
     """
     rows = {n: value for n, value in inputs.items() if n not in signature.defaults}
@@ -292,7 +292,7 @@ def _not_only_weights(error: pickle.UnpicklingError) -> str:
 
 
 def _tensors(value: object) -> Iterator[torch.Tensor]:
-    """Yields the tensors in what a checkpoint holds."""
+    """Yields the tensors in the contents of a checkpoint."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, Mapping):

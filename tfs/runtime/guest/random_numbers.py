@@ -14,8 +14,8 @@ import torch
 def seed_random(seed: int | None = None) -> None:
     """Sets the streams of torch, of Python and, where it is imported, of numpy.
 
-    None gives this process numbers of its own: a fork repeats its parent's. Generators
-    that a model holds are its own, and stay as they are.
+    None gives this process numbers of its own; otherwise a fork repeats its parent's.
+    Generators that a model holds belong to the model and stay as they are.
     """
     is_asked_for = seed is not None
     if seed is None:

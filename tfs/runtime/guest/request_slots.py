@@ -1,8 +1,8 @@
 """Threads of a worker that run several calls of one model at the same time.
 
-For models that batch a part of themselves (``tfs.runtime.batched``): a part can join
-only calls that are under way together. The model has a slab of its own, with a slot and
-a thread for each call; see :mod:`tfs.runtime.guest.slab`.
+They are for models that batch a part of themselves (``tfs.runtime.batched``), because a
+part can join only calls that are under way together. The model has a slab of its own, with
+a slot and a thread for each call; see :mod:`tfs.runtime.guest.slab`.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _EXIT_STATUS: Final = 70  # as of a worker whose main thread cannot go on
 class RequestSlots:
     """Runs up to ``concurrency`` calls of a model at once. Thread-safe.
 
-    Calls begin in the order of their requests. A batched part that one of them calls
-    knows its deadline and whether somebody still waits.
+    Calls begin in the order of their requests. If a call uses a batched part, that knows
+    the call's deadline and whether somebody still waits for it.
 
     Args:
-        channel: The model's own; owned.
+        channel: The channel of the model; owned from now on.
         model_id: The model's number.
         loaded: The model.
-        forks: Knows whether a model forked this process.
-        on_call: Told of each call's end, on its thread.
-        on_out_of_memory: Told of a call that found none, before it is answered.
+        forks: Knows whether this process is a copy that a model forked.
+        on_call: Called at the end of each call, on its thread.
+        on_out_of_memory: Called when a call ran out of memory, before it is answered.
 
     """
 
@@ -76,7 +76,7 @@ class RequestSlots:
         return len(self._threads)
 
     def close(self) -> None:
-        """Ends the threads; nothing may be called any more. Blocks for calls."""
+        """Ends the threads; no call may come any more. Blocks until calls have ended."""
         self._closing = True
         os.eventfd_write(self._channel.request_fd, len(self._threads))
         for thread in self._threads:
@@ -85,7 +85,7 @@ class RequestSlots:
         self.close_channel()  # the slab is unmapped with the last tensor over it
 
     def close_channel(self) -> None:
-        """Closes the channel, and nothing else."""
+        """Closes only the channel."""
         self._channel.close()
 
     def _run(self) -> None:

@@ -1,13 +1,13 @@
 """A file's bytes, held in memory once for every interpreter that maps them.
 
-The bytes lie in a memfd sealed against writing, shrinking and growing: whoever
-overwrites or truncates the file on disk changes nothing, a replaced interpreter needs
-no disk, and the memory goes when the last map and descriptor do. Every mapping is
-private: a model that writes to its weights gets copies of the pages it touched, in
-its own interpreter, and nobody else notices.
+The bytes are in a memfd that is sealed against writing, shrinking and growing. So
+overwriting or truncating the file on disk changes nothing, a new interpreter needs no disk,
+and the memory is freed with the last mapping and descriptor. Every mapping is private: a
+model that writes to its weights gets copies of the pages that it touched, in its own
+interpreter, and no other one notices.
 
-Mapping the file itself would save the copy; it lost because truncating a mapped file
-kills whoever reads it with SIGBUS.
+Mapping the file itself would save the copy. It was rejected because truncating a mapped
+file kills its readers with SIGBUS.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _IS_WRITTEN = bytes(flags & 0xC0 != 0 and flags & 0x20 == 0 for flags in range(2
 class SealedFile:
     """Bytes in a sealed memfd. Thread-safe; owns its descriptor.
 
-    Where the system has no memfd the file itself is mapped.
+    If the system has no memfd, the file itself is mapped.
     """
 
     def __init__(self, fd: int, size_bytes: int) -> None:
@@ -43,7 +43,7 @@ class SealedFile:
 
     @classmethod
     def copy_of(cls, path: str) -> SealedFile:
-        """Copies a file into memory; blocks for the time reading it takes.
+        """Copies a file into memory; blocks while it is read.
 
         Raises:
             OSError: It cannot be read, or memory ran out; nothing is left.
@@ -127,7 +127,7 @@ def new_memfd(name: str) -> int:
 
 
 def copy(source_fd: int, target_fd: int) -> None:
-    """Appends a file's bytes to a memfd, without a detour through this process."""
+    """Appends a file's bytes to a memfd, inside the kernel."""
     while os.sendfile(target_fd, source_fd, None, _COPY_BYTES):
         pass
 
@@ -137,8 +137,8 @@ def num_written_pages(
 ) -> int | None:
     """Returns how many pages of a private mapping this process made its own.
 
-    Only those that hold some of ``size_bytes`` from ``offset`` on. None where the
-    system does not say. Reads 8 bytes per page, without touching any.
+    It counts only pages that hold some of the ``size_bytes`` from ``offset`` on. None if
+    the system does not say. It reads 8 bytes per page and touches none of the pages.
     """
     anchor = (ctypes.c_char * 1).from_buffer(mapping)
     address = ctypes.addressof(anchor) + offset
@@ -151,7 +151,7 @@ def num_written_pages(
 def num_written_pages_at(address: int, size_bytes: int) -> int | None:
     """Returns how many pages of privately mapped memory this process made its own.
 
-    The memory must be a file's: of other memory every page in use would count.
+    The memory must be that of a file; otherwise every page in use would count.
     """
     page_bytes = mmap.PAGESIZE
     first_page = address // page_bytes

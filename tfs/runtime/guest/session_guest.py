@@ -1,4 +1,4 @@
-"""What sessions do inside an interpreter: open packages, hold objects, call them."""
+"""The side of sessions inside an interpreter: opens packages, holds and calls objects."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class SessionGuest:
     travel beside them. References live until their session ends.
 
     Args:
-        is_interrupted: Whether Ctrl-C comes here, and is the caller's to handle.
-        on_map: Told how many bytes of weights are mapped, and, negative, that they no
-            longer are.
+        is_interrupted: Whether Ctrl-C arrives here and is passed on to the caller.
+        on_map: Called with the number of bytes of weights that are mapped; negative when
+            they are unmapped.
 
     """
 
@@ -62,7 +62,7 @@ class SessionGuest:
         self._next_collection_s = 0.0  # monotonic
 
     def handle(self, request: bytes, fds: list[int]) -> tuple[bytes, list[int]]:
-        """Answers a request; the caller closes its descriptors, and sends the reply's.
+        """Answers a request; the caller closes its descriptors, and sends those of the reply.
 
         Raises:
             ServingError: Saying what failed; nothing is left of the attempt.
@@ -98,7 +98,7 @@ class SessionGuest:
     def run(
         self, movable_id: int, args: tuple[object, ...], kwargs: Mapping[str, object]
     ) -> object:
-        """Calls a movable object with values as they are, for a caller close by.
+        """Calls a movable object with values as they are, for a caller in the same process.
 
         Raises:
             ServingError: Saying what failed.
@@ -190,7 +190,7 @@ class SessionGuest:
     def _discard(
         self, form: Request, _session: object, _fds: object, _reply: object
     ) -> object:
-        """Drops what nobody refers to any more: movable objects and packages."""
+        """Drops movable objects and packages that nobody refers to any more."""
         for movable_id in cast("list[int]", form["movables"]):
             self._movables.pop(movable_id, None)
         for package_id in cast("list[int]", form["packages"]):
@@ -202,7 +202,7 @@ class SessionGuest:
         return None
 
     def _collect_at_times(self) -> None:
-        """Collects garbage, unless that was just done; what is left goes the next time.
+        """Collects garbage, unless that was done recently; then it is left for the next time.
 
         A program that has models in its own process may have millions of objects, and
         an object to drop with each request.
@@ -219,7 +219,7 @@ class SessionGuest:
     def _begin(
         self, form: Request, _session: object, _fds: object, _reply: object
     ) -> object:
-        """Starts a session; its first reference is what it is about."""
+        """Starts a session; its first reference is the object that it is about."""
         about: object = None
         if "movable" in form:
             about = self._movables[cast("int", form["movable"])]
@@ -284,7 +284,7 @@ class SessionGuest:
     def _run(
         self, form: Request, _session: object, _fds: object, _reply: object
     ) -> object:
-        """The short form: a call of a movable object, its value at once."""
+        """Calls a movable object and returns its value at once, without a session."""
         target = self._movables[cast("int", form["movable"])]
         return self._apply(target, form, {})
 

@@ -1,8 +1,8 @@
 """Tensors and plain values between two Pythons of one process, named by address.
 
-A description holds no object, only numbers and strings that ``marshal`` takes. Whoever
-describes a tensor keeps it until the other side has read it; whoever reads copies it
-once, because the two Pythons know nothing of each other's references.
+A description contains no object, only numbers and strings that ``marshal`` accepts. The side
+that describes a tensor keeps it until the other side has read it. The reader copies it once,
+because the two Pythons know nothing of each other's references.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PLAIN_TYPES = (bool, int, float, str, bytes, type(None))
 
 
 def describe(tensor: torch.Tensor, kept: list[torch.Tensor]) -> SharedTensor:
-    """Returns a tensor's description; what has to live for it is added to ``kept``."""
+    """Returns a tensor's description; adds what has to stay alive for it to ``kept``."""
     dense = plain(tensor)
     kept.append(dense)
     code = DTYPE_CODES[DTYPE_OF[dense.dtype]]

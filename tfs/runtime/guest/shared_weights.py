@@ -1,11 +1,11 @@
-"""Gives back copies of weights that a loader made of an archive held in memory.
+"""Frees the copies of weights that a loader made of an archive held in memory.
 
-TorchScript's loader reads tensors into memory of its own. The same bytes lie in the
-version's sealed file, which every interpreter maps: a tensor whose elements are found
-there is pointed at the map, and its copy is freed.
+TorchScript's loader reads tensors into memory of its own. The same bytes are in the
+version's sealed file, which every interpreter maps. If a tensor's elements are found there,
+the tensor is made to use the mapping, and its copy is freed.
 
-Archives of torch.package and torch.export need none of this: their readers can be given
-views to begin with (:mod:`tfs.runtime.guest.mapped_reader`).
+Archives of torch.package and torch.export do not need this: their readers can be given
+views from the start (:mod:`tfs.runtime.guest.mapped_reader`).
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ def share_weights(
 ) -> Callable[[], int]:
     """Points tensors at the archive's bytes where they are the same.
 
-    Only dense tensors on the CPU that own their whole storage, and records stored
-    plainly. Blocks for one comparison of the weights.
+    This is for dense tensors on the CPU that own their whole storage, and for records that
+    are not compressed. Blocks for one comparison of the weights.
 
     Returns:
-        What counts the pages that were written to since.
+        A function that counts the pages that were written to since.
 
     """
     records = records_of(file, _MIN_BYTES)

@@ -1,19 +1,19 @@
-"""Forks whose parent is not who forks them, but that one's own parent.
+"""Forks processes that become siblings of the forking process, not its children.
 
-What a zygote forks so is the server's child: it does not end with the zygote, the server
-learns how it ended whatever became of the zygote, and its parent-death signal is for the
-server's death. The C library's ``fork`` cannot ask for that (``CLONE_PARENT``), so this is
-the system call, and around it what Python documents for "any similar function that
-clones the current process".
+A process that a zygote forks in this way is a child of the server. It does not end with the
+zygote, the server learns how it ended whatever happened to the zygote, and its parent-death
+signal is sent when the server dies. The C library's ``fork`` cannot ask for that
+(``CLONE_PARENT``), so this makes the system call, and around it does what Python documents
+for "any similar function that clones the current process".
 
-What the C library does beyond the call is for processes of several threads (locks of
-the allocator and of files, handlers of ``pthread_atfork``), but for one thing: the
-number by which its main thread knows itself, which the kernel is told to write. So the
-caller has one thread.
+Nearly all that the C library does beyond the call is for processes of several threads: locks
+of the allocator and of files, and handlers of ``pthread_atfork``. So the caller must have
+one thread. The exception is the number by which its main thread knows itself, which the
+kernel is told to write.
 
-Rejected: a second fork whose parent ends at once, so that the kernel gives the orphan to
-the nearest subreaper. That is the copy of a page table more per worker, and a server that
-is a subreaper inherits, and has to reap, whatever else models leave behind.
+Rejected: a second fork whose parent ends at once, so that the kernel gives the orphan to the
+nearest subreaper. That copies one page table more per worker, and a server that is a
+subreaper inherits, and has to reap, everything else that models leave behind.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import threading
 from typing import Final
 
 _CLONE: Final = {"x86_64": 56, "aarch64": 220, "riscv64": 220}
-"""The system call's number, by machine."""
+"""The number of the system call, by machine."""
 
 _CLONE_PIDFD: Final = 0x00001000
 _CLONE_PARENT: Final = 0x00008000
@@ -42,11 +42,11 @@ def is_possible() -> bool:
 
 
 def fork_sibling() -> tuple[int, int]:
-    """Forks a child of this process' parent. The caller has a single thread.
+    """Forks a child of this process's parent. The caller must have a single thread.
 
     Returns:
-        The child's number and its pidfd, which the caller closes; ``(0, -1)`` in the
-        child. The number is reserved until the parent has reaped the child.
+        The child's process id and its pidfd, which the caller closes; ``(0, -1)`` in the
+        child. The process id is not reused before the parent has reaped the child.
 
     Raises:
         OSError: The system does not fork; nothing happened.
@@ -83,7 +83,7 @@ def fork_sibling() -> tuple[int, int]:
 
 
 def _own_number_address(libc: ctypes.PyDLL) -> int | None:
-    """Returns where the C library keeps this thread's number, None if nobody says."""
+    """Returns where the C library keeps this thread's number; None if unknown."""
     address = ctypes.c_void_p()
     if libc.prctl(_PR_GET_TID_ADDRESS, ctypes.byref(address), 0, 0, 0) != 0:
         return None  # a kernel without checkpoints

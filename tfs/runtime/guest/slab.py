@@ -1,14 +1,14 @@
 """The memory a worker shares with its host: slots for calls, and their tensors.
 
     bytes 0..63      counters: requests (host), started and replies (worker); then the
-                     thread a worker is to bring to its core before it rings, or 0 (host);
-                     then whether the host has requests, any worker's (host)
+                     thread that a worker moves to its core before it rings, or 0 (host);
+                     then whether the host has requests for any worker (host)
     from byte 64 on  four words per slot, where calls overlap (see below)
     slot 0, slot 1   request words | reply words | input area | output area
 
-A call's descriptor is a row of 64-bit words; nothing on the request path is pickled,
-and what the host reads back it can check: a worker is a process that runs somebody's
-model, and may write anything.
+A call's descriptor is a row of 64-bit words. Nothing on the request path is pickled, and the
+host can check everything that it reads: a worker runs somebody's model, and may write
+anything.
 
     request  model, signature, num_rows, overflow_bytes, num_inputs,
              then per input: index, dtype, offset, size_bytes, rank, sizes...
@@ -17,14 +17,14 @@ model, and may write anything.
 
 Offsets count from the slab's start, or from the start of a temporary memfd if
 ``overflow_bytes`` is not 0. A string tensor is its items' lengths as words, then the
-items. Two slots, so that a worker that answers one call finds the next waiting; the
-doorbells, an eventfd for calls and a pipe for answers, say how many there are, which also
-orders the memory accesses on every architecture.
+items. There are two slots, so that a worker that has answered one call finds the next one
+waiting. The doorbells, an eventfd for calls and a pipe for answers, say how many there are;
+they also order the memory accesses on every architecture.
 
-A model that takes several calls at once has a slab of its own, with a slot for each.
-Its calls end in any order, so that both sides say which slot they mean in a ring, and a
-slot has a word for why nobody waits any more (a status code, 0 while somebody does) and
-one for the deadline (monotonic nanoseconds, 0 for none).
+A model that takes several calls at once has a slab of its own, with a slot for each call.
+The calls end in any order, so both sides name the slots they mean in a ring. Each slot has a
+word that says why nobody waits any more (a status code, 0 while somebody does), and one for
+the deadline (monotonic nanoseconds, 0 for none).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ HOST_TRAFFIC: Final = 4
 
 
 class HostTraffic(enum.IntEnum):
-    """Whether the host has requests, as a worker that loads is shown."""
+    """What a loading worker is told about the requests that the host has."""
 
     NONE = 0
     LATELY = 1
@@ -106,8 +106,9 @@ class Slot:
 class Slab:
     """A mapped slab; one side's view of it. Confined to one thread per side.
 
-    Where calls overlap, the worker's threads share a side: a slot is one thread's from
-    taking its request to giving its reply, rings and counters are the lock's holder's.
+    If calls overlap, the worker's threads share a side. A slot belongs to one thread from
+    when it takes the request until it gives the reply; rings and counters belong to the
+    holder of the lock.
     """
 
     def __init__(self, fd: int, num_slots: int = NUM_SLOTS) -> None:
@@ -129,12 +130,12 @@ class Slab:
 
     @classmethod
     def create(cls, size_bytes: int, num_slots: int = NUM_SLOTS) -> Slab:
-        """Makes a slab; it takes memory as it is touched.
+        """Makes a slab; it takes memory only as it is touched.
 
-        It is larger than asked for where so many slots need that.
+        It is larger than asked for if so many slots need more.
 
         Raises:
-            OSError: No descriptor or address space is left; nothing stays.
+            OSError: There is no descriptor or address space left; nothing stays.
 
         """
         fd = new_memfd("slab")
@@ -147,9 +148,9 @@ class Slab:
             raise
 
     def forget(self) -> None:
-        """Gives back the memory of calls, of which none must be under way.
+        """Gives back the memory of calls. No call may be under way.
 
-        Counters stay. For both sides; nothing happens where it is little.
+        Counters stay. Does so for both sides, and only if there is much to give back.
         """
         if os.fstat(self.fd).st_blocks * 512 > _KEPT_BYTES:
             self.map.madvise(mmap.MADV_REMOVE, mmap.PAGESIZE)

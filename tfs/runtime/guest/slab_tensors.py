@@ -1,8 +1,8 @@
-"""A worker's side of the slab: inputs become tensors in place, outputs are written.
+"""A worker's side of the slab: makes tensors of inputs in place, and writes outputs.
 
-A tensor over an input area is the call's own memory until the reply is written, so
-that a model may write to it. A model that keeps an input beyond its call has to copy
-it, as it would with any reused buffer.
+The memory of a tensor over an input area belongs to the call until the reply is written, so
+a model may write to it. A model that wants to keep an input for longer has to copy it, as
+with any buffer that is reused.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _memmove = ctypes.memmove
 _STRIDED = torch.strided
 _MOST_WORDS = MAX_WORDS - REPLY_WORDS
 _TOO_MANY = "too many outputs, or of too many dimensions"
-_MAX_PLANS = 256  # descriptors remembered; requests of one shape have one
+_MAX_PLANS = 256  # descriptors to remember; requests of one shape share one
 
 
 class InputReader:
     """Makes a call's inputs from its descriptor. Confined to the worker's thread.
 
     Args:
-        memory: The slab, where inputs lie unless a call brings memory of its own.
+        memory: The slab, which contains the inputs unless a call brings its own memory.
 
     """
 
@@ -66,12 +66,12 @@ class InputReader:
     def read(
         self, names: tuple[str, ...], descriptor: bytes, overflow: mmap.mmap | None
     ) -> dict[str, Value]:
-        """Returns inputs by name, each a tensor of its own over the memory.
+        """Returns inputs by name, each a new tensor over the memory.
 
         Args:
             names: Input names in the signature's order.
-            descriptor: The request's words, those of the inputs only.
-            overflow: The memfd that holds what the slab cannot, None for the slab.
+            descriptor: The words of the request that describe the inputs.
+            overflow: The memfd with inputs that the slab cannot hold; None for the slab.
 
         """
         key = (names, descriptor)

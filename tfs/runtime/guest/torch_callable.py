@@ -1,4 +1,4 @@
-"""Calls Python objects that take tensors by name: the common half of the platforms."""
+"""Calls Python objects that take tensors by name: what all platforms have in common."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Function: TypeAlias = Callable[..., object]
 
 
 class TorchCallable:
-    """One function per signature, with what goes in and out checked.
+    """One function per signature, whose inputs and outputs are checked.
 
     A :class:`~tfs.runtime.guest.guest_model.GuestModel` for every platform whose
     models are called with keyword tensors.
@@ -56,10 +56,10 @@ class TorchCallable:
         self._on_close = on_close
 
     def call(self, signature_name: str, inputs: Tensors) -> dict[str, TensorView]:
-        """Runs one signature on views, copying in once and out once, or not at all."""
+        """Runs one signature on views; copies each input and output once, or not at all."""
         call = self._calls.get(signature_name) or self._call_of(signature_name)
         num_rows = num_rows_of(call.signature, inputs)
-        # Loops: a comprehension is a call, of which a small model's are made of.
+        # Loops, because a comprehension is a call, and calls are what a small model costs.
         values: dict[str, Value] = {}
         for name, view in inputs.items():
             values[name] = to_torch(view)
@@ -157,7 +157,7 @@ class _SignatureCall:
         )
 
     def run(self, inputs: Mapping[str, Value], num_rows: int) -> dict[str, Output]:
-        """Calls the function; returns what was checked to be the outputs promised."""
+        """Calls the function, checks its outputs against the signature, and returns them."""
         try:
             result = self._function(**inputs)
         except ServingError as error:
@@ -321,8 +321,8 @@ def _fixed_inner(signature: Signature, spec: TensorSpec) -> tuple[int, ...] | No
 def num_rows_of(signature: Signature, inputs: Tensors) -> int:
     """Returns dimension 0 of the inputs, 1 where there is no batch.
 
-    What has a default counts only where nothing else does, and was sent: a default
-    stands for every row, and so does one row that was sent in its place.
+    An input with a default counts only if it was sent and no other input counts: a default
+    stands for every row, and so does a single row that was sent in its place.
     """
     num_rows = 1
     if signature.batched:
@@ -338,7 +338,7 @@ def num_rows_of(signature: Signature, inputs: Tensors) -> int:
 
 
 def no_classes(module: str, name: str) -> Function:
-    """Refuses a class: what has no code of its own has none.
+    """Refuses a class: a version without code of its own has none.
 
     Raises:
         InvalidArgument: Always.

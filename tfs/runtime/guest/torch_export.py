@@ -1,9 +1,9 @@
 """Platform ``torch_export``: a ``.pt2`` archive of torch.export or AOTInductor.
 
-An exported program is a graph, run operator by operator; its tensors are views of the
-archive's bytes, shared by all interpreters. An AOTInductor package is the same graph
-compiled to machine code for this kind of processor, with weights of its own. Both take
-positional arguments as they were exported, so inputs are put into that order here.
+An exported program is a graph that is run operator by operator. Its tensors are views of
+the archive's bytes, which all interpreters share. An AOTInductor package is such a graph
+compiled to machine code for one kind of processor, with weights of its own. Both take
+positional arguments in the order of the export, so inputs are put into that order here.
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ def load(
 
 
 def warm_up() -> None:
-    """Writes a small program, loads and calls it: what that fills serves all others.
+    """Writes a small program, loads it and calls it, to fill caches for all others.
 
-    torch's and sympy's caches, a third of the time that a small graph takes to load.
+    Filling torch's and sympy's caches is a third of the time of loading a small graph.
     """
     module = torch.nn.Linear(2, 2).eval()
     rows = torch.export.Dim("rows")
@@ -114,10 +114,10 @@ def warm_up() -> None:
 
 
 def _remember_type_hints() -> None:
-    """Has torch's reader of programs look the types of each class up once.
+    """Makes torch's reader of programs look up the types of each class only once.
 
-    It asks for them again for every object that it reads: a third of the time that a
-    graph of some hundred operators takes to load.
+    Otherwise it asks for them again for every object that it reads, which is a third of the
+    time of loading a graph with some hundred operators.
     """
     try:
         from torch._export.serde import serialize
@@ -182,8 +182,8 @@ def _read_mapped(
 ) -> torch.export.ExportedProgram | None:
     """Reads a program whose tensors are views of the file.
 
-    As torch.export.load does, which offers no way to say where tensors are to lie.
-    Returns None where this torch, or the one that wrote the file, does it otherwise.
+    It does what torch.export.load does; that offers no way to say where the tensors should
+    be. Returns None if this torch, or the one that wrote the file, works differently.
     """
     try:
         archive = _package.PT2ArchiveReader(file.path)
@@ -214,10 +214,10 @@ def _by_name(
     in_spec: pytree.TreeSpec | None,
     names: Sequence[str],
 ) -> Callable[..., object]:
-    """Returns ``function`` called with keywords, whatever it was exported with.
+    """Returns a function that calls ``function`` with keywords, however it was exported.
 
-    Positional arguments are named by the program; where it does not know, by the
-    manifest's entry ``args``, else by the signature's inputs in their order.
+    The program names its positional arguments. If it does not, the manifest's entry
+    ``args`` does, or else the signature's inputs in their order.
     """
     (signature, *others) = source.signatures.values()
     if others:
@@ -275,7 +275,7 @@ def _by_name(
 _REFUSES_SIZES: Final = re.compile(
     r"Guard failed: .*\bsize\(\)|Expected input at .*shape"
 )
-"""Start of the error by which a graph refuses inputs of sizes that its author excluded.
+"""Start of the error with which a graph refuses sizes that its author excluded.
 """
 
 
@@ -288,10 +288,10 @@ def _sizes_of(inputs: Mapping[str, object]) -> str:
 
 
 def _repeated(source: ModelSource, signature: Signature) -> tuple[str, ...]:
-    """Returns the inputs of entry "repeated": their defaults are one row for each.
+    """Returns the inputs of entry "repeated", whose default of one row is repeated.
 
     Raises:
-        InvalidArgument: It names something else than inputs with a default.
+        InvalidArgument: It names something that is not an input with a default.
 
     """
     given = source.entry.get("repeated", ())
@@ -306,7 +306,7 @@ def _repeated(source: ModelSource, signature: Signature) -> tuple[str, ...]:
 def _repeat(
     inputs: dict[str, object], repeated: Sequence[str], signature: Signature
 ) -> None:
-    """Gives inputs of one row a row for each that others have."""
+    """Repeats inputs of one row, so that they have as many rows as the others."""
     for name, value in inputs.items():
         if name not in signature.defaults and isinstance(value, torch.Tensor):
             num_rows = value.shape[0]

@@ -1,9 +1,9 @@
 """Platform ``torch_package``: model, code and weights in one hermetic archive.
 
-Source: "Using Python for Model Inference in Deep Learning", section 4.4. The code is
-imported from the archive only (and from what it names extern), under a mangled name,
-so that two archives whose classes share a name live side by side. Tensors are views
-of the archive's bytes: nothing is read or copied until a kernel touches it.
+Source: "Using Python for Model Inference in Deep Learning", section 4.4. Code is imported
+only from the archive, and from the modules that it declares extern. It is imported under a
+mangled name, so that two archives may have classes of the same name. Tensors are views of
+the archive's bytes: nothing is read or copied until a kernel touches it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def load(
 
     Raises:
         DataLoss: The archive is damaged.
-        NotFound: It holds no such resource.
+        NotFound: It contains no such resource.
         InvalidArgument: The manifest's entry does not fit the model.
 
     """
@@ -96,8 +96,8 @@ def open_package(
 
     Args:
         file: The archive.
-        who: It, for errors.
-        on_map: Told of the memory that is mapped; see :class:`MappedReader`.
+        who: Its name, for errors.
+        on_map: Told how much memory is mapped; see :class:`MappedReader`.
 
     Raises:
         DataLoss: It is not an archive, or not one of torch.package.
@@ -116,7 +116,7 @@ def open_package(
 
 
 def _replace_finders(importer: PackageImporter) -> None:
-    """Has packaged code find modules and data of the archive by Python's own ways."""
+    """Lets packaged code find the archive's modules and data by Python's own functions."""
     extern = importer.extern_modules
     if (
         "importlib" not in extern
@@ -138,12 +138,12 @@ def _replace_finders(importer: PackageImporter) -> None:
 def _importlib_of(importer: PackageImporter) -> types.ModuleType:
     """Returns ``importlib`` as packaged code sees it: it looks into the archive first.
 
-    The import statement does so by itself; a name that is made up at run time goes
-    through this function, and would be looked for on the server alone.
+    The import statement does so by itself. A name that is computed at run time goes through
+    this function, and would otherwise be looked for only on the server.
     """
 
     def import_module(name: str, package: str | None = None) -> types.ModuleType:
-        """Imports from the archive, else from the environment."""
+        """Imports from the archive, or else from the environment."""
         plain = demangle(importlib.util.resolve_name(name, package))
         try:
             found: types.ModuleType = importer.import_module(plain)
@@ -172,11 +172,11 @@ def _importlib_of(importer: PackageImporter) -> types.ModuleType:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Finds what a pickle names as its package imports it.
+    """Finds the names in a pickle through the package's own imports.
 
-    torch's own is written in Python, which takes a millisecond for a small network,
-    five times as long. That also renames modules of Python 2, which pickles of the
-    protocols that torch.package writes (3 and 4) do not name.
+    torch's own unpickler is written in Python and takes a millisecond for a small network,
+    five times as long. It also renames modules of Python 2, but those do not occur in
+    pickles of the protocols that torch.package writes (3 and 4).
     """
 
     def __init__(self, importer: PackageImporter, file: io.BytesIO) -> None:
@@ -191,9 +191,8 @@ class _Unpickler(pickle.Unpickler):
 class _Modules(dict[str, types.ModuleType]):
     """A package's modules, known to Python under their mangled names as well.
 
-    Dataclasses, typing and pickle look a class's module up in ``sys.modules`` and
-    fail where it is absent; a mangled name (``<torch_package_0>.nets``) can be
-    imported by nobody else.
+    Dataclasses, typing and pickle look up a class's module in ``sys.modules`` and fail if
+    it is not there. Nobody else can import a mangled name (``<torch_package_0>.nets``).
     """
 
     def __init__(self, importer: PackageImporter) -> None:
@@ -208,7 +207,7 @@ class _Modules(dict[str, types.ModuleType]):
 
 
 def close_package(importer: PackageImporter) -> None:
-    """Undoes what importing left in the process; the rest goes with the garbage."""
+    """Removes what importing left in the process; the rest is freed as garbage."""
     importer.zip_reader.release()
     prefix = f"{importer.id()}."  # type: ignore[no-untyped-call]
     for name in [name for name in linecache.cache if name.startswith(prefix)]:
@@ -225,15 +224,16 @@ def _no_source(module_name: str) -> str:
 
 
 class MappedImporter(PackageImporter):
-    """Imports an archive in memory; every object it loads has weights of its own.
+    """Imports an archive in memory; every object that it loads may write to its weights.
 
-    Of its own to write to, that is: until it writes, they are the archive's pages.
+    Until an object does, its weights are the pages of the archive.
     """
 
     def _load_module(self, name: str, parent: str) -> types.ModuleType:
-        """As torch has it, but Python and torch are there for every archive.
+        """Like torch's method, but Python and torch can be imported by every archive.
 
-        torch asks the list of what import statements name; ``__import__(name)`` is none.
+        torch only allows modules that import statements name, and ``__import__(name)`` is
+        not such a statement.
         """
         top = name.partition(".")[0]
         if (
@@ -247,7 +247,7 @@ class MappedImporter(PackageImporter):
         return loaded
 
     def _has_own(self, top: str) -> bool:
-        """Whether the archive brings a module or package of that name."""
+        """Whether the archive contains a module or package of that name."""
         reader = self.zip_reader
         return reader.has_record(f"{top}.py") or any(
             record.startswith(f"{top}/") for record in reader.get_all_records()
@@ -256,7 +256,7 @@ class MappedImporter(PackageImporter):
     def load_pickle(
         self, package: str, resource: str, map_location: object = None
     ) -> object:
-        """Unpickles a resource, over a mapping that nobody has written to."""
+        """Unpickles a resource, over a mapping to which nobody has written."""
         self.zip_reader.remap()
         with warnings.catch_warnings():
             # torch's own reader of packages says it, to whoever loads one.

@@ -1,4 +1,4 @@
-"""Between the rooms' tensors and torch's."""
+"""Converts between :class:`TensorView` and torch's tensors."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ _ALIGNMENT: Final = 16
 def to_torch(view: TensorView) -> torch.Tensor | Strings:
     """Returns a tensor that the model may keep and write to; strings as nested lists.
 
-    It lies in a fresh copy, the only one; or in the view's own memory where that is
-    large, given away (see :class:`~tfs.core.tensor_view.TensorView`) and aligned as torch
-    needs it.
+    It is a new copy, made once. If the view's memory is large, was given away (see
+    :class:`~tfs.core.tensor_view.TensorView`) and is aligned as torch needs it, the tensor
+    uses that memory instead.
     """
     data = view.data
     if isinstance(data, tuple):
@@ -109,10 +109,10 @@ def to_view(tensor: torch.Tensor) -> TensorView:
 
 
 def small_view(tensor: torch.Tensor) -> TensorView | None:
-    """Returns what :func:`to_view` would; None where that has more to do than copy.
+    """Like :func:`to_view`, but returns None for tensors that are large or not plain.
 
-    That is for large tensors, and others than plain ones. For most it takes two calls
-    of torch in the place of ten, and those count: each is code that nothing else uses.
+    For most tensors it needs two calls of torch instead of ten. That matters, because each
+    of those is code that nothing else uses.
     """
     dtype = _NUMPYS.get(tensor.dtype)
     if dtype is None:

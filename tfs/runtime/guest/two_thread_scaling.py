@@ -1,7 +1,7 @@
-"""How much faster two threads of one interpreter get through a model's calls.
+"""Measures how much faster two threads of one interpreter call a model than one.
 
-Where kernels let go of the interpreter's lock the answer is near 2, and a model needs
-no process of its own; where Python does the work it is below 1.
+If kernels release the interpreter's lock, the answer is near 2, and the model needs no
+process of its own. If Python does the work, it is below 1.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from tfs.runtime.guest.guest_model import GuestModel
 def two_thread_scaling(
     model: GuestModel, signature_name: str, inputs: Tensors, duration_s: float
 ) -> float | None:
-    """Returns calls per second of two threads over one. Blocks about ``duration_s``.
+    """Returns calls per second of two threads over one. Blocks for about ``duration_s``.
 
-    The model must not be called meanwhile by anyone else. None if a call failed, or
+    Nobody else may call the model meanwhile. Returns None if a call failed, or if calls
     took so long that neither phase saw three.
     """
     alone = _calls_per_s(model, signature_name, inputs, duration_s / 2, 1)

@@ -1,9 +1,9 @@
-"""Plain values and tensors as bytes, for sessions: nothing here can run code.
+"""Writes plain values and tensors as bytes, for sessions. Reading them runs no code.
 
     8 bytes length of the header | header, JSON | tensors, each at a multiple of 64
 
-Containers are spelled out in the header ({"l": [...]} is a list), so that no dict of a
-caller's can be taken for a tensor.
+Containers are spelled out in the header ({"l": [...]} is a list), so that a caller's dict
+cannot be mistaken for a tensor.
 """
 
 from __future__ import annotations
@@ -97,10 +97,10 @@ def _form(value: object, blobs: list[bytes], size: list[int]) -> object:
 
 
 def passing(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a tensor's elements as they pass: dense, row-major, on the CPU.
+    """Returns a tensor's elements as they are passed on: dense, row-major, on the CPU.
 
     Raises:
-        InvalidArgument: It has no elements, or such as nobody else can be told of.
+        InvalidArgument: It has no elements, or elements that cannot be passed on.
 
     """
     if tensor.dtype not in DTYPE_OF or tensor.is_meta or tensor.is_nested:
@@ -114,7 +114,7 @@ def passing(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def too_deep() -> InvalidArgument:
-    """Returns what to say of containers without end."""
+    """Returns the error for containers that are nested too deeply."""
     return InvalidArgument(
         "a value that contains itself, or that is nested too deeply, cannot pass between "
         "interpreters"
@@ -122,7 +122,7 @@ def too_deep() -> InvalidArgument:
 
 
 def cannot_pass(value: object) -> InvalidArgument:
-    """Returns what to say of a value that cannot be handed to another interpreter."""
+    """Returns the error for a value that cannot be passed to another interpreter."""
     kind = type(value)
     advice = ""
     if hasattr(value, "__array_interface__"):

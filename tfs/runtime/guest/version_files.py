@@ -1,4 +1,4 @@
-"""The files of a version that its interpreters share. Knows no torch."""
+"""The files of a version that its interpreters share. Does not use torch."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class VersionFiles:
         return sum(file.size_bytes for file in self.files.values())
 
     def close(self) -> None:
-        """Gives up the descriptors; what is mapped stays. Idempotent."""
+        """Gives up the descriptors; mappings stay. Idempotent."""
         for file in self.files.values():
             file.close()
 

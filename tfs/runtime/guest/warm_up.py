@@ -1,9 +1,9 @@
-"""What the first load and the first call in a fresh fork cost, paid before they come.
+"""Does in advance what the first load and the first call in a new fork cost.
 
-A fork shares its parent's memory until it writes to it. Loading any package and calling
-any model writes to much the same thousands of pages (reference counts, dictionaries,
-the allocators' free lists), which takes as long as loading a small model does. A small
-package is enough to have that behind.
+A fork shares its parent's memory until it writes to it. Loading any package and calling any
+model writes to much the same thousands of pages (reference counts, dictionaries, the
+allocators' free lists), and that takes as long as loading a small model. Loading a small
+package beforehand is enough to avoid this.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tfs.runtime.guest.sealed_file import SealedFile, new_memfd
 from tfs.runtime.guest.torch_package import close_package, open_package
 
 _CODE = "tfs.runtime.guest.value_codec"
-"""The module in the package that a spare loads: of about the usual size, because
+"""The module in the package that a spare loads. It has about the usual size, because
 importing compiles it."""
 
 
@@ -56,7 +56,7 @@ def make_archive() -> bytes:
 def warm_up(archive: bytes) -> None:
     """Loads the package, calls a model, and drops both. Leaves nothing but warm pages.
 
-    The state of torch's random numbers is as before.
+    The state of torch's random numbers stays as it was.
     """
     state = torch.get_rng_state()
     try:

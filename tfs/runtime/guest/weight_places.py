@@ -1,4 +1,4 @@
-"""Where in a version's file the bytes of a storage come from."""
+"""Finds where in a version's file the bytes of a storage come from."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tfs.runtime.guest.sealed_file import SealedFile
 from tfs.runtime.guest.shared_weights import records_of
 
 FindOffset: TypeAlias = "Callable[[torch.UntypedStorage], int | None]"
-"""Takes a storage on the CPU; returns its offset in the file, None if it is not of it."""
+"""Takes a storage on the CPU; returns its offset in the file, or None if it is not there."""
 
 _compare = ctypes.CDLL(None).memcmp
 _compare.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
 
 def by_address(mappings: Callable[[], Sequence[mmap.mmap]]) -> FindOffset:
-    """Finds storages that are views of mappings of the file, whatever they hold now."""
+    """Finds storages that are views of mappings of the file, whatever they contain now."""
 
     def find(storage: torch.UntypedStorage) -> int | None:
         for mapping in mappings():
@@ -33,10 +33,10 @@ def by_address(mappings: Callable[[], Sequence[mmap.mmap]]) -> FindOffset:
 
 
 def by_content(file: SealedFile, min_bytes: int) -> FindOffset:
-    """Finds storages whose bytes are those of a record of an archive, where it is.
+    """Finds storages whose bytes equal those of a record of an archive.
 
-    For loaders that do not say where a storage comes from. One comparison of the
-    weights is what it costs.
+    It is for loaders that do not say where a storage comes from, and costs one comparison of
+    the weights.
     """
     records = records_of(file, min_bytes)
     mapping = file.map()

@@ -1,8 +1,8 @@
-"""A worker process: answers calls on its main thread, does all else on others.
+"""A worker process: answers calls on its main thread, and does everything else on others.
 
-The main thread sleeps on one eventfd and does nothing but calls. The control thread
-(``worker_control.py``) reads the control channel, and has versions loaded. When that
-channel ends, because the host closed it or is gone, the process exits.
+The main thread sleeps on one eventfd and only answers calls. The control thread
+(``worker_control.py``) reads the control channel and has versions loaded. When that channel
+ends, because the host closed it or is gone, the process exits.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class Worker:
 
     Args:
         options: How it spins, and how much memory its models may add.
-        channel: Where calls come from.
-        control: Where everything else comes from.
-        preloaded: The version that was loaded before the fork, None if none was.
-        surface: What of torch models can replace, as it was before the fork.
+        channel: Brings calls.
+        control: Brings everything else.
+        preloaded: The version that was loaded before the fork; None if none was.
+        surface: The functions that models can replace, as they were before the fork.
 
     """
 
@@ -126,10 +126,10 @@ class Worker:
         self._spin_backoff.note(found=words[REQUESTS] != sequence)
 
     def _become_copy(self) -> None:
-        """Runs first in a process that a model forks off this one.
+        """Runs first in a process that a model forks from this one.
 
-        The copy must not answer calls: they end in the process that took them. It is of
-        the worker's process group, and ends with it.
+        The copy must not answer calls: that is for the process that took them. It belongs
+        to the worker's process group, and ends with it.
         """
         if self._forks.is_copy:
             return  # a copy's copy: all is closed

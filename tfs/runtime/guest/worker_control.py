@@ -1,4 +1,4 @@
-"""What a worker is asked for beside calls, and the threads on which it does so."""
+"""What a worker is asked to do beside calls, and the threads on which it does that."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ if TYPE_CHECKING:
 
 
 class WorkerControl:
-    """Does what comes over the control channel, until that ends, and the process with it.
+    """Serves requests from the control channel until that ends, and the process with it.
 
-    What is asked for in the background is done on a thread of the lowest CPU priority,
-    made for it, because a thread without privileges cannot raise its priority again.
-    What was quick when it was asked for last is done in idle time only
-    (``brief_work.py``). All else is done on the control thread.
+    Background requests are served on a thread of the lowest CPU priority. It is made for
+    each, because a thread without privileges cannot raise its priority again. Work that was
+    quick the last time is done in idle time only (``brief_work.py``). All other requests
+    are served on the control thread.
 
     Args:
-        control: The channel; owned.
-        models: What is asked about most.
+        control: The channel; owned from now on.
+        models: Serves most of the requests.
         slab: The slab of the main thread's calls.
         limit: The limit of the process's memory.
-        errands: What other threads have the main thread do.
-        forks: Knows whether a model forked this process.
+        errands: Runs functions on the main thread.
+        forks: Knows whether this process is a copy that a model forked.
 
     """
 
@@ -111,7 +111,7 @@ class WorkerControl:
         ).start()
 
     def _run(self) -> None:
-        # Word of a load took 0.3 ms from a call of the version that serves.
+        # Logging a load took 0.3 ms from a call of the version that serves.
         answer_later()
         while True:
             try:
@@ -190,9 +190,9 @@ class WorkerControl:
         control_channel.close_all(reply_fds)
 
     def _rest(self, request: Mapping[str, object], fds: list[int]) -> dict[str, object]:
-        """Drops a model and looks whether the process is as it was before any.
+        """Drops a model and checks whether the process is as it was before it had any.
 
-        Replies with what differs; nothing if another model may be loaded.
+        Replies with what differs; with nothing if another model may be loaded.
         """
         self._models.unload(request, fds)
         slate = self._slate

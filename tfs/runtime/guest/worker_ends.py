@@ -1,4 +1,4 @@
-"""The statuses with which a worker ends itself; its host knows them."""
+"""The exit statuses with which a worker ends itself; its host knows them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The models of a worker, from load to unload, and what it is asked of them meanwhile."""
+"""The models of a worker, from load to unload, and the requests about them meanwhile."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ from tfs.runtime.guest.version_files import VersionFiles
 class WorkerModels:
     """Loads, tries and unloads models. Confined to one thread at a time.
 
-    A request is what the host sent, with descriptors that whoever took it closes; a
-    reply is what it is answered.
+    A request is what the host sent, with descriptors that the caller closes. The returned
+    dictionary is the reply to the host.
 
     Args:
-        control: Where the host is told of what a model does to its weights.
+        control: The channel on which the host is told what a model does to its weights.
         limit: The limit of the process's memory; moves with the weights.
-        forks: Knows whether a model forked this process.
-        preloaded: The version that was loaded before the fork, None if none was.
-        surface: What of torch models can replace, as it was before the fork.
+        forks: Knows whether this process is a copy that a model forked.
+        preloaded: The version that was loaded before the fork; None if none was.
+        surface: The functions that models can replace, as they were before the fork.
 
     Attributes:
         by_id: The loaded models by number. The main thread reads it meanwhile; each
@@ -76,13 +76,13 @@ class WorkerModels:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no model, nor anything left of one."""
+        """Whether there is no model, and nothing left of one."""
         return not self.by_id and not self._retained
 
     def note_call(self, loaded: LoadedModel) -> None:
-        """Tells the host when a call shows that a model wrote to its weights.
+        """Tells the host if a call shows that a model wrote to its weights.
 
-        On the thread of the call.
+        Called on the thread of the call.
         """
         num_pages, num_shared = loaded.written_if_due()
         if num_pages or num_shared:
@@ -97,7 +97,7 @@ class WorkerModels:
             )
 
     def close_channels(self) -> None:
-        """Closes what the models have open to others: this process is a copy."""
+        """Closes the channels of the models, because this process is a copy."""
         for slots in self._slots.values():
             slots.close_channel()
         for loaded in self.by_id.values():
@@ -108,8 +108,7 @@ class WorkerModels:
     def load(self, request: Mapping[str, object], fds: list[int]) -> dict[str, object]:
         """Loads a version from its files; replies with what that took and changed.
 
-        The last descriptor is a lease of shared weights where the request names their
-        keeper.
+        If the request names a keeper, the last descriptor is a lease of shared weights.
 
         Raises:
             ServingError: It does not load; nothing is left of it.
@@ -184,7 +183,8 @@ class WorkerModels:
     def open(self, request: Mapping[str, object], fds: list[int]) -> dict[str, object]:
         """Begins to take several calls of a model at once, over a channel of its own.
 
-        Not while it is loaded: threads inherit the priority of who makes them.
+        This is not done during the load, because threads inherit the priority of the thread
+        that makes them.
         """
         model_id, loaded = self._named(request)
         channel = CallChannel.of_fds([os.dup(fd) for fd in fds])
@@ -212,7 +212,7 @@ class WorkerModels:
     def rehearse(
         self, request: Mapping[str, object], fds: list[int]
     ) -> dict[str, object]:
-        """Calls a model on this thread: what a first call costs is the process's."""
+        """Calls a model on this thread, because a first call costs once for the process."""
         loaded, name, inputs = self._trial(request, fds)
         make_way()
         # Not the wall's: in the background that says more of what else runs.
@@ -227,7 +227,7 @@ class WorkerModels:
     def unload(
         self, request: Mapping[str, object], _fds: list[int]
     ) -> dict[str, object]:
-        """Frees a model; nothing is to be done for one that is not there."""
+        """Frees a model; does nothing if there is no such model."""
         model_id = request["model"]
         assert isinstance(model_id, int)
         loaded = self.by_id.pop(model_id, None)

@@ -10,22 +10,22 @@ class WorkerOptions:
     """Immutable.
 
     Attributes:
-        spin_us: Microseconds a worker looks for the next request before it sleeps,
-            and its host for a reply that is due within them, >= 0. Saves wake-ups
-            (about 50 us each) and burns cores meanwhile: only where there are more
-            cores than interpreters. Looks that are in vain become rare.
-        slab_bytes: Size of the shared memory for tensors, a multiple of 64 KiB. A
-            quarter of it is what one request's inputs may take; more go through a
-            temporary memfd. Pages are taken when touched.
-        memory_limit_bytes: Private memory a worker may add to what it starts with,
-            weights apart; 0 for no limit. A call that needs more fails; a worker whose
-            model keeps more than half of it then is replaced.
+        spin_us: For so many microseconds a worker looks for the next request before it
+            sleeps, and its host for a reply that is due within that time; >= 0. This
+            saves wake-ups (about 50 us each) but keeps cores busy, so use it only if
+            there are more cores than interpreters. If looking is in vain, it is done
+            rarely.
+        slab_bytes: Size of the shared memory for tensors, a multiple of 64 KiB. The
+            inputs of one request may take a quarter of it; larger ones go through a
+            temporary memfd. Pages are taken when they are touched.
+        memory_limit_bytes: Private memory that a worker may add to what it starts with,
+            not counting weights; 0 for no limit. A call that needs more fails; a worker
+            whose model then keeps more than half of it is replaced.
         nice: Added to the CPU niceness, 0 to 19.
-        user_id: User and group to become, where the server runs as root; None to
-            stay.
+        user_id: The user to become, if the server runs as root; None to stay.
         group_id: See ``user_id``.
-        oom_score_adj: Raises the worker's chance to be the one the kernel kills when
-            memory runs out, 0 to 1000.
+        oom_score_adj: Makes it more likely that the kernel kills a worker when memory
+            runs out, 0 to 1000.
 
     """
 

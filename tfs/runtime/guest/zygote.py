@@ -1,23 +1,23 @@
-"""The zygote: a program of one thread that imported torch once and forks workers.
+"""The zygote: a single-threaded program that has imported torch and forks workers.
 
     python -P -c "... main(HOST_PID, CHANNEL_FD, LIFE_FD)", see
     tfs/runtime/process/zygote_process.py
 
-It holds no model, no server socket and nothing of the RPC stack. Forking it takes
-milliseconds, and a fork is safe because no other thread and no OpenMP region ever
-ran. What it forks is the host's child and not its own (``sibling_fork.py``): it ends
-with the host, by a parent-death signal, and goes on when the zygote is gone. A zygote
-ends with its channel as well, and so do workers with theirs. What a model starts belongs
-to its worker's process group and ends with it, by the host's doing, or by the kernel's
-when the host is gone (``parent_death.py``).
+It has no model, no server socket and nothing of the RPC stack. Forking it takes
+milliseconds, and is safe because no other thread and no OpenMP region ever ran in it. The
+processes that it forks are the host's children and not its own (``sibling_fork.py``): they
+end with the host, by a parent-death signal, and go on when the zygote is gone. A zygote also
+ends when its channel closes, and so does a worker. Programs that a model starts belong to
+its worker's process group and end with it; the host sees to that, or the kernel when the
+host is gone (``parent_death.py``).
 
     host to zygote   {"token": ..., "options": {...}, "spare": ...}, five descriptors |
                      the same with {"keeper": [kind, device]}, one descriptor |
-                     {"standby": true}, the channel of a zygote to be forked off |
-                     {"branch": platform}, the same, which is to import for a platform |
+                     {"standby": true}, the channel of a zygote to fork |
+                     {"branch": platform}, the same for one that imports for a platform |
                      {"template": platform, "source": ..., "files": names,
-                     "options": {...}}, the same, which is to load a version, and its
-                     files
+                     "options": {...}}, the same for one that loads a version, and the
+                     version's files
     zygote to host   {"ready": pid} | {"forked": token, "pid": ...} and a pidfd |
                      {"failed": token, "why"}
 """
@@ -73,11 +73,12 @@ _PREIMPORTED: Final = (
     "tfs.export",
     "torch.utils._device",
 )
-"""What workers and models would import first; here it costs each of them nothing.
+"""Modules that workers and models would import first. Imported here, they cost each of them
+nothing.
 
-The exporter, too: a model is often defined where it is exported, and a module of a
-package imports what it did when it was packaged: 30 ms in each worker, ten times what a
-small model takes.
+The exporter is one of them. A model is often defined where it is exported, and a packaged
+module imports what it imported when it was packaged. That would take 30 ms in each worker,
+ten times as long as a small model takes.
 """
 
 _PR_SET_NO_NEW_PRIVS: Final = 38
@@ -87,10 +88,10 @@ _prctl = ctypes.CDLL(None, use_errno=True).prctl
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The process whose children all forks are. Immutable.
+    """The process that is the parent of all forks. Immutable.
 
     Attributes:
-        pid: Process id of the fork.
+        pid: Its process id.
         life_fd: The end of a pipe whose other end only the host has.
 
     """
@@ -101,14 +102,14 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class KnownProcess:
-    """What a zygote has noted of its process, for its forks to compare with. Immutable.
+    """What a zygote has recorded of its process, for forks to compare with. Immutable.
 
-    Noted before a fork, it costs that one neither time nor memory of its own.
+    Because it is recorded before a fork, it costs the fork neither time nor memory.
 
     Attributes:
-        objects: What modules hold, for spares: by it they know themselves again. None
-            where Python does not let them.
-        surface: What a model can replace.
+        objects: The objects by which spares check whether they are unchanged. None if this
+            Python does not allow that.
+        surface: The functions that a model can replace.
 
     """
 
@@ -121,9 +122,9 @@ class Zygote:
 
     Args:
         host: The host process, whose children they become.
-        channel: Where requests come from and answers go to.
-        preloaded: A version that its workers have from the first.
-        known: What it knows of itself.
+        channel: Brings requests and takes answers.
+        preloaded: A version that its workers have from the start.
+        known: What it has recorded of its process.
 
     """
 
@@ -141,7 +142,7 @@ class Zygote:
         self._warm_up_archive = b""
 
     def run(self) -> None:
-        """Serves until the host closes the channel, or is gone."""
+        """Serves requests until the host closes the channel or is gone."""
         self._tell(
             {
                 "ready": os.getpid(),
@@ -210,7 +211,7 @@ class Zygote:
 
 
 def _become(run: Callable[[], None]) -> Never:
-    """Runs what a fork is for, and ends it: it never goes on as a zygote."""
+    """Runs the purpose of a fork, and then ends it, so that it never goes on as a zygote."""
     try:
         run()
         os._exit(0)
@@ -230,15 +231,15 @@ def become_worker(
 ) -> None:
     """Turns a fresh fork into a worker; never returns while the worker lives.
 
-    With an archive it is a spare, and warms up with it; where objects are watched, it can
-    tell later whether it may have another model than its first.
+    With an archive it is a spare, and warms up with it. If objects are watched, it can tell
+    later whether it may get another model after its first.
     """
     name_process("tfs-worker")
     held: frozenset[int] = preloaded.fds if preloaded is not None else frozenset()
     close_all_but({0, 1, 2, host.life_fd, *fds, *held})
     os.setpgid(0, 0)
     end_group_with_pipe(host.life_fd)
-    if preloaded is None:  # else who loaded it has, and this is its copy
+    if preloaded is None:  # otherwise the process that this is a copy of has done it
         drop_privileges(options)
     die_after_parent(host.pid)
     # All its threads inherit it: those that serve get a processor when they wake up,
@@ -261,7 +262,7 @@ def become_keeper(
 ) -> None:
     """Turns a fresh fork into the keeper of a device's weights, until it has to end.
 
-    As the user whom the workers are: they share memory.
+    It becomes the same user as the workers, because they share memory.
     """
     close_all_but({0, 1, 2, *fds})
     os.setpgid(0, 0)
@@ -280,7 +281,7 @@ def close_all_but(kept: set[int]) -> None:
 
 
 def drop_privileges(options: WorkerOptions) -> None:
-    """Becomes the user and the priority the options name, for good."""
+    """Changes to the user and the priority that the options name, for good."""
     if options.oom_score_adj:
         with open("/proc/self/oom_score_adj", "r+") as score:
             if int(score.read()) < options.oom_score_adj:
@@ -335,12 +336,12 @@ def run_zygote(
     fds: list[int],
     known: KnownProcess,
 ) -> None:
-    """Turns a fresh fork into a zygote of its own: it needs nothing of its maker.
+    """Turns a fresh fork into a zygote of its own that needs nothing of its maker.
 
-    A standby is as its maker was; a branch has a platform's imports behind it, and a
-    template a version loaded, as the user that its workers are: loading runs what a
-    version holds. It ends if that starts threads, which forks would lack. It stays in
-    its maker's process group, which nobody ends.
+    A standby is like its maker. A branch has done a platform's imports. A template has
+    loaded a version, as the user of its workers, because loading runs the version's code; it
+    ends if that starts threads, which forks would lack. It stays in its maker's process
+    group, which nobody ends.
     """
     close_all_but({0, 1, 2, host.life_fd, *fds})
     if "template" in request:

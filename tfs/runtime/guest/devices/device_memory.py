@@ -55,10 +55,11 @@ class DeviceMemory(Protocol):
 
     Implementors promise:
 
-    1. making one touches no device; the first other call may take as long as a context;
-    2. ``open`` shares: what one process writes others see. It keeps the memory from
-       being reused until the storage is gone, as long as the keeper lives;
-    3. whatever cannot be done raises, naming it; the process stays usable.
+    1. making one touches no device; the first call of another method may take as long as
+       making a context;
+    2. ``open`` shares memory: other processes see what one of them writes. While the keeper
+       lives, the memory is not reused before the storage is gone;
+    3. anything that cannot be done raises and is named; the process stays usable.
     """
 
     def hold(self, source: torch.UntypedStorage) -> HeldStorage:

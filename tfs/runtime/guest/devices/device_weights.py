@@ -1,19 +1,19 @@
-"""What a model has on its device, and what of that it shares with other workers.
+"""The weights that a model has on its device, and which of them it shares with others.
 
-Without a lease everything is the worker's own copy. With one, a storage that comes from
-the version's files as it lies there is opened from the keeper while the model is loaded.
-When it is loaded, ``settle`` decides: **shared is what nothing but parameters looks
-into**. Buffers, plain tensors and whatever else may be written to by a model that serves
-get copies of their own then, in place: nobody who refers to such a tensor notices.
+Without a lease all of them are the worker's own copies. With a lease, a storage whose bytes
+come unchanged from the version's files is opened from the keeper while the model is loaded.
+After the load ``settle`` decides what stays shared: **storages that only parameters use**.
+Buffers, plain tensors and anything else that a serving model might write to get copies of
+their own, in place, so that nobody who refers to such a tensor notices.
 
-On a CPU a page that is written to becomes the writer's own. A device has no such thing:
-a model that writes to a shared parameter writes to everybody's. torch counts writes to a
-tensor, so that it is noticed (``num_written``) and can be undone: by copies of their own
-for all workers. What goes past the count, through ``parameter.data`` or a kernel that
-torch knows nothing of, is not noticed.
+On a CPU, a page that is written to becomes the writer's own. A device cannot do that: a
+model that writes to a shared parameter writes to that of every worker. torch counts writes
+to a tensor, so this is noticed (``num_written``), and all workers can be given copies of
+their own. Writes that torch does not count, through ``parameter.data`` or a kernel of the
+model's, are not noticed.
 
-Small storages are not worth a name: an own copy is no larger than what the device's
-allocator rounds up.
+Small storages are not shared: a copy is no larger than what the device's allocator would
+waste by rounding up.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ T = TypeVar("T", bound=torch.Tensor)
 
 
 class DeviceWeights:
-    """One model's. Confined to the thread that loads it, but for ``num_written``.
+    """The weights of one model. Confined to the loading thread, except ``num_written``.
 
     Args:
-        device: The model's.
-        lease: The lease of the version's weights there, owned from now on; None for
-            copies.
+        device: The device of the model.
+        lease: The lease of the version's weights there, owned from now on; None if the
+            model should have copies.
 
     """
 
@@ -53,11 +53,11 @@ class DeviceWeights:
         self._shared: list[StorageWeakRef] = []
         self._watched: list[tuple[weakref.ref[torch.Tensor], int]] = []
         self.shared_bytes = 0
-        """Bytes of the device that are other workers' as well; set by ``settle``."""
+        """Bytes on the device that are shared with other workers; set by ``settle``."""
 
     @property
     def is_shared(self) -> bool:
-        """Whether there is anything to be opened."""
+        """Whether there is a lease to open storages from."""
         return self._lease is not None and not self._lease.refusal
 
     @property
@@ -73,11 +73,11 @@ class DeviceWeights:
     # -- while the model is loaded ------------------------------------------------------
 
     def restorer(self, name: str, find: FindOffset) -> Callable[[Any, str], Any]:
-        """Returns what torch's loaders take as ``map_location``.
+        """Returns a function that torch's loaders take as ``map_location``.
 
         Args:
             name: The file that is loaded.
-            find: Where in it a storage comes from.
+            find: Finds where in that file a storage comes from.
 
         """
 
@@ -104,9 +104,9 @@ class DeviceWeights:
     def adopt(
         self, parameters: Iterable[torch.Tensor], name: str, find: FindOffset
     ) -> None:
-        """Has parameters that are copies of their own look into the shared ones.
+        """Lets parameters that were copied use the shared storages instead.
 
-        For a loader that copies by itself, of models whose tensors Python does not see.
+        For a loader that makes copies itself, of models whose tensors Python does not see.
         """
         for parameter in parameters:
             if (
@@ -144,7 +144,7 @@ class DeviceWeights:
     # -- when it is loaded ----------------------------------------------------------------
 
     def settle(self) -> None:
-        """Makes the model's own what others must not share; tells the keeper the rest."""
+        """Copies what must not be shared, and tells the keeper which places are kept."""
         if self._lease is None:
             return
         gc.collect()  # what only unpickling referred to
@@ -169,7 +169,7 @@ class DeviceWeights:
             self._lease.close()
 
     def _users(self) -> dict[int, list[torch.Tensor]]:
-        """Returns the tensors over what was opened, by storage, wherever they are."""
+        """Returns all tensors that use an opened storage, by storage, wherever they are."""
         users: dict[int, list[torch.Tensor]] = {
             storage._cdata: [] for storage in self._opened.values()
         }
@@ -201,14 +201,14 @@ class DeviceWeights:
         return num
 
     def close_channel(self) -> None:
-        """Lets go of the lease in a copy of this process; the original has it."""
+        """Closes the lease's channel in a copy of this process; the original keeps it."""
         if self._lease is not None:
             self._lease.close()
 
     def close(self) -> bool:
-        """Ends the lease, if nothing looks into what it opened any more.
+        """Ends the lease, if nothing uses what it opened any more.
 
-        To be called when the model is gone, and garbage was collected.
+        To be called when the model is gone and garbage was collected.
 
         Returns:
             Whether it has ended. If not, it lasts as long as the process.

@@ -1,1 +1,1 @@
-"""What a model leaves behind in its process: looked for before another model gets it."""
+"""Finds what a model left behind in its process, before another model gets that process."""

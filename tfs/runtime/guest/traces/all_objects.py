@@ -1,4 +1,4 @@
-"""Everything in this process that can be changed, as far as Python's collector knows it."""
+"""All objects of this process that can be changed and that Python's collector knows."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _namespace_of: Callable[[type], Mapping[str, object]] = type.__dict__[
 
 
 def all_objects() -> list[object]:
-    """Returns what can be watched of all that there is in this process.
+    """Returns all objects in this process that can be watched.
 
-    Makes the dictionaries of instances that have none yet. Objects are looked at by
-    their type: what lazy ones say of their class is up to them.
+    Makes the dictionaries of instances that have none yet. Objects are recognized by their
+    type, because a lazy object may say anything about its class.
     """
     tracked = gc.get_objects()
     kinds = {*map(type, tracked)}
@@ -51,7 +51,7 @@ def all_objects() -> list[object]:
 
 
 def _of_kinds(kinds: AbstractSet[type], objects: Sequence[object]) -> list[object]:
-    """Returns the objects that are of these types, without asking them: of a million."""
+    """Returns the objects of these types out of a million, without asking the objects."""
     return [*itertools.compress(objects, map(kinds.__contains__, map(type, objects)))]
 
 
@@ -60,7 +60,7 @@ def _by_id(objects: Sequence[object]) -> dict[int, object]:
 
 
 def _dict_getter(kind: type) -> types.GetSetDescriptorType:
-    """Returns what gives an instance's dictionary, whatever the instance would say."""
+    """Returns the descriptor that yields an instance's real dictionary."""
     for base in kind.__mro__:
         getter = _namespace_of(base).get("__dict__")
         if type(getter) is types.GetSetDescriptorType:
@@ -69,7 +69,7 @@ def _dict_getter(kind: type) -> types.GetSetDescriptorType:
 
 
 def _is_of_subclasses(value: object) -> bool:
-    """Whether this is what a class knows of its subclasses: some are gone by and by."""
+    """Whether this is a class's table of its subclasses, from which entries disappear."""
     if type(value) is not dict or not value:
         return False
     key, item = next(iter(value.items()))

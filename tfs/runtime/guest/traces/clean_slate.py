@@ -1,20 +1,20 @@
-"""Whether a worker is as it was before it had a model, so that it may have another.
+"""Checks whether a worker is as it was before it had a model, so that it may get another.
 
-The next version gets a process in which nothing tells that there was one before: what
-can be put back is put back (random numbers, names that torch counts, loggers), and
-whatever else differs from what was noted before the first model was loaded ends the
-process, as every unload did before. Noted are
+The next version must get a process in which nothing shows that there was a version before.
+What can be put back is put back (random numbers, names that torch counts, loggers). If
+anything else differs from what was recorded before the first model was loaded, the process
+ends. Recorded are
 
-- what the zygote's objects hold, those of modules, classes and instances alike
-  (``watched_objects.py``), so that a patched, added or imported anything shows;
+- the contents of the zygote's objects, those of modules, classes and instances alike
+  (``watched_objects.py``), so that anything that was patched, added or imported shows;
 - settings of torch, of Python and of the process, of the thread that answers calls,
   signal handlers, limits, descriptors (``process_settings.py``);
-- which classes and functions there are: one that outlives its model is held by somebody;
+- the classes and functions: if one outlives its model, somebody holds it;
 - mapped files, and how much memory is held.
 
-What cannot be seen is what code keeps in memory of its own that no object leads to, an
-extension's static variables for one. That is why a worker is only ever reused for the
-same code, and for a bounded number of versions.
+Memory that no object leads to cannot be checked, for example an extension's static
+variables. That is why a worker is reused only for the same code, and for a limited number
+of versions.
 """
 
 from __future__ import annotations
@@ -70,9 +70,10 @@ OnMainThread = Callable[[Callable[[], dict[str, object]]], dict[str, object]]
 
 
 def watch_objects() -> WatchedObjects:
-    """Returns what this process' forks are to be seen by. Blocks for a tenth of a second.
+    """Returns the objects by which forks of this process can check themselves.
 
-    To be called before anything is frozen: the collector would not tell of it.
+    Blocks for a tenth of a second. To be called before anything is frozen, because the
+    collector does not report frozen objects.
 
     Raises:
         RuntimeError: See :class:`WatchedObjects`.
@@ -82,7 +83,7 @@ def watch_objects() -> WatchedObjects:
 
 
 def _seen_to() -> list[object]:
-    """Returns what is different after every model: put back, looked at here, or ours."""
+    """Returns objects that differ after every model: put back, checked here, or ours."""
     loggers = logging.root.manager.loggerDict
     return [
         *_noted_seeds(),
@@ -105,17 +106,17 @@ def _seen_to() -> list[object]:
 
 
 class CleanSlate:
-    """What the process is like now, before its first model. Immutable.
+    """The state of the process now, before its first model. Immutable.
 
-    Made and asked by one thread at a time, while nothing else runs in the process.
+    Made and used by one thread at a time, while nothing else runs in the process.
 
     Args:
-        watched: What there was in the zygote.
+        watched: The objects that were in the zygote.
         on_main_thread: Runs a function on the thread that answers calls, and returns
-            what that returns.
+            its result.
 
     Raises:
-        OSError: The system does not let it look.
+        OSError: The system does not allow these checks.
 
     """
 
@@ -142,9 +143,9 @@ class CleanSlate:
         self._memory = KeptMemory(_MOST_KEPT_BYTES)
 
     def restore(self) -> None:
-        """Puts back what can be, as a fresh fork has it. Blocks to collect garbage.
+        """Puts back what can be put back, as in a new fork. Blocks to collect garbage.
 
-        Random numbers of Python and torch are new ones; numpy's are the zygote's again.
+        Random numbers of Python and torch are seeded anew; numpy's are the zygote's again.
         """
         make_way()
         if self._numpy_random is not None:
@@ -171,7 +172,7 @@ class CleanSlate:
     def changes(self) -> str:
         """Returns what differs, as a list for people; empty if nothing does. Blocks.
 
-        Where something does it may take long, and memory: the process is to end.
+        If something differs, this may take long, and memory: the process should end then.
         """
         self._await_ends_of_threads()
         found = self._watched.changes(self._words)
@@ -201,7 +202,7 @@ class CleanSlate:
         return ", ".join(found)
 
     def _left_behind(self) -> list[str]:
-        """Returns what is there only because somebody holds it, whoever that is."""
+        """Returns code that exists only because somebody still holds it."""
         objects = gc.get_objects()
         make_way()
         if not any(each is self._witness for each in objects):
@@ -218,7 +219,7 @@ class CleanSlate:
         return found
 
     def _await_ends_of_threads(self) -> None:
-        """Gives threads time to be gone that have done their work: the one that loaded."""
+        """Waits a little for threads that have done their work, such as the one that loaded."""
         for _ in range(_LOOKS_AT_THREADS):
             if _num_threads() <= self._num_threads:
                 return
@@ -257,7 +258,7 @@ def _replaced(
     before: Mapping[str, object],
     but: AbstractSet[str] = frozenset(),
 ) -> list[str]:
-    """Returns what somebody holds under another name, or another object than before."""
+    """Returns the names under which there is another object than before, or a new one."""
     names = (
         ({*now, *before} - but) if now.keys() != before.keys() else before.keys() - but
     )

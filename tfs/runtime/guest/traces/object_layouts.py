@@ -1,4 +1,4 @@
-"""Which words of an object's memory change with what it refers to, by its kind."""
+"""Which words of an object's memory change with its contents, by its type."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _CELL_CONTENT: Final = 2
 
 
 def layouts() -> Mapping[type, tuple[int, ...]]:
-    """Returns which words of each kind of objects are to be looked at.
+    """Returns which words of each type of object should be compared.
 
-    Of lists and sets the number of places that there are for items comes first, and
-    where they are second.
+    For lists and sets, the first word is the number of places for items, and the second is
+    their address.
 
     Raises:
-        RuntimeError: This Python lays its objects out in a way not known here.
+        RuntimeError: This Python lays out its objects in a way that is not known here.
 
     """
     version_word = find_version_word()

@@ -14,10 +14,10 @@ _NAMELESS: Final = (dict, tuple, set, types.CellType)
 
 
 def names_of(values: Sequence[object]) -> list[str]:
-    """Returns what people call objects: ``torch.nn.functional.relu``, ``a logging.Logger``.
+    """Returns names for objects: ``torch.nn.functional.relu``, ``a logging.Logger``.
 
-    Where nobody has a name for one, of what kind it is. Takes some tenths of a second, and
-    lets the collector touch all there is: for a process that is to end.
+    An object without a name is described by its type. This takes some tenths of a second,
+    and lets the collector touch all objects, so it is for a process that will end.
     """
     gc.unfreeze()  # the collector knows of nothing else who holds it
     names = _module_names()
@@ -36,7 +36,7 @@ def _module_names() -> dict[int, str]:
 
 
 def name_of_code(code: object) -> str:
-    """Returns what people call a function, a class or a module."""
+    """Returns a name for a function, a class or a module."""
     module = getattr(code, "__module__", None)
     name = getattr(code, "__qualname__", None) or getattr(code, "__name__", "?")
     return f"{module}.{name}" if module else f"{name}"

@@ -1,9 +1,9 @@
-"""Words of Python's objects, read where they lie.
+"""Reads words of Python's objects directly from memory.
 
-To look into an object in Python counts references to what it holds, which writes to every
-page that lies on; of a process that shares its memory with the one it was forked off,
-those pages become its own. To read its memory does not. Where the words lie is found out
-by trying, not taken for granted.
+Looking into an object in Python counts references to its contents, which writes to every
+page that they are on. In a process that shares its memory with the one it was forked from,
+those pages would become its own. Reading the memory does not have this effect. Where the
+words are is found by experiment and not taken for granted.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ def items_of_list(value: list[Any]) -> bytes:
 
 
 def members_of_set(value: set[Any]) -> bytes:
-    """Returns which objects a set holds, and where in its table they lie."""
+    """Returns which objects a set holds, and where in its table they are."""
     size_bytes = (word(value, SET_MASK) + 1) * SET_ENTRY_WORDS * WORD_BYTES
     return ctypes.string_at(word(value, SET_TABLE), size_bytes)
 
 
 def find_version_word() -> int:
-    """Returns which word of a dict changes with each change of what it holds.
+    """Returns which word of a dict changes with each change of its contents.
 
     Raises:
-        RuntimeError: None does (Python 3.14); or lists and sets are not as they were
-            known to be.
+        RuntimeError: There is none (Python 3.14), or lists and sets are laid out in a way
+            that is not known here.
 
     """
     sample: dict[str, object] = {"a": 1, "b": 2}

@@ -1,7 +1,7 @@
-"""What code can set for its process, and for the thread that it runs on.
+"""Settings that code can change for its process, and for the thread that it runs on.
 
-Whatever Python's objects do not show (``watched_objects.py`` reads those): settings of
-torch, of Python, of the C library and of the kernel. Each has a name for people.
+These are what Python's objects do not show (``watched_objects.py`` reads those): settings
+of torch, of Python, of the C library and of the kernel. Each has a name for messages.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ _WORDS: Final = {
     "_get_float32_matmul_precision": "the precision of matmul",
     "get_default_dtype": "the default dtype",
 }
-# Of these one learns what they are by setting them.
+# The value of these can only be learned by setting them.
 _TORCH_SWITCHES: Final = (
     "_jit_set_profiling_executor",
     "_jit_set_profiling_mode",
@@ -141,10 +141,10 @@ _rounding: Callable[[], int] = getattr(_libc, "fegetround", lambda: 0)
 def settings_of_thread(
     thread_locals: Iterable[threading.local] = (),
 ) -> dict[str, object]:
-    """Returns what belongs to the calling thread, some of it only if that is the main one.
+    """Returns the settings of the calling thread, some only if it is the main thread.
 
     Args:
-        thread_locals: Thread-local objects whose values in this thread are part of it.
+        thread_locals: Thread-local objects whose values in this thread are included.
 
     """
     smallest = sys.float_info.min
@@ -171,7 +171,7 @@ def settings_of_thread(
 
 
 def settings_of_process() -> dict[str, object]:
-    """Returns what belongs to the process."""
+    """Returns the settings of the process."""
     folder = ""
     with contextlib.suppress(OSError):  # it was removed
         folder = os.getcwd()
@@ -241,9 +241,10 @@ def _torch_switches() -> dict[str, object]:
 
 
 def _default_device() -> object:
-    """Returns None for the one that torch begins with.
+    """Returns torch's default device; None if it is the one that torch begins with.
 
-    To ask torch costs a fresh fork a millisecond and 0.7 MB, a quarter of all that is asked.
+    Asking torch costs a new fork a millisecond and 0.7 MB, a quarter of what all settings
+    cost.
     """
     holder = getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None)
     if holder is not None:
@@ -283,7 +284,7 @@ def _prctl_values() -> list[int]:
 
 
 def _c_environment() -> list[bytes]:
-    """Returns what programs that are started inherit, and what libraries in C see."""
+    """Returns the environment that started programs inherit and C libraries see."""
     variables = ctypes.POINTER(ctypes.c_char_p).in_dll(_libc, "environ")
     found: list[bytes] = []
     while variables and (value := variables[len(found)]) is not None:
@@ -298,7 +299,7 @@ def _text_settings(name: str) -> object:
 
 
 def _open_files() -> dict[str, object]:
-    """Returns where descriptors lead to; the one that finds them out is left out."""
+    """Returns where descriptors lead; the one that is used for this is left out."""
     found: dict[str, object] = {}
     for fd in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
@@ -310,7 +311,7 @@ def _open_files() -> dict[str, object]:
 
 
 def _started_processes() -> tuple[int, bool]:
-    """Returns what tells of children: pages that those took that have ended; any others."""
+    """Returns the memory that ended children took, and whether there are other children."""
     has_children = True
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)

@@ -1,4 +1,4 @@
-"""What a model's code changes of the whole process, for all that runs there."""
+"""Finds what a model's code changes for everything that runs in its process."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _EVERY_LOADS: Final = frozenset(
         "the limit of memory",
     }
 )
-"""Settings that change where code is imported and files are mapped, and disturb nobody."""
+"""Settings that change when code is imported or files are mapped, and disturb nobody."""
 
 
 class ProcessState:
-    """As it is when this is made. Immutable.
+    """The state of the process when this is made. Immutable.
 
-    Threads' own settings are left out (gradients, numbers of threads), and what code
-    adds, as every import does.
+    Settings of single threads are left out (gradients, numbers of threads), and so is what
+    code adds, as every import does.
 
     Args:
-        surface: What can be replaced, as last looked at.
+        surface: The functions that can be replaced, as they were last seen.
 
     """
 

@@ -1,9 +1,9 @@
-"""What a model's code can replace for all others: of torch, of Python; what it registers.
+"""Functions of torch and Python that a model can replace for all, and its registrations.
 
-Comparing thousands of functions and names counts references, which takes a fork 3 MB of
-what it shares with its zygote, and 8 ms: over a third of what a small model's load and
-first call take. So they are looked at where something was added or replaced: dicts and
-sets say that themselves (``object_words.py``), without being looked into.
+Comparing thousands of functions and names counts references. That costs a fork 3 MB of the
+memory that it shares with its zygote, and 8 ms, over a third of a small model's load and
+first call. So they are compared only where something was added or replaced, which dicts and
+sets show (``object_words.py``) without being looked into.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ _TORCHS_OWN: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ProcessSurface:
-    """As it was at some time. Immutable.
+    """These functions at some point in time. Immutable.
 
     Attributes:
         owners: torch, Python's own functions, and those modules of its library that were
-            imported when it was first looked at.
-        functions: What can be called by its public name, of each owner.
-        operators: What Python code has defined or replaced, ``lib::scaled``: torch finds
-            operators by name, whoever registered them last, so that of two versions in
-            one process the older one would call what the newer one brings.
+            imported when this was first done.
+        functions: The callables of each owner that have a public name.
+        operators: Operators that Python code has defined or replaced, ``lib::scaled``.
+            torch finds the operator that was last registered under a name. So of two
+            versions in one process, the older one would call the newer one's operator.
 
     """
 
@@ -74,9 +74,9 @@ class ProcessSurface:
         return cls(owners, functions, frozenset(_operators()))
 
     def changes(self, before: ProcessSurface) -> list[str]:
-        """Returns what was replaced or registered since; what was added is no change.
+        """Returns what was replaced or registered since; additions do not count.
 
-        But for what is added to a class in place of what it inherits.
+        An addition does count if it hides something that a class inherits.
         """
         if self is before:
             return []
@@ -102,7 +102,7 @@ class ProcessSurface:
 
 
 class WatchedSurface:
-    """Looks again where something changed only. Thread-safe."""
+    """Compares only where something has changed. Thread-safe."""
 
     def __init__(self) -> None:
         self._owners = _owners()
@@ -115,7 +115,7 @@ class WatchedSurface:
         self._last = version, ProcessSurface.now(self._owners)
 
     def look(self) -> ProcessSurface:
-        """Returns what it is now: the same object as before if nothing changed."""
+        """Returns the present surface: the same object as before if nothing changed."""
         if self._version is None:
             return ProcessSurface.now(self._owners)
         version = self._version()  # before it is looked at
@@ -159,7 +159,7 @@ def _version_of(owners: Sequence[Any], index: int) -> Callable[[], _Version]:
 
 
 def _owners() -> list[Any]:
-    """Returns whose functions are looked at."""
+    """Returns the objects whose functions are compared."""
     names = [each for each in sys.modules if each in sys.stdlib_module_names]
     modules = [sys.modules[name] for name in names if name != "__main__"]
     return [*_OF_TORCH, *(each for each in modules if type(each) is types.ModuleType)]
@@ -178,7 +178,7 @@ def _functions(owner: Any) -> dict[str, object]:
 
 
 def _namespace_of(owner: object) -> dict[str, Any]:
-    """Returns the very dict, of a class as well."""
+    """Returns the real ``__dict__``, also that of a class."""
     namespace = vars(owner)
     if not isinstance(namespace, dict):
         (namespace,) = gc.get_referents(namespace)

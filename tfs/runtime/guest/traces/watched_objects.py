@@ -1,15 +1,14 @@
-"""What code can change of the objects that are there: looked at without touching them.
+"""Finds changes of existing objects without touching them.
 
-Dictionaries (of modules, of classes, of instances, or held by any of them), lists, sets,
-functions and variables of closures are what a model's code replaces, adds to or patches.
-To compare them object by object would count references, which writes to every page they
-lie on: twenty megabytes that a worker shares with its zygote would become its own. So
-their memory is read instead, a few words of each, as Python lays them out: of a dict its
-version (every change makes a new one), of a list and a set where and how many their
-items are, and those, of a function its code and defaults, of a closure's variable what
-it refers to.
+A model's code replaces, adds to or patches dictionaries (of modules, classes or instances,
+or held by any of them), lists, sets, functions and variables of closures. Comparing them
+object by object would count references, which writes to every page that they are on, and
+twenty megabytes that a worker shares with its zygote would become its own. So a few words
+of the memory of each object are read instead: of a dict its version (every change makes a
+new one), of a list or set the items, their number and their address, of a function its code
+and defaults, and of a closure's variable what it refers to.
 
-Where the words lie: ``object_layouts.py``. What there is: ``all_objects.py``.
+``object_layouts.py`` knows where these words are, ``all_objects.py`` which objects exist.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ _MOST_NAMED: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class WatchedWords:
-    """What the memory of watched objects said at some time. Immutable.
+    """The contents of the memory of watched objects at some point in time. Immutable.
 
     Attributes:
         words: The watched words of each object.
-        item_places: Where the items of lists and sets lay.
-        items: What they were.
+        item_places: Where the items of lists and sets were.
+        items: What the items were.
 
     """
 
@@ -56,18 +55,18 @@ class WatchedWords:
 class WatchedObjects:
     """Objects of this process. Made once, before forks; immutable.
 
-    Keeps all of them alive, and what they hold, so that their memory stays where it is.
+    Keeps them and their contents alive, so that their memory stays where it is.
 
     Args:
-        objects: To watch; of others than dicts, lists, sets, functions and cells nothing
-            is seen.
+        objects: The objects to watch. Only changes of dicts, lists, sets, functions and
+            cells are seen.
         but: Objects among these that are left out.
 
     Attributes:
         thread_locals: Objects among these that hold something else in each thread.
 
     Raises:
-        RuntimeError: This Python lays its objects out in another way.
+        RuntimeError: This Python lays out its objects in another way.
 
     """
 
@@ -107,9 +106,9 @@ class WatchedObjects:
         self._first = self.read()
 
     def read(self) -> WatchedWords:
-        """Returns what it is now, in this process. Reads some megabytes.
+        """Returns the present contents, in this process. Reads some megabytes.
 
-        What is as it was when this was made is not held twice.
+        Contents that have not changed since this was made are not held twice.
         """
         first = self._first
         with torch.inference_mode():
@@ -124,7 +123,7 @@ class WatchedObjects:
     def changes(self, before: WatchedWords) -> list[str]:
         """Returns what differs from ``before``, by name, without repetitions.
 
-        Finding names takes long, where anything does.
+        If anything differs, finding the names takes long.
         """
         with torch.inference_mode():
             differing = self._differing(self._places, before.words)
@@ -161,7 +160,7 @@ class WatchedObjects:
     def _read(
         self, places: Sequence[torch.Tensor], before: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
-        """Returns what lies there, by the tensors from before where that is the same."""
+        """Returns what is there; reuses the tensors from before where nothing changed."""
         found = []
         for part, old in itertools.zip_longest(places, before[: len(places)]):
             make_way()
@@ -172,7 +171,7 @@ class WatchedObjects:
     def _differing(
         self, places: Sequence[torch.Tensor], before: Sequence[torch.Tensor]
     ) -> torch.Tensor:
-        """Returns the numbers of the words that are others now."""
+        """Returns the numbers of the words that have changed."""
         found = [torch.empty(0, dtype=torch.int64)]
         for number, (part, old) in enumerate(zip(places, before, strict=True)):
             make_way()
@@ -182,7 +181,7 @@ class WatchedObjects:
         return torch.cat(found)
 
     def _items_of(self, words: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns where items of lists and sets lie, and by object whose they are."""
+        """Returns where the items of lists and sets are, and which object owns each."""
         lists, sets = self._first_words[list], self._first_words[set]
         rows = torch.cat([lists, sets])
         lengths = torch.cat([words[lists], words[sets] + 1])
