@@ -95,6 +95,8 @@ def test_a_model_goes_its_way_by_commands_alone(
         (["run", "--cert=c"], "need --ca"),
         (["run", "--ca=/absent"], "cannot read /absent"),
         (["run", "--listen=127.0.0.1"], "127.0.0.1"),
+        (["run", "--ssl_config_file=/absent"], "--ssl_config_file=/absent"),
+        (["run", "--listen=unix:/s", "--ssl_config_file=/absent"], "TCP"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(

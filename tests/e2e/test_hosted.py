@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.certificates import Certificates
 from tests.e2e.serving import PATIENCE_S, Serving, fork_tfs, run_command
 from tfs.client import Client
 from tfs.client.retry import RetryPolicy
@@ -44,8 +45,12 @@ def test_a_fleet_serves_through_rollback_and_a_killed_server(
 
     for job in jobs:
         hosted("add-job", job.address, "--memory=1G")
+    certificates = Certificates()
+    tls = f"--ssl_config_file={certificates.write_config(tmp_path)}"
     router = Serving.of(
-        fork_tfs("hosted", "run", "--listen=127.0.0.1:0", "--down_after_s=3", store)
+        fork_tfs(
+            "hosted", "run", "--listen=127.0.0.1:0", "--down_after_s=3", store, tls
+        )
     )
     try:
         address = router.wait_for(r"listening on (\S+)")
@@ -53,7 +58,10 @@ def test_a_fleet_serves_through_rollback_and_a_killed_server(
         for job in jobs:
             job.wait_for("scale/2 is available")
         retry = RetryPolicy(max_attempts=1)
-        with Client(address, timeout_s=PATIENCE_S, retry=retry) as client:
+        secure = certificates.client_credentials()
+        with Client(
+            address, timeout_s=PATIENCE_S, retry=retry, credentials=secure
+        ) as client:
             patient = threading.Event()
             while True:  # until the router has seen it
                 with contextlib.suppress(ServingError):

@@ -229,6 +229,24 @@ def test_a_router_beside_the_synchronizer_tells_nothing(tmp_path: Path) -> None:
     assert bench.store.read().number == number
 
 
+def test_a_store_that_is_lost_takes_no_route_and_no_model_away(bench: Bench) -> None:
+    """What serves goes on; an empty store is one only for who begins with it."""
+    bench.look()
+    bench.look()
+    path = Path(bench.store.path)
+    kept = path.read_bytes()
+    path.unlink()
+    told = list(bench.jobs.told)
+    for _ in range(2):
+        with pytest.raises(FailedPrecondition, match="from revision 3 to 0"):
+            bench.look()
+    assert bench.routes == {"m": ("a",)}
+    assert (bench.jobs.told, bench.jobs.forgotten) == (told, [])
+    path.write_bytes(kept)
+    bench.look()
+    assert bench.routes == {"m": ("a",)}
+
+
 def test_the_thread_outlives_a_store_that_cannot_be_read(bench: Bench) -> None:
     """Routes stay as they were until it can."""
     bench.look()

@@ -81,6 +81,12 @@ def _add_run(commands: Subparsers) -> None:
         metavar="S",
         help="how long SIGTERM waits for requests under way (default 30)",
     )
+    parser.add_argument(
+        "--ssl_config_file",
+        default="",
+        metavar="FILE",
+        help="text SSLConfig with PEM contents: TLS to clients, as tfs serve has it",
+    )
     group = parser.add_argument_group("TLS to the servers")
     group.add_argument("--ca", metavar="FILE", help="PEM: trust these authorities")
     group.add_argument("--cert", metavar="FILE", help="PEM: who we are")
@@ -384,7 +390,7 @@ def _run(arguments: argparse.Namespace) -> int:
     )
     apply_settings()
     options = ServiceOptions(
-        (_door(arguments.listen),),
+        (_door(arguments.listen, arguments.ssl_config_file),),
         HedgeOptions(budget=arguments.hedge_budget),
         SynchronizerOptions(
             down_after_s=arguments.down_after_s, only_routes=arguments.only_routes
@@ -410,12 +416,18 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0 if drained else 1
 
 
-def _door(address: str) -> ListenerOptions:
+def _door(address: str, ssl_config_file: str) -> ListenerOptions:
     from tfs.core.call import ListenerOptions
+    from tfs.server.tls import TlsFile
 
     if not re.fullmatch(r"unix:/.+|.+:[0-9]+", address):
         raise InvalidArgument(f"--listen takes HOST:PORT or unix:/path: {address}")
-    return ListenerOptions("grpc", address)
+    if ssl_config_file and address.startswith("unix:"):
+        raise InvalidArgument(
+            "--ssl_config_file is for a TCP port; a socket has no TLS"
+        )
+    tls = TlsFile(ssl_config_file) if ssl_config_file else None
+    return ListenerOptions("grpc", address, tls=tls)
 
 
 def _credentials(arguments: argparse.Namespace) -> grpc.ChannelCredentials | None:

@@ -21,7 +21,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from tfs.core.clock import Clock
-from tfs.core.errors import ServingError
+from tfs.core.errors import FailedPrecondition, ServingError
 from tfs.core.executor import Executor, InlineExecutor
 from tfs.hosted.controller import Controller
 from tfs.hosted.fleet import Fleet
@@ -137,6 +137,7 @@ class Synchronizer:
         self._options = options or SynchronizerOptions()
         self._jobs: dict[str, _JobRecord] = {}
         self._learned_s = clock.now()
+        self._revision = 0  # the last one that was read
         # Guards the next; notified to end the thread. Leaf.
         self._changed = threading.Condition()
         self._stopping = False
@@ -161,10 +162,11 @@ class Synchronizer:
         """Looks at the store and at what jobs said, and calls them; returns what is wanted.
 
         Raises:
-            ServingError: The store cannot be read: jobs and routes stay as they are.
+            ServingError: The store cannot be read, or is not the one that it was: jobs and
+                routes stay as they are.
 
         """
-        fleet = self._store.read().fleet
+        fleet = self._read()
         gone = [each for each in self._jobs if each not in fleet.jobs]
         for address in gone:
             del self._jobs[address]
@@ -193,6 +195,18 @@ class Synchronizer:
             self._learned_s = self._clock.now()
             self._controller.learn(measured(reports))
         return fleet
+
+    def _read(self) -> Fleet:
+        # Where the file is removed the next look makes an empty one.
+        revision = self._store.read()
+        if revision.number < self._revision:
+            raise FailedPrecondition(
+                f"the fleet's store {self._store.path} went back from revision "
+                f"{self._revision} to {revision.number}: it was lost, or an older one was "
+                "put in its place; put the newest back, or restart to follow this one"
+            )
+        self._revision = revision.number
+        return revision.fleet
 
     @property
     def reports(self) -> Mapping[str, JobReport]:
