@@ -25,22 +25,24 @@ def metrics_door(
 ) -> HttpDoor | None:
     """Returns the door of the page, not started; None if none is wanted.
 
-    One of the two flags alone opens nothing, as upstream; the log says which is missing.
+    One of the two flags alone opens nothing, and a file without a port is not read, as
+    upstream (model_servers/server.cc); the log says which is missing.
 
     Raises:
         ServingError: The file of --monitoring_config_file cannot be used.
 
     """
-    file = options.monitoring_config_file
-    path = read_monitoring_config(file) if file else ""
-    if not path or not options.rest_api_port:
-        if path:
+    file, port = options.monitoring_config_file, options.rest_api_port
+    if not port:
+        if file:
             log.warning("event=no_metrics why='--rest_api_port opens no port for them'")
-        if options.rest_api_port:
-            log.warning(
-                "event=nothing_on_rest_api_port why='there is no REST API; the port is "
-                "for the metrics that --monitoring_config_file enables'"
-            )
+        return None
+    path = read_monitoring_config(file) if file else ""
+    if not path:
+        log.warning(
+            "event=nothing_on_rest_api_port why='there is no REST API; the port is "
+            "for the metrics that --monitoring_config_file enables'"
+        )
         return None
 
     def models() -> Mapping[str, ServedModel]:
@@ -50,6 +52,4 @@ def metrics_door(
         }
 
     page = MetricsPage(stats, models, is_ready, started_s)
-    return HttpDoor(
-        options.grpc_host, options.rest_api_port, {path: page.text}, CONTENT_TYPE
-    )
+    return HttpDoor(options.grpc_host, port, {path: page.text}, CONTENT_TYPE)
