@@ -343,7 +343,8 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "load_probe_budget_s",
         "load_probe_budget_s",
         float,
-        "how long measuring a version may take; 0 measures nothing (default 0.5)",
+        "how long measuring a version may take, beside the few calls that show whether "
+        "its requests may be joined; 0 measures nothing (default 0.5)",
     ),
     Flag(
         "enable_batching",
