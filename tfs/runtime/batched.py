@@ -60,9 +60,9 @@ class PartStats:
     """What a batched part has done so far.
 
     Attributes:
-        num_calls: Calls computed.
-        num_batches: Batches computed, those run again included.
-        num_joined: Of the calls, those that joined a batch that was running.
+        num_calls: Calls that were computed.
+        num_batches: Batches that were computed, including those that were run again.
+        num_joined: Calls among these that joined a running batch.
 
     """
 
@@ -177,7 +177,7 @@ class BatchedPart:
 
         Args:
             args: Those of one call; its first row stands for all.
-            budget_s: How long it may take, but for the sizes 1 and 2.
+            budget_s: How long it may take, apart from the sizes 1 and 2.
             kwargs: As ``args``.
 
         """
@@ -193,7 +193,7 @@ class BatchedPart:
         return queue
 
     def _lead_locked(self) -> None:
-        """Computes one batch for whoever waits, once one is due."""
+        """Computes one batch for those who wait, once one is due."""
         self._leading = True
         try:
             batch, queue = self._take_locked()
@@ -228,10 +228,10 @@ class BatchedPart:
             self._clock.wait(self._changed, due_s)
 
     def _compute_all(self, batch: list[PartCall], queue: BatchQueue[PartCall]) -> int:
-        """Computes a batch, and whoever joins it; returns the number of runs.
+        """Computes a batch, and the calls that join it; returns the number of runs.
 
-        Those that join are added to the batch. Where a layer fails, all are run again in
-        halves, as ever, and nobody joins then.
+        Calls that join are added to the batch. If a layer fails, all are run again in
+        halves, as always, and no call joins then.
         """
         run = self._run_of_layers
         if run is None:
@@ -261,8 +261,8 @@ class BatchedPart:
         layer: int,
         num_rows: int,
     ) -> list[PartCall]:
-        """Takes those that join a batch before a layer out of their queue."""
-        if not queue.tasks:  # looked at without the lock: who comes now joins later
+        """Takes the calls that join a batch before a layer out of their queue."""
+        if not queue.tasks:  # read without the lock: a call that comes now joins later
             return []
         deadlines = [call.deadline_s for call in batch if call.deadline_s is not None]
         with self._changed:

@@ -39,7 +39,8 @@ def describe(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, Hasha
 def joined(values: Sequence[Any], num_missing: int) -> Any:
     """Returns one argument of several calls as one, and ``num_missing`` rows more.
 
-    The first call's first row is repeated for these; what is no tensor is equal in all.
+    The first call's first row is repeated for these. An argument that is not a tensor is
+    equal in all calls.
     """
     first = values[0]
     if not isinstance(first, torch.Tensor):
@@ -50,7 +51,7 @@ def joined(values: Sequence[Any], num_missing: int) -> Any:
 
 
 def cut(value: Any, start: int, stop: int) -> Any:
-    """Returns some rows of an argument; all of what is no tensor."""
+    """Returns some rows of an argument; an argument that is not a tensor as it is."""
     return value[start:stop] if isinstance(value, torch.Tensor) else value
 
 
@@ -98,6 +99,6 @@ def rows_of(result: Any, start: int, stop: int) -> Any:
 
 
 def _like(result: Any, parts: list[Any]) -> Any:
-    """Returns parts in a tuple or list of the same kind; a named one takes them singly."""
+    """Returns parts in a tuple or list of the same type, also a named tuple."""
     kind = type(result)
     return kind(*parts) if hasattr(kind, "_fields") else kind(parts)

@@ -1,4 +1,4 @@
-"""Who has which interpreter of a manager now."""
+"""Lends the interpreters of a manager, and knows how often each is lent."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tfs.runtime.session_interpreter import SessionInterpreter
 class InterpreterLender:
     """Lends interpreters, the least used first. Thread-safe.
 
-    Belongs to the process it was made in.
+    It belongs to the process in which it was made.
 
     Args:
-        channels: A way to each; at least one.
+        channels: The channel of each interpreter; at least one.
 
     """
 
@@ -42,7 +42,7 @@ class InterpreterLender:
         return next(self._ids)
 
     def own(self, file: SealedFile) -> SealedFile:
-        """Returns ``file``, which is closed with the interpreters if not before."""
+        """Returns ``file``; it is closed with the interpreters, if not before."""
         self._files.add(file)
         return file
 
@@ -56,7 +56,7 @@ class InterpreterLender:
             self.give_back(interpreter)
 
     def take(self) -> SessionInterpreter:
-        """Returns the least used interpreter, one use more on its count.
+        """Returns the least used interpreter, and counts one more use of it.
 
         Raises:
             Unavailable: They are closed.
@@ -90,13 +90,13 @@ class InterpreterLender:
             interpreter.forget(op, key, number)
 
     def discard(self, key: str, number: int) -> None:
-        """Has a thing that nobody refers to any more dropped when there is time for it.
+        """Notes that a thing that nobody refers to any more should be dropped later.
 
-        Does nothing else: it is called wherever Python finds out, under any lock.
+        It does nothing else, because Python may call it at any place and under any lock.
 
         Args:
             key: "package" or "movable".
-            number: Its.
+            number: The number of the thing.
 
         """
         if not self._closed:
@@ -104,7 +104,7 @@ class InterpreterLender:
                 interpreter.discard(key, number)
 
     def check_open(self) -> None:
-        """Refuses use where nobody would answer.
+        """Refuses use if nobody would answer.
 
         Raises:
             Unavailable: They are closed.
@@ -116,20 +116,20 @@ class InterpreterLender:
         self._interpreters[0].check_process()
 
     def close(self) -> bool:
-        """Lends none any more; returns whether they are the caller's to end, once.
+        """Stops lending; returns, once, whether the caller has to end the interpreters.
 
-        What a fork holds of them is of no use, and not its to end.
+        A fork must not end them: they belong to the process in which they were made.
         """
         was_closed, self._closed = self._closed, True
         return not was_closed and self._interpreters[0].is_of_this_process
 
     def let_go(self) -> None:
-        """Takes back what made them ready."""
+        """Takes back the holds that keep the interpreters ready."""
         for interpreter in self._interpreters:
             interpreter.channel.let_go()
 
     def close_files(self) -> None:
-        """Gives back the memory of what was loaded; the interpreters have ended."""
+        """Frees the memory of everything that was loaded. The interpreters have ended."""
         for file in list(self._files):
             file.close()
 

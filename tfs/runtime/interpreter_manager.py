@@ -11,8 +11,8 @@
             gpu_model = session.create_movable(wrap(cpu_model))
 
 Source: "Using Python for Model Inference in Deep Learning" (torch::deploy), section
-4.3 and figure 2. As there, the library has no threads that run models: callers bring
-theirs. Needs no server; it runs a serving loop of its own for the processes.
+4.3 and figure 2. As in the paper, the library has no threads that run models: callers
+bring their own. It needs no server; it runs a serving loop of its own for the processes.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ class InterpreterManager:
             "dlmopen" no more than are likely to have room.
         backend: "process"; "dlmopen" for private CPythons in this process; or
             "inline", where interpreters share the GIL.
-        options: For processes; of private CPythons, how long a call may keep others
-            waiting before they are refused (``load_timeout_s``).
+        options: For processes. Private CPythons only use ``load_timeout_s``: how long a
+            call may keep others waiting before they are refused.
 
-    It and all that it makes belong to the process it was made in: a forked one makes its
-    own.
+    It and everything that it makes belong to the process in which it was made. A forked
+    process has to make its own.
 
     Raises:
         FailedPrecondition: This host cannot run backend "dlmopen"; says why. The first
@@ -150,7 +150,7 @@ class InterpreterManager:
         return begin_session(self._lender, ())
 
     def close(self) -> None:
-        """Ends all interpreters; sessions and objects are of no use then. Idempotent."""
+        """Ends all interpreters; sessions and objects cannot be used then. Idempotent."""
         if not self._lender.close():
             return
         if self._loop is None:
@@ -181,7 +181,7 @@ class InterpreterManager:
 
 
 def _check_archive(path: str, name: str) -> None:
-    """Refuses what is no archive of torch.package, before it is read into memory."""
+    """Refuses files that are no archive of torch.package, before reading them into memory."""
     if os.path.isdir(path):
         raise InvalidArgument(
             f"{name!r} is a directory; pass the archive in it, such as model.pt"

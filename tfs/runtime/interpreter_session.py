@@ -190,7 +190,7 @@ class InterpreterSession:
         self._generation = interpreter.generation
         self._session_id = session_id
         self._packages = packages
-        # What was passed to it, by number, and the packages that build on.
+        # Movable objects that were passed to it, by number, and the packages they build on.
         self._guests: dict[int, Ref] = {}
         self._guest_packages: list[Package] = []
         self.self = RemoteObject(self, about)
@@ -202,7 +202,7 @@ class InterpreterSession:
         self.close()
 
     def global_(self, module: str, name: str) -> RemoteObject:
-        """Returns a module's attribute: of the package if it has one, else installed.
+        """Returns a module's attribute: from the package if it has the module, else installed.
 
         Raises:
             ServingError: There is no such module or attribute.

@@ -1,12 +1,12 @@
-"""How many waiting rows join a running batch between two of its layers. Pure.
+"""Decides how many waiting rows join a running batch between two of its layers. Pure.
 
-Whoever joins has the layers behind it computed first, while the others wait; from there on
-all go together. LBCI joins as many as the time that a user allows permits. That is worse
-than not to join wherever the fixed cost of a batch is spread over all layers (transformers:
-5 to 13 % longer), so here joining has to pay: by what it is predicted to come to, the time
-that all requests spend, those running, those joining and those left waiting, has to fall.
-It does where the last layers cost nearly the same for one row as for many, as the weight-bound
-ones of an AlexNet, and early in a run; elsewhere nobody joins.
+When calls join, the layers that the batch has already passed are computed for them first,
+while the others wait; from there on all go together. LBCI lets as many join as the time that
+a user allows permits. That is worse than not joining wherever the fixed cost of a batch is
+spread over all layers (transformers take 5 to 13 % longer). So here joining has to pay: the
+time that all requests spend, those that run, join or are left waiting, has to be predicted
+to fall. It does if the last layers cost nearly the same for one row as for many, as the
+weight-bound ones of an AlexNet, and early in a run. Otherwise nobody joins.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Final
 from tfs.runtime.layer_times import LayerTimes
 
 _MARGIN: Final = 1.05
-"""A prediction may be short by so much where a deadline depends on it."""
+"""Predictions are multiplied by this where a deadline depends on them."""
 
 
 _SAVES: Final = 0.98
-"""What joining comes to has to be less than that share of what not to join comes to."""
+"""The cost of joining has to be less than this share of the cost of not joining."""
 
 
 def rows_to_join(
@@ -32,15 +32,15 @@ def rows_to_join(
     waiting: Sequence[int],
     left_s: float = math.inf,
 ) -> int:
-    """Returns how many rows, from the first that wait, are to join; 0 for none.
+    """Returns how many of the first waiting rows should join; 0 for none.
 
     Args:
-        times: What layers take.
-        layer: The one that comes next, 1 or more.
+        times: How long layers take.
+        layer: The layer that comes next, 1 or more.
         running: Rows of the batch.
-        waiting: Rows of each call that waits, in order; calls join whole.
-        left_s: Time until the first deadline of those that run. If they would meet it
-            alone, nobody joins with whom they would not.
+        waiting: Rows of each call that waits, in order; a call joins as a whole.
+        left_s: Time until the first deadline of the running calls. If they would meet it
+            alone, no call may join that would make them miss it.
 
     """
     if not waiting or running >= times.max_rows or not times.are_known:
@@ -67,8 +67,8 @@ def rows_to_join(
 def _cost(times: LayerTimes, running: int, run_s: float, waiting: int) -> float:
     """Returns the time that all rows spend, from now on.
 
-    The next batch takes what it can of those that wait, the rest flows off at the best
-    rate: a sum without that tail joins too often where many wait.
+    The next batch takes as many of the waiting rows as it can, and the rest is computed at
+    the best rate. Without counting that rest, calls would join too often when many wait.
     """
     batch = min(waiting, times.max_rows)
     rest = waiting - batch

@@ -1,8 +1,9 @@
 """Computes a batch layer by layer, and lets others join it between two of them.
 
 ("Layered Batch Inference Optimization Method for Convolutional Neural Networks Based on CPU",
-LBCI, section 3.4. Different here: joining has to pay, several calls may join one after the
-other, whose layers fail has nothing to do with the others, and deadlines are the callers'.)
+LBCI, section 3.4. What differs here: joining has to pay, several calls may join one after
+the other, a call whose layers fail does not affect the others, and the deadlines are those
+of the callers.)
 """
 
 from __future__ import annotations
@@ -16,20 +17,21 @@ from tfs.runtime.layer_times import LayerTimes
 from tfs.runtime.part_call import PartCall, joined_arguments, shared_out
 
 Layer = Callable[..., Any]
-"""The first takes a call's arguments, any other what the one before it returned."""
+"""The first layer takes a call's arguments, each other one what the one before returned."""
 
 TakeJoiners = Callable[[Sequence[PartCall], int, int], list[PartCall]]
-"""Takes a batch, the layer that comes next, and the batch's rows; returns who joins."""
+"""Takes a batch, the layer that comes next, and the batch's rows; returns the calls that
+join."""
 
-_MAX_JOINS: Final = 4  # of one run: who runs must come to an end
+_MAX_JOINS: Final = 4  # in one run: the calls that run must come to an end
 
 
 class LayerRun:
-    """The layers of a part. Confined to whoever computes at the moment.
+    """The layers of a part. Confined to the caller that computes at the moment.
 
     Attributes:
-        layers: In order; at least one.
-        times: What they take.
+        layers: The layers in order; at least one.
+        times: How long they take.
 
     """
 
@@ -44,13 +46,13 @@ class LayerRun:
         """Computes a batch and sets outcomes.
 
         Args:
-            batch: Those that begin; those that join are added.
-            take: Takes joiners out of where they wait.
-            failed: Gets those that were taken and whose own first layers failed: they are
-                not in the batch, and have no outcome.
+            batch: The calls that begin; those that join are added.
+            take: Takes joining calls out of their queue.
+            failed: Gets the calls that were taken and whose own first layers failed. They
+                are not in the batch, and have no outcome.
 
         Raises:
-            Exception: What a layer raised for all; nobody has an outcome.
+            Exception: What a layer raised for all; no call has an outcome.
 
         """
         self.times.begin()
@@ -89,7 +91,8 @@ class LayerRun:
     ) -> None:
         """Measures all layers for 1, 2, 4, ... rows of the first row that is given.
 
-        Each size is computed once before; two are measured whatever ``budget_s`` says.
+        Each size is computed once before it is measured. Two sizes are measured whatever
+        ``budget_s`` says.
         """
         end_s = self._clock.now() + budget_s
         num_rows = 1
@@ -107,7 +110,7 @@ class LayerRun:
         self.times.begin()
 
     def _joined(self, layer: int, value: Any, theirs: Any, num_rows: int) -> Any:
-        """Makes one batch of two before a layer, and notes how long it took."""
+        """Makes one batch of two before a layer, and records how long that took."""
         begun_s = self._clock.now()
         both = appended([value, theirs])
         self.times.note_join(layer, num_rows, self._clock.now() - begun_s)
@@ -121,7 +124,7 @@ class LayerRun:
         kwargs: Mapping[str, Any],
         num_rows: int,
     ) -> Any:
-        """Computes some layers, and notes how long each took."""
+        """Computes some layers, and records how long each took."""
         begun_s = self._clock.now()
         value: Any = None
         for index in range(start, stop):

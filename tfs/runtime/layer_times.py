@@ -1,8 +1,9 @@
 """How long each layer of a part takes, by the number of rows: measured while it computes.
 
-A table, not a fitted curve: kernels are not monotone in their rows (a matrix product over
-12 rows can take longer than over 16), and which share of the time is behind a layer depends
-on the rows, too. (LBCI, section 3.1, builds such a table once; this one is kept up to date.)
+It is a table and not a fitted curve, because kernels are not monotone in their rows (a
+matrix product over 12 rows can take longer than over 16), and because the share of the time
+that a layer takes depends on the rows, too. (LBCI, section 3.1, builds such a table once;
+this one is kept up to date.)
 """
 
 from __future__ import annotations
@@ -12,20 +13,20 @@ from collections.abc import Sequence
 from typing import Final
 
 _WEIGHT: Final = 0.2
-"""Of a new measurement; the machine drifts by a fifth within minutes."""
+"""Weight of a new measurement; a machine's speed drifts by a fifth within minutes."""
 
 _RATE_EVERY: Final = 64
-"""Runs between two looks for the best rate, which goes through the whole table."""
+"""The best rate is computed anew after so many runs, because that takes the whole table."""
 
 
 class LayerTimes:
-    """Seconds by layer and rows. Confined to whoever computes at the moment.
+    """Seconds by layer and rows. Confined to the caller that computes at the moment.
 
-    What is asked for is as it was when ``begin`` was last called: adding up twenty layers
-    for each size at each layer would cost a tenth of what they compute.
+    Sums are computed when ``begin`` is called and stay until the next time. To add up twenty
+    layers for each size at each layer would cost a tenth of the layers' own time.
 
     Args:
-        num_layers: How many there are.
+        num_layers: How many layers there are.
         max_rows: Most rows at once.
 
     """
@@ -42,7 +43,7 @@ class LayerTimes:
         self._num_begun = 0
 
     def note(self, layer: int, num_rows: int, duration_s: float) -> None:
-        """Takes in that a layer took so long."""
+        """Records how long a layer took."""
         table = self._measured[layer]
         before = table.get(num_rows)
         if before is None:
@@ -52,9 +53,9 @@ class LayerTimes:
             table[num_rows] = before + _WEIGHT * (duration_s - before)
 
     def note_join(self, layer: int, num_rows: int, duration_s: float) -> None:
-        """Takes in that two batches became one of so many rows before a layer.
+        """Records how long it took to make one batch of two before a layer.
 
-        What is joined are activations: behind a first convolution a megabyte for each row.
+        Activations are joined, which may be a megabyte per row after a first convolution.
         """
         per_row_s = duration_s / num_rows
         before = self._join_s_per_row[layer]
@@ -63,11 +64,11 @@ class LayerTimes:
         )
 
     def join_s(self, layer: int, num_rows: int) -> float:
-        """Returns the time for that; 0 where none was noted."""
+        """Returns the time for that; 0 if none was recorded."""
         return self._join_s_per_row[layer] * num_rows
 
     def begin(self) -> None:
-        """Has what was noted since count from now on."""
+        """Uses everything recorded so far for the answers from now on."""
         self._sums.clear()
         self._num_begun += 1
         if self._num_begun % _RATE_EVERY == 0:
@@ -102,7 +103,7 @@ class LayerTimes:
         return self._best_rate
 
     def _sums_of(self, num_rows: int) -> list[float]:
-        """Returns the time before each layer, and at last that of all."""
+        """Returns the time before each layer, and as the last item that of all layers."""
         sums = self._sums.get(num_rows)
         if sums is None:
             sums = [0.0]

@@ -1,6 +1,6 @@
 """One call of a batched part, and several as one.
 
-Calls are joined along dimension 0 of their tensors, and results taken apart likewise.
+Calls are joined along dimension 0 of their tensors, and results are taken apart along it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class PartCall:
         self.deadline_s = CURRENT.deadline_s
         self.cancel = CURRENT.cancel or CancelToken()
         self.outcome: Any = PENDING
-        self.arrived_s = 0.0  # the queue's to write
+        self.arrived_s = 0.0  # written by the queue
 
     def on_done(self, outcome: Any) -> None:
         self.outcome = outcome

@@ -24,12 +24,12 @@ class SessionChannel(Protocol):
 
     @property
     def num_unanswered(self) -> int:
-        """Requests that were sent and not answered, waited for or not."""
+        """Requests that were sent and not answered, even if nobody waits for them."""
         ...
 
     @property
     def survives_fork(self) -> bool:
-        """Whether it can be used in a process forked off the one it was made in."""
+        """Whether it can be used in a fork of the process in which it was made."""
         ...
 
     @property
@@ -51,7 +51,7 @@ class SessionChannel(Protocol):
         """Answers a request of :class:`SessionGuest`. Blocks.
 
         Raises:
-            ServingError: The guest's, or the interpreter died over it.
+            ServingError: The guest's error; or the interpreter died over the request.
 
         """
         ...

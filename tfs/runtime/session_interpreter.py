@@ -1,4 +1,4 @@
-"""One interpreter as library use sees it: what was made there, and what it is asked."""
+"""One interpreter for use by the library: what was made there, and requests to it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tfs.runtime.session_channel import DirectChannel, SessionChannel
 
 
 class Materialised(Protocol):
-    """What an interpreter gets at its first use there."""
+    """A package or object that an interpreter gets at its first use there."""
 
     @property
     def number(self) -> int:
-        """Nobody else's of this manager."""
+        """A number that is unique within the manager."""
         ...
 
     @property
@@ -35,8 +35,8 @@ class SessionInterpreter:
     """An interpreter and what was materialised there. Thread-safe.
 
     Attributes:
-        channel: The way to it.
-        num_users: How often it is lent now; the lender's.
+        channel: Leads to the interpreter.
+        num_users: How often it is lent now; written by the lender.
 
     """
 
@@ -66,7 +66,7 @@ class SessionInterpreter:
 
     @property
     def is_of_this_process(self) -> bool:
-        """Whether it was made here, and not in a process that this one was forked of."""
+        """Whether it was made in this process, and not in one that this is a fork of."""
         return self.channel.survives_fork or os.getpid() == self._pid
 
     def check_process(self) -> None:
@@ -116,7 +116,7 @@ class SessionInterpreter:
         return self.ask("run", movable=movable, args=args, kwargs=kwargs)
 
     def ask_for_fd(self, op: str, **fields: object) -> tuple[object, int]:
-        """Sends one request whose reply carries a descriptor, the caller's."""
+        """Sends one request whose reply carries a descriptor, which the caller owns."""
         value, fds = self._exchange(op, fields, ())
         return value, fds[0]
 
@@ -132,11 +132,11 @@ class SessionInterpreter:
             return  # the interpreter is gone, and the thing with it
 
     def discard(self, key: str, number: int) -> None:
-        """Has a thing dropped by the next ``sweep``; takes no lock."""
+        """Lets the next ``sweep`` drop a thing; takes no lock."""
         self._garbage.append((key, number))
 
     def sweep(self) -> None:
-        """Drops what was discarded, if it is here. Blocks for that, seldom."""
+        """Drops what was discarded, if it is here. Rarely has to block."""
         if not self._garbage:
             return
         numbers: dict[str, list[int]] = {"movable": [], "package": []}

@@ -83,12 +83,12 @@ class SpreadModel(OnAnotherThread, Generic[M, V]):
 
     @property
     def import_s(self) -> float | None:
-        """Processor seconds the first interpreter took to import and unpickle it."""
+        """Processor seconds that the first interpreter needed to import and unpickle it."""
         return self._members[0][1].import_s
 
     @property
     def process_changes(self) -> str:
-        """What the first interpreter's load changed of its process."""
+        """What the load on the first interpreter changed in its process."""
         return self._members[0][1].process_changes
 
     @property
@@ -124,7 +124,7 @@ class SpreadModel(OnAnotherThread, Generic[M, V]):
         return longest_s
 
     def seed(self, seed: int | None) -> bool:
-        """Sets the random numbers of each interpreter; returns whether of all."""
+        """Seeds each interpreter's random numbers; returns whether all could be seeded."""
         done = [
             isinstance(model, SeedableModel) and model.seed(seed)
             for _, model in self._members
@@ -181,7 +181,7 @@ class SpreadModel(OnAnotherThread, Generic[M, V]):
 
 
 def summed(each: Iterable[InterpreterStats]) -> InterpreterStats:
-    """Returns the sums over a group; of the models, its first member's number."""
+    """Returns the sums over a group; the number of models is that of its first member."""
     each = list(each)
     return InterpreterStats(
         num_models=each[0].num_models,

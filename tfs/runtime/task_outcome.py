@@ -14,7 +14,7 @@ RETRY_AFTER_S = 0.1
 
 
 def why_not_run(task: InferenceTask, now_s: float) -> ServingError | None:
-    """Returns why a task that waited must not be computed any more, None if it must."""
+    """Returns why a task that waited must not be computed any more; None if it must be."""
     error = task.cancel.error
     if error is not None:
         return error
@@ -38,12 +38,12 @@ def unloaded(servable: ServableId) -> ServingError:
 
 
 def closed(name: str) -> ServingError:
-    """Returns the answer to whoever uses an interpreter that ends."""
+    """Returns the answer to use of an interpreter that is ending."""
     return Unavailable(f"interpreter {name} is shutting down")
 
 
 def finish(task: InferenceTask, outcome: Outcome) -> None:
-    """Hands the outcome over; an ``on_done`` that raises is logged, not passed on."""
+    """Delivers the outcome; if ``on_done`` raises, that is logged and not passed on."""
     try:
         task.on_done(outcome)
     except Exception:

@@ -1,7 +1,7 @@
-"""Whose turn it is in a private CPython: one call at a time, and none behind a hung one.
+"""Takes turns in a private CPython: one call at a time, and none waits for a hung call.
 
-A call there can be neither interrupted nor killed. Whoever would wait behind it for ever is
-told instead what hangs, and goes elsewhere.
+A call there can be neither interrupted nor killed. A caller that would wait for it for ever
+is told what hangs, and can go elsewhere.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ class CallTurn:
     """Held during a call. Thread-safe.
 
     Args:
-        name: The interpreter's.
-        timeout_s: A call hangs when it takes longer, and ten times as long as any of
-            the same caller's before; None: it never does.
+        name: The name of the interpreter.
+        timeout_s: A call hangs when it takes longer than this, and ten times as long as
+            any of the same caller's calls before; None: it never does.
         now: The time in seconds.
 
     """
@@ -46,17 +46,17 @@ class CallTurn:
 
     @property
     def is_hung(self) -> bool:
-        """Whether what is called hangs."""
+        """Whether the call that is running hangs."""
         return self._left_s() == 0.0
 
     def take(self, who: str) -> None:
         """Waits for the turn; ``end`` gives it back.
 
         Args:
-            who: Calls; for those who are told that it hangs.
+            who: The caller, named to others if its call hangs.
 
         Raises:
-            FailedPrecondition: What is called hangs, or does before it ends.
+            FailedPrecondition: The call that is running hangs, now or during the wait.
 
         """
         if not self._lock.acquire(blocking=False):
@@ -64,9 +64,9 @@ class CallTurn:
         self._running = who, self._now()
 
     def try_take(self, who: str, patience_s: float = 0.0) -> bool:
-        """Takes the turn if nothing is called, or that ends in time; ``end`` gives it back.
+        """Takes the turn if no call is running, or it ends in time; ``end`` gives it back.
 
-        Not waited for is a call that hangs.
+        It does not wait for a call that hangs.
         """
         if not self._lock.acquire(blocking=False) and (
             self.is_hung or not self._lock.acquire(timeout=max(0.0, patience_s))
@@ -86,7 +86,7 @@ class CallTurn:
         self._lock.release()
 
     def forget(self, who: str) -> None:
-        """Drops what is known of a caller's calls."""
+        """Forgets how long a caller's calls took."""
         self._longest_s.pop(who, None)
 
     def _wait(self) -> None:
@@ -102,7 +102,7 @@ class CallTurn:
                 raise self._error()
 
     def _left_s(self) -> float | None:
-        """Returns how long what runs may still take; None if that is not known."""
+        """Returns how long the running call may still take; None if unknown."""
         running = self._running
         if running is None or self._timeout_s is None:
             return None

@@ -1,7 +1,7 @@
-"""The dlmopen backend as a server has it: a fixed number of private CPythons.
+"""The dlmopen backend of a server: a fixed number of private CPythons.
 
-Versions share them, because a CPython cannot be given back: each version is loaded on
-as many as it asks for, those with the fewest models first.
+Versions share them, because a CPython cannot be given back. Each version is loaded on as
+many as it asks for, beginning with those that have the fewest models.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class DlmopenBackend:
         max_queued: Calls that may wait for one.
         clock: Deadlines go by it.
         call_timeout_s: When a call counts as hung, and its interpreter takes no more.
-        on_hang: Told when one does, and when no longer.
+        on_hang: Called when an interpreter hangs, and when it does not any more.
 
     """
 
@@ -53,9 +53,10 @@ class DlmopenBackend:
         )
 
     def group(self, num_interpreters: int = 0) -> DlmopenGroup:
-        """Returns the interpreters for one version: so many, or all there are.
+        """Returns interpreters for one version: so many, or all if 0.
 
-        None where a call hangs, if there are others: a load may never end there.
+        It avoids those where a call hangs if there are others, because a load there might
+        never end.
         """
         sound = [each for each in self._interpreters if not each.is_hung]
         by_load = sorted(
@@ -65,7 +66,7 @@ class DlmopenBackend:
         return DlmopenGroup(by_load[:num], len(self._interpreters))
 
     def close(self, deadline_s: float | None = None) -> None:
-        """Ends their use; their memory stays with the process. Blocks."""
+        """Ends their use; the process keeps their memory. Blocks."""
         for interpreter in self._interpreters:
             interpreter.close(deadline_s)
 
@@ -73,9 +74,9 @@ class DlmopenBackend:
 class DlmopenGroup:
     """Interpreters that load the same versions, from one copy of their bytes.
 
-    Thread-safe. Implements :class:`~tfs.runtime.interpreter.Interpreter`, but for the
-    order of tasks, which holds per interpreter only. ``close`` leaves the interpreters
-    to their backend.
+    Thread-safe. Implements :class:`~tfs.runtime.interpreter.Interpreter`, except that the
+    order of tasks holds only per interpreter. ``close`` leaves the interpreters to their
+    backend.
     """
 
     def __init__(
@@ -125,11 +126,11 @@ class DlmopenGroup:
         return spread
 
     def stats(self) -> InterpreterStats:
-        """Returns the sums; of the models, one interpreter's number."""
+        """Returns the sums; the number of models is that of one interpreter."""
         return summed(interpreter.stats() for interpreter in self._interpreters)
 
     def close(self, deadline_s: float | None = None) -> None:
-        """Unloads what was loaded here."""
+        """Unloads everything that was loaded here."""
         with self._lock:
             models, self._models = self._models, []
         for model in models:

@@ -1,10 +1,10 @@
 """Backend ``dlmopen``: a private CPython of this process, with a GIL of its own.
 
-The paper's interpreters on stock wheels: nothing is serialised but descriptions of
-tensors, no process is woken, and the weights of a version lie in memory once. For
-Linux with glibc, models on the CPU, and operators who ask for it. Nothing is contained:
-what crashes a call crashes the process, what hangs holds its interpreter, and an
-interpreter takes some 145 MB that only the end of the process gives back.
+These are the paper's interpreters on stock wheels: only descriptions of tensors are
+serialised, no process is woken, and the weights of a version are in memory once. They need
+Linux with glibc and models on the CPU, and are used only where an operator asks for them.
+Nothing is contained: a call that crashes ends the process, a call that hangs holds its
+interpreter, and an interpreter takes some 145 MB that are freed only when the process ends.
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ class DlmopenModel(OnAnotherThread):
 
     @property
     def load_memory(self) -> LoadMemory:
-        """Unknown: others allocate in this process, too."""
+        """Unknown, because other code allocates in this process, too."""
         return self._model.load_memory
 
     @property
     def last_call_s(self) -> float | None:
-        """Seconds the last call took there; None before the first."""
+        """Seconds that the last call took there; None before the first."""
         return self._guest.last_call_s
 
     def submit(self, task: InferenceTask) -> None:
@@ -87,7 +87,7 @@ class DlmopenModel(OnAnotherThread):
     def call(self, signature_name: str, inputs: Tensors) -> dict[str, TensorView]:
         """Runs a signature on the calling thread; blocks behind other calls.
 
-        Without the way over the interpreter's thread, and without its queue.
+        It does not go through the interpreter's thread and its queue.
 
         Raises:
             ServingError: The model failed or is unloaded.
@@ -123,8 +123,8 @@ class DlmopenInterpreter:
         max_queued: Tasks that may wait; one more is answered Unavailable.
         clock: Deadlines go by it.
         call_timeout_s: When a call counts as hung: it goes on, and others are refused
-            with the reason. None waits.
-        on_hang: Told when one of the thread's does, and when no longer.
+            with the reason. None waits for ever.
+        on_hang: Called when a call of the thread hangs, and when it does not any more.
 
     """
 
@@ -165,7 +165,7 @@ class DlmopenInterpreter:
 
     @property
     def num_unanswered(self) -> int:
-        """Whether anything is called there, one at most; where that hangs, many."""
+        """1 while a call is running there, else 0; a large number if that call hangs."""
         return _MANY if self._calling.is_hung else int(self._calling.is_taken)
 
     @property
@@ -185,7 +185,7 @@ class DlmopenInterpreter:
 
     @property
     def num_pending(self) -> int:
-        """Tasks that wait or run; where one hangs, more than anywhere else."""
+        """Tasks that wait or run; a large number if one hangs."""
         return _MANY if self.is_hung else self._thread.num_pending
 
     def start(self) -> None:

@@ -1,25 +1,24 @@
 """A private CPython in this process: its own libc, libpython and torch, loaded anew.
 
 ``dlmopen`` loads a shared library and all it needs into a link namespace of its own, so
-that nothing in it meets what the process has loaded already: another copy of Python
-with another GIL. glibc meant this for audit libraries; what follows from that for a
-whole Python, and the cure for each, is said where it is cured:
+that it shares nothing with what the process has loaded already: another copy of Python
+with another GIL. glibc meant this for audit libraries. For a whole Python that has
+consequences, each of which is dealt with at the place named here:
 
 1. loading anything with RTLD_GLOBAL there crashes the loader: :mod:`the guest's boot
-   code <tfs.runtime.guest.namespace_boot>` takes the flag away;
-2. thread-local keys: every libc numbers them for itself, and all keep the values in one
-   table per thread: :class:`_Keys`;
+   code <tfs.runtime.guest.namespace_boot>` removes the flag;
+2. every libc numbers its thread-local keys by itself, but all of them keep the values in
+   one table per thread: :class:`_Keys`;
 3. a thread of one libc is unknown to another: :meth:`Namespace._enter`;
 4. each copy of libc needs static thread-local storage, of which there is little:
    :data:`MORE_ROOM` says how to get more;
 5. stacks of threads that ended are kept in one list, with memory that only the
    process's own libc can free: :func:`_want_larger_stacks`, :mod:`the guest's threads
    <tfs.runtime.guest.namespace_threads>`;
-6. no namespace can be unloaded, because torch cannot: they are kept for the next user
+6. no namespace can be unloaded, because torch cannot: each is kept for the next user
    (:func:`take`, :func:`give_back`), and a process has as many as it ever used at once.
 
-Whatever crashes in a namespace ends the process. Nothing here works with libraries that
-use CUDA.
+A crash in a namespace ends the process. None of this works with libraries that use CUDA.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ from tfs.runtime.dlmopen.libpython import find_libpython
 from tfs.runtime.process.zygote_process import import_path
 
 MORE_ROOM: Final = "GLIBC_TUNABLES=glibc.rtld.nns=16"
-"""To be set in the environment before the process starts: room for 15 namespaces
-instead of 6."""
+"""Gives room for 15 namespaces instead of 6, if it is set in the environment before the
+process starts."""
 
 _ADVICE: Final = (
     f"start the process with {MORE_ROOM} in its environment, or use fewer interpreters"
@@ -85,10 +84,10 @@ _all: list[Namespace] = []  # what other threads left there must not be freed
 
 
 def take() -> Namespace:
-    """Returns a namespace nobody uses: an idle one, or a new one. Blocks for seconds.
+    """Returns a namespace that nobody uses: an idle one, or a new one. Blocks for seconds.
 
     Raises:
-        FailedPrecondition: None can be opened any more.
+        FailedPrecondition: No further one can be opened.
 
     """
     with _opening:
@@ -108,11 +107,11 @@ def give_back(namespace: Namespace) -> None:
 class Namespace:
     """One private CPython. Thread-safe: any thread of the process may call it.
 
-    Best called by threads that live long: what the namespace's libc allocated for a
-    thread (some 2 KB) stays when the thread ends.
+    It should be called by long-lived threads, because what the namespace's libc allocates
+    for a thread (some 2 KB) is not freed when the thread ends.
 
     Raises:
-        FailedPrecondition: It cannot be opened; what was loaded of it stays.
+        FailedPrecondition: It cannot be opened; what was loaded for it stays.
 
     """
 
@@ -144,11 +143,11 @@ class Namespace:
     def call(self, request: Any) -> Any:
         """Asks the guest; returns its answer. Blocks for as long as it works.
 
-        The request is a tuple, it and the answer are of what ``marshal`` takes; see
-        :class:`~tfs.runtime.guest.namespace_guest.NamespaceGuest`.
+        The request is a tuple. Request and answer consist of values that ``marshal``
+        accepts; see :class:`~tfs.runtime.guest.namespace_guest.NamespaceGuest`.
 
         Raises:
-            ServingError: The guest's.
+            ServingError: The error that the guest returned.
 
         """
         visit = self._own.visit
@@ -177,7 +176,7 @@ class Namespace:
         return self._keys.num_free()
 
     def _entry_with(self, data: bytes, visit: _Visit) -> int:
-        """Passes a request too large for the buffer; the reply comes into it."""
+        """Passes a request that is too large for the buffer; the reply comes into the buffer."""
         name = marshal.dumps(("large", id(data) + _BYTES_OFFSET, len(data)))
         visit.buffer[: len(name)] = name
         size: int = self._entry(visit.address, _BUFFER_BYTES)
@@ -258,13 +257,14 @@ class _Visit:
 class _Keys:
     """Keeps the thread-local keys of a namespace's libraries away from all others.
 
-    A libc numbers its keys from 0 up, and looks a key's value up in a table of the
-    thread, which all copies of libc share: two that give out the same number would
-    read each other's values. So numbers are reserved in the host's libc, and the
-    namespace's is left with those alone: it can neither meet others nor run over.
+    A libc numbers its keys from 0 up, and looks up a key's value in a table of the thread,
+    which all copies of libc share. Two of them that give out the same number would read
+    each other's values. So numbers are reserved in the host's libc, and the namespace's libc
+    is left with only those. Then it can neither give out a number of another nor exceed the
+    table.
 
-    The table grows by blocks of 32, allocated by whichever libc needs one first and
-    freed by the one that ends the thread, the host's. One key per block therefore
+    The table grows by blocks of 32. The libc that needs a block first allocates it, and the
+    libc that ends the thread, which is the host's, frees it. Therefore one key per block
     gets a value in the host's libc before a thread enters.
     """
 
@@ -299,7 +299,7 @@ class _Keys:
 
 
 def _want_larger_stacks(libc: ctypes.CDLL) -> None:
-    """Has the threads of a namespace pass over the stacks of others that ended."""
+    """Makes the threads of a namespace ignore the stacks that other threads left."""
     attributes = (ctypes.c_uint64 * 8)()  # pthread_attr_t: 56 bytes, 64 on some
     size = ctypes.c_size_t()
     libc.pthread_getattr_default_np(attributes)
@@ -311,7 +311,7 @@ def _want_larger_stacks(libc: ctypes.CDLL) -> None:
 
 
 def _reserve(host: ctypes.CDLL) -> list[int]:
-    """Makes whole neighbouring blocks of keys in the host's libc, for good."""
+    """Reserves whole neighbouring blocks of keys in the host's libc, for good."""
     made: set[int] = set()
     found: list[int] = []
     key = ctypes.c_uint()

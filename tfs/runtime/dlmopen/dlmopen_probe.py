@@ -1,12 +1,12 @@
-"""Whether private CPythons work here, tried where a crash hurts nobody.
+"""Tries whether private CPythons work here, in a process where a crash hurts nobody.
 
     python -P -m tfs.runtime.dlmopen.dlmopen_probe NUM_INTERPRETERS
 
-starts that many, with torch, calls them from threads that begin and end, and ends
-itself; it says on its last line what it found. What works there works in the process
-that asked, which has the same libraries, Python and environment. Rejected: starting
-one and only loading libpython for the others, which is quicker but finds room for more
-than there is, because torch takes static thread-local storage too.
+starts that many, with torch, calls them from threads that begin and end, and exits. Its last
+line says what it found. What works there also works in the process that asked, which has the
+same libraries, Python and environment. Rejected: starting one and only loading libpython for
+the others. That is quicker but finds room for more than there is, because torch takes static
+thread-local storage too.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _ANSWER: Final = "dlmopen-probe: "
 
 
 def most_interpreters() -> int:
-    """Returns how many are likely to have room, by what the process was started with.
+    """Returns how many are likely to have room, given how the process was started.
 
-    Whoever asks for a number is told by the probe; this is for those who do not.
+    This is the default number. If a number was asked for, the probe tells whether it works.
     """
     tunables = os.environ.get("GLIBC_TUNABLES", "")
     for setting in tunables.split(":"):
@@ -66,12 +66,12 @@ def require(num_interpreters: int) -> None:
 
 @functools.lru_cache
 def refusal(num_interpreters: int) -> str:
-    """Returns why so many private CPythons cannot run here, "" if they can."""
+    """Returns why so many private CPythons cannot run here; "" if they can."""
     return lacking() or _tried(num_interpreters)
 
 
 def lacking() -> str:
-    """Returns what can be seen to be missing without trying, "" if nothing."""
+    """Returns what is known to be missing without trying; "" if nothing is."""
     if sys.platform != "linux":
         return f"it needs Linux, this is {sys.platform}; use inline"
     if sys.implementation.name != "cpython":

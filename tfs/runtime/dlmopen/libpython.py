@@ -1,4 +1,4 @@
-"""Where this Python's shared library lies, for a second copy of it."""
+"""Finds this Python's shared library, to load a second copy of it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from collections.abc import Iterator
 def find_libpython() -> str | None:
     """Returns the path of the ``libpython`` that belongs to this interpreter.
 
-    The one this process runs from where it does; else, for an executable that has
-    Python built in, the library installed beside it. None if there is none.
+    If this process runs from a shared library, it is that one. For an executable that has
+    Python built in, it is the library that is installed beside it. None if there is none.
     """
     name = sysconfig.get_config_var("INSTSONAME")
     if not isinstance(name, str) or ".so" not in name:

@@ -1,4 +1,4 @@
-"""A version loaded in a private CPython, as this Python sees it."""
+"""The host's side of a version that is loaded in a private CPython."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tfs.runtime.model_source import ModelSource
 log = logging.getLogger(__name__)
 
 RELEASE_BYTES: Final = 1 << 20
-"""Answers larger than this are given up at once, smaller ones by the next call."""
+"""Answers larger than this are released at once, smaller ones by the next call."""
 _BYTES_OFFSET: Final = bytes.__basicsize__ - 1  # of the first byte in a bytes object
 
 # No two models of this process share a number, whichever private Python they are in.
@@ -33,8 +33,8 @@ _ids = itertools.count(1)
 class NamespaceModel:
     """A :class:`~tfs.runtime.guest.guest_model.GuestModel` that computes elsewhere.
 
-    Any thread may call it, one at a time over all models of the namespace, which
-    ``calling`` sees to.
+    Any thread may call it. ``calling`` ensures that there is one call at a time for all
+    models of the namespace.
 
     Args:
         namespace: The private Python that computes.
@@ -105,7 +105,7 @@ class NamespaceModel:
     def run(
         self, signature_name: str, inputs: Mapping[str, Value], num_rows: int
     ) -> dict[str, Output]:
-        """Is not offered: tensors of this Python mean nothing to the other."""
+        """Not offered: tensors of this Python mean nothing to the other one."""
         raise NotImplementedError("a model in a namespace is called with views")
 
     def two_thread_scaling(
@@ -143,7 +143,7 @@ class NamespaceModel:
         return self._written_pages
 
     def close(self) -> None:
-        """Drops the model there, behind the call that runs; idempotent."""
+        """Drops the model there, after the call that is running; idempotent."""
         try:
             self._calling.take(self._who)
             try:
@@ -191,7 +191,7 @@ _release_buffer.restype = None
 
 
 class _Export:
-    """Keeps a buffer where it is as long as it lives."""
+    """Keeps a buffer at its address for as long as this object lives."""
 
     __slots__ = ("_buffer", "address")
 

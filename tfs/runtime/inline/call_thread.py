@@ -1,4 +1,4 @@
-"""The thread of an interpreter in this process: what waits for it, and what it runs."""
+"""The thread of an interpreter in this process: its queue, and the tasks that it runs."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class CallThread:
         calls: Runs and counts them.
         max_queued: Tasks that may wait; one more is answered Unavailable.
         clock: Deadlines go by it.
-        hangs: Watches the calls, if they are watched: what waits behind one that hangs,
-            and what comes, is refused.
+        hangs: Watches the calls, if given: tasks that wait behind one that hangs, and new
+            ones, are refused.
 
     Attributes:
-        queue: What waits; only to be looked at.
-        is_closing: Whether ``close`` was called; only to be looked at.
+        queue: The tasks that wait; read-only.
+        is_closing: Whether ``refuse`` was called; read-only.
 
     """
 
@@ -116,10 +116,10 @@ class CallThread:
             finish(task, error)
 
     def run_out(self, model: InlineModel) -> bool:
-        """Refuses what waits for a model, and waits for the call of it that runs.
+        """Refuses the tasks that wait for a model, and waits for its running call.
 
-        Blocks for :data:`UNLOAD_WAIT_S`, and not at all behind a call that hangs. The
-        model is ``unloading``, so that nothing more is put.
+        Blocks for at most :data:`UNLOAD_WAIT_S`, and not at all if a call hangs. The model
+        is ``unloading``, so that no more tasks are put.
 
         Returns:
             Whether the caller may drop the model; if not, the thread does so as soon as
@@ -148,7 +148,7 @@ class CallThread:
             return not request.is_given_up
 
     def refuse(self) -> None:
-        """Answers what waits, and takes no more: the interpreter ends."""
+        """Answers all tasks that wait, and takes no more: the interpreter ends."""
         with self._lock:
             self.is_closing = True
             waiting = list(self.queue)
@@ -161,10 +161,10 @@ class CallThread:
                 finish(item[1], closed(self._name))
 
     def join(self, deadline_s: float | None = None) -> bool:
-        """Waits for the call that runs, after ``refuse``.
+        """Waits for the running call, after ``refuse``.
 
         Args:
-            deadline_s: Monotonic, by the clock given; None waits as long as it takes.
+            deadline_s: Monotonic, by the given clock; None waits as long as it takes.
 
         Returns:
             Whether the thread has ended; if not, its call still uses the models.

@@ -1,4 +1,4 @@
-"""Calls on the serving loop, without any hand-over, as long as every call is quick."""
+"""Runs calls on the serving loop, without any hand-over, while every call is quick."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ log = logging.getLogger(__name__)
 class FrontCalls:
     """Runs calls on the loop, unless the thread beside it has something to do.
 
-    Thread-safe; on any other thread than the loop's there is nothing it can do.
+    Thread-safe, but on any other thread than the loop's it does nothing.
 
     Args:
-        loop: Where to run.
-        thread: Takes what cannot be run here, and all calls of models that were slow.
+        loop: The loop on which calls run.
+        thread: Takes calls that cannot run here, and all calls of models that were slow.
         calls: Counts both.
-        now: The time in seconds, by which deadlines go.
+        now: The time in seconds, for deadlines.
         on_slow: Called on the loop when a call on it took over ``FRONT_LIMIT_S``, with
             the version and the seconds; from then on the model runs on the thread.
 
@@ -67,10 +67,10 @@ class FrontCalls:
         """Runs a call here and now, if this is the loop and nothing is in the way.
 
         Args:
-            model: One that runs on the front.
-            signature_name: What to call.
-            make_inputs: Returns with what.
-            task: Asked first whether it must run any more; None: the caller knows.
+            model: A model that runs on the loop.
+            signature_name: The signature to call.
+            make_inputs: Returns the inputs.
+            task: Is asked first whether it should still run; None: it should.
 
         Returns:
             The outcome; None if nothing was done.
@@ -111,7 +111,7 @@ class FrontCalls:
     def _call(
         self, model: InlineModel, signature_name: str, inputs: Tensors
     ) -> tuple[Outcome, float]:
-        """Returns the outcome, and the seconds to hold against the call."""
+        """Returns the outcome, and the seconds that the call itself took."""
         before = read_thread_use()
         outcome, call_s = self._calls.call(model, signature_name, inputs)
         if call_s > FRONT_LIMIT_S:
@@ -122,7 +122,7 @@ class FrontCalls:
         return outcome, call_s
 
     def _leave(self, model: InlineModel, call_s: float) -> None:
-        """Has the model run on the thread from now on."""
+        """Makes the model run on the thread from now on."""
         model.front = None
         log.warning(
             "event=left_front servable=%s call_ms=%.1f limit_ms=%.0f",

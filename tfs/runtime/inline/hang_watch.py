@@ -1,7 +1,7 @@
 """Notices a call that hangs in a thread that cannot be ended.
 
-A thread's call can be neither interrupted nor killed. What can be done is to keep others
-from waiting behind it for ever: they are told what hangs, and go elsewhere.
+A call on a thread can be neither interrupted nor killed. But other callers need not wait for
+it for ever: they are told what hangs, and can go elsewhere.
 """
 
 from __future__ import annotations
@@ -21,15 +21,18 @@ OnHang: TypeAlias = Callable[[ServableId, str], None]
 
 
 class HangWatch:
-    """One thread's calls. ``begin`` and ``end`` are the thread's, ``error`` anyone's.
+    """Watches the calls of one thread, which calls ``begin`` and ``end``.
+
+    Any thread may call ``error``.
 
     Args:
-        name: The interpreter's.
-        timeout_s: A call hangs when it takes longer, and ten times as long as any of
-            its version before.
+        name: The name of the interpreter.
+        timeout_s: A call hangs when it takes longer than this, and ten times as long as
+            any call of its version before.
         now: The time in seconds.
-        on_hang: Told the version whose call hangs and what of it, once somebody noticed,
-            and an empty text when that has ended after all. On any thread.
+        on_hang: Called with the version whose call hangs and a text that says so, when
+            somebody notices it; with an empty text when the call has ended after all. On
+            any thread.
 
     """
 
@@ -50,11 +53,11 @@ class HangWatch:
         self._was_told = False
 
     def begin(self, servable: ServableId) -> None:
-        """Takes note of a call."""
+        """Notes that a call begins."""
         self._running = servable, self._now()
 
     def end(self) -> None:
-        """Takes note of its end; one that hung has not after all."""
+        """Notes that the call has ended; if it counted as hung, it does not any more."""
         if self._running is None:
             return
         servable, begun_s = self._running
@@ -72,11 +75,11 @@ class HangWatch:
             self._on_hang(servable, "")
 
     def forget(self, servable: ServableId) -> None:
-        """Drops what is known of a version that is unloaded."""
+        """Forgets the calls of a version that is unloaded."""
         self._longest_s.pop(servable, None)
 
     def error(self) -> ServingError | None:
-        """Returns what to answer instead of waiting; None while nothing hangs."""
+        """Returns the error to answer with instead of waiting; None while nothing hangs."""
         running = self._running
         if running is None:
             return None

@@ -1,12 +1,13 @@
 """Backend ``inline``: one thread of this process.
 
-A model whose version asks for concurrency gets that many threads of its own instead.
-With a serving loop given it is also backend ``front``: what is submitted on the loop
-runs there, without any hand-over, as long as every call is quick.
+A model whose version asks for concurrency gets that many threads of its own instead. With a
+serving loop it is also backend ``front``: tasks that are submitted on the loop run there,
+without any hand-over, as long as every call is quick.
 
-Right where kernels are big enough to run without the GIL most of the time, on other
-platforms, and on GPU, where interpreters share one CUDA context. Nothing is contained:
-what crashes a call crashes the process, what hangs holds its thread.
+It is the right backend for kernels that are big enough to run without the GIL most of the
+time, for systems that have no processes, and for GPUs, where interpreters share one CUDA
+context. Nothing is contained: a call that crashes ends the process, and a call that hangs
+holds its thread.
 """
 
 from __future__ import annotations
@@ -51,14 +52,15 @@ class InlineInterpreter:
         on_slow: Called on the loop when a call on it took over
             :data:`~tfs.runtime.placement.FRONT_LIMIT_S`, with the version and the
             seconds; from then on the model runs on the thread. Time that the kernel
-            gave to others is not the call's (:mod:`tfs.runtime.inline.thread_use`).
-        load_model: Makes the model of a version from its files. The thread calls what
-            it returns, wherever that computes.
+            gave to other threads is not counted (:mod:`tfs.runtime.inline.thread_use`).
+        load_model: Makes the model of a version from its files. The thread calls the
+            returned object, wherever that computes.
         takes_several: Whether a version that asks for several requests at once gets
-            them; else it gets one at a time.
-        call_timeout_s: When a call on the thread counts as hung (:class:`HangWatch`):
-            what waits behind it, and what comes, is refused then. None waits.
-        on_hang: Told of that, see there.
+            them; otherwise it gets one at a time.
+        call_timeout_s: When a call on the thread counts as hung (:class:`HangWatch`).
+            Tasks that wait behind it, and new ones, are refused then. None waits for
+            ever.
+        on_hang: Called then; see there.
         packs_weights: Whether models may keep a second copy of weights, for kernels
             that want them in another order; see :class:`ModelSource`.
 
@@ -194,7 +196,7 @@ class InlineInterpreter:
     # -- for InlineModel -------------------------------------------------------
 
     def enqueue(self, model: InlineModel, task: InferenceTask) -> None:
-        """Runs a task on the loop, or has a thread do so. Never blocks, never raises."""
+        """Runs a task on the loop, or lets a thread run it. Never blocks, never raises."""
         if model.threads is not None:
             model.threads.submit(task)
             return
@@ -209,11 +211,11 @@ class InlineInterpreter:
         self._thread.put(model, task)
 
     def unload(self, model: InlineModel) -> None:
-        """Drops a model behind the call that runs; blocks until it is gone.
+        """Drops a model after the call that is running; blocks until it is gone.
 
         Raises:
-            Internal: A call does not end; the model takes no more, and its memory is
-                free when that does.
+            Internal: A call does not end. The model takes no more calls, and its memory is
+                freed when that call ends.
 
         """
         threads = model.threads

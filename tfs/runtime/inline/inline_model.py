@@ -25,7 +25,7 @@ from tfs.runtime.task_outcome import unloaded
 
 
 class InlineHost(Protocol):
-    """What a model asks of the interpreter it is on. Thread-safe."""
+    """What a model asks of the interpreter that it is loaded on. Thread-safe."""
 
     def enqueue(self, model: InlineModel, task: InferenceTask) -> None:
         """Starts a task. Never blocks, never raises."""
@@ -54,20 +54,21 @@ class InlineModel:
     """A version on an ``InlineInterpreter``. Thread-safe.
 
     Attributes:
-        num_threads: That torch may use for a call of it.
+        num_threads: The number of threads that torch may use for a call of it.
         import_s: Processor seconds that importing and unpickling took.
-        process_changes: Unknown: others run in this process, too.
-        load_memory: Likewise: others allocate here.
-        last_call_s: Seconds of the last call, one at a time; whoever waits for it on
-            another thread waits for two wake-ups as well, a quick model's call or five.
-            None before the first, and where several run at once.
-        front: Takes its calls on the loop; None where it has none, or has left it
+        process_changes: Unknown, because other code runs in this process, too.
+        load_memory: Unknown, because other code allocates in this process, too.
+        last_call_s: Seconds of the last call. A caller that waits on another thread also
+            waits for two wake-ups, which may take as long as five calls of a quick model.
+            None before the first call, and if several run at once.
+        front: Takes its calls on the loop; None if it has none, or has left the loop
             because a call was slow.
-        slow_calls: Tells which of those were.
+        slow_calls: Decides which calls on the loop were slow.
         can_rehearse: Whether any thread may call the guest.
-        guest: What is called; None once unloaded. Written when no call can be running.
+        guest: The model that is called; None once unloaded. Written when no call can be
+            running.
         unloading: Whether it takes no more tasks; the interpreter writes it.
-        threads: Run its calls, where it takes several at once.
+        threads: Run its calls, if it takes several at once.
 
     """
 
@@ -150,7 +151,7 @@ class InlineModel:
     # -- for its interpreter ---------------------------------------------------------
 
     def answer(self, signature_name: str, inputs: Tensors) -> Outcome:
-        """Calls the guest on this thread; returns what goes wrong."""
+        """Calls the guest on this thread; returns an error instead of raising it."""
         guest = self.guest
         if guest is None:
             return unloaded(self._source.id)

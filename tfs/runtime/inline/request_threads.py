@@ -1,8 +1,8 @@
 """Threads that run several requests of one model at the same time.
 
-For models that batch a part of themselves (``tfs.runtime.batched``): a part can join
-only requests that are under way together. All other models are called by their
-interpreter's one thread.
+They are for models that batch a part of themselves (``tfs.runtime.batched``), because a
+part can join only requests that are under way together. All other models are called by the
+one thread of their interpreter.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class RequestThreads:
     knows the task's deadline and whether it was cancelled.
 
     Args:
-        source: The model's, for its number of threads and its name.
-        call: Computes a task; runs on these threads, several at a time; returns what
-            went wrong instead of raising it.
+        source: The source of the model, for its number of threads and its name.
+        call: Computes a task; runs on these threads, several at a time; returns errors
+            instead of raising them.
         name: Starts the names of the threads.
         max_queued: Tasks that may wait; one more is answered Unavailable.
         clock: Deadlines go by it.
@@ -81,11 +81,11 @@ class RequestThreads:
         finish(task, refused)
 
     def close(self, refusal: ServingError, deadline_s: float | None = None) -> bool:
-        """Answers what waits and comes with ``refusal``, and waits for what runs.
+        """Answers all waiting and new tasks with ``refusal``, and waits for running ones.
 
         Args:
-            refusal: Why nothing is computed any more; a first one stays.
-            deadline_s: Monotonic, by the clock given; None waits as long as it takes.
+            refusal: Why nothing is computed any more; the first one that is given stays.
+            deadline_s: Monotonic, by the given clock; None waits as long as it takes.
 
         Returns:
             Whether every thread has ended; if not, calls still use the model.

@@ -1,4 +1,4 @@
-"""How long a call really took its thread, on a machine that others use as well."""
+"""Measures how long a call really took, on a machine that others use as well."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Final, Self
 
 @dataclass(frozen=True, slots=True)
 class ThreadUse:
-    """What a thread has used of the machine up to some moment. Immutable.
+    """How much a thread has used the machine up to some moment. Immutable.
 
     Attributes:
         cpu_s: Seconds that it computed.
-        num_waits: How often it gave up its core of its own accord: it slept, or waited
+        num_waits: How often it gave up its core by itself, because it slept, or waited
             for a lock, a file or another thread.
 
     """
@@ -26,7 +26,7 @@ class ThreadUse:
 
     @classmethod
     def of(cls, usage: struct_rusage) -> Self:
-        """Returns the same in our words."""
+        """Converts from what the system reports."""
         return cls(usage.ru_utime + usage.ru_stime, usage.ru_nvcsw)
 
 
@@ -38,15 +38,15 @@ class SlowCalls:
     """Tells slow calls of a model from calls that the machine made slow.
 
     Confined to the thread that calls. A call that computed for longer than the limit is
-    slow. One that waited for longer may have done so by itself, sleeping, or for
-    another thread that had Python's lock and got no core. Who waits for Python's lock
-    wakes once in every switch interval (``sys.getswitchinterval``): a call that waited
-    beyond the limit even so slept, and is slow; any other that waited is slow only if
-    the one before was a short while ago. What is missing from the time of a call that
-    neither computed nor waited, the kernel gave to others.
+    slow. A call that waited for longer may have slept, or may have waited for another
+    thread that had Python's lock and got no core. A thread that waits for Python's lock
+    wakes once in every switch interval (``sys.getswitchinterval``). If a call waited beyond
+    the limit even when one interval is subtracted for each wait, it slept, and is slow. Any
+    other call that waited is slow only if there was another one a short while ago. Time in
+    which a call neither computed nor waited was given to other threads by the kernel.
 
     Args:
-        limit_s: What a call may take.
+        limit_s: How long a call may take.
 
     """
 
@@ -61,7 +61,7 @@ class SlowCalls:
     def own_s(
         self, num_calls: int, wall_s: float, before: ThreadUse, after: ThreadUse
     ) -> float:
-        """Returns the seconds to hold against a call that lasted beyond the limit.
+        """Returns the seconds that a call beyond the limit itself took.
 
         Args:
             num_calls: How many there were before.
