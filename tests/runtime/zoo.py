@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import random
 import signal
@@ -432,6 +433,13 @@ class Hoarder(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         size = int(x[0, 0]) << 20
         return x + torch.ones(size, dtype=torch.uint8).sum(dtype=torch.uint8) * 0
+
+
+class TellsHandlers(torch.nn.Module):
+    """Fails, and says what logging it found set up."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise ValueError(f"root handlers: {logging.getLogger().handlers}")
 
 
 class Heavy(torch.nn.Module):

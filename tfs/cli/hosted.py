@@ -376,6 +376,7 @@ def _run(arguments: argparse.Namespace) -> int:
     import sys
 
     from tfs.core.clock import MonotonicClock
+    from tfs.core.log_lines import LOG_FORMAT
     from tfs.hosted.hedging import HedgeOptions
     from tfs.hosted.job_channels import JobChannels
     from tfs.hosted.service import HostedService, ServiceOptions
@@ -386,7 +387,7 @@ def _run(arguments: argparse.Namespace) -> int:
     logging.basicConfig(
         level=logging.INFO,
         stream=sys.stderr,
-        format="%(asctime)s %(levelname).1s %(name)s %(message)s",
+        format=LOG_FORMAT,
     )
     apply_settings()
     options = ServiceOptions(

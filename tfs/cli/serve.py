@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from tfs.cli.serve_arguments import add_flags, is_true, read_flags
 from tfs.core.errors import ResourceExhausted
+from tfs.core.log_lines import LOG_FORMAT
 from tfs.core.thread_limit import is_out_of_threads, num_startable, thread_limits
 from tfs.runtime.placement import Backend
 from tfs.runtime.process.zygote_process import ZygoteProcess
@@ -73,7 +74,7 @@ def _serve(arguments: argparse.Namespace, inbox: SignalInbox) -> int:
     logging.basicConfig(
         level=arguments.log_level.upper(),
         stream=sys.stderr,
-        format="%(asctime)s %(levelname).1s %(name)s %(message)s",
+        format=LOG_FORMAT,
     )
     # torch.package warns of its own use of it, which no operator can change.
     warnings.filterwarnings("ignore", message="TypedStorage is deprecated")

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -38,6 +39,7 @@ from tests.runtime.zoo import (
     Leaks,
     Scale,
     Shout,
+    TellsHandlers,
     Weighted,
 )
 from tfs.core.dtype import FLOAT32, STRING
@@ -591,6 +593,20 @@ def test_a_call_that_takes_too_much_memory_fails_alone(
     assert "hoarder/1" in error.message
     assert values(ask(loaded, {"x": floats((1, 0))}).outputs()["y"]) == [[1, 0]]
     assert pid_of(interpreter) == pid
+
+
+def test_what_a_worker_logs_says_when_and_how_grave(
+    capfd: pytest.CaptureFixture[str], host: ProcessHost, tmp_path: Path
+) -> None:
+    """Its lines stand among the server's; a model finds no logging set up."""
+    loaded = host.interpreter().load(
+        package(tmp_path, TellsHandlers(), {"serving_default": signature()})
+    )
+    error = ask(loaded, X).error()
+    assert "root handlers: []" in error.message
+    lines = [line for line in capfd.readouterr().err.splitlines() if "call_fa" in line]
+    (line,) = lines
+    assert re.match(r"[\d-]{10} [\d:,]{12} W tfs\.\S+ event=call_failed ", line)
 
 
 @pytest.mark.parametrize(

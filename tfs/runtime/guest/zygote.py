@@ -41,6 +41,7 @@ from typing import Any, Final, Never
 
 import torch
 
+from tfs.core.log_lines import write_own_lines
 from tfs.core.thread_priority import (
     answer_soon,
     interrupt_again,
@@ -307,6 +308,7 @@ def main(host_pid: int, channel_fd: int, life_fd: int) -> None:
     name_process("tfs-zygote")
     # torch.package's own use of it, which nobody here can change.
     warnings.filterwarnings("ignore", message="TypedStorage is deprecated")
+    write_own_lines()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to handle
     close_all_but({0, 1, 2, channel_fd, life_fd})
     os.set_inheritable(channel_fd, False)
