@@ -17,6 +17,12 @@ _ANSWERS: Final = {
     Method.CLASSIFY: frozenset({"classes", "scores"}),
     Method.REGRESS: frozenset({"outputs"}),
 }
+_NO_ANSWER: Final = {
+    Method.CLASSIFY: "Expected classification signature outputs to contain at least one "
+    'of "classes" or "scores". Signature was',
+    Method.REGRESS: "No regression outputs found in SignatureDef",
+}
+"""Upstream's words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +115,7 @@ def _check_signature(
             f"{method.method_name}. Was: {signature.method.method_name}"
         )
     if not _ANSWERS[method] & signature.outputs.keys():
-        wanted = " or ".join(f'"{name}"' for name in sorted(_ANSWERS[method]))
-        raise InvalidArgument(
-            f"Expected {_NOUN[method]} signature outputs to contain at least one of "
-            f"{wanted}. Signature has: {', '.join(sorted(signature.outputs))}"
-        )
+        raise InvalidArgument(f"{_NO_ANSWER[method]}: {sorted(signature.outputs)}")
 
 
 def _method(name: str) -> Method:
