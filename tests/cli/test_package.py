@@ -40,6 +40,14 @@ def test_module_is_packaged_and_its_path_printed(
     assert signature.labels == ("a", "b")
 
 
+def test_the_form_may_be_called_a_platform(tmp_path: Path) -> None:
+    """As `tfs.export.save` and its messages call it."""
+    base = str(tmp_path / "base")
+    spec = "tests.models.for_command_line:net"
+    assert packaged(spec, "--out", base, "--platform=torchscript") == 0
+    assert read_manifest(f"{base}/1").platform == "torchscript"
+
+
 def test_an_example_that_is_missing_is_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

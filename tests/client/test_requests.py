@@ -19,7 +19,11 @@ from tfs.client.requests import (
 )
 from tfs.core.errors import InvalidArgument, Unknown
 from tfs.proto.tensorflow.core.framework import types_pb2
-from tfs.proto.tensorflow_serving.apis import predict_pb2, regression_pb2
+from tfs.proto.tensorflow_serving.apis import (
+    get_model_metadata_pb2,
+    predict_pb2,
+    regression_pb2,
+)
 
 
 @pytest.mark.parametrize(
@@ -108,6 +112,19 @@ def test_text_that_is_not_unicode_is_refused(make: Callable[[], object]) -> None
     """By an error of ours, that shows it."""
     with pytest.raises(InvalidArgument, match=r"\\ud800"):
         make()
+
+
+def test_metadata_names_the_inputs_that_may_be_left_out() -> None:
+    """Those that the signature has defaults for."""
+    found = get_model_metadata_pb2.SignatureDefMap()
+    definition = found.signature_def["serving_default"]
+    for name in ("text", "temperature"):
+        definition.inputs[name].dtype = types_pb2.DT_FLOAT
+    definition.defaults["temperature"].dtype = types_pb2.DT_FLOAT
+    reply = get_model_metadata_pb2.GetModelMetadataResponse()
+    reply.metadata["signature_def"].Pack(found)
+    model = read_reply(metadata(Target("m")), reply.SerializeToString())
+    assert model.signatures["serving_default"].optional == {"temperature"}
 
 
 def test_a_state_that_is_not_known_here_is_an_error_of_ours() -> None:

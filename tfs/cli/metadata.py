@@ -55,6 +55,7 @@ def _as_json(found: ModelMetadata) -> str:
                     "method": signature.method,
                     "inputs": _tensors(signature.inputs),
                     "outputs": _tensors(signature.outputs),
+                    "optional": sorted(signature.optional),
                 }
                 for key, signature in sorted(found.signatures.items())
             },
@@ -79,6 +80,8 @@ def _as_text(found: ModelMetadata) -> str:
         for kind, infos in (("input", signature.inputs), ("output", signature.outputs)):
             for name, info in sorted(infos.items()):
                 shape = "unknown" if info.shape is None else str(list(info.shape))
-                rows.append((key, method, kind, name, info.dtype, shape))
+                is_optional = kind == "input" and name in signature.optional
+                what = "optional input" if is_optional else kind
+                rows.append((key, method, what, name, info.dtype, shape))
     heads = ("SIGNATURE", "METHOD", "KIND", "NAME", "DTYPE", "SHAPE")
     return f"{found.model}/{found.version}\n{table(heads, rows)}"

@@ -28,8 +28,7 @@ SPEC is one of
 examples
   tfs package nets:resnet --example nets:images --out /models/resnet
   tfs package nets:resnet --explain
-  tfs package text:net --default temperature=1.0 --signature embed=text:embed \
-      --out /models/text
+  tfs package text:net --default temperature=1.0 --out /models/text
   tfs package servable.py --weights weights.safetensors --out /models/tokens
   tfs package servable.py --example nets:texts --out /models/tokens
 """
@@ -77,6 +76,7 @@ def _add_signature(model: argparse._ArgumentGroup) -> None:
     )
     model.add_argument(
         "--form",
+        "--platform",
         default="torch_package",
         choices=("torch_package", "torch_export", "aotinductor", "torchscript"),
         help="how to store it; default: torch_package",

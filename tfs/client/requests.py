@@ -263,6 +263,7 @@ def _read_metadata(message: bytes) -> ModelMetadata:
                 each.method_name,
                 _tensor_infos(each.inputs),
                 _tensor_infos(each.outputs),
+                frozenset(each.defaults),
             )
             for name, each in signatures.signature_def.items()
         },

@@ -66,11 +66,20 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class SignatureInfo:
-    """One signature as the server describes it."""
+    """One signature as the server describes it.
+
+    Attributes:
+        method: TensorFlow Serving's name of it, "tensorflow/serving/predict".
+        inputs: By name.
+        outputs: By name.
+        optional: Inputs that may be left out, because the server knows what they are then.
+
+    """
 
     method: str
     inputs: Mapping[str, TensorInfo]
     outputs: Mapping[str, TensorInfo]
+    optional: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
