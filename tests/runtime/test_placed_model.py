@@ -42,15 +42,19 @@ def test_a_move_loses_no_task(tmp_path: Path) -> None:
 
 
 def test_a_move_past_its_deadline_says_so(tmp_path: Path) -> None:
-    """The move stands, the old place is left alone."""
+    """The move stands; the old place is left alone until the version is unloaded."""
     source = package(tmp_path, Scale())
     interpreter = InlineInterpreter()
     interpreter.start()
     placed = PlacedModel(interpreter.load(source))
+    old = placed.model
     running = ask(placed, {"x": floats((0.2, 1))}, "slow")
     new = interpreter.load(source)
     with pytest.raises(FailedPrecondition, match="scale/1"):
         placed.move(new, time.monotonic())
     assert placed.model is new
     running.outputs()
+    ask(old, {"x": floats((1, 1))}).outputs()
+    placed.unload()
+    assert isinstance(ask(old, {"x": floats((1, 1))}).error(), Unavailable)
     interpreter.close(time.monotonic() + WAIT_S)

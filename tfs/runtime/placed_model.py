@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 
@@ -60,7 +61,8 @@ class PlacedModel:
 
         Raises:
             FailedPrecondition: Old tasks were still running at the (monotonic)
-                deadline. The move has happened, but the old model was not unloaded.
+                deadline. The move has happened, but the old model stays until
+                ``unload``.
 
         """
         with self._lock:
@@ -76,7 +78,11 @@ class PlacedModel:
         old.unload()
 
     def unload(self) -> None:
-        self._model.unload()
+        with self._lock:
+            models = list(self._num_running)  # and where a move had to leave calls
+        with contextlib.ExitStack() as stack:
+            for model in models:
+                stack.callback(model.unload)
 
     def _counted(
         self, model: InterpreterModel, on_done: Callable[[Outcome], None]
