@@ -13,7 +13,7 @@ from collections.abc import Callable
 from tests.benchmarks.harness import Area, Report, Sample, interleave, main
 from tests.benchmarks.row import Goal, Row
 from tfs.codec import predict_template
-from tfs.codec.predict import read_predict_request, write_predict_response
+from tfs.codec.predict import read_predict_request, write_predict_reply
 from tfs.proto.tensorflow.core.framework import types_pb2
 from tfs.proto.tensorflow_serving.apis import predict_pb2
 
@@ -63,9 +63,10 @@ def make_token_request(num_tokens: int) -> bytes:
 def answer(message: bytes) -> bytes:
     """Decodes and encodes with the codec."""
     view = read_predict_request(message)
-    return write_predict_response(
+    reply = write_predict_reply(
         "identity", 1, "serving_default", {"y": view.inputs["x"]}
     )
+    return reply if isinstance(reply, bytes) else b"".join(reply)
 
 
 def answer_at_first_sight(message: bytes) -> bytes:

@@ -9,14 +9,19 @@ import pytest
 from tests.codec.samples import SMALL_VIEWS, VIEWS, content_proto, typed_proto
 from tfs.codec import predict_response
 from tfs.codec.predict import (
+    Reply,
     write_if_quick,
     write_predict_replies,
     write_predict_reply,
-    write_predict_response,
 )
 from tfs.core.dtype import FLOAT32, INT64, STRING, DType
 from tfs.core.tensor_view import TensorView
 from tfs.proto.tensorflow_serving.apis import predict_pb2
+
+
+def whole(reply: Reply) -> bytes:
+    """Returns a reply in one piece."""
+    return reply if isinstance(reply, bytes) else b"".join(reply)
 
 
 def expected(
@@ -37,8 +42,10 @@ def written(
     outputs: dict[str, TensorView], *, as_tensor_content: bool = False
 ) -> predict_pb2.PredictResponse:
     return predict_pb2.PredictResponse.FromString(
-        write_predict_response(
-            "m", 3, "serving_default", outputs, as_tensor_content=as_tensor_content
+        whole(
+            write_predict_reply(
+                "m", 3, "serving_default", outputs, as_tensor_content=as_tensor_content
+            )
         )
     )
 
@@ -70,7 +77,7 @@ def test_the_version_is_always_set(version: int) -> None:
     view = TensorView(FLOAT32, (1,), bytes(4))
     for _ in range(2):
         message = predict_pb2.PredictResponse.FromString(
-            write_predict_response("m", version, "s", {"y": view})
+            whole(write_predict_reply("m", version, "s", {"y": view}))
         )
         assert message.model_spec.HasField("version")
         assert message.model_spec.version.value == version
@@ -88,8 +95,10 @@ def test_replies_that_differ_in_one_thing_are_kept_apart() -> None:
                         for shape in ((4,), (2, 2)):
                             view = TensorView(FLOAT32, shape, data)
                             message = predict_pb2.PredictResponse.FromString(
-                                write_predict_response(
-                                    model, version, signature, {name: view}
+                                whole(
+                                    write_predict_reply(
+                                        model, version, signature, {name: view}
+                                    )
                                 )
                             )
                             spec = message.model_spec
@@ -105,7 +114,9 @@ def test_views_of_any_buffer_are_written() -> None:
     """Rows cut from a batch are memoryviews; slabs are bytearrays."""
     data = struct.pack("<4f", 1, 2, 3, 4)
     outputs = [
-        write_predict_response("m", 1, "s", {"y": TensorView(FLOAT32, (4,), buffer)})
+        whole(
+            write_predict_reply("m", 1, "s", {"y": TensorView(FLOAT32, (4,), buffer)})
+        )
         for buffer in (data, bytearray(data), memoryview(data), memoryview(data))
     ]
     assert len(set(outputs)) == 1
@@ -115,7 +126,7 @@ def test_remembered_prefixes_are_bounded() -> None:
     """Ever new shapes leave a bounded memory behind."""
     for size in range(5_000):
         view = TensorView(FLOAT32, (size, 0), b"")
-        write_predict_response("m", size, "s", {"y": view})
+        write_predict_reply("m", size, "s", {"y": view})
     for cache in (
         predict_response._frames,
         predict_response._entries,
@@ -125,7 +136,7 @@ def test_remembered_prefixes_are_bounded() -> None:
 
 
 def test_many_elements_that_nobody_can_change_are_not_copied() -> None:
-    """They are a part of the reply, the very object; joined it is the same message."""
+    """They are a part of the reply, the very object."""
     data = bytes(range(256)) * 400
     view = TensorView(FLOAT32, (1, len(data) // 4), data)
     small = TensorView(FLOAT32, (1, 1), bytearray(4))
@@ -137,9 +148,7 @@ def test_many_elements_that_nobody_can_change_are_not_copied() -> None:
                 view
             )
             assert not any(isinstance(part, bytearray) for part in parts)
-            whole = write_predict_response("uncopied", 1, "s", outputs)
-            assert b"".join(parts) == whole
-            read = predict_pb2.PredictResponse.FromString(whole)
+            read = predict_pb2.PredictResponse.FromString(whole(parts))
             assert set(read.outputs) == set(outputs)
 
 
@@ -165,10 +174,10 @@ def test_a_reply_that_takes_long_is_not_written_at_once(dtype: DType) -> None:
     for num, is_quick in ((2, True), (10_000, False)):
         view = TensorView(dtype, (num,), few * (num // 2))
         views = {"x": TensorView(FLOAT32, (1,), bytes(4)), "y": view}
-        whole = write_predict_response("m", 3, "serving_default", views)
-        assert predict_pb2.PredictResponse.FromString(whole) == expected(views)
+        written_whole = whole(write_predict_reply("m", 3, "serving_default", views))
+        assert predict_pb2.PredictResponse.FromString(written_whole) == expected(views)
         reply = write_if_quick("m", 3, "serving_default", views)
-        assert reply == (whole if is_quick else None)
+        assert reply == (written_whole if is_quick else None)
 
 
 def test_raw_numbers_are_written_at_once_however_many() -> None:
@@ -211,15 +220,17 @@ def test_many_replies_are_the_rows_of_one(
                 assert names - {"float32", "float64", "complex64", "complex128"}
                 continue
             assert replies == [
-                write_predict_response(
-                    "m",
-                    3,
-                    "s",
-                    {
-                        n: v.rows(i * num_rows, (i + 1) * num_rows)
-                        for n, v in outputs.items()
-                    },
-                    as_tensor_content=as_tensor_content,
+                whole(
+                    write_predict_reply(
+                        "m",
+                        3,
+                        "s",
+                        {
+                            n: v.rows(i * num_rows, (i + 1) * num_rows)
+                            for n, v in outputs.items()
+                        },
+                        as_tensor_content=as_tensor_content,
+                    )
                 )
                 for i in range(3)
             ]

@@ -6,7 +6,6 @@ from tfs.codec.predict_response import (
     write_if_quick,
     write_predict_replies,
     write_predict_reply,
-    write_predict_response,
 )
 from tfs.codec.predict_template import RequestTemplate, read_alike
 from tfs.codec.predict_view import PredictRequestView
@@ -21,5 +20,4 @@ __all__ = [
     "write_if_quick",
     "write_predict_replies",
     "write_predict_reply",
-    "write_predict_response",
 ]

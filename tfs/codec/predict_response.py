@@ -26,28 +26,6 @@ Reply: TypeAlias = "bytes | tuple[bytes | memoryview, ...]"
 """A message, or its parts in order."""
 
 
-def write_predict_response(
-    model_name: str,
-    version: int,
-    signature_name: str,
-    outputs: Mapping[str, TensorView],
-    *,
-    as_tensor_content: bool = False,
-) -> bytes:
-    """Returns the serialized reply; the elements are copied once. Thread-safe.
-
-    Arguments as of :func:`write_predict_reply`.
-    """
-    reply = write_predict_reply(
-        model_name,
-        version,
-        signature_name,
-        outputs,
-        as_tensor_content=as_tensor_content,
-    )
-    return reply if isinstance(reply, bytes) else b"".join(reply)
-
-
 def write_predict_reply(
     model_name: str,
     version: int,
@@ -134,7 +112,7 @@ def write_predict_replies(
 ) -> list[bytes] | None:
     """Returns the replies to requests that were computed together. Thread-safe.
 
-    Reply ``i`` is what :func:`write_predict_response` makes of the rows from
+    Reply ``i`` is what :func:`write_predict_reply` makes of the rows from
     ``i * num_rows`` to ``(i + 1) * num_rows`` of every output. None where that is not
     a matter of copying elements: strings, types that travel as varints, large replies.
 
