@@ -23,7 +23,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from managers.action_queue import ActionOrder, ActionQueue
-from managers.basic_manager import PATIENCE_S, BasicManager
+from managers.basic_manager import PATIENCE_S, BasicManager, BasicManagerOptions
 from managers.driver import Driver
 from managers.harness_snapshot import HarnessSnapshot
 from managers.harness_state import HarnessState
@@ -133,16 +133,18 @@ class AspiredVersionsManager:
         self._inbox = Inbox(self._driver.wake)
         release = self._options.release_memory
         self._basic = BasicManager(
+            BasicManagerOptions(
+                retry=self._options.retry,
+                pre_load_hook=self._options.pre_load_hook,
+                patience_s=self._options.patience_s,
+            ),
             event_bus=event_bus,
             load_executor=self._load_executor,
             unload_executor=self._unload_executor,
             clock=self._clock,
             tracker=resource_tracker,
-            retry=self._options.retry,
             releaser=release and MemoryReleaser(self._clock, release),
-            pre_load_hook=self._options.pre_load_hook,
             on_change=self._inbox.note_change,
-            patience_s=self._options.patience_s,
         )
         # Confines stepping to one thread at a time, and guards what follows. First in
         # rank: held during a whole step, with inline executors during loads too.

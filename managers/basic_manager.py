@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from managers.harness_snapshot import HarnessSnapshot
@@ -69,53 +70,69 @@ PATIENCE_S: Final = 60.0
 """Seconds that healthy loads rarely exceed; a load that does is not ended."""
 
 
-class BasicManager:
-    """Managed versions, their loads and unloads, and who can request them.
+@dataclass(frozen=True, slots=True)
+class BasicManagerOptions:
+    """How loads and unloads go. Immutable.
 
-    Thread-safe. Does not own its executors.
-
-    Args:
-        event_bus: Where states are published; None publishes nothing.
-        load_executor: Runs loads.
-        unload_executor: Runs unloads; may be the same.
-        clock: For retries.
-        tracker: What loads reserve from; None lets every load through.
+    Attributes:
         retry: When failed loads are tried again.
-        serving_map: Where loaded versions appear; one is made if it is None.
-        releaser: Gives memory back after unloads and failed loads; None does not.
         pre_load_hook: Called before each first attempt, on the load pool.
-        on_change: Called with a servable's name when ``collect`` has something to do
-            for it, or when one of its versions has moved on. It must be quick, because
-            it is called on any thread, even a request's.
         patience_s: How long a load or an unload may take before others stop waiting for
             it. It keeps its thread then, and the pool gets another one in its place.
 
     """
 
+    retry: RetryOptions = field(default_factory=RetryOptions)
+    pre_load_hook: Callable[[ServableId], None] | None = None
+    patience_s: float = PATIENCE_S
+
+
+class BasicManager:
+    """Managed versions, their loads and unloads, and who can request them.
+
+    Thread-safe. Does not own its executors.
+
+    Attributes:
+        serving_map: Where loaded versions appear; the same object for ever.
+        preflight: Finds out what can be known of a version before its load.
+
+    Args:
+        options: How loads and unloads go.
+        event_bus: Where states are published; None publishes nothing.
+        load_executor: Runs loads.
+        unload_executor: Runs unloads; may be the same.
+        clock: For retries.
+        tracker: What loads reserve from; None lets every load through.
+        releaser: Gives memory back after unloads and failed loads; None does not.
+        on_change: Called with a servable's name when ``collect`` has something to do
+            for it, or when one of its versions has moved on. It must be quick, because
+            it is called on any thread, even a request's.
+
+    """
+
     def __init__(
         self,
+        options: BasicManagerOptions | None = None,
         *,
         event_bus: EventBus[ServableState] | None,
         load_executor: Executor,
         unload_executor: Executor,
         clock: Clock | None = None,
         tracker: ResourceTracker | None = None,
-        retry: RetryOptions | None = None,
-        serving_map: ServingMap | None = None,
         releaser: MemoryReleaser | None = None,
-        pre_load_hook: Callable[[ServableId], None] | None = None,
         on_change: Callable[[str], None] | None = None,
-        patience_s: float = PATIENCE_S,
     ) -> None:
-        self.serving_map = serving_map or ServingMap()
+        self._options = options or BasicManagerOptions()
         self._clock = steady(clock or MonotonicClock())
-        self._retry = retry or RetryOptions()
         self._on_change = on_change or (lambda _name: None)
+        self.serving_map = ServingMap()
         self._versions = ManagedVersions()
         self._admission = LoadAdmission(tracker)
         self._events = VersionEvents(event_bus, self._clock, self._versions.siblings)
         self._load_pool, self._unload_pool = (
-            PatientPool(executor, self._clock, patience_s, self._wait_no_longer)
+            PatientPool(
+                executor, self._clock, self._options.patience_s, self._wait_no_longer
+            )
             for executor in (load_executor, unload_executor)
         )
         self._loads = LoadExecution(
@@ -124,7 +141,7 @@ class BasicManager:
             events=self._events,
             serving_map=self.serving_map,
             releaser=releaser,
-            pre_load_hook=pre_load_hook,
+            pre_load_hook=self._options.pre_load_hook,
             on_change=self._on_change,
         )
         self._unloads = UnloadExecution(
@@ -173,7 +190,7 @@ class BasicManager:
         managed = ManagedVersion(
             LoaderHarness(
                 data,
-                retry=self._retry,
+                retry=self._options.retry,
                 clock=self._clock,
                 generation=self._versions.next_generation(),
                 is_aspired=is_aspired,

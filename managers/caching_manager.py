@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from managers.basic_manager import BasicManager, LoaderData
+from managers.basic_manager import BasicManager, BasicManagerOptions, LoaderData
 from managers.driver import Driver
 from managers.memory import MemoryReleaser
 from managers.resource_tracker import ResourceTracker
@@ -141,12 +141,12 @@ class CachingManager:
         self._load_executor = load_executor or InlineExecutor()
         self._unload_executor = unload_executor or InlineExecutor()
         self._basic = BasicManager(
+            BasicManagerOptions(retry=retry),
             event_bus=event_bus,
             load_executor=self._load_executor,
             unload_executor=self._unload_executor,
             clock=self._clock,
             tracker=tracker,
-            retry=retry,
             releaser=releaser,
             on_change=lambda _: self._driver.wake(),
         )

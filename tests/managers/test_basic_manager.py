@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from managers.basic_manager import BasicManager, LoaderData
+from managers.basic_manager import BasicManager, BasicManagerOptions, LoaderData
 from managers.harness_state import HarnessState
 from managers.memory import MemoryReleaser
 from managers.resource_tracker import ResourceTracker
@@ -80,14 +80,16 @@ class World(Surroundings):
         super().__init__(pools)
         self.tracker = None if limit_bytes is None else ResourceTracker.ram(limit_bytes)
         self.manager = BasicManager(
+            BasicManagerOptions(
+                retry=retry or RetryOptions(max_num_retries=10, interval_s=0.0),
+                pre_load_hook=pre_load_hook,
+            ),
             event_bus=self.bus if has_bus else None,
             load_executor=self.executors[0],
             unload_executor=self.executors[1],
             clock=self.clock,
             tracker=self.tracker,
-            retry=retry or RetryOptions(max_num_retries=10, interval_s=0.0),
             releaser=releaser and releaser(self.clock),
-            pre_load_hook=pre_load_hook,
             on_change=self._note_change,
         )
         self._changes: deque[str] = deque()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from managers.basic_manager import BasicManager
+from managers.basic_manager import BasicManager, BasicManagerOptions
 from managers.harness_state import HarnessState
 from managers.retrier import Retrier
 from managers.retry import RetryOptions
@@ -32,11 +32,11 @@ class Stage:
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.basic = BasicManager(
+            BasicManagerOptions(retry=RETRY),
             event_bus=None,
             load_executor=InlineExecutor(),
             unload_executor=InlineExecutor(),
             clock=self.clock,
-            retry=RETRY,
         )
         loader = RenewableLoader(ID, errors=[Unavailable("busy")])
         self.basic.manage(ServableData(ID, loader))
