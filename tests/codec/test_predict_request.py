@@ -23,6 +23,7 @@ from tfs.codec.predict_request import (
     read_predict_request,
 )
 from tfs.codec.predict_view import PredictRequestView
+from tfs.codec.wire_type import BY_NUMBER
 from tfs.core.dtype import FLOAT32, INT64, STRING
 from tfs.core.errors import InvalidArgument, ResourceExhausted, Unimplemented
 from tfs.core.tensor_view import TensorView
@@ -326,13 +327,21 @@ def test_a_large_raw_payload_is_quick() -> None:
     assert quick.inputs["x0"] == view
 
 
-@pytest.mark.parametrize("where", ["shape", "variant", "input", "output_filter"])
+@pytest.mark.parametrize(
+    "where", ["shape", "variant", "input", "output_filter", "unpacked", "strings"]
+)
 def test_more_fields_than_objects_could_take_are_refused(where: str) -> None:
-    """Before they are made: ten megabytes of dimensions took seven hundred."""
+    """Before they are made: ten megabytes of dimensions took seven hundred.
+
+    As many of values that are not packed took seconds, and of strings, in a request that
+    is unusual, a dozen.
+    """
     many = b"\x12\x00" * 140_000
     tensor = {
         "shape": wire.delimited(2, many),
         "variant": wire.delimited(15, wire.delimited(3, wire.delimited(2, many))),
+        "unpacked": b"\x08\x01" + b"\x2d\0\0\0\0" * 140_000,
+        "strings": b"\x12\x02\x08\x01\x08\x07" + b"\x42\x00" * 600_000,
     }.get(where, b"")
     entry = wire.delimited(1, b"x") + wire.delimited(2, tensor)
     message = wire.delimited(2, entry)
@@ -353,3 +362,25 @@ def test_many_values_are_no_fields() -> None:
     message = request.SerializeToString() + b"\xf8\x07\x01"  # and an unknown field
     view = read_predict_request(message).inputs["x"]
     assert view.shape == (70_000,)
+
+
+@pytest.mark.parametrize("num_elements", [1, 300_000, 700_000])
+@pytest.mark.parametrize("dtype", [9, 10, 4], ids=["int64", "bool", "uint8"])
+def test_many_packed_values_are_those_of_message_objects(
+    dtype: int, num_elements: int
+) -> None:
+    """Cut to the shape, or the last one repeated; what is behind them counts as well."""
+    short, long = b"\x01" * 200_000, b"\xac\x02" * 100_000
+    kind = BY_NUMBER[dtype]
+    for packed in (short, long + short, short + long + short):
+        shape = wire.delimited(
+            2, wire.delimited(2, b"\x08" + wire.varint(num_elements))
+        )
+        values = kind.typed_tag + wire.varint(len(packed)) + packed
+        tensor = b"\x08" + wire.varint(dtype) + shape + values
+        entry = wire.delimited(1, b"x") + wire.delimited(2, tensor)
+        message = wire.delimited(2, entry)
+        assert read_predict_request(message) == predict_request.parse(message, 64 << 20)
+    broken = message[:-1] + b"\x80"
+    with pytest.raises(InvalidArgument, match="cannot parse"):
+        read_predict_request(broken)

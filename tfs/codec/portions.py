@@ -52,7 +52,12 @@ def varint_portions(packed: memoryview) -> Iterator[bytes]:
 
 
 def read_strings(
-    message: Buffer, first: int, stop: int, tag: int, most: int
+    message: Buffer,
+    first: int,
+    stop: int,
+    tag: int,
+    most: int,
+    enough: int | None = None,
 ) -> tuple[list[bytes], int, int]:
     """Reads the strings of a repeated field that lie one behind the other.
 
@@ -62,6 +67,7 @@ def read_strings(
         stop: Offset at which the message with the entries ends.
         tag: The field's tag; one byte.
         most: How many are kept; the others are only counted.
+        enough: Beyond so many, no more need be read.
 
     Returns:
         Those kept, the number of all, and the index behind the last one: that of another
@@ -96,6 +102,8 @@ def read_strings(
                 append(window[begin:end])
             index = end
         first += index
+        if enough is not None and num > enough:
+            break
         if index:
             continue
         if first == stop or message[first] != tag:

@@ -23,6 +23,7 @@ from tfs.codec.decode_options import (
     FillBudget,
 )
 from tfs.codec.model_spec import model_spec_of
+from tfs.codec.portions import read_strings
 from tfs.codec.predict_scan import SlowError, scan
 from tfs.codec.predict_template import read_as_before
 from tfs.codec.predict_view import PredictRequestView
@@ -100,7 +101,8 @@ def parse(message: Buffer, max_tensor_bytes: int) -> PredictRequestView:
             )
         if _has_too_many_parts(message):
             raise ResourceExhausted(
-                f"inputs with more than {_MAX_PARTS} dimensions and other fields"
+                f"inputs with more than {_MAX_PARTS} dimensions, unpacked values and "
+                f"other fields, or more than {_MAX_STRINGS} strings among them"
             )
     try:
         request = predict_pb2.PredictRequest.FromString(bytes(message))
@@ -130,6 +132,7 @@ def parse(message: Buffer, max_tensor_bytes: int) -> PredictRequestView:
 
 
 _MAX_PARTS: Final = 2 * MAX_FIELDS  # a shape of a hundred thousand is told what it is
+_MAX_STRINGS: Final = 1 << 19
 _REQUEST: Final = 0
 _ENTRY: Final = 1  # of the map of inputs
 _TENSOR: Final = 2
@@ -142,33 +145,43 @@ _INNER: Final[dict[int, dict[int, int]]] = {
     _SHAPE: {},
     _ANYTHING: {},
 }
-_STRING_VAL: Final = 8
+_STRING_TAG: Final = 0x42
 
 
 def _has_too_many_parts(message: Buffer) -> bool:
     """Tells whether a request's inputs have more fields than may become objects.
 
-    Five million dimensions, of two bytes each, are 700 MB of them. A tensor's values are
-    not counted. What is malformed ends there: that is for the parser to say.
+    Five million dimensions, of two bytes each, are 700 MB of them; two million values
+    that are not packed take seconds. Strings are passed over many at a time. What is
+    malformed ends there: that is for the parser to say.
     """
-    num_left = _MAX_PARTS
+    num_left, strings_left = _MAX_PARTS, _MAX_STRINGS
     spans = [(_REQUEST, 0, len(message))]
     while spans:
         what, start, stop = spans.pop()
         inner = _INNER[what]
         try:
+            if what == _TENSOR and start < stop and message[start] == _STRING_TAG:
+                _, num, behind = read_strings(
+                    message, start, stop, _STRING_TAG, 0, strings_left
+                )
+                strings_left -= num
+                if strings_left < 0:
+                    return True
+                spans.append((what, behind, stop))
+                continue
             for number, kind, first, last in wire.fields(message, start, stop):
-                is_part = kind == wire.DELIMITED
-                if what == _TENSOR and (not is_part or number == _STRING_VAL):
-                    continue
                 num_left -= 1
                 if num_left < 0:
                     return True
-                if is_part and what == _ANYTHING:
-                    spans.append((_ANYTHING, first, last))
-                elif is_part and number in inner:
-                    spans.append((inner[number], first, last))
-        except wire.MalformedError:
+                if kind != wire.DELIMITED:
+                    continue
+                if what == _ANYTHING or number in inner:
+                    spans.append((inner.get(number, _ANYTHING), first, last))
+                if what == _TENSOR:
+                    spans.append((what, last, stop))  # strings may begin there
+                    break
+        except (wire.MalformedError, IndexError):
             continue
     return False
 

@@ -300,7 +300,7 @@ def _scan_tensor(
             and (end - start > _MAX_QUICK_PLAIN_BYTES or not _is_ascii(packed))
         ):
             raise SlowError
-        payload = unpack(kind, packed)
+        payload = unpack(kind, packed, num_elements)
     if num_elements == 0:
         return TensorView(dtype, shape, b"")
     return TensorView(
