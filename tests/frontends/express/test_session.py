@@ -1733,3 +1733,82 @@ def test_who_takes_no_answer_has_its_upload_last(tmp_path: Path) -> None:
         assert not wanted
         assert len([each for each in left.values() if not each]) <= 2
         assert rig.clock.now() == 1000.0
+
+
+@pytest.mark.parametrize("end", ["reset", "trailers"])
+def test_who_never_finishes_an_upload_has_one_turn_at_a_time(
+    tmp_path: Path, end: str
+) -> None:
+    """Another begun in its place, at once, is for the next turn.
+
+    Who resets it keeps the room that was granted for it no longer than its connection.
+    """
+    options = ExpressOptions(max_receive_bytes=32 << 20, least_open_bytes=1 << 20)
+    with running(tmp_path, options) as rig:
+        upload = prefixed(bytes(1 << 20))
+        crowd = [rig.connect(HELLO + WIDE) for _ in range(6)]
+        left = dict.fromkeys(crowd, upload)
+        ids = dict.fromkeys(crowd, 1)
+        for client in crowd:
+            client.send(head(1))
+
+        def send_all() -> None:
+            for client in crowd:
+                client.read()
+                if client.is_closed:
+                    continue
+                left[client] = client.upload(ids[client], left[client], 60_000)
+                if len(left[client]) < 400_000:
+                    old = ids[client]
+                    ids[client] += 2
+                    left[client] = upload
+                    client.send(
+                        frames.rst_stream(old, ErrorCode.CANCEL)
+                        if end == "reset"
+                        else headers_frame(old, b"\x00\x01a\x01b", 5)
+                    )
+                    client.send(head(ids[client]))
+
+        for _ in range(40):
+            send_all()
+            rig.settle()
+        good = rig.connect(HELLO + WIDE)
+        good.send(head(1))
+        wanted = prefixed(b"good" * (1 << 18))
+        for _ in range(400):
+            send_all()
+            wanted = good.upload(1, wanted, 60_000)
+            rig.settle()
+            if not wanted:
+                break
+        assert not wanted
+        assert rig.served == [b"good" * (1 << 18)]
+
+
+def test_uploads_wait_while_as_many_are_worked_on(tmp_path: Path) -> None:
+    """Not all of the budget is for a model, or a decoder, that takes its time."""
+    options = ExpressOptions(max_receive_bytes=64 << 20, least_open_bytes=2 << 20)
+    with running(tmp_path, options) as rig:
+        left = {}
+        for _ in range(20):
+            client = rig.connect(HELLO + WIDE)
+            client.send(head(1, HOLD))
+            left[client] = prefixed(bytes(1 << 20))
+
+        def go_on(num_rounds: int) -> None:
+            for _ in range(num_rounds):
+                for client in left:
+                    left[client] = client.upload(1, left[client], 60_000)
+                rig.settle()
+
+        go_on(300)
+        assert 4 <= len(rig.held) <= 6  # of one megabyte; four are open to all
+        num_answered = 0
+        for _ in range(10):
+            num_answered += len(rig.held)
+            for call in rig.held:
+                call.reply(b"done")
+            rig.held.clear()
+            go_on(60)
+        assert num_answered == 20
+        assert rig.clock.now() == 1000.0

@@ -62,7 +62,7 @@ class ReceiveBudget:
             changes rarely, and grows again only where there is more than enough room.
         num_large_blocks: Unfinished header blocks that are longer than the lists taken.
         used_bytes: Windows granted and bytes held.
-        granted_bytes: Beyond HTTP/2's own windows, since the start.
+        uploaded_bytes: Of large requests that arrived whole, since the start.
         headroom: What of the limit is open to all, and what unread answers take of it.
 
     Args:
@@ -72,13 +72,13 @@ class ReceiveBudget:
     """
 
     __slots__ = (
-        "granted_bytes",
         "headroom",
         "limit_bytes",
         "max_streams_each",
         "num_large_blocks",
         "num_windows",
         "told_streams_each",
+        "uploaded_bytes",
         "used_bytes",
     )
 
@@ -91,12 +91,11 @@ class ReceiveBudget:
         self.num_windows = 0
         self.max_streams_each = self.told_streams_each = _MAX_STREAMS
         self.used_bytes = 0
-        self.granted_bytes = 0
+        self.uploaded_bytes = 0
 
     def grant(self, num_bytes: int) -> None:
         """Takes note of what a client may send beyond what it might."""
         self.used_bytes += num_bytes
-        self.granted_bytes += num_bytes
 
     @property
     def largest_request_bytes(self) -> int:

@@ -35,8 +35,9 @@ from tfs.frontends.rpc.express.hpack_decoder import HpackDecoder
 from tfs.frontends.rpc.express.patience import Annoyance
 from tfs.frontends.rpc.express.request_head import MalformedHead
 from tfs.frontends.rpc.express.stream import Stream
-from tfs.frontends.rpc.express.stream_intake import StreamIntake
+from tfs.frontends.rpc.express.stream_intake import LARGE_REQUEST, StreamIntake
 from tfs.frontends.rpc.express.stream_state import (
+    OPENED,
     Reaction,
     Signal,
     received,
@@ -306,6 +307,8 @@ class FrameIntake(StreamIntake, abc.ABC):
         verdict = self._step(stream_id, Signal.RECEIVE_RST_STREAM)
         if verdict.reaction is Reaction.ACCEPT:
             stream = self.streams[stream_id]
+            if stream.received_bytes >= LARGE_REQUEST and stream.state is OPENED:
+                self.num_given_up += 1
             self._drop(stream, verdict.next_state)
             self._events.on_reset(stream)
             allowed_s = stream.head.timeout_s

@@ -50,13 +50,13 @@ class Headroom:
     """
 
     __slots__ = (
-        "_granted_bytes",
         "_least_bytes",
         "_least_to_answers_bytes",
         "_most_bytes",
         "_num_contested",
         "_num_cut_off",
         "_step_bytes",
+        "_uploaded_bytes",
         "begun_bytes",
         "limit_bytes",
         "open_bytes",
@@ -78,7 +78,7 @@ class Headroom:
         self.begun_bytes = 0
         self._num_contested = 0
         self._num_cut_off = 0
-        self._granted_bytes = 0
+        self._uploaded_bytes = 0
 
     @property
     def is_full(self) -> bool:
@@ -115,17 +115,18 @@ class Headroom:
         """Beyond so much unread a connection's large requests wait for its reader."""
         return self.open_to_answers_bytes // _READERS
 
-    def look(self, is_contested: bool, num_cut_off: int, granted_bytes: int) -> None:
+    def look(self, is_contested: bool, num_cut_off: int, uploaded_bytes: int) -> None:
         """Opens more, or less again. To be called once a second.
 
         Args:
             is_contested: Whether anybody waits for room.
             num_cut_off: Clients that were given up for being slow, since the start.
-            granted_bytes: What clients were granted, since the start: they used as much.
+            uploaded_bytes: Of large requests that arrived whole, since the start. Those
+                that were given up are no use of what is open.
 
         """
-        used_bytes = granted_bytes - self._granted_bytes
-        self._granted_bytes = granted_bytes
+        used_bytes = uploaded_bytes - self._uploaded_bytes
+        self._uploaded_bytes = uploaded_bytes
         if is_contested and num_cut_off == self._num_cut_off:
             self._num_contested += 1
             if self.is_tight:

@@ -71,6 +71,7 @@ class Session(SocketOutput):
         "_has_more",
         "_has_waited",
         "_methods",
+        "_num_given_up",
         "_on_closed",
         "_progress",
         "_read_s",
@@ -114,6 +115,7 @@ class Session(SocketOutput):
         self.probed_s = -inf
         # Of the upload that it was favoured for: since when it has had how many bytes.
         self._progress = now_s, 0
+        self._num_given_up = 0  # of its uploads, until then
         self._busy_s = -inf
         self._has_more = False
         self._has_waited = False  # for others, since it had more
@@ -269,16 +271,23 @@ class Session(SocketOutput):
         """Whether the upload that it was favoured for is to be finished still."""
         connection = self.connection
         return (
-            not self.is_closed and connection.is_uploading and not connection.is_choked
+            not self.is_closed
+            and connection.is_uploading
+            and not connection.is_choked
+            and connection.num_given_up == self._num_given_up
         )
 
     @property
     def is_stalled(self) -> bool:
         """Whether the favoured sends next to nothing of what it may.
 
-        To be asked again and again; it may take its time where it has finished uploads.
+        Or gave the upload up and keeps the room for another. To be asked again and again;
+        it may take its time where it has finished uploads.
         """
-        uploaded_bytes = self.connection.uploaded_bytes
+        connection = self.connection
+        if connection.num_given_up != self._num_given_up and connection.has_window:
+            return True
+        uploaded_bytes = connection.uploaded_bytes
         now_s = self._now()
         if (
             uploaded_bytes is None
@@ -321,6 +330,7 @@ class Session(SocketOutput):
             self.had_favour = True
             self.probed_s = now_s = self._now()
             self._progress = now_s, 0
+            self._num_given_up = self.connection.num_given_up
 
     # -- what the connection tells -----------------------------------------------------
 
@@ -394,6 +404,8 @@ class Session(SocketOutput):
     def admit(self, call: ExpressCall) -> None:
         """Hands a whole request to its handler, once there is room for its answer."""
         shared = self._shared
+        if shared.starved and len(call.message) >= LARGE_BYTES:
+            shared.uploaded.append((weakref.ref(call), len(call.message)))
         if (
             shared.headroom.unread_bytes or shared.answer_sizes.by_model
         ) and not self._may_go_on(call, call.message):

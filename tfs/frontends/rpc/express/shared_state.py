@@ -200,6 +200,8 @@ class SharedState:
         waiting: Sessions with requests that wait for readers, the longest waiting first.
         begun: Large requests, or with large answers, that somebody works on, as far as
             they may be many: those that waited, and those of models known for that.
+        uploaded: Large requests that arrived while others waited for room, and that
+            somebody works on still.
         answer_sizes: Which models are.
         is_contested: Whether any of either had something to finish when timeouts were
             last looked at.
@@ -230,6 +232,7 @@ class SharedState:
     starved: dict[StarvedSession, None] = field(default_factory=dict)
     waiting: dict[WaitingSession, None] = field(default_factory=dict)
     begun: list[BegunCall] = field(default_factory=list)
+    uploaded: list[tuple[weakref.ref[ExpressCall], int]] = field(default_factory=list)
     answer_sizes: AnswerSizes = field(default_factory=AnswerSizes)
     is_contested: bool = False
     favoured: StarvedSession | None = None

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Final
 
+from tfs.frontends.rpc.express.express_call import ExpressCall
 from tfs.frontends.rpc.express.shared_state import SharedState, StarvedSession
 
 _MIN_GRANT_BYTES: Final = 16_384
@@ -63,7 +64,7 @@ class Shortage:
                 del shared.starved[favoured]
                 shared.starved[favoured] = None
             favoured = shared.favoured = None
-        if favoured is None:
+        if favoured is None and self._may_favour:
             favoured = self._next_favoured()
             if favoured is not None:
                 favoured.favour(True)
@@ -101,9 +102,21 @@ class Shortage:
         shared.headroom.look(
             shared.is_contested,
             shared.counters.timeouts,
-            shared.budget.granted_bytes,
+            shared.budget.uploaded_bytes,
         )
         self.relieve()
+
+    @property
+    def _may_favour(self) -> bool:
+        """Whether the reserve may be lent to anybody.
+
+        What was lent for is worked on: not while that takes as much as is open to all. Who
+        sends to a slow model, or what takes long to read, would fill all of it.
+        """
+        shared = self._shared
+        shared.uploaded = [each for each in shared.uploaded if _is_worked_on(each[0]())]
+        in_work_bytes = sum(num_bytes for _, num_bytes in shared.uploaded)
+        return in_work_bytes < shared.headroom.open_bytes
 
     def _begin_waiting(self) -> None:
         """Begins requests that waited for unread answers, one of each connection."""
@@ -178,6 +191,11 @@ class Shortage:
             if now_s - self._scarce_at_s >= _SCARCITY_INTERVAL_S:
                 self._scarce_at_s = now_s
                 self._on_scarcity()
+
+
+def _is_worked_on(call: ExpressCall | None) -> bool:
+    """Tells whether a request keeps its message: one that was given up may, for long."""
+    return call is not None and (not call.is_finished or call.cancel.error is not None)
 
 
 def _newcomer(sessions: Sequence[StarvedSession]) -> StarvedSession | None:

@@ -38,7 +38,9 @@ from tfs.frontends.rpc.express.stream_state import (
 )
 from tfs.frontends.rpc.express.upload_turns import UploadTurns
 
-_LARGE_REQUEST: Final = 65_536
+LARGE_REQUEST: Final = 65_536
+"""Bytes of a request from which on it is an upload."""
+
 _BITE: Final = 512  # of a payload, behind its first message
 
 
@@ -52,6 +54,7 @@ class StreamIntake(SendingHalf):
         is_choked: Whether its client leaves so many answers unread that it gets no more
             room for requests; kept by the owner.
         num_uploads: Large requests that arrived whole in several parts.
+        num_given_up: Large requests that ended before they were whole.
         frame_bytes: Of a DATA frame from the middle of one, its head included; 0 before
             there was any.
 
@@ -78,6 +81,7 @@ class StreamIntake(SendingHalf):
         "_window",
         "frame_bytes",
         "is_choked",
+        "num_given_up",
         "num_uploads",
     )
 
@@ -99,6 +103,7 @@ class StreamIntake(SendingHalf):
         self._num_messages = 0  # of requests that did not come in one frame; taken away
         self.is_choked = False
         self.num_uploads = 0
+        self.num_given_up = 0
         self.frame_bytes = 0
         # A DATA frame of which only a part has arrived.
         self._data_stream_id = 0
@@ -410,9 +415,9 @@ class StreamIntake(SendingHalf):
 
     def _on_stream_end(self, stream: Stream, signal: Signal) -> None:
         stream.state = step(stream.state, signal).next_state
-        if stream.received_bytes >= _LARGE_REQUEST:
+        is_large = stream.received_bytes >= LARGE_REQUEST
+        if is_large:
             self._num_large += 1
-            self.num_uploads += 1
         if stream.end_block is not None:
             return  # answered already; what is queued is still on its way
         announced = stream.head.content_length
@@ -421,8 +426,12 @@ class StreamIntake(SendingHalf):
             return
         assembler = stream.assembler
         if assembler is not None and not assembler.is_between_messages:
+            self.num_given_up += is_large
             self._events.on_fault(
                 stream, Internal("the request ended within a message")
             )
             return
+        if is_large:
+            self.num_uploads += 1
+            self._budget.uploaded_bytes += stream.received_bytes
         self._events.on_end(stream)
