@@ -1,4 +1,4 @@
-"""How commands reach AdminService: one call, one answer, one clear error."""
+"""Calls AdminService for commands: one call, one answer, one clear error."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _ReplyType(Protocol[R]):
 def add_connection_arguments(
     parser: argparse.ArgumentParser, *, prints_reply: bool = True
 ) -> None:
-    """Adds what every command that speaks to a server takes."""
+    """Adds the arguments that every command which speaks to a server takes."""
     group = parser.add_argument_group("server")
     group.add_argument(
         "--socket",
@@ -76,10 +76,10 @@ def add_connection_arguments(
 
 
 def target_of(arguments: argparse.Namespace) -> str:
-    """Returns where the server is, as grpc has it.
+    """Returns where the server is, in the form that grpc takes.
 
     Raises:
-        InvalidArgument: Both a socket and an address were given, or what is no address.
+        InvalidArgument: Both a socket and an address were given, or the address is none.
 
     """
     if arguments.socket and arguments.address:
@@ -102,7 +102,7 @@ def ask(
     """Calls AdminService once; blocks until the reply or the timeout.
 
     Raises:
-        ServingError: What the server says, or that it cannot be reached.
+        ServingError: The server's error, or the server cannot be reached.
 
     """
     import grpc
@@ -133,7 +133,7 @@ def ask(
 
 
 def _advice(target: str, problem: str, *, has_ca: bool) -> str:
-    """Returns what to do about a server that was not reached, by grpc's words."""
+    """Returns what to do about a server that was not reached, from grpc's message."""
     from tfs.client.requests import HUNG_UP
 
     if target.startswith("unix:"):

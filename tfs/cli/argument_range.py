@@ -1,4 +1,4 @@
-"""Numbers of command lines that messages have room for; others are a wrong command line."""
+"""Reads numbers of command lines, and refuses those that messages have no room for."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ def version_number(text: str) -> int:
     """Reads a version, for argparse.
 
     Raises:
-        ArgumentTypeError: It is none; says what is.
+        ArgumentTypeError: It is not a version; says what is.
 
     """
     return _whole(text, 0, MAX_VERSION, "a version")
 
 
 def count(text: str) -> int:
-    """Reads how many there are to be of something, for argparse.
+    """Reads a number of things, for argparse.
 
     Raises:
-        ArgumentTypeError: It is no such number; says what is.
+        ArgumentTypeError: It is not such a number; says what is.
 
     """
     return _whole(text, 1, MAX_COUNT, "a count")

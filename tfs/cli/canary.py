@@ -53,7 +53,7 @@ def add_parser(
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Does as asked, prints what came of it; 0 if the server took it."""
+    """Sends the command and prints the outcome; 0 if the server accepted it."""
     from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 
     settings = ("tee", "split", *(name for name, *_ in _LIMITS))

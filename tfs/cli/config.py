@@ -11,7 +11,7 @@ from tfs.cli.report import as_json, emit, notes_lines, outcome_lines
 def add_parser(
     subparsers: argparse._SubParsersAction[argparse.ArgumentParser],
 ) -> None:
-    """Adds the command and its own."""
+    """Adds the command and its subcommands."""
     parser = subparsers.add_parser(
         "config",
         help="check, show and reset configuration",
@@ -91,7 +91,7 @@ def run_show(arguments: argparse.Namespace) -> int:
 
 
 def run_reset(arguments: argparse.Namespace) -> int:
-    """Drops an override; 0 if the server took it."""
+    """Drops an override; 0 if the server accepted that."""
     from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 
     request = pb.ResetOverrideRequest(

@@ -1,4 +1,4 @@
-"""Where a command's server is, and how it is reached."""
+"""The flags that say where a command's server is and how to reach it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEFAULT_ADDRESS: Final = "127.0.0.1:8500"
 
 
 def add_connection_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds what :func:`connect` reads."""
+    """Adds the flags that :func:`connect` reads."""
     group = parser.add_argument_group("the server")
     group.add_argument(
         "--address",
@@ -46,9 +46,9 @@ def connect(arguments: argparse.Namespace) -> Iterator[Client]:
     """Yields a client of the server that the flags name; it connects when it calls.
 
     Raises:
-        InvalidArgument: A certificate cannot be read, or a flag lacks its partner.
-        Unavailable: In the block, nobody listens there; says which flag tells where.
-        NotFound: In the block; says which command tells what there is.
+        InvalidArgument: A certificate cannot be read, or a flag needs another one.
+        Unavailable: In the block: nobody listens there; names the flag for the address.
+        NotFound: In the block: names the command that shows what there is.
 
     """
     import grpc

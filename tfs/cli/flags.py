@@ -1,8 +1,8 @@
 """The flags of ``tfs serve``: TensorFlow Serving's names, and ours.
 
-One table says for each flag what it sets; ``serve_arguments`` reads command lines by
-it. A flag that TensorFlow Serving has and that has no meaning here is accepted with one
-warning line, so that existing start scripts work; an unknown flag is an error.
+One table says what each flag sets; ``serve_arguments`` reads command lines with it. Flags of
+TensorFlow Serving that have no meaning here are accepted with one warning line, so that
+existing start scripts work; an unknown flag is an error.
 """
 
 from __future__ import annotations
@@ -417,7 +417,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
 NOT_BUILT: Final[dict[str, str]] = {
     "use_alts_credentials": "Google's ALTS",
 }
-"""Flags that may not be ignored, and are not built: refused."""
+"""Flags that are refused, because they are not built and must not be ignored."""
 
 WITHOUT_MEANING: Final = frozenset(
     {

@@ -26,14 +26,14 @@ def read_inputs(words: Sequence[str], dtypes: Mapping[str, str]) -> dict[str, ob
     """Returns the inputs by name, as the client takes them.
 
     Args:
-        words: What was said with ``--input``.
-        dtypes: The signature's dtypes by input, where they are known: JSON has only
-            one kind of number, and float64 and int64 are what numpy makes of what has
-            none; only floats are rounded. Arrays of another dtype from .npy files
-            keep it, except where the model wants a type that numpy lacks.
+        words: The values of ``--input``.
+        dtypes: The signature's dtypes by input, as far as they are known. They are needed
+            because JSON has only one kind of number, of which numpy makes float64 and
+            int64; only floats are rounded. Arrays of another dtype from .npy files keep
+            it, unless the model wants a type that numpy lacks.
 
     Raises:
-        InvalidArgument: Naming the input and what is wrong with it.
+        InvalidArgument: Names the input and what is wrong with it.
 
     """
     inputs: dict[str, object] = {}
@@ -48,7 +48,7 @@ def read_inputs(words: Sequence[str], dtypes: Mapping[str, str]) -> dict[str, ob
 
 
 def jsonable(array: npt.NDArray[np.generic]) -> Any:
-    """Returns nested lists for ``json.dumps``: bytes as text, else as hex."""
+    """Returns nested lists for ``json.dumps``; bytes as text if they are UTF-8, else as hex."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, list):
@@ -66,10 +66,10 @@ def jsonable(array: npt.NDArray[np.generic]) -> Any:
 
 
 def read_json(text: str, where: str) -> Any:
-    """Returns what a JSON text says.
+    """Returns the value of a JSON text.
 
     Raises:
-        InvalidArgument: It is no JSON; says where.
+        InvalidArgument: It is not JSON; says where it is wrong.
 
     """
     try:

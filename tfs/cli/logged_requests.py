@@ -1,4 +1,4 @@
-"""Request logs as commands read them."""
+"""Reads request logs, for commands."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 class LoggedRequests:
     """The entries of request logs, in order. Iterate once.
 
-    What a file held when this was made is read, not what is logged meanwhile: a server
-    may log the requests that are read here, and the answers to them, to the same files.
+    Only what a file contained when this was made is read. A server may log the requests that
+    are read here, and the answers to them, to the same files meanwhile.
 
-    What is wrong with a file ends that file: one that a killed server left, or that is
-    still being written, may end inside a record. It is said on stderr, and the next
-    file is read.
+    If something is wrong with a file, that is printed to stderr, and the next file is read.
+    A file that a killed server left, or that is still being written, may end inside a
+    record.
 
     Attributes:
-        num_damaged: Files that could not be read to their end, so far.
+        num_damaged: How many files could not be read to their end so far.
 
     """
 
@@ -35,11 +35,11 @@ class LoggedRequests:
         self.num_damaged = 0
 
     def __iter__(self) -> Iterator[tuple[str, prediction_log_pb2.PredictionLog]]:
-        """Yields every entry, and in which record of which file it is.
+        """Yields where each entry is (the file and the record), and the entry.
 
         Raises:
             FailedPrecondition: A file cannot be read.
-            InvalidArgument: A record is no PredictionLog.
+            InvalidArgument: A record is not a PredictionLog.
 
         """
         from google.protobuf.message import DecodeError
@@ -68,7 +68,7 @@ class LoggedRequests:
 
 
 def _size_bytes(path: str) -> int | None:
-    """Returns how much a file holds now; None if that cannot be said, as of a pipe."""
+    """Returns the present size of a file; None if it has none, like a pipe."""
     try:
         found = os.stat(path)
     except OSError:

@@ -49,10 +49,10 @@ COMMANDS: Final = (
     config,
     hosted,
 )
-"""Modules with ``add_parser(subparsers)``; imports of weight happen when they run."""
+"""Modules with ``add_parser(subparsers)``; slow imports happen when a command runs."""
 
 _INTERRUPTED: Final = 130
-"""What shells call a command that Ctrl-C ended."""
+"""The exit code of a command that Ctrl-C ended, as in shells."""
 
 _BESIDE: Final = ("sources", "managers", "batching")
 
@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Returns what reads the command line, every command's flags included."""
+    """Returns the parser of the command line, with the flags of all commands."""
     parser = argparse.ArgumentParser(
         prog="tfs", description="Serves PyTorch models behind TensorFlow Serving's API."
     )
@@ -111,7 +111,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    """Runs the chosen command; what it cannot do becomes one line on stderr."""
+    """Runs the chosen command; a failure becomes one line on stderr."""
     try:
         return int(arguments.run(arguments))
     except ServingError as error:
@@ -134,10 +134,10 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def misplaced_package() -> str:
-    """Returns what is wrong if a package of ours is shadowed by somebody else's, or "".
+    """Returns an error if another package hides one of ours, or "".
 
-    Their names are short: another distribution can overwrite ``batching``, and a
-    script's folder can shadow it. Better one line now than a riddle later.
+    Our packages have short names: another distribution can overwrite ``batching``, and a
+    script's folder can hide it. One clear line now is better than a strange error later.
     """
     home = Path(__file__).resolve().parents[2]
     for name in _BESIDE:

@@ -1,4 +1,4 @@
-"""``tfs metadata``: what a model takes and gives, as the server says."""
+"""``tfs metadata``: prints what a model takes and returns, according to the server."""
 
 from __future__ import annotations
 

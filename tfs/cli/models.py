@@ -1,4 +1,4 @@
-"""``tfs models``: every version of every model, and why it is where it is."""
+"""``tfs models``: prints every version of every model, its state and the reason."""
 
 from __future__ import annotations
 

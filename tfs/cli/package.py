@@ -1,4 +1,4 @@
-"""``tfs package``: makes a version of a model from code, a file or an edited version."""
+"""``tfs package``: makes a version from a model's code, a file or an edited version."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def add_parser(
 
 
 def _add_signature(model: argparse._ArgumentGroup) -> None:
-    """Adds what says how a module is called."""
+    """Adds the options that say how a module is called."""
     model.add_argument(
         "--example",
         metavar="MODULE:NAME",
@@ -117,7 +117,7 @@ def _add_signature(model: argparse._ArgumentGroup) -> None:
 
 
 def _add_packaging(model: argparse._ArgumentGroup) -> None:
-    """Adds what says which code goes into the archive."""
+    """Adds the options that say which code goes into the archive."""
     for rule, meaning in (
         ("intern", "put the source of these modules into the archive"),
         ("extern", "import these from the server's environment"),
@@ -252,7 +252,7 @@ _DEFAULTS: Final = {"form": "torch_package", "method": "predict", "concurrency":
 
 
 def _refuse_unused(args: argparse.Namespace) -> None:
-    """Refuses options that mean nothing for what is packaged, and would be dropped."""
+    """Refuses options that have no effect on what is packaged and would be ignored."""
     suffix = os.path.splitext(args.spec)[1]
     if os.path.isdir(args.spec):
         kind = "an edited version"
@@ -330,7 +330,7 @@ def _signatures(given: Sequence[str]) -> dict[str, Any]:
 
 
 def _pairs(given: Sequence[str], option: str) -> dict[str, str]:
-    """Returns what NAME=VALUE says, by name."""
+    """Returns the values of NAME=VALUE options by name."""
     pairs = {}
     for each in given:
         name, separator, value = each.partition("=")
@@ -375,10 +375,10 @@ def _made(spec: str) -> Any:
 
 
 def _import(spec: str) -> Any:
-    """Returns what ``module:name`` stands for; the current folder is searched first.
+    """Returns the object that ``module:name`` names; the current folder is searched first.
 
     Raises:
-        InvalidArgument: There is no such thing.
+        InvalidArgument: There is no such object.
 
     """
     name, separator, attribute = spec.partition(":")

@@ -71,13 +71,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _dtypes(client: Client, arguments: argparse.Namespace) -> Mapping[str, str]:
-    """Returns what the inputs' dtypes should be, as far as the server says."""
+    """Returns the dtypes that the inputs should have, as far as the server tells."""
     try:
         found = client.metadata(
             arguments.model, version=arguments.version, label=arguments.label
         )
     except ServingError:
-        return {}  # what is wrong is better said of the prediction itself
+        return {}  # the prediction itself will say better what is wrong
     signature = found.signatures.get(arguments.signature or "serving_default")
     if signature is None:
         return {}

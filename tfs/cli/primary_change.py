@@ -1,4 +1,4 @@
-"""What ``tfs promote`` and ``tfs rollback`` share: both choose a model's primary."""
+"""Code that ``tfs promote`` and ``tfs rollback`` share: both choose a model's primary."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the model, the version, ``--dry_run`` and where the server is."""
+    """Adds the arguments: model, version, ``--dry_run`` and the server's address."""
     parser.add_argument("model", metavar="MODEL")
     parser.add_argument("version", metavar="VERSION", type=version_number, nargs="?")
     parser.add_argument(
@@ -30,13 +30,13 @@ def show(
     *,
     is_chosen: bool = True,
 ) -> int:
-    """Prints what came of it, and which version is the primary if there is one.
+    """Prints the outcome, and which version is the primary if there is one.
 
     Args:
         arguments: Arguments of the command.
-        reply: The server's.
-        version: That was chosen, or answers now; None if there is none.
-        is_chosen: Whether ``version`` is to answer because of the command.
+        reply: The reply of the server.
+        version: The version that was chosen, or that answers now; None if there is none.
+        is_chosen: Whether ``version`` should answer because of the command.
 
     Returns:
         The exit code: 1 if the chosen version does not answer.

@@ -27,7 +27,7 @@ def add_parser(
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Promotes, prints what came of it; 0 if that version answers."""
+    """Promotes a version and prints the outcome; 0 if that version answers."""
     from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 
     request = pb.PromoteRequest(

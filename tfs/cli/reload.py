@@ -32,7 +32,7 @@ def add_parser(
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints what became of each model; 0 if all of them are available."""
+    """Prints the outcome for each model; 0 if all of them are available."""
     from tfs.server.config.config_file import read_config_file
 
     return send(arguments, read_config_file(arguments.file), arguments.dry_run)

@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for scripts. Pure, but for print."""
+"""The output of commands: tables for people, JSON for scripts. Pure, except for printing."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _LONGEST_CELL = 72
 def as_json(message: Message) -> str:
     """Returns protobuf's JSON form, with the field names of the .proto files.
 
-    Zeros, False and empty lists are there, so that a script finds the same keys whatever
-    the values; what a message has no value for is not.
+    It contains zeros, False and empty lists, so that a script always finds the same keys.
+    Message fields that are not set are left out.
     """
     from google.protobuf import json_format
 
@@ -32,8 +32,8 @@ def as_json(message: Message) -> str:
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Returns left-aligned columns, two blanks apart.
 
-    The first, which is a name, and the last one are not cut. What models say may hold
-    control characters: terminals do not get to see those.
+    The first column, which is a name, and the last one are never cut. Control characters,
+    which texts of models may contain, are not passed on to the terminal.
     """
     cells = [list(heads)]
     for row in rows:
@@ -60,7 +60,7 @@ def _cut(text: str) -> str:
 
 
 def ago(since_s: float, now_s: float | None = None) -> str:
-    """Returns how long something has been so: "12 s", "3 h"; "-" if unknown."""
+    """Returns how long ago a time was: "12 s", "3 h"; "-" if unknown."""
     if not since_s:
         return "-"
     seconds = max(0.0, (time.time() if now_s is None else now_s) - since_s)
@@ -76,7 +76,7 @@ def mebibytes(size_bytes: int) -> str:
 
 
 def server_lines(server: pb.ServerReport, num_models: int) -> list[str]:
-    """Returns what there is to say of the server itself."""
+    """Returns the lines about the server itself."""
     state = type(server).State.Name(server.state)
     where = ", ".join(each.address for each in server.listeners) or "nowhere"
     lines = [
@@ -99,7 +99,7 @@ def server_lines(server: pb.ServerReport, num_models: int) -> list[str]:
 
 
 def models_table(models: Iterable[pb.ModelReport]) -> str:
-    """Returns one line a model."""
+    """Returns one line per model."""
     rows = []
     for model in models:
         available = [each.version for each in model.versions if each.state == 30]
@@ -120,7 +120,7 @@ def models_table(models: Iterable[pb.ModelReport]) -> str:
 
 
 def _label(label: pb.LabelReport, model: pb.ModelReport) -> str:
-    """Returns what a label means, and what it is to mean: "stable=1 (2 to come)"."""
+    """Returns what a label means now, and what it should mean: "stable=1 (2 to come)"."""
     from tfs.server.label_reports import label_words
 
     now = label.version if label.HasField("version") else "-"
@@ -136,10 +136,10 @@ def _canary_word(model: pb.ModelReport) -> str:
 
 
 def problem_of(model: pb.ModelReport) -> str:
-    """Returns the first thing that is wrong with a model, "" if nothing is.
+    """Returns the first thing that is wrong with a model; "" if nothing is.
 
-    What failed before the primary came, and what is not asked for any more, is over: it is
-    in the versions' own table.
+    Versions that failed before the primary came, or that are not asked for any more, do not
+    count: the table of versions shows them.
     """
     from tfs.core.servable_state import ManagerState
 
@@ -163,7 +163,7 @@ def problem_of(model: pb.ModelReport) -> str:
 
 
 def stats_table(stats: Iterable[pb.Stat]) -> str:
-    """Returns one line a counter or gauge that is not 0, or histogram not empty."""
+    """Returns one line per counter or gauge that is not 0, and per non-empty histogram."""
     rows = []
     for stat in stats:
         labels = ", ".join(f"{key}={stat.labels[key]}" for key in sorted(stat.labels))
@@ -178,7 +178,7 @@ def stats_table(stats: Iterable[pb.Stat]) -> str:
 
 
 def versions_table(models: Iterable[pb.ModelReport]) -> str:
-    """Returns one line a version."""
+    """Returns one line per version."""
     from tfs.core.servable_state import ManagerState
 
     rows: list[Sequence[object]] = []
@@ -202,7 +202,7 @@ def versions_table(models: Iterable[pb.ModelReport]) -> str:
 
 
 def _memory(memory: pb.MemoryReport) -> str:
-    """Returns what a version takes, and what is reserved for it under a limit."""
+    """Returns how much memory a version takes, and how much is reserved if there is a limit."""
     parts = []
     if memory.HasField("resident_bytes"):
         parts.append(mebibytes(memory.resident_bytes))
@@ -219,7 +219,7 @@ def _place(placement: pb.PlacementReport) -> str:
 
 
 def _why(version: pb.VersionReport) -> str:
-    """Returns what to tell of a version: its error, what its load waits for, or why."""
+    """Returns a version's error, or what its load waits for, or the reason of its state."""
     if version.HasField("error"):
         return _error(version)
     if version.load.HasField("next_attempt_s"):
@@ -235,7 +235,7 @@ def _error(version: pb.VersionReport) -> str:
 
 
 def _hindrance(version: pb.VersionReport) -> str:
-    """Returns what a version waits for on its way, "" if nothing is noted."""
+    """Returns what a version's load waits for; "" if nothing is known."""
     from tfs.core.servable_state import ManagerState
 
     at_rest = (ManagerState.AVAILABLE.value, ManagerState.END.value)
@@ -243,7 +243,7 @@ def _hindrance(version: pb.VersionReport) -> str:
 
 
 def _example_error(version: pb.VersionReport) -> str:
-    """Returns which signature fails on its own example here, "" if none is known to."""
+    """Returns which signature fails on its own example here; "" if none is known to."""
     for signature in version.signatures:
         if signature.example_error:
             return (
@@ -253,9 +253,9 @@ def _example_error(version: pb.VersionReport) -> str:
 
 
 def batching_table(models: Iterable[pb.ModelReport]) -> str:
-    """Returns one line a batch queue, or what keeps a signature from being batched.
+    """Returns one line per batch queue, or why a signature is not batched.
 
-    What went past a signature's queues has a line of its own.
+    Requests that skipped a signature's queues have a line of their own.
     """
     rows: list[Sequence[object]] = []
     for model in models:
@@ -338,7 +338,7 @@ def _mean_and_p99_ms(histogram: pb.Histogram) -> str:
 
 
 def canary_lines(model: pb.ModelReport) -> list[str]:
-    """Returns how a trial goes."""
+    """Returns the lines about a trial."""
     if not model.HasField("canary"):
         return [f"{model.name} has no canary"]
     report = model.canary
@@ -394,7 +394,7 @@ def _verdict(guard: pb.GuardReport, min_samples: int) -> str:
 
 
 def outcome_lines(outcome: pb.OverrideOutcome) -> list[str]:
-    """Returns what became of an override."""
+    """Returns the lines about the outcome of an override."""
     lines = []
     if not outcome.changed:
         lines.append("nothing changed")
@@ -419,7 +419,7 @@ def notes_lines(notes: Iterable[str]) -> list[str]:
 
 
 def apply_lines(reply: pb.ApplyConfigResponse) -> list[str]:
-    """Returns what became of a configuration, model by model."""
+    """Returns the lines about the outcome of a configuration, model by model."""
     rows = [
         (
             each.model,

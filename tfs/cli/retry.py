@@ -30,7 +30,7 @@ def add_parser(
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints what came of it; 0 if all that were tried answer."""
+    """Prints the outcome; 0 if all versions that were tried answer."""
     from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 
     request = pb.RetryLoadRequest(

@@ -28,7 +28,7 @@ def add_parser(
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Rolls back, prints what came of it; 0 if that version answers."""
+    """Rolls back and prints the outcome; 0 if that version answers."""
     from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 
     if arguments.version is not None and arguments.end:

@@ -31,7 +31,7 @@ _EXPECTED: Final[Mapping[Callable[[str], object], str]] = {
     int: WHOLE_NUMBER,
     float: NUMBER,
 }
-"""What to say where Python's own types refuse a text without saying what they want."""
+"""What is expected, for Python's own types, which refuse a text without saying it."""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -74,7 +74,7 @@ def _metavar(flag: Flag) -> str:
 
 
 def read_flags(arguments: argparse.Namespace) -> ServerOptions:
-    """Returns the options the flags stand for; warns of flags without meaning.
+    """Returns the options that the flags set; warns of flags without meaning.
 
     Raises:
         InvalidArgument: A value is wrong; names the flag and says what is expected.
@@ -137,7 +137,7 @@ def is_true(text: str) -> bool:
 
 
 def flag_meant_by(word: str) -> str | None:
-    """Returns the flag that an unknown argument is most like, if it is like any."""
+    """Returns the flag that an unknown argument resembles most, if any."""
     name = word.lstrip("-").partition("=")[0].replace("-", "_").lower()
     if not word.startswith("-") or not name:
         return None

@@ -1,4 +1,4 @@
-"""``tfs status``: how a running server and its models do."""
+"""``tfs status``: shows how a running server and its models are doing."""
 
 from __future__ import annotations
 

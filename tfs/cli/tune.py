@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit status.
 
     Raises:
-        ServingError: The version cannot be had, measured or batched.
+        ServingError: The version cannot be found, measured or batched.
 
     """
     from tfs.servables.probe_subject import ServableSubject
@@ -123,10 +123,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def version_of(args: argparse.Namespace) -> tuple[str, str]:
-    """Returns the version directory that is meant, and the device to measure on.
+    """Returns the version directory to measure, and the device to measure on.
 
-    What is a directory is one, and so is what looks like a path; anything else is a
-    model that a server serves.
+    A name that is a directory, or looks like a path, is a path. Any other is a model that a
+    server serves.
 
     Raises:
         ServingError: There is no such directory, or no server that serves the model.
@@ -140,7 +140,7 @@ def version_of(args: argparse.Namespace) -> tuple[str, str]:
 
 
 def served_version(args: argparse.Namespace, model: str) -> tuple[str, str]:
-    """Returns where the primary version of a served model lies, and its device.
+    """Returns the directory of a served model's primary version, and its device.
 
     Raises:
         ServingError: No server was reached, or it serves no version of the model from
@@ -185,10 +185,10 @@ def version_path(path: str) -> str:
 
 
 def check_writable(folder: str) -> None:
-    """Refuses a version directory whose parameters belong to its committed files.
+    """Checks that writing parameters into a folder changes no committed version.
 
     Raises:
-        FailedPrecondition: It is one.
+        FailedPrecondition: Its parameters are among the files of a committed version.
 
     """
     if is_committed(folder) and BATCHING_PARAMETERS in read_manifest(folder).files:
@@ -255,7 +255,7 @@ def draw(
 ) -> bool:
     """Draws time and rate over the batch size; returns whether it could.
 
-    It cannot where matplotlib is not installed.
+    It cannot if matplotlib is not installed.
     """
     try:
         from matplotlib.figure import Figure

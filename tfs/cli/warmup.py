@@ -1,4 +1,4 @@
-"""``tfs warmup record``: gives a version the requests it is warmed up with."""
+"""``tfs warmup record``: writes the requests that a version is warmed up with."""
 
 from __future__ import annotations
 
@@ -112,12 +112,13 @@ def _signatures(path: str) -> Mapping[str, Signature]:
 def _check(
     entry: prediction_log_pb2.PredictionLog, signatures: Mapping[str, Signature]
 ) -> None:
-    """Raises what the version would: one such request would keep it from being loaded.
+    """Checks a request as the version would: a wrong one would keep it from being loaded.
 
-    Of several signatures at once, and of what is no request, nothing is checked.
+    Requests for several signatures at once, and entries that are no requests, are not
+    checked.
 
     Raises:
-        InvalidArgument: As the server says it.
+        InvalidArgument: With the server's message.
 
     """
     from tfs.codec.example import read_example_request, tensors_of_examples
@@ -219,10 +220,10 @@ def _rows(path: str) -> list[dict[str, object]]:
 
 
 def _release(path: str, name: str) -> None:
-    """Takes the file out of the manifest: records have checksums of their own.
+    """Removes the file from the manifest; its records have checksums of their own.
 
-    Otherwise a server that looked between the two writes would find a digest that
-    does not match, and refuse the version.
+    Otherwise a server that looked between the two writes would find a digest that does not
+    match, and refuse the version.
     """
     if not is_committed(path):
         return

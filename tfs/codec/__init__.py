@@ -1,1 +1,1 @@
-"""Between protobuf bytes and TensorViews: no sockets, no models, no gRPC."""
+"""Converts between protobuf bytes and TensorViews: no sockets, no models, no gRPC."""

@@ -1,4 +1,4 @@
-"""What Classify answers: classes with labels and scores for each Example.
+"""The answer of Classify: classes with labels and scores for each Example.
 
 The request is :func:`tfs.codec.example.read_example_request`.
 """
@@ -109,7 +109,7 @@ def _write_rows(
     first: int,
     stop: int,
 ) -> bytes:
-    """Returns the results of some Examples; ``label_heads`` are a row's, without classes."""
+    """Returns the results of some Examples; ``label_heads`` are used if there are no classes."""
     start, end = first * num_classes, stop * num_classes
     if scores is None:
         names = _strings(classes, start, end)
@@ -132,7 +132,7 @@ def _write_rows(
 
 
 def check_matrix(view: TensorView) -> None:
-    """Refuses what is not [rows, classes].
+    """Refuses tensors that are not [rows, classes].
 
     Raises:
         InvalidArgument: It has another rank.
@@ -163,7 +163,7 @@ def _check_rows(name: str, view: TensorView, num_rows: int) -> None:
 
 
 def _strings(view: TensorView | None, start: int, stop: int) -> list[bytes]:
-    """Returns some of the labels in a tensor, made UTF-8 where a model's are not."""
+    """Returns some of the labels in a tensor, converted to UTF-8 if they are not."""
     assert view is not None
     return [
         bytes(each).decode(errors="replace").encode()
@@ -172,7 +172,7 @@ def _strings(view: TensorView | None, start: int, stop: int) -> list[bytes]:
 
 
 def _class_head(label: bytes) -> bytes:
-    """Returns a Class, as a field of its row, up to the four bytes of its score."""
+    """Returns a Class, as a field of its row, except for the four bytes of its score."""
     start = wire.delimited(1, label) if label else b""
     start += b"\x15"
     return b"\x0a" + wire.varint(len(start) + 4) + start

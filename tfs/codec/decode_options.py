@@ -19,11 +19,12 @@ class DecodeOptions:
 
     Attributes:
         max_tensor_bytes: Most bytes that a request's tensors may take beyond what it
-            sent: shapes that claim more elements than there are values, padding, and
-            strings too short to be worth an object. One filled in counts as eight.
-        quick_bytes: Most bytes that are decoded value by value (varints, strings,
-            unusual messages) where quickness was asked for; 20 ns per byte or less.
-        quick_fill_bytes: Most bytes filled in where quickness was asked for.
+            sent: for shapes that claim more elements than there are values, for padding,
+            and for the objects of very short strings. A string that is filled in counts
+            as eight bytes.
+        quick_bytes: Most bytes that a quick decoding may read value by value (varints,
+            strings, unusual messages); 20 ns per byte or less.
+        quick_fill_bytes: Most bytes that a quick decoding may fill in.
 
     """
 
@@ -41,7 +42,7 @@ DEFAULT_OPTIONS: Final = DecodeOptions()
 
 
 class FillBudget:
-    """What one request may still have filled in. Confined to who decodes it."""
+    """How much may still be filled in for one request. Confined to its decoder."""
 
     __slots__ = ("limit_bytes", "num_bytes")
 

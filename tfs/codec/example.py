@@ -53,14 +53,14 @@ def tensors_of_examples(
 ) -> dict[str, TensorView]:
     """Returns the signature's inputs, one row per Example. Thread-safe.
 
-    A signature with features gets them converted to its inputs' dtypes; one without,
-    whose only input holds strings, gets the Examples themselves. Rows of a
-    variable-length feature are padded to the longest (or to the input's fixed size),
-    and the input that the spec names as ``mask``, if any, says where values are.
+    A signature with features gets them converted to its inputs' dtypes. A signature without
+    features, whose only input takes strings, gets the Examples themselves. Rows of a
+    variable-length feature are padded to the longest (or to the input's fixed size), and
+    the input that the spec names as ``mask``, if any, says where values are.
 
     Raises:
-        InvalidArgument: ``Input is empty.``; an Example that is malformed or does not
-            fit the features, by its index; a signature that takes no Examples.
+        InvalidArgument: ``Input is empty.``; or an Example is malformed or does not fit
+            the features, with its index; or the signature takes no Examples.
         ResourceExhausted: Padding takes more than ``max_tensor_bytes``, or an Example
             has more than ``MAX_FIELDS`` features.
 
@@ -87,7 +87,8 @@ def tensors_of_examples(
 def _fill(rows: ExampleInput, columns: Sequence[_Column]) -> None:
     """Gives every Example's features to the columns, one Example at a time.
 
-    Parsed, an Example takes a hundred times what an empty one takes on the wire.
+    They are not all parsed at once, because a parsed Example takes a hundred times what an
+    empty one takes on the wire.
     """
     if rows.context:
         context = _features(rows.context, "the context")
@@ -127,9 +128,9 @@ class _Column:
     def add(self, where: str, features: _FeatureMap) -> None:
         """Takes the next Example's values.
 
-        Most clients' libraries make an empty feature of one that is only looked up. As
-        for TensorFlow's parser, it overrides the context's where lengths vary, and is
-        as good as missing where they are fixed.
+        In most clients' libraries, looking up a feature makes an empty one. As with
+        TensorFlow's parser, it overrides the context's feature if lengths vary, and
+        counts as missing if they are fixed.
         """
         feature = features.get(self._name)
         row: _Values | None = None
@@ -213,7 +214,7 @@ class _Column:
 
     @property
     def _unit(self) -> int:
-        """How long one value is in what :meth:`_row` returns."""
+        """The length of one value in the result of :meth:`_row`."""
         return self._spec.dtype.item_bytes or 1
 
     def _tensor(self, shape: tuple[int, ...], rows: Iterable[_Values]) -> TensorView:
@@ -225,7 +226,7 @@ class _Column:
         return TensorView(self._spec.dtype, shape, b"".join(rows))  # type: ignore[arg-type]
 
     def _take(self, num_values: int, what: str) -> None:
-        """Counts values that the request does not hold, before they are made."""
+        """Counts values that the request does not contain, before they are made."""
         self._budget.take(
             num_values * (self._spec.dtype.item_bytes or 8),
             f"feature {self._name!r}, {what},",
@@ -258,7 +259,7 @@ class _Column:
             raise InvalidArgument(f"{where}: {error.message}") from error
 
     def _large_row(self, where: str, feature: LargeFeature) -> _Values:
-        """As :meth:`_row`, a portion at a time."""
+        """Like :meth:`_row`, but a portion at a time."""
         if feature.kind == "bytes_list":
             return feature.strings()
         if feature.kind == "float_list" and self._spec.dtype is dtypes.FLOAT32:
@@ -333,9 +334,9 @@ def _string_input(signature: Signature) -> str:
 
 
 def _as_strings(rows: ExampleInput, budget: FillBudget) -> TensorView:
-    """Returns each Example whole: one with a context follows the context's bytes.
+    """Returns each Example whole, after the context's bytes if there is a context.
 
-    Parsed, that is the context's features with the Example's laid over them.
+    When parsed, that gives the context's features, overridden by those of the Example.
     """
     strings = rows.examples
     if rows.context:

@@ -1,9 +1,9 @@
 """Large features of a tf.Example, read without message objects.
 
-A strict reader of what serializers normally write: the map of features, each one list of
-one kind, its numbers packed. It refuses everything else, malformed or merely unusual;
-message objects decide then (tfs.codec.example). What it reads in portions, others need
-not wait for (tfs.codec.portions).
+This is a strict reader of what serializers normally write: the map of features, each with
+one list of one kind, and its numbers packed. It refuses everything else, whether malformed
+or merely unusual; message objects are used then (tfs.codec.example). It reads in portions,
+so that other threads need not wait (tfs.codec.portions).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SMALL_BYTES: Final = 65_536
 
 
 class UnusualError(Exception):
-    """Nothing this reader knows."""
+    """The message is nothing that this reader knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,8 @@ def read_features(
         example: Serialized.
         most: Most features; an Example with more is unusual.
 
-    Integers of large features are not looked at before they are asked for: of features
-    that a signature does not know, malformed ones pass, as in TensorFlow's parser.
+    The integers of a large feature are read only when they are asked for. So in features
+    that the signature does not use, malformed ones pass, as in TensorFlow's parser.
 
     Raises:
         UnusualError: It is malformed, or not as serializers write it.

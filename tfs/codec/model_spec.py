@@ -1,4 +1,4 @@
-"""Which model a request names, apart from the message object that said so.
+"""The model that a request names, as a value independent of message objects.
 
 The only module that touches ``ModelSpec.version``: its wrapper type lives in our
 private descriptor pool, so ``Int64Value`` objects of the default pool do not fit it
@@ -37,7 +37,7 @@ class ModelSpec:
 
     @property
     def signature_key(self) -> str:
-        """The signature meant: as sent, or the default key."""
+        """The key of the signature: as sent, or the default key."""
         return self.signature_name or DEFAULT_SIGNATURE
 
 
@@ -87,7 +87,7 @@ def merged_model_spec(parts: Sequence[bytes]) -> ModelSpec:
     """Parses a ``ModelSpec`` that came in parts, by protobuf's rules for merging them.
 
     Raises:
-        InvalidArgument: A part is not one, whatever the next begins with.
+        InvalidArgument: A part is not one by itself.
 
     """
     # As the field of a request: there what is nested may be one level less deep.

@@ -1,8 +1,8 @@
 """Large fields, read and copied a portion at a time.
 
-upb keeps Python's lock until it is done. With ten megabytes of numbers or strings the
-serving loop stands still for 20 to 200 ms, whichever thread reads them. Between two
-portions of a few tenths of a millisecond other threads get their turn.
+upb keeps Python's lock until it is done. For ten megabytes of numbers or strings the serving
+loop would stand still for 20 to 200 ms, whichever thread reads them. Between two portions of
+a few tenths of a millisecond each, other threads get their turn.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WINDOW_BYTES: Final = 65_536
 
 
 def joined(parts: Iterable[Buffer]) -> bytes:
-    """Returns what several buffers hold, one behind the other."""
+    """Returns the concatenated contents of several buffers."""
     pieces: list[bytes] = []
     for part in parts:
         if isinstance(part, bytes):
@@ -59,10 +59,10 @@ def read_strings(
     most: int,
     enough: int | None = None,
 ) -> tuple[list[bytes], int, int]:
-    """Reads the strings of a repeated field that lie one behind the other.
+    """Reads the strings of a repeated field that follow each other directly.
 
     Args:
-        message: The bytes that hold them.
+        message: The bytes that contain them.
         first: Offset of the first entry's tag.
         stop: Offset at which the message with the entries ends.
         tag: The field's tag; one byte.
@@ -70,12 +70,12 @@ def read_strings(
         enough: Beyond so many, no more need be read.
 
     Returns:
-        Those kept, the number of all, and the index behind the last one: that of another
-        field, or ``stop``.
+        The strings that are kept, the number of all, and the index after the last one:
+        that of another field, or ``stop``.
 
     Raises:
-        IndexError: One is cut off.
-        MalformedError: One is longer than the message, or its length is no length.
+        IndexError: A string is cut off.
+        MalformedError: A string is longer than the message, or its length is malformed.
 
     """
     strings: list[bytes] = []

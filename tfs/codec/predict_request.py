@@ -1,12 +1,12 @@
 """Reads ``PredictRequest`` without message objects and without copying tensors.
 
-Three ways, each handing over to the next what it does not know:
+There are three ways, each of which leaves what it does not know to the next:
 
 1. **Templates** (tfs.codec.predict_template): a message like one read before.
 2. **The scan** (tfs.codec.predict_scan): what serializers normally write.
-3. **upb**, here: anything unusual, such as repeated or unknown fields, and whatever is
-   malformed. So what is accepted, and as what, is protobuf's decision; a differential
-   fuzz test holds the first two to it.
+3. **upb**, here: anything unusual, such as repeated or unknown fields, and anything
+   malformed. So protobuf decides what is accepted and what it means; a differential fuzz
+   test checks that the first two agree with it.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def read_if_quick(
 ) -> PredictRequestView | None:
     """Decodes a request that takes no longer than about a millisecond. Thread-safe.
 
-    Returns None for any other; :func:`read_predict_request`, off the serving loop, is
-    for those. Size alone does not count: raw elements are never touched.
+    Returns None for any other, which :func:`read_predict_request` decodes off the serving
+    loop. Size alone does not matter, because raw elements are never touched.
 
     Raises:
         ServingError: As :func:`read_predict_request`.
@@ -87,8 +87,8 @@ def read_if_quick(
 def parse(message: Buffer, max_tensor_bytes: int) -> PredictRequestView:
     """Reads any request through message objects, copying its tensors.
 
-    The reference that the faster ways are tested against; raises what
-    :func:`read_predict_request` raises.
+    It is the reference against which the faster ways are tested, and raises the same as
+    :func:`read_predict_request`.
     """
     if message and message[0] < _LEAST_TAG:
         # What zeros unpack from is refused before it is copied.
@@ -189,7 +189,7 @@ def _has_too_many_parts(message: Buffer) -> bool:
 def _parse_if_quick(
     message: Buffer, options: DecodeOptions
 ) -> PredictRequestView | None:
-    """As :func:`parse`; None if it would fill in too much for the serving loop."""
+    """Like :func:`parse`; returns None if it would fill in too much for the serving loop."""
     if options.quick_fill_bytes >= options.max_tensor_bytes:
         return parse(message, options.max_tensor_bytes)
     try:

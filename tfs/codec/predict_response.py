@@ -1,9 +1,8 @@
 """Writes ``PredictResponse``: a remembered prefix, the elements, a remembered rest.
 
-What surrounds a tensor's elements depends on names, dtype and shape alone, and those
-recur; where the elements are raw bytes, a reply is one join. Types that travel as
-varints, and strings, are packed by protobuf: many of them are for a thread other than the
-serving loop to write.
+The bytes around a tensor's elements depend only on names, dtype and shape, and those recur.
+If the elements are raw bytes, a reply is one join. Strings, and types that travel as varints,
+are packed by protobuf; if there are many, another thread than the serving loop writes them.
 """
 
 from __future__ import annotations
@@ -60,13 +59,12 @@ def write_if_quick(
 ) -> Reply | None:
     """Returns the serialized reply, in parts if it is large. Thread-safe.
 
-    Elements are copied once, or not at all where they are many and nobody can change
-    them: then they are a part of their own. None where many strings, or numbers that
-    travel as varints, are to be written: :func:`write_predict_reply`, off the serving
-    loop, is for those.
+    Elements are copied once, or not at all if they are many and nobody can change them;
+    then they are a part of their own. Returns None if there are many strings, or numbers
+    that travel as varints: :func:`write_predict_reply` writes those, off the serving loop.
 
     Args:
-        model_name: Told back in ``model_spec``, as are the next two.
+        model_name: Reported in ``model_spec``, like the next two.
         version: The version that answered.
         signature_name: The signature that answered.
         outputs: Every tensor of the reply, by name.
@@ -123,7 +121,7 @@ def write_predict_replies(
         outputs: Tensors with at least ``num_rows * num_replies`` rows.
         num_rows: Rows of each reply.
         num_replies: How many replies.
-        as_tensor_content: See :func:`write_predict_reply`.
+        as_tensor_content: See :func:`write_if_quick`.
 
     """
     row_key = None
@@ -189,7 +187,7 @@ def write_predict_replies(
 def _is_immutable(
     data: Buffer | tuple[bytes, ...],
 ) -> TypeGuard[bytes | memoryview]:
-    """Tells whether elements stay what they are, whatever becomes of their model."""
+    """Tells whether elements can never change, whatever happens to their model."""
     return isinstance(data, bytes) or (isinstance(data, memoryview) and data.readonly)
 
 

@@ -1,4 +1,4 @@
-"""What a PredictRequest says, without the message that said it."""
+"""The contents of a PredictRequest, independent of the message."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class PredictRequestView:
         model_spec: Which model; None if the request has none. Equal specs are often
             the same object, so it may be looked up by identity.
         inputs: Tensors by name, in the order sent.
-        output_filter: Names of the outputs wanted, as sent; empty for all.
-        client_id: What the caller calls itself; None if it does not.
-        filled_bytes: What its tensors take beyond what was sent.
+        output_filter: Names of the wanted outputs, as sent; empty for all.
+        client_id: The caller's name for itself; None if it sent none.
+        filled_bytes: How much its tensors take beyond what was sent.
 
     """
 

@@ -1,6 +1,6 @@
-"""``PredictionLog``: one answered request as it stands in a request log.
+"""``PredictionLog``: the entry of a request log for one answered request.
 
-Request and response are put in as the bytes they travelled as; nothing is parsed.
+Request and response are included as the bytes that travelled; nothing is parsed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FIELD_BY_METHOD: Final = {
     "MultiInference": 4,
     "Predict": 6,
 }
-"""Which member of ``log_type`` an RPC's requests are."""
+"""The member of ``log_type`` for each RPC."""
 
 
 def write_prediction_log(

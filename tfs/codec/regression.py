@@ -1,4 +1,4 @@
-"""What Regress answers: one number for each Example.
+"""The answer of Regress: one number for each Example.
 
 The request is :func:`tfs.codec.example.read_example_request`.
 """

@@ -1,14 +1,14 @@
-"""``TensorProto`` and ``TensorView``, each from the other.
+"""Converts between ``TensorProto`` and ``TensorView``.
 
 A TensorProto holds its elements either raw (``tensor_content``) or in the typed field
-of its dtype. The fixed-width typed fields are raw too once they are packed; integers,
-booleans and the half types are varints there. TensorFlow's rules are kept:
-``tensor_content``, when not empty, must have exactly the right length; in a typed field
-the last value is repeated for those left out (zeros if there is none) and values too
-many are ignored; a tensor without elements ignores its payload.
+of its dtype. A packed typed field of a fixed-width type is raw, too; integers, booleans and
+the half types are varints there. TensorFlow's rules apply: ``tensor_content``, if it is not
+empty, must have exactly the right length. In a typed field the last value is repeated for
+those that are missing (zeros if there is none), and surplus values are ignored. A tensor
+without elements ignores its payload.
 
-Reading raises ``InvalidArgument`` or ``ResourceExhausted`` whose message says what is
-wrong but not with which tensor: the caller knows its name.
+Reading raises ``InvalidArgument`` or ``ResourceExhausted``. The message says what is wrong
+but not with which tensor, because the caller knows its name.
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ _TILE_BYTES: Final = 1 << 16
 _LARGE_BYTES: Final = 1 << 20
 
 QUICK_VALUES: Final = 4_096
-"""So many values are written one by one in half a millisecond at most: protobuf takes up
-to 0.1 us for each, and keeps Python's lock until it is done."""
+"""So many values can be written one by one within half a millisecond: protobuf takes up to
+0.1 us for each, and keeps Python's lock until it is done."""
 
 _QUICK_STRING_BYTES: Final = 1 << 18
 _LONG_STRING_BYTES: Final = 256  # longer ones are copied once rather than by upb, twice
 
 MANY_STRINGS: Final = 16_384
-"""Up to so many strings, what their objects take in memory does not matter."""
+"""For up to so many strings, the memory of their objects does not matter."""
 
 STRING_BYTES: Final = 48
-"""Bytes that the object of a short string takes at least."""
+"""The least number of bytes that the object of a short string takes."""
 
 
 def count_elements(shape: Sequence[int]) -> int:
     """Returns the product of the sizes of a tensor that was sent.
 
     Raises:
-        InvalidArgument: Too many dimensions, a negative one, or a product beyond
-            2**63 - 1 (also of the leading dimensions alone, as TensorFlow has it).
+        InvalidArgument: There are too many dimensions, a negative one, or a product beyond
+            2**63 - 1 (as in TensorFlow, also of the leading dimensions alone).
 
     """
     if len(shape) > MAX_DIMENSIONS:
@@ -80,8 +80,8 @@ def tensor_view_of(
     """Returns a view of the tensor; its elements are copied.
 
     Raises:
-        InvalidArgument: A dtype that is not served, a bad shape, or a payload that
-            does not fit; says which, not for which tensor.
+        InvalidArgument: The dtype is not served, the shape is bad, or the payload does not
+            fit; says which, but not for which tensor.
         ResourceExhausted: The shape claims more elements than were sent, or rows
             without any, and filling them in would exceed the budget.
 
@@ -119,12 +119,12 @@ def tensor_view_of(
 
 
 def check_empty(dtype: DType, shape: Sequence[int], budget: FillBudget) -> None:
-    """Refuses rows that have no elements, where they are too many to have some.
+    """Refuses rows without elements if there are too many.
 
-    Nothing is sent for them, and models answer each all the same.
+    Nothing is sent for such rows, but models answer each of them all the same.
 
     Raises:
-        ResourceExhausted: With an element in each they would exceed the budget.
+        ResourceExhausted: With one element each they would exceed the budget.
 
     """
     if shape[0]:  # no rows ask for nothing
@@ -138,11 +138,10 @@ def check_empty(dtype: DType, shape: Sequence[int], budget: FillBudget) -> None:
 def of_content(
     kind: WireType, shape: tuple[int, ...], num_elements: int, content: Buffer
 ) -> TensorView:
-    """Returns the view of a tensor with a ``tensor_content``, borrowed if it can be.
+    """Returns a view of a ``tensor_content``, borrowed if that is possible.
 
     Raises:
-        InvalidArgument: The content's length does not fit, or it is of booleans and
-            holds something else.
+        InvalidArgument: The content's length does not fit, or booleans are not 0 or 1.
 
     """
     dtype = kind.dtype
@@ -161,10 +160,11 @@ def of_content(
 
 
 def are_bools(data: Buffer) -> bool:
-    """Whether every byte is 0 or 1: what reads booleans is undefined on others.
+    """Whether every byte is 0 or 1; reading any other byte as a boolean is undefined.
 
-    As content such bytes are refused, as by TensorFlow 2.21: they are something else,
-    sent as booleans. In a typed field they are varints, of which all but 0 are true.
+    Other bytes in a ``tensor_content`` are refused, as by TensorFlow 2.21, because they are
+    something else that was sent as booleans. In a typed field booleans are varints, and all
+    but 0 are true.
     """
     if len(data) <= _BOOL_PORTION:
         return not bytes(data).translate(None, b"\0\1")
@@ -182,9 +182,9 @@ def fill_elements(
     payload: Buffer,
     budget: FillBudget,
 ) -> Buffer:
-    """Returns exactly ``num_elements`` elements: cut, or the last one repeated.
+    """Returns exactly ``num_elements`` elements: cut, or with the last one repeated.
 
-    The payload itself is returned where it fits.
+    If the payload fits, it is returned itself.
 
     Raises:
         ResourceExhausted: What has to be added exceeds the budget.
@@ -277,11 +277,11 @@ def _unpack_portion(kind: WireType, packed: bytes) -> Buffer:
 
 
 def is_quickly_written(data: Buffer | tuple[bytes, ...], item_bytes: int) -> bool:
-    """Tells whether :func:`typed_parts` takes no longer than the serving loop may.
+    """Tells whether :func:`typed_parts` is quick enough for the serving loop.
 
     Args:
         data: The elements.
-        item_bytes: Bytes of one; of strings anything.
+        item_bytes: Bytes of one element; any number for strings.
 
     """
     if isinstance(data, tuple):
@@ -292,8 +292,9 @@ def is_quickly_written(data: Buffer | tuple[bytes, ...], item_bytes: int) -> boo
 def typed_parts(kind: WireType, data: Buffer | tuple[bytes, ...]) -> list[bytes]:
     """Returns the typed field of these elements, tag and length included, in parts.
 
-    Nothing for no elements. For what is not raw; raw fields need no function. Many are
-    written a portion at a time, so that other threads get a turn.
+    Returns nothing if there are no elements. This is for elements that are not raw; raw
+    fields need no function. If there are many, they are written a portion at a time, so
+    that other threads get a turn.
     """
     if isinstance(data, tuple):
         return _string_parts(data)
@@ -352,9 +353,9 @@ def shape_field(shape: tuple[int, ...]) -> bytes:
 def raw_head(
     kind: WireType, shape: tuple[int, ...], *, as_tensor_content: bool
 ) -> bytes | None:
-    """Returns a serialized tensor up to its elements; None if they are no raw bytes.
+    """Returns the bytes of a serialized tensor before its elements; None if those are not raw.
 
-    With it, and the elements appended, the tensor is complete.
+    Followed by the elements, they are the complete tensor.
     """
     if kind.dtype is STRING or not (kind.is_raw or as_tensor_content):
         return None

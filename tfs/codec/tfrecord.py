@@ -36,7 +36,7 @@ def masked_crc(data: bytes) -> int:
 
 
 def frame(record: bytes) -> bytes:
-    """Returns ``record`` as it stands in a file; append frames to write one."""
+    """Returns the bytes of ``record`` in a file; append frames to write a file."""
     length = struct.pack("<Q", len(record))
     return b"".join(
         (
@@ -54,15 +54,15 @@ def read_records(
     max_record_bytes: int = MAX_RECORD_BYTES,
     num_bytes: int | None = None,
 ) -> Iterator[bytes]:
-    """Yields the records of a file from where it stands, one in memory at a time.
+    """Yields the records of a file from its present position, one in memory at a time.
 
-    Memory grows with what was read, not with what a length claims. Blocks as the file
+    Memory grows with what was read, not with what a length claims. Blocks if the file
     does.
 
     Args:
-        file: What is read.
-        max_record_bytes: The longest record taken.
-        num_bytes: Records that begin behind so many are left; None: none is.
+        file: The file to read.
+        max_record_bytes: The longest record that is accepted.
+        num_bytes: Records that begin after so many bytes are not read; None reads all.
 
     Raises:
         DataLoss: A checksum does not match, the file ends inside a record, or a record

@@ -1,9 +1,9 @@
-"""Protobuf's wire format, as far as it pays to read it without message objects.
+"""Reads protobuf's wire format where it pays to do that without message objects.
 
-Accepts and refuses exactly what protobuf's own C parser (upb) does: a varint has at
-most ten bytes, a tag at most five, field number 0 and wire types 6 and 7 do not exist,
-groups nest and close by number. Values are positions in the caller's buffer, so
-nothing is copied. All functions are pure.
+It accepts and refuses exactly what protobuf's own C parser (upb) does: a varint has at most
+ten bytes, a tag at most five, field number 0 and wire types 6 and 7 do not exist, and groups
+nest and close by number. Values are positions in the caller's buffer, so nothing is copied.
+All functions are pure.
 """
 
 from __future__ import annotations
@@ -119,9 +119,9 @@ def fields(
 
 
 def has_more_fields(buffer: Buffer, start: int, stop: int, most: int) -> bool:
-    """Tells whether a message has more than ``most`` fields, looking at no more of them.
+    """Tells whether a message has more than ``most`` fields, without reading all of them.
 
-    What is malformed has not: that is for a parser to say.
+    Returns False for a malformed message: the parser reports that.
     """
     try:
         for number, _ in enumerate(fields(buffer, start, stop), 1):

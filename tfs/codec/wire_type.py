@@ -19,7 +19,7 @@ class WireType:
         number: Its ``tensorflow.DataType``.
         field: Name of its typed field.
         field_number: Number of that field.
-        is_raw: Whether that field, packed, is the elements' own bytes.
+        is_raw: Whether the packed contents of that field are the elements' own bytes.
         code: The code of ``struct`` for elements that are not raw; empty for strings.
 
     """

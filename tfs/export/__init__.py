@@ -1,6 +1,6 @@
 """What model authors import to turn a model into a servable version.
 
-``save`` is the whole of it for an ``nn.Module``; docs/exporting.md is the guide.
+For an ``nn.Module``, ``save`` is all that is needed; docs/exporting.md is the guide.
 """
 
 from tfs.export.dependency_report import Action, DependencyReport, ModuleReport

@@ -1,8 +1,8 @@
-"""A file that torch writes an archive to, on a disk that may be full.
+"""A file to which torch writes an archive, on a disk that may be full.
 
-torch closes an archive in a destructor of C++, where a write that fails ends the whole
-process: the program that trained the model. Through a file of Python it asks nobody how
-much was written, so the failure can wait until torch is done.
+torch closes an archive in a C++ destructor, where a failed write ends the whole process: the
+program that trained the model. When it writes to a Python file, it does not check how much
+was written, so a failure can be reported after torch is done.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ def archive_file(path: str) -> Iterator[IO[bytes]]:
     """Yields a new file at ``path`` whose ``write`` never raises OSError.
 
     Raises:
-        OSError: It cannot be made; or, when the block ends, something was not written.
-            The file is not to be used.
+        OSError: It cannot be made; or, at the end of the block, something was not
+            written, and the file must not be used.
 
     """
     file = _PatientFile(path)
@@ -32,7 +32,7 @@ def archive_file(path: str) -> Iterator[IO[bytes]]:
 
 
 class _PatientFile(io.RawIOBase):
-    """Remembers the first failure; what comes after it is dropped."""
+    """Remembers the first failure, and drops everything after it."""
 
     def __init__(self, path: str) -> None:
         super().__init__()

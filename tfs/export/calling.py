@@ -1,4 +1,4 @@
-"""Calling an author's module the way a server will: by name, in evaluation mode."""
+"""Calls an author's module as a server will: with named inputs, in evaluation mode."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ OF_PROGRAMS: Final = (
     "version of it; or save the module that it was made from, with "
     "platform='torch_export'"
 )
-"""For messages: what to do with a program that torch.export made."""
+"""For messages: what to do with a program made by torch.export."""
 
 
 @contextlib.contextmanager
 def evaluation(module: nn.Module) -> Iterator[None]:
     """Puts the module into evaluation mode for the block, then back as it was.
 
-    Adapters merge their weights when they are told, by a ``train`` of their own: the
-    state of a module with such a part is kept, and put back too.
+    Some adapters have a ``train`` of their own that merges their weights. The state of a
+    module with such a part is kept, and put back too.
 
-    A module in training mode would answer differently from call to call (dropout)
-    and from batch to batch (batch normalisation), so that is what gets served.
+    Evaluation mode is what gets served, because a module in training mode would answer
+    differently from call to call (dropout) and from batch to batch (batch normalisation).
     """
     training = [part for part in module.modules() if part.training]
     if training:
@@ -76,9 +76,9 @@ def _does_more_than_a_flag(part: nn.Module) -> bool:
 
 
 def run(function: Callable[..., object], inputs: Mapping[str, Value]) -> object:
-    """Calls with fixed random numbers and no gradients; the caller's stay as is.
+    """Calls with fixed random numbers and without gradients; both are put back afterwards.
 
-    The inputs are copies, as on a server: what the function writes to them is lost.
+    The inputs are copies, as on a server: anything that the function writes to them is lost.
     """
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Values of inputs that callers leave out, from what stands on a command line."""
+"""Reads default values of inputs from a command line."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tfs.core.errors import InvalidArgument
 def default_values(
     given: Mapping[str, str], module: nn.Module, example_inputs: object
 ) -> dict[str, torch.Tensor]:
-    """Returns tensors, in the dtype that the example has for their input.
+    """Returns tensors, each in the dtype that the example has for its input.
 
     Args:
-        given: By input, a number, which is one row, or lists of them, as JSON.
+        given: By input, JSON of a number, which is one row, or of lists of numbers.
         module: The module whose parameters name example inputs that are given in order.
         example_inputs: The example inputs that are given to ``save``.
 
     Raises:
-        InvalidArgument: A text is something else.
+        InvalidArgument: A text is neither.
 
     """
     if isinstance(example_inputs, Mapping):

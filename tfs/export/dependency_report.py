@@ -1,4 +1,4 @@
-"""Which modules a package holds, which it leaves to the server, and why: as a tree."""
+"""The modules that a package contains or leaves to the server, and why: as a tree."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 
 class Action(enum.Enum):
-    """What happened to a module a model depends on."""
+    """What was done with a module that a model depends on."""
 
     INTERNED = "interned"
     EXTERN = "extern"
@@ -25,8 +25,9 @@ class ModuleReport:
         name: The module's name as it is imported.
         action: What was done with it.
         reason: Why.
-        advice: Unresolved only: what the author can do about it.
-        imports: What it imports, in the order of its source; interned only.
+        advice: What the author can do about it; only if it is unresolved.
+        imports: The modules that it imports, in the order of its source; only if it is
+            interned.
 
     """
 
@@ -43,7 +44,7 @@ class Unsaved:
 
     Attributes:
         path: Its place, from ``model`` on.
-        what: What it is and why that does not go.
+        what: What it is, and why it cannot be pickled.
         advice: What the author can do about it.
 
     """
@@ -58,11 +59,11 @@ class DependencyReport:
     """All modules of one package. Immutable; ``str()`` is the tree.
 
     Attributes:
-        modules: What is known of each module, by name.
-        roots: What the pickled model refers to directly, then what was included by
-            hand.
-        unsaved: What of the model itself cannot be packaged. If there is any, the
-            modules are those of its parts' classes only.
+        modules: The report of each module, by name.
+        roots: Modules that the pickled model refers to directly, then those that were
+            included by hand.
+        unsaved: Values of the model itself that cannot be packaged. If there are any,
+            ``modules`` only has those of its parts' classes.
 
     """
 
@@ -77,7 +78,7 @@ class DependencyReport:
 
     @property
     def unresolved(self) -> list[ModuleReport]:
-        """What must be decided before the package can be written."""
+        """The modules to decide about before the package can be written."""
         return self.with_action(Action.UNRESOLVED)
 
     @property
@@ -86,7 +87,7 @@ class DependencyReport:
         return not self.unsaved and not self.unresolved
 
     def summary(self) -> str:
-        """Returns how much is left to do, in a line."""
+        """Returns a line that says how much is left to do."""
         parts = []
         if self.unsaved:
             parts.append(f"{len(self.unsaved)} of its values cannot be saved")
@@ -97,10 +98,10 @@ class DependencyReport:
         return ", ".join(parts)
 
     def advice(self) -> str:
-        """Returns a paragraph for all that must change: where it is, what to do.
+        """Returns paragraphs that say what must change, and where.
 
-        One for each value that cannot be saved, then for the unresolved modules that
-        need the same decision, with who imports them.
+        There is one for each value that cannot be saved, then one for each group of
+        unresolved modules that need the same decision, with the modules that import them.
         """
         importers: dict[str, list[str]] = {}
         for module in self.modules.values():
@@ -121,9 +122,9 @@ class DependencyReport:
         return "\n".join(lines)
 
     def complaint(self) -> str:
-        """Returns the tree as far as a person can read it: at most some sixty lines.
+        """Returns the tree in a readable length, some sixty lines at most.
 
-        Of a larger one, what leads to something that is left to do.
+        From a larger tree, it shows only what leads to something that is left to do.
         """
         tree = self.tree()
         if self.is_complete or tree.count("\n") < _MAX_LINES:
@@ -144,7 +145,7 @@ class DependencyReport:
     __str__ = tree
 
     def _to(self, shown: Container[str]) -> str:
-        """Returns the tree with nothing but the modules ``shown``."""
+        """Returns the tree of only the modules in ``shown``."""
         lines = ["model"]
         for each in self.unsaved:
             lines.append(f"├─ {each.path}  CANNOT BE SAVED: {each.what}")

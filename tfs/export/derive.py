@@ -1,7 +1,7 @@
-"""Finds a signature by calling the module, instead of asking the author for it.
+"""Finds a signature by calling the module instead of asking the author.
 
-A second call with another number of rows shows that dimension 0 really is the
-batch, and a third with other sizes which output dimensions follow the free ones.
+A second call with another number of rows shows that dimension 0 really is the batch. A third
+call with other sizes shows which dimensions of outputs depend on the free ones.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ log = logging.getLogger(__name__)
 def derive(
     module: nn.Module, options: SignatureOptions, kept: KeptState | None = None
 ) -> Derived:
-    """Calls the module (which is in evaluation mode) and writes down its signature.
+    """Calls the module (which is in evaluation mode) and returns its signature.
 
-    Its state is put back after each call: as ``kept`` has it, else as it is now.
+    Its state is put back after each call: to that of ``kept``, or else to the present one.
 
     Raises:
         InvalidArgument: The call fails, its result cannot be served, or the options
@@ -93,10 +93,10 @@ def derive(
 def _with_rows(
     example: Values, rows: int, options: SignatureOptions, left_out: AbstractSet[str]
 ) -> list[str]:
-    """Returns the inputs that have a row for each of the batch.
+    """Returns the inputs that have as many rows as the batch.
 
-    One with a default has it if the author's example does: of several rows, for of one
-    nobody could tell.
+    An input with a default is among them if the author's example of it has several rows;
+    from a single row nobody could tell.
     """
     return [
         name
@@ -113,12 +113,12 @@ def _two_rows(
     rows: int,
     batch: Sequence[str],
 ) -> tuple[Values, Values, Values | None]:
-    """Returns an example of two rows or more, its outputs, and those of another size.
+    """Returns an example of at least two rows, its outputs, and those of another size.
 
-    One row given: a second is made from it, by moving its elements around, which
-    keeps every value one that the author used. Where the model does not take that,
-    the row is repeated. ``batch`` names the inputs that have rows. The last is None if
-    no other number of rows works.
+    If only one row is given, a second is made from it by moving its elements around, so that
+    every value is one that the author used. If the model refuses that, the row is repeated.
+    ``batch`` names the inputs that have rows. The last result is None if no other number of
+    rows works.
     """
     if rows > 1:
         first = {n: first_row(example[n]) for n in batch}
@@ -156,7 +156,7 @@ def _moved(row: Value) -> Value:
 
 
 def _as_finite(result: Values, outputs: Values) -> bool:
-    """Whether nothing became NaN or infinite that was not before."""
+    """Whether every value that was finite before is still finite."""
     return all(
         _is_finite(result[name]) or not _is_finite(value)
         for name, value in outputs.items()
@@ -172,7 +172,7 @@ def _other_sizes(
     example: Values,
     options: SignatureOptions,
 ) -> Values | None:
-    """Returns outputs for smaller dynamic dimensions; None if no other size worked."""
+    """Returns the outputs for smaller dynamic dimensions; None if no other size worked."""
     shorter: list[Callable[[int], int]] = [
         lambda size: size - 1,
         lambda size: size // 2,

@@ -15,14 +15,14 @@ class Derived:
     """A signature and the example it was found with.
 
     Attributes:
-        signature: Complete but for the example's place in the version.
+        signature: Complete, except for the example's place in the version.
         example: Inputs by name; at least two rows that differ, where the author's
             example could be turned into that.
-        outputs: What the module gave for ``example``.
+        outputs: The outputs of the module for ``example``.
         forms: How arguments that are containers are made of inputs.
         is_nested: Whether the module's result has to be made flat.
-        is_own_type: Whether it is an object of a class that is not Python's or torch's,
-            a named tuple say.
+        is_own_type: Whether the result is an object of a class that is neither Python's
+            nor torch's, for example a named tuple.
 
     """
 

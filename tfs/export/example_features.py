@@ -15,7 +15,7 @@ _EXAMPLE_DTYPES: Final = frozenset(
     for name, dtype in DTYPES.items()
     if not name.startswith(("complex", "float8"))
 )
-"""What values of a tf.Example are converted to."""
+"""The dtypes to which values of a tf.Example are converted."""
 
 
 def features_of(
@@ -26,7 +26,7 @@ def features_of(
 ) -> Mapping[str, FeatureSpec]:
     """Returns the author's features, or one per input that has no default.
 
-    Inputs with a default are settings of a call, and Examples are its rows.
+    Inputs with a default are settings of a call, while Examples are its rows.
 
     Raises:
         InvalidArgument: A feature does not fit its input, or an input of a signature

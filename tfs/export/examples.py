@@ -18,7 +18,7 @@ type."""
 def place_examples(
     derived: Mapping[str, Derived],
 ) -> tuple[dict[str, Signature], bytes]:
-    """Returns the signatures with their examples' places, and the file's bytes."""
+    """Returns the signatures with the places of their examples, and the file's bytes."""
     signatures = {}
     blob = bytearray()
     for key, each in derived.items():

@@ -1,8 +1,8 @@
-"""Operators that a graph calls and only the author's program has.
+"""Finds operators that a graph calls and that only the author's program has.
 
-A graph names its operators; where it is loaded, torch looks them up. Those that Python
-code or an extension registered here are missing on a server, which runs nothing of the
-author's before it loads a graph.
+A graph names its operators, and torch looks them up when it loads the graph. Operators that
+Python code or an extension registered here are missing on a server, which runs none of the
+author's code before it loads a graph.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ print(json.dumps(missing))
 
 
 def operators_of(program: ExportedProgram) -> set[str]:
-    """Returns the operators a graph and the graphs within it call: ``aten::linear``."""
+    """Returns the operators that a graph and the graphs in it call: ``aten::linear``."""
     return {
         str(node.target._schema.name)
         for module in program.graph_module.modules()
@@ -51,7 +51,8 @@ def operators_of(program: ExportedProgram) -> set[str]:
 def refuse_foreign(operators: Collection[str], name: str, form: str) -> None:
     """Raises if a server would not find one of ``operators``.
 
-    Starts another Python, for 2 s, if there is one that is not torch's own by name.
+    If there is an operator that is not torch's own by name, this starts another Python,
+    which takes 2 s.
 
     Raises:
         InvalidArgument: Names the model and the operators, and what to do.
@@ -77,7 +78,7 @@ def _outside_of_torch(operators: Collection[str]) -> Iterator[str]:
 
 
 def _missing_elsewhere(operators: Collection[str]) -> list[str]:
-    """Returns which of ``operators`` another Python with nothing but torch lacks."""
+    """Returns which of ``operators`` are missing in another Python with only torch."""
     done = subprocess.run(
         [sys.executable, "-P", "-c", _PROGRAM, json.dumps(list(operators))],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(import_path())},

@@ -1,4 +1,4 @@
-"""What to tell an author whose model needs gradients, which servers do not compute."""
+"""Advice for authors whose model needs gradients, which servers do not compute."""
 
 from __future__ import annotations
 

@@ -1,13 +1,14 @@
-"""Keeps what calls of a module do to its state out of what is saved of it.
+"""Undoes what calls of a module do to its state, so that it is not saved.
 
-A call may write to parameters and buffers, replace them, count in an attribute, append
-to a list, fill a cache, draw from a generator. All of that goes into an archive, and the
-author gave the module without it. What was there is noted before the first call, and put
-back after each, in place: whoever refers to a list or tensor finds it as it was.
+A call may write to parameters and buffers, replace them, count in an attribute, append to a
+list, fill a cache or draw from a generator. All of that would go into the archive, although
+the author gave the module without it. So the state is recorded before the first call and put
+back after each call. It is put back in place: whoever refers to a list or tensor finds it as
+it was.
 
-Copying the module and calling the copy lost: what refers to the module from outside, a
-hook say, would still write to the original, and not everything that can be saved can be
-copied.
+Rejected: copying the module and calling the copy. Anything that refers to the module from
+outside, such as a hook, would still write to the original, and not everything that can be
+saved can be copied.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ _IMMUTABLE: Final = (
 
 
 class KeptState:
-    """A module's state as it is now. Confined to one thread.
+    """The state that a module has now. Confined to one thread.
 
-    Holds a copy of every tensor that the module reaches by attributes, containers and
+    It has a copy of every tensor that the module reaches by attributes, containers and
     objects of the author's own classes. Modules whose parameters are not made yet are left
-    out: they make themselves in the first call.
+    out: they make them in the first call.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -55,14 +56,14 @@ class KeptState:
             waiting.extend(self._keep(value))
 
     def restore(self) -> None:
-        """Undoes what was done to it since, and what was put in its place."""
+        """Puts the state back, whether it was changed or replaced."""
         for put_back in self._puts_back:
             put_back()
         for each in self._tensors:
             each.restore()
 
     def _keep(self, value: object) -> Iterable[object]:
-        """Notes how to put one object back; returns what it refers to."""
+        """Records how to put back one object; returns the objects that it refers to."""
         if isinstance(value, torch.Tensor):
             if not is_lazy(value):
                 self._tensors.append(_KeptTensor(value))
@@ -124,7 +125,7 @@ class KeptState:
         return kept
 
     def _keep_attributes(self, value: object) -> Iterable[object]:
-        """Keeps what an object of a class of the author's has."""
+        """Keeps the attributes of an object of one of the author's classes."""
         if not self._is_authors(type(value)):
             return ()
         found: list[object] = []
@@ -147,7 +148,7 @@ class KeptState:
         return [*found, *slots.values()]
 
     def _is_authors(self, kind: type) -> bool:
-        """Whether a class is the author's: a library's objects keep their own order."""
+        """Whether a class is the author's; objects of libraries look after themselves."""
         name = kind.__module__
         if name not in self._is_own:
             self._is_own[name] = (
@@ -193,7 +194,7 @@ class _KeptTensor:
 
 
 def _version(tensor: torch.Tensor) -> int | None:
-    """Returns how often it was written to, None if nobody counts."""
+    """Returns how often a tensor was written to; None if that is not counted."""
     return None if tensor.is_inference() else tensor._version
 
 
@@ -202,7 +203,7 @@ def _is(left: object, right: object) -> bool:
 
 
 def _stream_of(value: object) -> Callable[[], None] | None:
-    """Returns what puts a generator of random numbers, or an array, back."""
+    """Returns a function that puts back a generator of random numbers, or an array."""
     if isinstance(value, torch.Generator):
         state = value.get_state()
         return lambda: _set_state(value, state)

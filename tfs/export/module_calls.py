@@ -1,4 +1,4 @@
-"""Calls of an author's module, whose outputs are to have the same names each time."""
+"""Calls an author's module, and checks that outputs have the same names each time."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ SINGLE_OUTPUT: Final = {
     Method.CLASSIFY: "scores",
     Method.REGRESS: "outputs",
 }
-"""What the one tensor of a module that gives no names is called, by method."""
+"""The name of a single output tensor without a name, by method."""
 
 
 class Called(NamedTuple):
-    """What one call of a module gave.
+    """The result of one call of a module.
 
     Attributes:
         outputs: The outputs by name.
         is_nested: Whether the result has to be made flat to find them.
-        is_own_type: Whether it is an object of a class that is not Python's or torch's,
-            a named tuple say.
+        is_own_type: Whether the result is an object of a class that is neither Python's
+            nor torch's, for example a named tuple.
 
     """
 
@@ -55,7 +55,7 @@ def outputs_of(
     """Calls a signature's method once; the module's state is put back.
 
     Raises:
-        InvalidArgument: What it returned cannot be served; says what to change.
+        InvalidArgument: The result cannot be served; says what to change.
 
     """
     where = f"{type(module).__name__}.{options.call}"
@@ -86,7 +86,7 @@ class ModuleCalls:
 
     Args:
         module: The module, in evaluation mode.
-        options: Say which method, and how its outputs are named.
+        options: Say which method to call, and how its outputs are named.
         forms: How arguments that are containers are made of inputs.
         kept: The module's state, put back after each call.
 
@@ -114,12 +114,12 @@ class ModuleCalls:
 
     @property
     def is_own_type(self) -> bool:
-        """Whether some result was an object of a class of the author's."""
+        """Whether some result was an object of one of the author's classes."""
         return any(each.is_own_type for each in self._seen)
 
     @property
     def last_error(self) -> Exception:
-        """What the last call that failed failed with; there is one."""
+        """The error of the last call that failed; requires that one did."""
         return self._errors[-1]
 
     def first(self, inputs: Values) -> Values:

@@ -1,4 +1,4 @@
-"""Where a module of Python comes from, and what that means for an archive."""
+"""Finds where a module of Python comes from, and what that means for an archive."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.package.package_exporter import PackagingErrorReason
 from tfs.export.dependency_report import ALWAYS_THERE, Action
 
 WITH_PYTHON_AND_TORCH: Final = frozenset({*sys.stdlib_module_names, "torch"})
-"""Top-level names that torch.package leaves to whoever opens the archive, always."""
+"""Top-level names that torch.package always leaves to the program that opens an archive."""
 _WITH_THE_SERVER: Final = ("torch", "numpy", "tfs", "typing_extensions")
 """Top-level packages that every TFS server has; torch brings typing_extensions."""
 
@@ -31,7 +31,7 @@ _TRAINING_ONLY: Final = frozenset(
 
 
 def default_action(name: str) -> tuple[Action, str]:
-    """Decides about a module by where it comes from; returns what and why."""
+    """Decides about a module by where it comes from; returns the action and the reason."""
     top = name.partition(".")[0]
     if top in WITH_PYTHON_AND_TORCH and not takes_pythons_name(name):
         return Action.EXTERN, ALWAYS_THERE
@@ -46,7 +46,7 @@ def default_action(name: str) -> tuple[Action, str]:
 
 
 def takes_pythons_name(name: str) -> bool:
-    """Whether a module of the author's stands where Python has one of this name.
+    """Whether the author has a module with the name of one of Python's modules.
 
     ``statistics.py`` beside the training script hides Python's own from it.
     """
@@ -58,7 +58,7 @@ def takes_pythons_name(name: str) -> bool:
 
 
 def is_own_code(name: str, spec: importlib.machinery.ModuleSpec) -> bool:
-    """Whether a module is the author's: no server has it, and no library installs it."""
+    """Whether a module is the author's: no server has it, and no library installed it."""
     top = name.partition(".")[0]
     if top in sys.stdlib_module_names:
         return bool(_place(spec)) and not _is_installed(spec)
@@ -157,15 +157,15 @@ def _is_installed(spec: importlib.machinery.ModuleSpec) -> bool:
 def _library_folders() -> tuple[str, ...]:
     """Returns where libraries are installed, each with a slash at its end.
 
-    Python composes each path anew when asked, from all of its configuration: asked for
-    every module of a program, that took longer than all the rest of an export.
+    They are computed once. Python makes each path anew from all of its configuration, which,
+    done for every module of a program, took longer than the rest of an export.
     """
     found = {sysconfig.get_path(key) for key in ("purelib", "platlib", "stdlib")}
     return tuple(f"{folder}/" for folder in found if folder)
 
 
 def _short(spec: importlib.machinery.ModuleSpec) -> str:
-    """Returns the file as a person would name it: relative where that is shorter."""
+    """Returns the path of the file for messages: relative if that is shorter."""
     place = Path(_place(spec))
     try:
         return str(place.relative_to(Path.cwd()))

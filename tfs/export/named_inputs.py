@@ -1,4 +1,4 @@
-"""An author's example inputs by the names that clients will use, checked."""
+"""Names and checks an author's example inputs, by the names that clients will use."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _BY_KEYWORD: Final = (
     inspect.Parameter.POSITIONAL_OR_KEYWORD,
     inspect.Parameter.KEYWORD_ONLY,
 )
-"""Parameters that an input can be passed to: a server passes them by name."""
+"""The kinds of parameters that an input can be passed to; a server passes them by name."""
 
 _OF_NUMBERS: Final = (
     "lists of numbers do not say of which type they are; use torch.tensor(...) or a "
     "numpy array"
 )
-"""For messages: what to do about lists of numbers, which are no tensor yet."""
+"""For messages: what to do about lists of numbers, which are not tensors yet."""
 
 
 def name_inputs(
@@ -44,14 +44,13 @@ def name_inputs(
 ) -> tuple[Values, dict[str, Form]]:
     """Returns the example inputs by name, and how arguments are made of them.
 
-    Their names are those of the function's parameters; a tensor inside a dict, list or
-    tuple is named by its way there (``batch.x``, ``state.0``), and the parameter then
-    has a form (:mod:`tfs.runtime.guest.nested_values`). Those that are ``optional`` need no
-    example.
+    Their names are those of the function's parameters. A tensor inside a dict, list or
+    tuple is named by the way to it (``batch.x``, ``state.0``), and the parameter then has a
+    form (:mod:`tfs.runtime.guest.nested_values`). Inputs in ``optional`` need no example.
 
     Raises:
-        InvalidArgument: They cannot be passed by keyword, or are no tensors; says
-            which and what to do.
+        InvalidArgument: They cannot be passed by keyword, or are not tensors; says which
+            and what to do.
 
     """
     parameters = _parameters(function)
@@ -111,7 +110,7 @@ def _too_many(
     parameters: Sequence[inspect.Parameter],
     where: str,
 ) -> InvalidArgument:
-    """Returns the error of more example inputs than parameters that take one."""
+    """Returns the error for more example inputs than there are parameters for them."""
     whole = from_array(example_inputs)
     by_keyword = [p.name for p in parameters if p.kind in _BY_KEYWORD]
     if isinstance(whole, list) and from_numbers(whole) is not None:
@@ -173,9 +172,9 @@ def _form(name: str, value: object, where: str, inputs: Values) -> Form:
 
 
 def _fields_of(value: object) -> dict[str, object] | None:
-    """Returns what a named tuple or a dataclass is made of; None of what is neither.
+    """Returns the fields of a named tuple or a dataclass; None for any other value.
 
-    Settings that are as the class has them are left to the class.
+    Fields that have their default value are left to the class.
     """
     names = getattr(value, "_fields", None)
     if isinstance(value, tuple) and names is not None:
@@ -195,10 +194,10 @@ def _fields_of(value: object) -> dict[str, object] | None:
 
 
 def _path_of(kind: type, name: str, where: str) -> str:
-    """Returns where a class is to be found: ``nets:Box``.
+    """Returns where a class can be found: ``nets:Box``.
 
     Raises:
-        InvalidArgument: It is nowhere that an archive could bring along.
+        InvalidArgument: It is at no place from which an archive could take it.
 
     """
     module, path = kind.__module__, kind.__qualname__
@@ -215,7 +214,7 @@ def _path_of(kind: type, name: str, where: str) -> str:
 
 
 def _parameters(function: Callable[..., object]) -> list[inspect.Parameter]:
-    """Returns what ``function`` takes, of scripted and traced methods too."""
+    """Returns the parameters of ``function``, which may also be scripted or traced."""
     schema = getattr(function, "schema", None)
     if schema is None:
         return list(inspect.signature(function).parameters.values())

@@ -1,4 +1,4 @@
-"""What a call of a model returned, by the names that clients will read, checked."""
+"""Names and checks what a model returned, by the names that clients will read."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tfs.runtime.guest.nested_values import leaves, parts_of
 def name_outputs(
     result: object, names: Sequence[str] | None, single: str, where: str
 ) -> Values:
-    """Returns what a call gave, by name.
+    """Returns the outputs of a call by name.
 
     Args:
-        result: A tensor, a tuple or list of tensors, a mapping or a dataclass, nested
-            as it likes; strings as lists. Values within containers are named by their
-            way there, with dots; None is left out.
+        result: A tensor, a tuple or list of tensors, a mapping or a dataclass, nested to
+            any depth; strings as lists. Values within containers are named by the way to
+            them, with dots; None is left out.
         names: The author's names; for a mapping, the entries to serve.
         single: The name of one unnamed tensor.
         where: What was called, for messages.

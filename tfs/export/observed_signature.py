@@ -1,4 +1,4 @@
-"""The signature that follows from what calls of a model took and returned."""
+"""Infers a signature from what calls of a model took and returned."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def observed_signature(
     *,
     unsure: bool,
 ) -> Signature:
-    """Returns the signature of what was seen.
+    """Returns the signature that fits the observed calls.
 
     Args:
         example: Inputs by name; each becomes an input of the signature.
         observed: Outputs of calls with various numbers of rows and sizes.
-        options: The author's.
+        options: The author's options.
         where: What was called, for messages.
         unsure: Whether the free sizes of inputs could not be varied.
 
     Raises:
-        InvalidArgument: The options ask for what the outputs or inputs are not.
+        InvalidArgument: The options do not fit the inputs or outputs.
 
     """
     method = Method(options.method)
@@ -64,7 +64,7 @@ def observed_signature(
 def _default_views(
     inputs: Mapping[str, TensorSpec], options: SignatureOptions, where: str
 ) -> dict[str, TensorView]:
-    """Returns what stands for inputs that callers leave out; it must fit them."""
+    """Returns the default values of inputs, after checking that they fit the inputs."""
     defaults = {name: view_of(value) for name, value in options.defaults.items()}
     for name, default in defaults.items():
         spec = inputs[name]
@@ -99,7 +99,7 @@ def _output_spec(
     *,
     unsure: bool,
 ) -> TensorSpec:
-    """Returns what an output is, by its values in several calls.
+    """Returns the spec of an output, from its values in several calls.
 
     A dimension is free if its size varied, if ``free`` says so, or if ``unsure``.
     """

@@ -1,7 +1,7 @@
-"""Files that a model reads, watched while a server's interpreter is played.
+"""Watches which files a model reads while a version is tried as on a server.
 
-A path that is relative to the working directory leads elsewhere on a server, and a file
-of the author's machine is not there at all.
+A path that is relative to the working directory leads elsewhere on a server, and a file on
+the author's machine does not exist there.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _ELSEWHERE: Final = (
 
 
 class OpenedFiles:
-    """What one thread opened to read.
+    """The files that one thread opened for reading.
 
     Attributes:
-        outside: Absolute paths outside of the version and of what servers have.
+        outside: Absolute paths that are neither in the version nor on every server.
 
     """
 
@@ -45,10 +45,10 @@ class OpenedFiles:
         )
 
     def note(self, path: str) -> None:
-        """Looks at a path that is opened to be read.
+        """Checks a path that is opened for reading.
 
         Raises:
-            FileNotFoundError: It leads to a file by way of the working directory.
+            FileNotFoundError: It is relative to the working directory and leads to a file.
 
         """
         if not os.path.isabs(path):
@@ -73,7 +73,7 @@ _hooked: Final = threading.Event()
 
 
 def _audit(event: str, args: tuple[object, ...]) -> None:
-    """Python's audit hook: called for whatever the program opens, for good."""
+    """Python's audit hook: called for everything that the program opens, for good."""
     if event != "open":
         return
     opened = _watching.opened
@@ -89,10 +89,10 @@ def _audit(event: str, args: tuple[object, ...]) -> None:
 
 @contextlib.contextmanager
 def watched_files(folder: str) -> Iterator[OpenedFiles]:
-    """Watches what the calling thread opens in the block.
+    """Watches the files that the calling thread opens in the block.
 
     Args:
-        folder: The version's.
+        folder: The folder of the version.
 
     """
     if not _hooked.is_set():

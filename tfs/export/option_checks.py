@@ -1,6 +1,6 @@
-"""Whether an author's options fit a model, its example and what a call returned.
+"""Checks whether an author's options fit a model, its example and its outputs.
 
-Each check raises InvalidArgument with what to change: the author is still there to do it.
+Each check raises InvalidArgument and says what to change: the author is still there to do it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tfs.export.values import Values, is_strings, shape_of
 def check_defaults(options: SignatureOptions, where: str) -> None:
     """Refuses defaults that are neither tensors nor strings.
 
-    Callers without a type checker pass numbers.
+    Callers who use no type checker pass numbers.
     """
     for name, value in options.defaults.items():
         if not isinstance(value, torch.Tensor) and not is_strings(value):

@@ -1,4 +1,4 @@
-"""The author's own modules, put out of reach where a server's interpreter is played."""
+"""Hides the author's own modules while a version is tried as on a server."""
 
 from __future__ import annotations
 
@@ -35,15 +35,16 @@ _PYTHONS: Final = [
 def own_code_out_of_reach(
     packaged: Collection[str] = (), extern: Collection[str] = ()
 ) -> Iterator[OwnCodeRefuser]:
-    """Hides the author's own modules for the block: a server does not have them.
+    """Hides the author's own modules for the block, because a server does not have them.
 
-    What a package imports from itself comes from the archive, and what it names extern
-    is left; what goes around both fails here, where the author sees it, instead of on
-    the server. Other threads of the author's program should not import meanwhile.
+    A package's own modules come from the archive, and modules that it declares extern stay
+    importable. Any other import of the author's modules fails here, where the author sees
+    it, instead of on the server. Other threads of the author's program should not import
+    meanwhile.
 
     Args:
-        packaged: Modules whose source the version has; matters for the words only.
-        extern: Modules that servers have all the same.
+        packaged: Modules whose source is in the version; only used in messages.
+        extern: Modules of the author's that servers do have.
 
     """
     finder = OwnCodeRefuser(packaged, extern)
@@ -65,10 +66,10 @@ def own_code_out_of_reach(
 
 
 class OwnCodeRefuser(importlib.abc.MetaPathFinder):
-    """Finds nothing, and says why. Confined to the importing thread.
+    """Refuses to find modules, and says why. Confined to the importing thread.
 
     Attributes:
-        refused: What was asked for and not given.
+        refused: The modules that were asked for and refused.
 
     """
 

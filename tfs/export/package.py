@@ -1,8 +1,8 @@
 """Writes a module, its code and its weights into one hermetic torch.package archive.
 
-What goes in is decided per module of Python: the author's rules first, then where
-the module comes from (``default_action``). Whatever that leaves open is an error that
-shows the whole tree and what to do about each open module.
+What goes in is decided for each module of Python: by the author's rules first, then by where
+the module comes from (``default_action``). If a module is still undecided, that is an error
+which shows the whole tree and what to do about each undecided module.
 """
 
 from __future__ import annotations
@@ -47,12 +47,11 @@ from tfs.export.script_source import needed_source
 from tfs.export.wrappers import unwrapped, without_compiled_parts
 
 PACKAGE: Final = "model"
-"""Package of an archive in which the model is pickled, and resources lie that name no
+"""Package of an archive that contains the pickled model, and resources that name no
 folder."""
 
 BESIDE: Final = "packaged_model"
-"""The package in place of PACKAGE where the author has a module called "model": one
-name cannot be both."""
+"""The package used instead of PACKAGE if the author has a module called "model"."""
 
 RESOURCE: Final = "model.pkl"
 
@@ -61,21 +60,21 @@ RESOURCE: Final = "model.pkl"
 class PackageRules:
     """The author's decisions, as names or globs (``lib.*``, ``lib.**``). Immutable.
 
-    The first that matches counts, in the order mock, extern, intern.
+    The first match counts, in the order mock, extern, intern.
 
     Attributes:
-        intern: Put the source into the archive.
-        extern: Import from the server's environment.
-        mock: Put in a stub that fails when used.
-        include: Modules that scanning for imports does not find, interned whole.
-        sources: Module name to a file or folder with the code to use for it.
+        intern: Modules whose source goes into the archive.
+        extern: Modules that are imported from the server's environment.
+        mock: Modules that are replaced by stubs that fail when used.
+        include: Modules that scanning for imports does not find; interned as a whole.
+        sources: By module name, a file or folder with the code to use for it.
         resources: Text or bytes by path in the archive ("model/words.txt"; without a
             folder it goes into "model"). Packaged code reads them with
             ``import torch_package_importer``, whose ``load_text("model",
             "words.txt")`` and ``load_binary`` give them.
-        importers: Where classes come from, asked in order, before the running
-            Python: pass the PackageImporter an object was loaded with to export it
-            again. Found by itself for the module's own classes.
+        importers: Importers of classes, asked in order, before the running Python. To
+            export an object again, pass the PackageImporter with which it was loaded.
+            For the module's own classes, the importer is found automatically.
 
     """
 
@@ -123,7 +122,7 @@ def package_of(module: nn.Module, rules: PackageRules) -> str:
 
 
 def _is_file_of_the_authors(name: str, rules: PackageRules) -> bool:
-    """Whether a module may go into the archive, and as a file, not as a folder."""
+    """Whether a module of the author's may go into the archive as a file, not a folder."""
     if name in rules.sources:
         return Path(rules.sources[name]).is_file()
     module = sys.modules.get(name)
@@ -148,12 +147,13 @@ def write_package(
 ) -> DependencyReport:
     """Writes the archive at ``path`` and returns what went into it.
 
-    With the modules of ``classes`` (``nets:Box``), of which the module's arguments are.
+    It includes the modules of ``classes`` (``nets:Box``), the classes of the model's
+    arguments.
 
     Raises:
         InvalidArgument: The module cannot be pickled, or modules are unresolved; says
-            why, with the tree. The file is not to be used.
-        OSError: It could not be written, and is not to be used.
+            why, with the tree. The file must not be used.
+        OSError: It could not be written, and must not be used.
 
     """
     module = without_parametrizations(module)
@@ -176,7 +176,7 @@ def explain(module: nn.Module, rules: PackageRules) -> DependencyReport:
     """Returns what packaging would do, without writing anything.
 
     Raises:
-        InvalidArgument: The module cannot be pickled, and no value in it is to blame.
+        InvalidArgument: The module cannot be pickled, though no single value is at fault.
 
     """
     module = unwrapped(module)
@@ -197,7 +197,7 @@ def _save(
     importers: Sequence[Importer],
     classes: Sequence[str] = (),
 ) -> tuple[Unsaved, ...]:
-    """Puts everything into the archive; returns what of the module does not go."""
+    """Puts everything into the archive; returns the values that cannot be saved."""
     _refuse_two_of_a_name(module)
     package = package_of(module, rules)
     unsaved = _scripted(module)
@@ -288,17 +288,17 @@ class _Exporter(PackageExporter):
         super().add_dependency(module_name, dependencies)
 
     def _can_implicitly_extern(self, module_name: str) -> bool:
-        """As torch has it, but the author's file of that name is not Python's."""
+        """Like torch's method, but an author's file is not taken for Python's of that name."""
         if takes_pythons_name(_plain(module_name)):
             return False
         known: bool = super()._can_implicitly_extern(module_name)
         return known
 
     def _persistent_id(self, obj: object) -> object:
-        """As torch has it, but its hook is a class's, as Python's own special methods.
+        """Like torch's method, but looks up its hook in the class, as for special methods.
 
-        torch asks the object, and one that makes attributes of its items answers with
-        KeyError, or with anything.
+        torch asks the object itself. An object that turns its items into attributes answers
+        with KeyError, or with anything.
         """
         is_special = torch.is_storage(obj) or isinstance(obj, torch.TypedStorage)
         if not is_special and not hasattr(type(obj), "__reduce_package__"):
@@ -352,7 +352,7 @@ class _Exporter(PackageExporter):
 
 
 def _plain(name: str) -> str:
-    """Returns a module's name without the prefix of the package it came from."""
+    """Returns a module's name without the prefix of the package that it came from."""
     if name.startswith("<torch_package_"):
         return name.partition(".")[2] or name
     return name
@@ -382,7 +382,7 @@ def _is_packaged(importer: Importer, name: str) -> bool:
 
 
 def _scripted(module: nn.Module) -> tuple[Unsaved, ...]:
-    """Returns the parts that are TorchScript, which pickle would try and fail over."""
+    """Returns the parts that are TorchScript, which cannot be pickled."""
     return tuple(
         Unsaved(
             ".".join(filter(None, ("model", name))),
@@ -457,7 +457,7 @@ def _globals(part: nn.Module) -> Mapping[str, Any]:
 def _save_script(
     exporter: PackageExporter, module: nn.Module, classes: Sequence[str]
 ) -> None:
-    """Puts what the model uses of the running script into the archive."""
+    """Puts the parts of the running script that the model uses into the archive."""
     trial = TrialPickler()
     try:
         trial.dump(module)

@@ -8,18 +8,18 @@ import types
 from collections.abc import Iterator, Mapping
 
 NAME = "torch_package_importer"
-"""What packaged code imports to reach its archive; no module outside one has it."""
+"""The module that packaged code imports to reach its archive; it exists only there."""
 
 
 @contextlib.contextmanager
 def readable(resources: Mapping[str, str | bytes]) -> Iterator[None]:
     """Makes ``import torch_package_importer`` work for the block.
 
-    Its ``load_text`` and ``load_binary`` give what the archive will hold. Code that
+    Its ``load_text`` and ``load_binary`` return what the archive will contain. Code that
     comes from another package keeps that package's own. Not thread-safe.
 
     Args:
-        resources: Text or bytes by path; without a folder it is package "model"'s.
+        resources: Text or bytes by path; without a folder they are in package "model".
 
     """
     if NAME in sys.modules or not resources:

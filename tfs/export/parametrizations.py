@@ -1,4 +1,4 @@
-"""Modules with parametrized tensors, made plain: their classes cannot be pickled."""
+"""Makes parametrized tensors plain, because their modules' classes cannot be pickled."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ log = logging.getLogger(__name__)
 
 
 def without_parametrizations(module: nn.Module) -> nn.Module:
-    """Returns a copy whose parametrized tensors have the values they compute to.
+    """Returns a copy in which parametrized tensors have their computed values.
 
-    weight_norm, spectral_norm and their like make classes that cannot be pickled; in
-    evaluation mode what they compute does not change. The module itself where there is
-    none of it.
+    weight_norm, spectral_norm and similar functions make classes that cannot be pickled. In
+    evaluation mode the values that they compute do not change. Returns the module itself if
+    nothing in it is parametrized.
     """
     if not any(map(parametrize.is_parametrized, module.modules())):
         return module
@@ -42,10 +42,10 @@ def without_parametrizations(module: nn.Module) -> nn.Module:
 
 
 def _fix_parametrizations(part: nn.Module) -> None:
-    """Takes the parametrizations off one module.
+    """Removes the parametrizations from one module.
 
-    As torch's remove_parametrizations, which changes the class, and with it the module
-    that this one was copied from.
+    torch's remove_parametrizations would change the class, and with it the module of which
+    this one is a copy.
     """
     parametrizations = cast("nn.ModuleDict", part.parametrizations)
     values = {

@@ -1,4 +1,4 @@
-"""The forms in which a module can be stored, each written into a version directory."""
+"""Writes a module into a version directory, in each of the forms that there are."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tfs.runtime.guest.nested_values import classes_in, flattening, nesting
 
 @dataclass(frozen=True, slots=True)
 class DescribedModule:
-    """A module with what its author said of it and what calling it showed. Immutable.
+    """A module, its author's options, and the signatures found by calling it. Immutable.
 
     Attributes:
         module: The module, in evaluation mode.
@@ -51,15 +51,15 @@ class DescribedModule:
 
     @property
     def name(self) -> str:
-        """Of its class, for messages."""
+        """The name of its class, for messages."""
         return type(self.module).__name__
 
     @property
     def entry(self) -> dict[str, object]:
-        """The entry's part that says how signatures are called, where not plainly.
+        """The part of the manifest's entry that says how signatures are called.
 
-        Which methods answer, where not ``forward``; how arguments that are containers
-        are put together; whose results are made flat.
+        It says which methods answer if not ``forward``, how arguments that are containers
+        are put together, and which results are made flat.
         """
         parts: dict[str, dict[str, object] | list[str]] = {
             "methods": {
@@ -72,7 +72,7 @@ class DescribedModule:
 
     @property
     def argument_classes(self) -> list[str]:
-        """Of which arguments are made: ``nets:Box``, each once."""
+        """The classes of arguments, ``nets:Box``, each once."""
         forms = [form for each in self.derived.values() for form in each.forms.values()]
         return list(dict.fromkeys(p for form in forms for p in classes_in(form)))
 
@@ -82,7 +82,7 @@ class PayloadWriter(Protocol):
 
     @property
     def platform(self) -> str:
-        """What serves it."""
+        """The platform that serves it."""
         ...
 
     @property
@@ -94,7 +94,7 @@ class PayloadWriter(Protocol):
         """Writes the payload of ``module`` and returns the manifest's entry.
 
         Raises:
-            InvalidArgument: The module does not go into this form; says why.
+            InvalidArgument: The module cannot be stored in this form; says why.
 
         """
         ...
@@ -218,12 +218,12 @@ def _program(
 ) -> tuple[torch.export.ExportedProgram, dict[str, object]]:
     """Returns a module as a graph, and what the manifest's entry says of calling it.
 
-    Graphs do not broadcast: an input has one row always, or as many as others. One that
-    callers may leave out gets a row for each of theirs, where the model takes that: its
-    default, of one row, is repeated. Else it stays as it is.
+    Graphs do not broadcast: an input always has one row, or as many as the others. If
+    callers may leave an input out, and the model allows it, the input has as many rows as
+    the others, and its default of one row is repeated. Otherwise the default stays as it is.
 
     Raises:
-        InvalidArgument: The module is no graph, or one of fixed sizes.
+        InvalidArgument: The module cannot be made a graph, or only one of fixed sizes.
 
     """
     repeated = _repeated(derived)
@@ -268,7 +268,7 @@ def _num_rows(derived: Derived) -> int:
 def _exported(
     module: DescribedModule, derived: Derived, example: Values, rows: Collection[str]
 ) -> tuple[torch.export.ExportedProgram, dict[str, object]]:
-    """Has torch make the graph; ``rows`` are optional inputs of a row for each."""
+    """Has torch make the graph; ``rows`` are optional inputs with as many rows as others."""
     name = module.name
     names = list(example)
     shapes: dict[str, Any] = _dynamic_shapes(derived.signature, rows)
@@ -304,7 +304,7 @@ def _refuse_strings(module: DescribedModule) -> None:
 
 
 def _takes_any_name(module: nn.Module) -> bool:
-    """Whether a module's inputs are not its parameters, but what ``**`` gathers."""
+    """Whether a module takes its inputs by ``**`` and not by named parameters."""
     parameters = inspect.signature(module.forward).parameters.values()
     return any(each.kind is each.VAR_KEYWORD for each in parameters)
 
@@ -319,7 +319,7 @@ class _Flat(nn.Module):
         self._function = flattening(nesting(module, derived.forms))
 
     def forward(self, *tensors: torch.Tensor) -> object:
-        """Returns what the module does, by name or in order."""
+        """Returns the module's outputs, by name or in order."""
         return self._function(**dict(zip(self._names, tensors, strict=True)))
 
 
@@ -328,8 +328,8 @@ def _dynamic_shapes(
 ) -> dict[str, dict[int, Any]]:
     """Returns torch.export's description of the free dimensions.
 
-    The batch is one symbol everywhere, in optional inputs if they are of ``rows``; torch
-    finds out by itself which of the others must be equal.
+    The batch is one symbol everywhere; in optional inputs only if they are in ``rows``.
+    torch finds out by itself which of the other dimensions must be equal.
     """
     batch = torch.export.Dim("batch") if signature.batched else None
     shapes: dict[str, dict[int, Any]] = {}

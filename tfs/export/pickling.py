@@ -1,4 +1,4 @@
-"""Tries what of a module can be pickled; finds the values that cannot."""
+"""Tries whether a module can be pickled, and finds the values that cannot."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _MOST_SHOWN: Final = 8
 
 
 class TrialPickler(pickle.Pickler):
-    """Pickles everything but the elements of tensors, to see whether it can be.
+    """Tries to pickle everything except the elements of tensors.
 
     Attributes:
-        names: Classes and functions at the top of the running script that are used.
+        names: The classes and functions at the top of the running script that are used.
 
     """
 
@@ -106,7 +106,7 @@ def _is_written_by_the_author(value: object) -> bool:
 
 
 def _is_of_a_library(value: object) -> bool:
-    """Whether a value is an object whose attributes are not the author's to change."""
+    """Whether a value is an object of a library, whose attributes authors do not change."""
     if isinstance(value, nn.Module | Mapping | list | tuple | set | frozenset):
         return False
     if isinstance(value, functools.partial | types.MethodType):

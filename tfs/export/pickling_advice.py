@@ -1,4 +1,4 @@
-"""What to tell an author about a value that cannot be pickled."""
+"""Advice for authors about a value that cannot be pickled."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import torch
 
 
 def advice_on(path: str, value: object, error: Exception) -> tuple[str, str]:
-    """Returns what a value is that cannot be pickled, and what its author can do.
+    """Returns what a value that cannot be pickled is, and what its author can do.
 
     Args:
-        path: Where the module has it, such as ``model.head.activation``.
-        value: The innermost one that fails.
-        error: What pickling it raised.
+        path: Its place in the module, such as ``model.head.activation``.
+        value: The innermost value that fails.
+        error: The error that pickling it raised.
 
     """
     attribute = path.rpartition(".")[2]
@@ -89,7 +89,7 @@ def _on_class(value: type, error: Exception) -> tuple[str, str]:
 
 
 def _is_typed_in(value: types.FunctionType | type) -> bool:
-    """Whether no file holds the definition."""
+    """Whether the definition was typed in, so that no file contains it."""
     if value.__module__ != "__main__":
         return False
     place = getattr(__import__("__main__"), "__file__", None)

@@ -1,8 +1,8 @@
-"""The sizes a graph takes, beside those its signature leaves free.
+"""Checks that the sizes that a signature leaves free are free in the graph as well.
 
-torch.export writes a size down as a number where the model's code turned it into one
-(``range(n)``, the shape of a sparse tensor), and says nothing. The graph then refuses
-every other size, whatever the signature says.
+If the model's code turned a size into a number (``range(n)``, the shape of a sparse tensor),
+torch.export fixes that size without saying so. The graph then refuses every other size,
+whatever the signature says.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ def refuse_fixed(
     """Raises if a free dimension became one size.
 
     Args:
-        program: What torch.export made.
+        program: The program that torch.export made.
         names: Names of its inputs, in the order in which it was given them.
-        signature: What callers will read.
-        name: The model's, for messages.
-        rows: Optional inputs that are looked at as well; others are left alone.
+        signature: The signature that callers will read.
+        name: The name of the model, for messages.
+        rows: Optional inputs that are checked as well; others are not.
 
     Raises:
         InvalidArgument: Names the inputs, their dimensions and sizes.

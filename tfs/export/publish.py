@@ -1,4 +1,4 @@
-"""Publishes a version: its number, what lies beside the payload, who wrote it."""
+"""Publishes a version: its number, the files beside the payload, and its producer."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ def _check_batching_parameters(text: str) -> None:
 
 
 def publish(base_path: str, version: int | None, fill: Callable[[str], object]) -> str:
-    """Makes a version appear whole, filled by ``fill``; returns its directory.
+    """Makes a version, filled by ``fill``, appear at once; returns its directory.
 
     Args:
         base_path: The model's directory; created if absent.
         version: The number; None takes the next free one, and the one after that if
             somebody else takes it meanwhile.
-        fill: Gets the folder to fill; writes the manifest last.
+        fill: Fills the folder that it gets; writes the manifest last.
 
     Raises:
         FailedPrecondition: The version exists already. It was not touched.
@@ -98,7 +98,7 @@ def next_version(base_path: str) -> int:
 
 
 def producer() -> Producer:
-    """Returns who writes versions here and now."""
+    """Returns the producer of versions: the versions of TFS and torch, and the time."""
     try:
         own = importlib.metadata.version("tfs")
     except importlib.metadata.PackageNotFoundError:

@@ -1,7 +1,7 @@
-"""Environment variables that a model's own code reads, as a server would run it.
+"""Finds the environment variables that a model's own code reads when it is served.
 
-A server has another environment than the program that saves: what a model takes from it
-is not saved with it. What libraries read is theirs to say.
+A server has another environment than the program that saves, and what a model takes from the
+environment is not saved with it. Variables that libraries read are not reported.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ReadVariables:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[set[str]]:
-        """Notes the names that a version's code reads on this thread in the block."""
+        """Records the names that a version's code reads on this thread in the block."""
         thread, names = threading.get_ident(), set[str]()
         kind: Any = type(os.environ)
         with self._lock:

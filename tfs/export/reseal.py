@@ -1,4 +1,4 @@
-"""``reseal``: a version that was edited by hand becomes a version of its own."""
+"""``reseal``: makes a new version of one that was edited by hand."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def reseal(
 ) -> str:
     """Publishes the edited files of a version directory as a new version.
 
-    For packages that were unzipped, edited and zipped again, changed tables and
-    assets: the digests of the old manifest no longer fit, its signatures still do.
+    It is for packages that were unzipped, edited and zipped again, and for changed tables
+    and assets: the digests of the old manifest no longer fit, but its signatures still do.
     The new version is loaded, and called on its examples, before it appears. Blocks.
 
     Args:

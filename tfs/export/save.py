@@ -86,9 +86,9 @@ def save(
     training flags and state (parameters, buffers, attributes) are put back. Blocks.
 
     Args:
-        module: What to serve. It is saved with the weights it has now, without a
-            wrapper of torch.compile, data parallelism or averaging, and with parts
-            that are compiled as they were written.
+        module: The module to serve. It is saved with its present weights, without a
+            wrapper of torch.compile, data parallelism or averaging; compiled parts are
+            saved as they were written.
         example_inputs: Real inputs of ``forward``: a tensor, tensors in order, or by
             name. Their parameter names become the signature's input names.
         base_path: The model's directory; created if absent.
@@ -96,9 +96,9 @@ def save(
         method: What ``serving_default`` is for. "classify" needs an output
             ``scores``, float32 [batch, classes], served as the module returns it: end
             it in a softmax to serve probabilities. "regress" needs an output
-            ``outputs``, float32 [batch] or [batch, 1]. A module that returns a single
-            tensor has it named so.
-        labels: See :class:`SignatureOptions`, as for the following.
+            ``outputs``, float32 [batch] or [batch, 1]. If a module returns a single
+            tensor, it gets that name.
+        labels: See :class:`SignatureOptions`, also for the next seven.
         features: tf.Example features.
         output_names: Names of the outputs.
         batched: Whether dimension 0 is the batch everywhere.
@@ -109,9 +109,9 @@ def save(
         signatures: Further signatures by key, each possibly of another method of the
             module.
         intern: Modules whose source goes into the archive (names or globs). Your own
-            code does so by itself.
-        extern: Modules that the server imports from its own environment. Python's,
-            torch and numpy are so by themselves.
+            code is always among them.
+        extern: Modules that the server imports from its own environment. Python's
+            modules, torch and numpy are always among them.
         mock: Modules to replace by stubs that fail when used.
         include: Modules to put in although nothing imports them visibly.
         sources: Files or folders to take the code of a module from.
@@ -127,18 +127,18 @@ def save(
             torch_package only. A graph may round differently; its outputs are
             compared with a tolerance.
         concurrency: How many requests the module takes at once, to batch parts of
-            itself with :mod:`tfs.runtime.batched`. Only of a "torch_package".
+            itself with :mod:`tfs.runtime.batched`. Only for a "torch_package".
 
     Returns:
         The new version's directory.
 
     Raises:
-        InvalidArgument: The module cannot be called, described or packaged so; says
-            what to change. Nothing was written.
+        InvalidArgument: The module cannot be called, described or packaged in this way;
+            says what to change. Nothing was written.
         DataLoss: The archive does not give the same outputs as the module. Nothing
             was written.
         FailedPrecondition: The version exists already. It was not touched.
-        OSError: The version cannot be written there. Nothing was.
+        OSError: The version cannot be written there. Nothing was written.
 
     """
     base = os.fspath(base_path)
@@ -182,7 +182,7 @@ def save(
 
 
 def _check_is_module(value: object) -> None:
-    """Refuses what authors pass in a module's place, with what to pass instead."""
+    """Refuses anything that is not a module, and says what to pass instead."""
     if isinstance(value, torch.export.ExportedProgram):
         raise InvalidArgument(f"an ExportedProgram {OF_PROGRAMS}")
     if isinstance(value, type) and issubclass(value, nn.Module):
@@ -203,7 +203,7 @@ def _check_is_module(value: object) -> None:
 def _derived(
     module: nn.Module, options: Mapping[str, SignatureOptions]
 ) -> dict[str, Derived]:
-    """Returns the signatures; the module's state is as before, and no copy is left."""
+    """Returns the signatures; the module's state is as before, and no copy of it is left."""
     kept = KeptState(module)
     return {key: derive(module, each, kept) for key, each in options.items()}
 
@@ -237,7 +237,7 @@ def _judge(
     *,
     is_exact: bool,
 ) -> None:
-    """Raises unless the module itself does not repeat the outputs that differ."""
+    """Raises, unless the module itself gives other values for the outputs that differ."""
     kept = KeptState(module)
     for key, names in differing.items():
         where = f"{type(module).__name__}.{options[key].call}"

@@ -1,4 +1,4 @@
-"""``save_python``: a version of a class in a file, for what is not an ``nn.Module``."""
+"""``save_python``: makes a version of a class in a file that is not an ``nn.Module``."""
 
 from __future__ import annotations
 
@@ -59,21 +59,21 @@ def save_python(
 
     The class needs ``predict(self, **inputs)``; it may have ``load(self, version)``,
     ``validate(self, **item)``, ``preprocess``, ``postprocess``, ``methods`` and
-    ``concurrency`` (see :mod:`tfs.runtime.guest.python`). Its code runs here: once for
-    what the class says of itself, and again when the version is loaded, and called if
+    ``concurrency`` (see :mod:`tfs.runtime.guest.python`). Its code runs here: once to read
+    the class's signatures and settings, and again when the version is loaded, and called if
     there are example inputs, before it appears by one rename. Blocks.
 
     Args:
-        source: The file; stored as ``servable.py``. It may import what every server
-            has, nothing that lies beside it.
+        source: The file; stored as ``servable.py``. It may import modules that every
+            server has, but none that lies beside it.
         base_path: The model's directory; created if absent.
         version: The version's number; None takes the next free one.
         signatures: By key, each as an object or in the form of a manifest; None takes
             the class's ``signatures``: such a dict, or a method without arguments that
             returns one.
         class_name: Which class; None takes the only one with ``predict``.
-        methods: By signature key, the method to call instead of ``predict``; goes
-            before ``methods`` of the class.
+        methods: By signature key, the method to call instead of ``predict``; overrides
+            ``methods`` of the class.
         weights: Tensors to store as safetensors, or a file of weights
             (``.safetensors``, or ``.pt`` that loads with ``weights_only=True``).
         example_inputs: Inputs of ``serving_default`` by name, with at least two
@@ -88,7 +88,7 @@ def save_python(
         InvalidArgument: The class cannot be loaded, described or called; says why.
             Nothing was written.
         FailedPrecondition: The version exists already. It was not touched.
-        OSError: The version cannot be written there. Nothing was.
+        OSError: The version cannot be written there. Nothing was written.
 
     """
     place = os.fspath(source)
@@ -161,9 +161,9 @@ def _try_as_served(
     example: Values,
     place: str,
 ) -> None:
-    """Tries the version where nothing of the author's is in reach, as on a server.
+    """Tries the version without the author's own modules, as on a server.
 
-    If it needs modules of the author's, says which, and tries it with them.
+    If it needs some of them, warns of these, and tries it with them.
     """
     needed: list[str] = []
     with (
@@ -195,7 +195,7 @@ def _try(
     signatures: Mapping[str, Signature],
     example: Values,
 ) -> None:
-    """Loads the version as an interpreter will, and calls it on the example."""
+    """Loads the version like an interpreter, and calls it on the example."""
     source = ModelSource(ServableId("export", 0), folder, "python", entry, signatures)
     files = VersionFiles.stage(source)
     try:
@@ -218,7 +218,7 @@ def _try_others(
 ) -> None:
     """Calls the signatures that take the same example; warns of those that fail.
 
-    No more than that: the example was given for another one.
+    They are not refused, because the example was given for another signature.
     """
     for key, signature in signatures.items():
         given = signature.with_defaults(views)

@@ -15,11 +15,12 @@ from symtable import SymbolTable, symtable
 def needed_source(source: str, names: Collection[str]) -> str:
     """Returns the top-level statements of ``source`` that ``names`` depend on.
 
-    Imports, definitions and assignments are kept if something kept uses what they
-    bind, and calls on such an object (``TABLE.update(...)``) with them, but none on
-    what was imported (``torch.save(...)``). So are definitions that enter themselves
-    into something kept: by a decorator of it (``@TABLE.register``), or by one that is a
-    function which fills a kept table. A block that asks for ``__name__`` never is.
+    Imports, definitions and assignments are kept if a kept statement uses the names that
+    they bind. With them are kept calls on such an object (``TABLE.update(...)``), but not
+    on imported modules (``torch.save(...)``). Definitions that register themselves in a
+    kept object are kept as well: by a decorator that belongs to it (``@TABLE.register``),
+    or by one that is a function which fills a kept table. A block that tests ``__name__``
+    is never kept.
 
     Raises:
         SyntaxError: The source does not parse.
@@ -79,12 +80,12 @@ def _is_needed(
 def _enters_itself(
     statement: ast.stmt, wanted: Collection[str], fills: Mapping[str, Collection[str]]
 ) -> bool:
-    """Whether something wanted learns of a definition by one of its decorators.
+    """Whether a decorator registers a definition in something that is wanted.
 
     Args:
         statement: A statement at the top level.
         wanted: Names that the script itself binds.
-        fills: What each function and class of the script writes into.
+        fills: The names into which each function and class of the script writes.
 
     """
     if not isinstance(statement, ast.FunctionDef | ast.ClassDef):
@@ -101,7 +102,7 @@ def _enters_itself(
 
 
 def _filled(definition: ast.stmt) -> set[str]:
-    """Returns the names of what a definition writes into, or has methods called of."""
+    """Returns the names that a definition writes into, or whose methods it calls."""
     owners = set()
     for node in ast.walk(definition):
         if isinstance(node, ast.Call):
@@ -116,7 +117,7 @@ def _filled(definition: ast.stmt) -> set[str]:
 
 
 def _owner(node: ast.expr) -> ast.Name | None:
-    """Returns the name that attributes and items are taken of; itself if it is one."""
+    """Returns the name at the start of a chain of attributes and items, if there is one."""
     while isinstance(node, ast.Attribute | ast.Subscript):
         node = node.value
     return node if isinstance(node, ast.Name) else None
@@ -156,11 +157,10 @@ def _used(statement: ast.stmt) -> set[str]:
 
 
 def _global_names(scope: SymbolTable) -> set[str]:
-    """Returns the names that a scope and those within it look up at the top level.
+    """Returns the names that a scope, and the scopes in it, look up at the top level.
 
-    A parameter or variable of a function has nothing to do with a name of the script:
-    ``for scale in (1, 2): save(Net(scale))`` is not part of a class whose ``__init__``
-    has a ``scale``.
+    A parameter or variable of a function is not a name of the script: ``for scale in (1, 2):
+    save(Net(scale))`` does not belong to a class whose ``__init__`` has a ``scale``.
     """
     at_top = scope.get_type() == "module"
     names = {
@@ -182,8 +182,8 @@ def _annotated(annotation: ast.expr) -> set[str]:
 def _quoted(annotation: ast.expr) -> set[str]:
     """Returns the names that an annotation has in quotes: ``"Config | None"``.
 
-    No other text is looked at: ``register_buffer("mask", ...)`` has nothing to do with
-    a ``mask`` of the script.
+    No other text is searched: ``register_buffer("mask", ...)`` has nothing to do with a
+    ``mask`` of the script.
     """
     names: set[str] = set()
     for node in ast.walk(annotation):

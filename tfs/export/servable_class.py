@@ -1,4 +1,4 @@
-"""The class of a ``servable.py``, and what it says of itself."""
+"""The class of a ``servable.py``, and the signatures and settings that it states."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ def find_class(path: str, class_name: str | None = None) -> type:
 
 
 def signatures_of(kind: type, path: str) -> dict[str, Signature]:
-    """Returns what a class says of its signatures.
+    """Returns the signatures that a class states.
 
     Raises:
-        InvalidArgument: It does not say, or not in the form of a manifest.
+        InvalidArgument: It states none, or not in the form of a manifest.
 
     """
     form = getattr(kind, "signatures", None)
@@ -89,7 +89,7 @@ def read_forms(forms: SignatureForms, path: str) -> dict[str, Signature]:
         path: The file that they are for, for messages.
 
     Raises:
-        InvalidArgument: One of them is no signature.
+        InvalidArgument: One of them is not a signature.
 
     """
     return {
@@ -107,18 +107,18 @@ def entry_of(
     methods: Mapping[str, str],
     signatures: Mapping[str, Signature],
 ) -> dict[str, object]:
-    """Returns what a version's manifest says of its class.
+    """Returns the entry of a version's manifest for its class.
 
     Args:
         kind: The class.
         path: Its file, for messages.
-        class_name: The name by which a server finds it, None where there is one only.
-        methods: By signature key, the method to call; before those of the class.
+        class_name: The name by which a server finds it; None if the file has only one.
+        methods: By signature key, the method to call; overrides those of the class.
         signatures: The signatures of the version.
 
     Raises:
-        InvalidArgument: ``methods`` names a signature that there is not, or the class's
-            ``concurrency`` is no such number.
+        InvalidArgument: ``methods`` names a signature that does not exist, or the class's
+            ``concurrency`` is not a valid number.
 
     """
     unknown = [

@@ -1,4 +1,4 @@
-"""What of torch's own settings a model finds on a server, whatever its author set."""
+"""Gives a model torch's default settings, as on a server, whatever its author has set."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ log = logging.getLogger(__name__)
 def server_defaults() -> Iterator[None]:
     """Gives tensors made in the block the dtype and device they get on servers.
 
-    What the author's program set is put back. Not thread-safe.
+    The settings of the author's program are put back. Not thread-safe.
 
     Raises:
-        InvalidArgument: As the block does, with what was set if that may be the cause.
+        InvalidArgument: Raised by the block; names the settings if they may be the cause.
 
     """
     dtype, device = torch.get_default_dtype(), torch.get_default_device()

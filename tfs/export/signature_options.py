@@ -1,4 +1,4 @@
-"""What an author says about one way to call a model."""
+"""An author's options for one way to call a model."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tfs.core.signature import FeatureSpec, Method
 
 
 class NumberArray(Protocol):
-    """A numpy array, or anything else that shows its elements as one does."""
+    """A numpy array, or any other object that shows its elements in the same way."""
 
     @property
     def __array_interface__(self) -> Mapping[str, object]:
-        """Where and what the elements are."""
+        """Describes where and what the elements are."""
         ...
 
 
@@ -46,9 +46,9 @@ class SignatureOptions:
             serve and in which order. None names them itself.
         batched: Whether dimension 0 of every input and output is the batch.
         dynamic: Per input, further dimensions whose size callers may choose; per output,
-            those whose size depends on values, where calling the model did not show it.
+            those whose size depends on values, because calling the model cannot show that.
         pad: Per input, the value that fills free inner dimensions when requests of
-            different sizes are batched; absent forbids batching those.
+            different sizes are batched; without it, such requests are not batched.
         mask: Per padded input, the input that receives the mask.
         defaults: Inputs that callers may leave out, with the value used then.
 

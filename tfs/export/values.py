@@ -1,4 +1,4 @@
-"""What models take and give: tensors, and strings as nested lists of bytes."""
+"""The values that models take and return: tensors, and strings as nested lists of bytes."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def from_array(value: object) -> object:
 
 
 def from_numbers(value: object) -> torch.Tensor | None:
-    """Returns a number, or nested lists of numbers, as a tensor; None of what is none.
+    """Returns a number, or nested lists of numbers, as a tensor; None for any other value.
 
-    As Python counts: bool, int64, float64 and complex128.
+    The dtypes are those of Python's types: bool, int64, float64 and complex128.
     """
     kinds = set(_kinds(value))
     if not kinds or not kinds <= set(_DTYPE_OF_KIND):
@@ -63,7 +63,7 @@ _DTYPE_OF_KIND: Final[dict[type, torch.dtype]] = {
     int: torch.int64,
     bool: torch.bool,
 }
-"""The dtype of Python numbers; of several kinds, the one that comes first here decides.
+"""The dtypes of Python numbers; if there are several kinds, the first one here decides.
 """
 
 

@@ -1,4 +1,4 @@
-"""Loads a version as a server's interpreter will, before it is committed."""
+"""Loads a version like a server's interpreter before it is committed, and checks it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _HINT: Final = (
     "include it"
 )
 _OWN_FILE: Final = re.compile(r"'<torch_package_\d+>\.?([^']*)'")
-"""A path made from the ``__file__`` of a packaged module, in an error's text."""
+"""Matches a path made from the ``__file__`` of a packaged module, in an error's text."""
 
 _SAYS_WHAT_TO_DO: Final = re.compile(
     r"No module named '.*' (\(it is|in the archive, nor) |"
@@ -47,7 +47,7 @@ _REGISTRATION_HINT: Final = (
 _HALF_MADE: Final = re.compile(
     r"has no attribute '_(modules|parameters|buffers)'|before Module.__init__\(\) call"
 )
-"""Error of a module that was restored without its constructor having run."""
+"""Matches the error of a module that was restored without running its constructor."""
 
 _HALF_MADE_HINT: Final = (
     "A part of it restores itself by a __setstate__ that takes the module for made "
@@ -105,7 +105,7 @@ def differing_outputs(
 
 
 def warn_of_files(opened: OpenedFiles) -> None:
-    """Logs files that a version read and servers may not have."""
+    """Logs the files that a version read and that servers may not have."""
     if opened.outside:
         log.warning(
             "event=files_outside_of_version paths=%s are read by the model; a server "
@@ -178,7 +178,7 @@ def _modules_of(path: str) -> tuple[set[str], set[str]]:
 
 
 def _advice(platform: str, message: str) -> str:
-    """Returns what to do about an error that only the loaded archive has."""
+    """Returns advice about an error that occurs only in the loaded archive."""
     if advice := gradient_advice(message):
         return f". {advice}"
     if _REGISTERS.search(message):
@@ -226,7 +226,7 @@ def _on_cpu(value: Value) -> Value:
 
 
 def _device(derived: Mapping[str, Derived]) -> str:
-    """Returns where the author's example lies, so that the same kernels run."""
+    """Returns the device of the author's example, so that the same kernels run."""
     for each in derived.values():
         for value in each.example.values():
             if isinstance(value, torch.Tensor):

@@ -1,4 +1,4 @@
-"""The weights that lie beside a ``servable.py``: tensors, or a file of them."""
+"""Writes the weights beside a ``servable.py``: tensors, or a file of them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def write_weights(weights: Weights, folder: str) -> None:
     """Puts the weights of a ``servable.py`` into a version's directory.
 
     Raises:
-        InvalidArgument: They are of no form that a server reads.
+        InvalidArgument: They have a form that no server reads.
 
     """
     if isinstance(weights, Mapping):

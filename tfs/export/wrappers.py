@@ -1,7 +1,7 @@
-"""Wrappers around modules that belong to the process that trains.
+"""Removes wrappers around modules that only the training process needs.
 
-Their parameters have no names, and what they add does not survive pickling; what
-torch.compile made would be made anew, for minutes, on every server.
+Their parameters have no names, and what they add does not survive pickling. What
+torch.compile made would be made anew on every server, which takes minutes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import nn
 log = logging.getLogger(__name__)
 
 _WRAPPERS: Final = ("DataParallel", "DistributedDataParallel", "AveragedModel")
-"""Classes that call their ``module``; that of an averaged model is the average."""
+"""Classes that call their ``module``; in an averaged model, that is the average."""
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
@@ -31,11 +31,11 @@ def unwrapped(module: nn.Module) -> nn.Module:
 
 @contextlib.contextmanager
 def without_compiled_parts(module: nn.Module) -> Iterator[None]:
-    """Has the parts of a module run as they were written for the block.
+    """Runs the parts of a module as they were written, for the block.
 
-    Both parts that torch.compile has wrapped and those it compiled in place
-    (``part.compile()``), and functions of its code that it decorates. Other wrappers
-    stay: the module may reach through them.
+    This covers parts that torch.compile has wrapped, parts that it compiled in place
+    (``part.compile()``), and functions that it decorates. Other wrappers stay, because the
+    module may reach through them.
     """
     taken: list[tuple[dict[str, nn.Module | None], str, nn.Module]] = []
     compiled: list[tuple[nn.Module, object]] = []
@@ -70,10 +70,10 @@ def _uncompiled() -> contextlib.AbstractContextManager[object]:
 
 
 _ORIGINAL: Final = "_orig_mod"
-"""Where torch.compile's wrapper keeps the module."""
+"""The attribute in which torch.compile's wrapper keeps the module."""
 
 _COMPILED: Final = "_compiled_call_impl"
-"""Where ``nn.Module.compile`` keeps what is called instead of ``forward``."""
+"""The attribute in which ``nn.Module.compile`` keeps what is called for ``forward``."""
 
 
 def _inner(module: nn.Module) -> nn.Module | None:
