@@ -1,6 +1,6 @@
-"""Many servers as one: users name models, the fleet decides which servers load them.
+"""Serves models on many servers: users name models, the fleet decides where to load them.
 
-TFS² of "TensorFlow-Serving: Flexible, High-Performance ML Serving", section 3.1: a
+This is TFS² of "TensorFlow-Serving: Flexible, High-Performance ML Serving", section 3.1: a
 controller, a synchronizer and a router over ordinary ``tfs serve`` processes. See
 docs/hosted.md.
 """

@@ -1,8 +1,8 @@
 """Takes users' commands, and decides which serving job has which model.
 
-Every command is one transaction on the store: it edits what is wanted, places all models
-anew, and is refused whole where something that had been asked for would have no place.
-Routers and synchronizers follow the store; nothing here calls a server.
+Every command is one transaction on the store. It edits the wanted state and places all models
+anew. It is refused as a whole if anything that was asked for would have no place. Routers and
+synchronizers follow the store; nothing here calls a server.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Controller:
 
     Args:
         store: Where the wanted state is kept.
-        check: Raises a ``ServingError`` for a model's config that no server would take:
-            one would refuse all that it is told together with it.
+        check: Raises a ``ServingError`` for a model's config that no server would accept,
+            because a server refuses its whole config if one model is wrong.
         estimate: Returns the bytes of a version below a base path, or raises.
 
     """
@@ -54,13 +54,13 @@ class Controller:
         self._estimate = estimate
 
     def fleet(self) -> Fleet:
-        """Returns what is wanted now."""
+        """Returns the present wanted state."""
         return self._store.read().fleet
 
     # -- serving jobs -------------------------------------------------------------
 
     def add_job(self, job: Job) -> Revision:
-        """Adds a serving job, or changes one; models that had no place may go there."""
+        """Adds or changes a serving job; models without a place may be placed there."""
 
         def edit(fleet: Fleet) -> Fleet:
             return _placed(replace(fleet, jobs={**fleet.jobs, job.address: job}))
@@ -68,11 +68,11 @@ class Controller:
         return self._store.change(f"add-job {job.address}", edit)
 
     def remove_job(self, address: str, *, force: bool = False) -> Revision:
-        """Has a job's models move elsewhere; it is taken out when they answer there.
+        """Moves a job's models elsewhere; the job is removed when they answer there.
 
         Args:
-            address: Its address.
-            force: Whether it is taken out at once, and also if they have no other place.
+            address: The address of the job.
+            force: Whether it is removed at once, even if its models have no other place.
 
         Raises:
             NotFound: There is no such job.
@@ -92,7 +92,7 @@ class Controller:
         return self._store.change(f"remove-job {address}", edit)
 
     def drop_job(self, address: str) -> Revision:
-        """Takes a job out that was to leave and has nothing left to do."""
+        """Removes a job that was leaving and has no models any more."""
 
         def edit(fleet: Fleet) -> Fleet:
             job = fleet.jobs.get(address)
@@ -103,7 +103,7 @@ class Controller:
         return self._store.change(f"{address} left", edit)
 
     def note_job(self, address: str, *, is_down: bool) -> Revision:
-        """Takes note that a job answers no more, or does again; models move as need be."""
+        """Notes that a job does not answer any more, or does again; moves models if necessary."""
 
         def edit(fleet: Fleet) -> Fleet:
             job = fleet.jobs.get(address)
@@ -125,19 +125,19 @@ class Controller:
         max_replicas: int = 0,
         partition: str = "",
     ) -> Revision:
-        """Has a model served, with a place for each of its replicas.
+        """Adds a model, with a place for each of its replicas.
 
         Args:
-            config: Its config, as a server takes it.
-            memory_bytes: What one replica takes; 0: estimated, and learned later.
-            min_replicas: On how many jobs it is to be.
-            max_replicas: On how many load may bring it; 0: not on more.
-            partition: Of the jobs it may go to.
+            config: Its config, in the form for a server.
+            memory_bytes: How much one replica takes; 0: estimated, and measured later.
+            min_replicas: The number of jobs that serve it.
+            max_replicas: The most jobs that may serve it under load; 0: no more than that.
+            partition: The partition of jobs on which it may be placed.
 
         Raises:
-            AlreadyExists: There is a model of that name.
-            InvalidArgument: No server would take the config.
-            FailedPrecondition: What it takes cannot be estimated from here.
+            AlreadyExists: There is a model with that name.
+            InvalidArgument: No server would accept the config.
+            FailedPrecondition: Its memory cannot be estimated from here.
             ResourceExhausted: There is no room for it.
 
         """
@@ -163,10 +163,10 @@ class Controller:
         return self._store.change(f"add-model {model.name}", edit)
 
     def remove_model(self, name: str) -> Revision:
-        """Has a model served no more.
+        """Removes a model.
 
         Raises:
-            NotFound: There is none of that name.
+            NotFound: There is none with that name.
 
         """
 
@@ -178,11 +178,11 @@ class Controller:
         return self._store.change(f"remove-model {name}", edit)
 
     def scale(self, name: str, min_replicas: int, max_replicas: int = 0) -> Revision:
-        """Changes on how many jobs a model is: a hint before load comes.
+        """Changes the number of jobs that serve a model, as a hint before load comes.
 
         Raises:
             NotFound: There is no such model.
-            ResourceExhausted: There is no room for as many.
+            ResourceExhausted: There is no room for so many.
 
         """
 
@@ -208,7 +208,7 @@ class Controller:
     def follow_load(self, wanted: Mapping[str, int]) -> Revision:
         """Gives models the number of replicas that load asks for, within their limits.
 
-        What has no room is left out without an error: who asks is no user.
+        Replicas without room are left out without an error, because no user asked for them.
         """
 
         def edit(fleet: Fleet) -> Fleet:
@@ -232,12 +232,12 @@ class Controller:
 
         Args:
             name: The model.
-            traffic: What its config is to say; None: nothing, the newest answers.
+            traffic: The new value in its config; None: nothing, so the newest answers.
             why: The command, for the history.
 
         Raises:
             NotFound: There is no such model.
-            InvalidArgument: No server would take it.
+            InvalidArgument: No server would accept it.
 
         """
 
@@ -254,10 +254,10 @@ class Controller:
         return self._store.change(f"{why} {name}", edit)
 
     def learn(self, measured: Mapping[str, int]) -> Revision:
-        """Puts what jobs measured in the place of estimates.
+        """Replaces estimates by what jobs have measured.
 
         Args:
-            measured: Bytes of the largest version of a model, where one is loaded.
+            measured: Bytes of the largest version of each model that is loaded somewhere.
 
         """
 
@@ -274,7 +274,7 @@ class Controller:
         return self._store.change("memory as measured", edit)
 
     def _room_for(self, config: ModelConfig, version_bytes: int) -> int:
-        """Returns what a replica takes while one version takes another's place."""
+        """Returns how much memory a replica takes while one version replaces another."""
         gap = model_config_pb2.RESOURCE_PRESERVING
         policy = config.model_version_policy
         at_once = max(
@@ -286,7 +286,7 @@ class Controller:
         """Returns ``after`` with its models placed.
 
         Raises:
-            ResourceExhausted: One that had, or asks for, a place has none.
+            ResourceExhausted: A model that had a place, or asks for one, has none.
 
         """
         missing = place(after.models, after.jobs, after.placement)

@@ -1,6 +1,6 @@
-"""The wanted state of a fleet: its serving jobs, its models, and which job has which.
+"""The wanted state of a fleet: its serving jobs, its models, and their placement.
 
-A value: whoever changes it makes another. What is really loaded is in
+It is a value: every change makes a new one. What is really loaded is in
 :mod:`~tfs.hosted.job_report`.
 """
 
@@ -22,12 +22,12 @@ class Job:
     """A serving job: one ``tfs serve`` process.
 
     Attributes:
-        address: Where its gRPC port is, "HOST:PORT" or "unix:/path".
-        memory_bytes: What its models may take together.
-        partition: What sets it apart ("gpu", "eu"); a model goes to its own partition
-            only.
+        address: The address of its gRPC port, "HOST:PORT" or "unix:/path".
+        memory_bytes: How much its models may take together.
+        partition: The partition it belongs to ("gpu", "eu"); models are placed only in
+            their own.
         is_down: Whether it did not answer for so long that others take its place.
-        is_leaving: Whether it is to be taken out once others have its models.
+        is_leaving: Whether it should be removed once others have its models.
 
     """
 
@@ -51,17 +51,17 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class HostedModel:
-    """A model that users asked to be served, wherever that is.
+    """A model that users asked to be served, on whichever job.
 
     Attributes:
-        name: What requests call it.
-        config: Its ``ModelConfig`` as text, name and base path included.
-        memory_bytes: What one replica takes while versions change places.
-        is_estimate: Whether that was estimated; False: its owner said so.
-        min_replicas: On how many jobs it is at least.
-        max_replicas: On how many it may be when load asks for it.
-        partition: Of the jobs it may go to.
-        num_replicas: On how many it is to be now.
+        name: The name that requests use.
+        config: Its ``ModelConfig`` as text, including name and base path.
+        memory_bytes: How much one replica takes while one version replaces another.
+        is_estimate: Whether that was estimated; False: its owner stated it.
+        min_replicas: The least number of jobs that serve it.
+        max_replicas: The most jobs that may serve it when load asks for it.
+        partition: The partition of jobs on which it may be placed.
+        num_replicas: The number of jobs that should serve it now.
 
     """
 
@@ -88,13 +88,13 @@ class HostedModel:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """All that is wanted at one moment. Immutable.
+    """The wanted state at one moment. Immutable.
 
     Attributes:
         jobs: By address.
         models: By name.
-        placement: On which jobs each model is to be, in no particular order; of a model
-            that fits nowhere, none.
+        placement: The jobs on which each model should be, in no particular order; none
+            for a model that fits nowhere.
 
     """
 
@@ -118,7 +118,7 @@ class Fleet:
         """Reads what :meth:`to_json` wrote.
 
         Raises:
-            DataLoss: It is something else.
+            DataLoss: The text is something else.
 
         """
         try:

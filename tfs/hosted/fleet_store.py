@@ -27,9 +27,9 @@ class Revision:
 
     Attributes:
         number: Counts changes; 0 before the first.
-        fleet: What is wanted.
+        fleet: The wanted state.
         why: What made the change.
-        at_s: When, in seconds since the epoch.
+        at_s: The time of the change, in seconds since the epoch.
 
     """
 
@@ -57,21 +57,21 @@ class FleetStore:
 
         Raises:
             FailedPrecondition: The file cannot be used.
-            DataLoss: What it holds is something else.
+            DataLoss: It contains something else.
 
         """
         with self._open() as connection:
             return _latest(connection)
 
     def change(self, why: str, edit: Callable[[Fleet], Fleet]) -> Revision:
-        """Replaces the state by what ``edit`` makes of it; returns what holds then.
+        """Replaces the state by what ``edit`` makes of it; returns the resulting revision.
 
-        Nobody else changes it meanwhile. What ``edit`` raises leaves the state as it is,
-        and what equals the state before is no revision.
+        Nobody else changes it meanwhile. If ``edit`` raises, the state stays as it is. A
+        result that equals the state before is not a new revision.
 
         Raises:
             FailedPrecondition: The file cannot be used.
-            DataLoss: What it holds is something else.
+            DataLoss: It contains something else.
 
         """
         with self._open() as connection:

@@ -1,9 +1,9 @@
-"""When a request is sent a second time, to another replica: hedged backup requests.
+"""Decides when to send a request a second time, to another replica: hedged backup requests.
 
-After the delay within which nineteen of twenty recent requests for the model were
-answered, and for one request in twenty at most: what is slow because everything is slow
-is not made slower. (J. Dean, "Achieving Rapid Response Times in Large Online Services",
-which section 3.1 of the paper follows.)
+A second request is sent after the time in which nineteen of twenty recent requests for the
+model were answered, and for at most one request in twenty. So if requests are slow because
+everything is slow, this does not make it slower. (J. Dean, "Achieving Rapid Response Times
+in Large Online Services", which section 3.1 of the paper follows.)
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ class HedgeOptions:
     """How requests are hedged. Immutable.
 
     Attributes:
-        quantile: Of recent latencies, after which a second request is sent.
-        least_delay_s: The second is never sent earlier.
+        quantile: A second request is sent after this quantile of recent latencies.
+        least_delay_s: A second request is never sent earlier than this.
         budget: Most second requests, as a share of the first ones; 0 sends none.
         burst: How many of them may come at once after a quiet time.
-        num_recent: Latencies that are remembered of a model.
-        least_seen: Without as many, none is sent.
+        num_recent: How many latencies of a model are remembered.
+        least_seen: None is sent before so many latencies are known.
 
     """
 
@@ -45,15 +45,15 @@ class Hedging:
         self._allowance = 1.0 if options.budget else 0.0
 
     def note_request(self) -> None:
-        """Counts a request, which pays for a part of a second one."""
+        """Counts a request, which adds a part of a second one to the budget."""
         options = self._options
         self._allowance = min(self._allowance + options.budget, options.burst)
 
     def note_latency(self, duration_s: float) -> None:
-        """Remembers how long an answer took, whichever request it was to.
+        """Remembers how long an answer took, to the first or to the second request.
 
-        What the second one made quicker counts with the delay and more, so that the
-        quantile stays where it is.
+        An answer to a second request counts with the delay before it, so that the quantile
+        stays where it is.
         """
         if len(self._recent) >= self._options.num_recent:
             oldest = self._recent.popleft()

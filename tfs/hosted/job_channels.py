@@ -1,4 +1,4 @@
-"""gRPC channels to serving jobs: for their AdminService, and for requests as they came."""
+"""gRPC channels to serving jobs: for AdminService, and for requests that are passed on."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _OPTIONS: Final = (
 
 @dataclass(slots=True, eq=False)
 class _JobChannel:
-    """A channel; who changes it holds the lock of the one below."""
+    """A channel; changed only under the lock of :class:`JobChannels`."""
 
     channel: grpc.Channel
     num_calls: int = 0
@@ -50,7 +50,9 @@ class JobChannels:
         # Guards the next two and what is in them; leaf.
         self._lock = threading.Lock()
         self._by_address: dict[str, _JobChannel] = {}
-        self._open: set[_JobChannel] = set()  # the forgotten that have calls, too
+        self._open: set[_JobChannel] = (
+            set()
+        )  # including forgotten ones that still have calls
 
     def send(
         self,
@@ -61,9 +63,9 @@ class JobChannels:
         metadata: Metadata,
         on_done: Callable[[Outcome], None],
     ) -> Callable[[], None]:
-        """Sends a request on; returns what gives it up.
+        """Passes a request on; returns a function that gives it up.
 
-        ``on_done`` is called once, on a thread of grpcio, also after it was given up.
+        ``on_done`` is called once, on a thread of grpcio, even after it was given up.
         """
         job = self._begin_call(address)
         try:
@@ -82,7 +84,7 @@ class JobChannels:
         return lambda: future.cancel() and None
 
     def list_models(self, address: str) -> admin_service_pb2.ListModelsResponse:
-        """Asks a job what it has; see :class:`~tfs.hosted.synchronizer.JobClient`."""
+        """Asks a job for its models; see :class:`~tfs.hosted.synchronizer.JobClient`."""
         return self._ask(
             address,
             "ListModels",
@@ -95,7 +97,7 @@ class JobChannels:
     ) -> None:
         """Tells a job what to serve; see :class:`~tfs.hosted.synchronizer.JobClient`.
 
-        A version that fails to load is no error: the job serves what it can.
+        A version that fails to load is not an error: the job serves what it can.
         """
         reply = self._ask(
             address,
@@ -108,7 +110,7 @@ class JobChannels:
             raise kind(reply.status.message)
 
     def forget(self, address: str) -> None:
-        """Closes the channel to a job once its calls have ended; nothing if none is open."""
+        """Closes the channel to a job, if it is open, once its calls have ended."""
         with self._lock:
             job = self._by_address.pop(address, None)
             if job is not None:
@@ -117,7 +119,7 @@ class JobChannels:
             self._close_if_idle(job)
 
     def close(self) -> None:
-        """Closes all of them; calls under way end; idempotent."""
+        """Closes all channels, which ends the calls under way; idempotent."""
         with self._lock:
             left = list(self._open)
             self._open.clear()
@@ -168,7 +170,7 @@ class JobChannels:
 
 
 def _outcome(ended: Any) -> Outcome:
-    """Returns what a call came to. The future is done."""
+    """Returns the outcome of a call, whose future is done."""
     try:
         answer: bytes = ended.result()
         return answer

@@ -1,4 +1,4 @@
-"""What a serving job says of itself, and what follows for requests: values and pure functions."""
+"""The reports of serving jobs, and the routes that follow: values and pure functions."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from tfs.proto.tfs.v1 import admin_service_pb2
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """One serving job at its last answer. Immutable.
+    """What a serving job said in its last answer. Immutable.
 
     Attributes:
-        started_s: When its process started: another one has forgotten what it was told.
+        started_s: When its process started; a new process does not know what the one
+            before was told.
         answering: Models that answer requests which name no version.
         failing: What is wrong with its other models, by name.
-        version_bytes: What the largest version of a model takes there.
+        version_bytes: How much the largest version of each model takes there.
 
     """
 
@@ -30,7 +31,7 @@ class JobReport:
 
 
 def report_of(reply: admin_service_pb2.ListModelsResponse) -> JobReport:
-    """Returns what AdminService.ListModels said."""
+    """Returns the report in a reply of AdminService.ListModels."""
     failing = {}
     version_bytes = {}
     for model in reply.models:
@@ -56,7 +57,7 @@ def report_of(reply: admin_service_pb2.ListModelsResponse) -> JobReport:
 def routes_of(
     fleet: Fleet, reports: Mapping[str, JobReport]
 ) -> dict[str, tuple[str, ...]]:
-    """Returns the addresses that answer for each model; of those it has no place on, too."""
+    """Returns the addresses that answer for each model, even where it has no place."""
     return {
         name: tuple(
             address
@@ -70,7 +71,7 @@ def routes_of(
 def config_of(
     fleet: Fleet, names: tuple[str, ...]
 ) -> model_server_config_pb2.ModelServerConfig:
-    """Returns what a job is told to serve."""
+    """Returns the config that a job is told to serve."""
     config = model_server_config_pb2.ModelServerConfig()
     config.model_config_list.SetInParent()
     for name in names:
@@ -79,7 +80,7 @@ def config_of(
 
 
 def measured(reports: Mapping[str, JobReport]) -> dict[str, int]:
-    """Returns the most that a version of each model was seen to take on any job."""
+    """Returns the most memory that a version of each model takes on any job."""
     most: dict[str, int] = {}
     for report in reports.values():
         for name, size in report.version_bytes.items():

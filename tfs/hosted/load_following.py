@@ -1,7 +1,7 @@
-"""How many replicas a model's load asks for: reactive scaling, as a pure decision.
+"""Decides how many replicas a model's load asks for: reactive scaling.
 
-Load is the mean number of its requests under way. Growth is taken at once, since callers
-wait; shrinking one replica at a time, when less was enough for a whole window.
+Load is the mean number of the model's requests under way. Replicas are added at once, since
+callers wait. They are removed one at a time, when fewer were enough for a whole window.
 ("TensorFlow-Serving", section 3.1: load that nobody announced "is handled automatically by
 a separate system that reactively auto-scales".)
 """
@@ -19,8 +19,8 @@ class LoadOptions:
     """How replicas follow load. Immutable.
 
     Attributes:
-        per_replica: Requests under way that one replica is to have, on average.
-        window_s: For how long less must be enough before one is taken away.
+        per_replica: How many requests under way one replica should have on average.
+        window_s: For how long fewer must be enough before one is removed.
 
     """
 

@@ -1,8 +1,8 @@
-"""What a model takes in memory, before it was ever loaded.
+"""Estimates how much memory a model takes before it was ever loaded.
 
-The bytes of its newest version's files and a little for the code around them, twice where
-one version is loaded before the other goes. Once a job has it, what was measured there
-takes the place of this (:meth:`tfs.hosted.controller.Controller.learn`).
+It is the bytes of its newest version's files and a little for the code around them, counted
+twice if one version is loaded before the other is unloaded. Once a job has the model, its
+measurement replaces the estimate (:meth:`tfs.hosted.controller.Controller.learn`).
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from tfs.core.errors import FailedPrecondition, ServingError
 from tfs.core.version_directory import payload_files, read_manifest
 
 PER_VERSION_BYTES: Final = 16 << 20
-"""Modules, activations and queues of a version: what small models were seen to take."""
+"""Modules, activations and queues of a version, as measured with small models."""
 
 
 def newest_version_bytes(base_path: str) -> int:
-    """Returns what the newest version below ``base_path`` is estimated to take.
+    """Returns the estimated memory of the newest version below ``base_path``.
 
     Raises:
-        FailedPrecondition: Nothing can be seen of it from here.
+        FailedPrecondition: It cannot be read from here.
 
     """
     try:

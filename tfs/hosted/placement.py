@@ -1,10 +1,11 @@
-"""Which serving job has which model: bin packing by memory, moving as little as possible.
+"""Places models on serving jobs: bin packing by memory, with as few moves as possible.
 
-A replica stays where it is while its job is up, is not to leave, and has room for it. What is missing is
-placed largest first, each on the job that has the least room left for it, so that large
-holes stay for large models; never two replicas of a model on one job. Where that leaves
-something out, everything is packed anew, and that is taken if it leaves out less: models
-move then, but none is without a place meanwhile (:mod:`~tfs.hosted.wanted_models`).
+A replica stays where it is while its job is up, is not leaving, and has room for it. Missing
+replicas are placed largest first, each on the job with the least room that suffices, so that
+large holes stay free for large models. Two replicas of a model never share a job. If that
+leaves something out, everything is packed anew, and the new packing is used if it leaves out
+less. Models move then, but none is without a place meanwhile
+(:mod:`~tfs.hosted.wanted_models`).
 
 ("TensorFlow-Serving", section 3.1: the Controller "estimates the RAM required to serve a
 given model and selects a serving job that has enough memory capacity".)
@@ -23,8 +24,8 @@ class Placement:
     """Where models go.
 
     Attributes:
-        jobs: The addresses of each model's jobs, every model included.
-        shortfall: How many replicas of a model have no place, where any have none.
+        jobs: The addresses of each model's jobs, for every model.
+        shortfall: How many replicas have no place, for models that have such replicas.
 
     """
 
@@ -40,9 +41,9 @@ def place(
     """Returns where every model goes; pure.
 
     Args:
-        models: That are to be served, by name.
-        jobs: That there are, by address.
-        before: Where models are.
+        models: The models to serve, by name.
+        jobs: The existing jobs, by address.
+        before: Where models are now.
 
     """
     settled = _pack(models, jobs, before)
@@ -62,7 +63,7 @@ def free_bytes(
     jobs: Mapping[str, Job],
     placement: Mapping[str, tuple[str, ...]],
 ) -> dict[str, int]:
-    """Returns what is left of each job's memory; negative where it has too much."""
+    """Returns how much of each job's memory is free; negative if it has too many models."""
     free = {address: job.memory_bytes for address, job in jobs.items()}
     for name, addresses in placement.items():
         for address in addresses:

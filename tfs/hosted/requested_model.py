@@ -1,4 +1,4 @@
-"""Which model a request names, read off its bytes: nothing else of it is looked at."""
+"""Reads the name of the model from a request's bytes, and nothing else."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def requested_model(method: str, message: bytes | memoryview) -> str:
     """Returns the model's name.
 
     Raises:
-        InvalidArgument: The request names none, or cannot be read so far.
+        InvalidArgument: The request names none, or cannot be read up to there.
 
     """
     try:

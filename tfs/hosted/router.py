@@ -1,10 +1,10 @@
-"""Sends every request to a serving job that has its model, and a late one to a second.
+"""Sends every request to a serving job that has its model, and a late one to a second job.
 
-The idlest replica first: the one with the fewest requests of ours under way. A request
-that a job could not take, because it is not reached, drains, or gave the model up a moment
-ago, goes to the next; a failure of the model's is the caller's. What is late is hedged
-(:mod:`~tfs.hosted.hedging`): the first answer wins, the other request is given up. So a
-prediction may run twice; it has no effects that would tell.
+The idlest replica comes first, which is the one with the fewest requests of this router
+under way. If a job could not take a request, because it cannot be reached, drains, or gave up
+the model a moment ago, the request goes to the next one. A failure of the model itself goes
+to the caller. A late request is hedged (:mod:`~tfs.hosted.hedging`): the first answer wins,
+and the other request is given up. So a prediction may run twice, which has no visible effect.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tfs.hosted.requested_model import requested_model
 Outcome = bytes | ServingError
 
 _ELSEWHERE: Final = frozenset({Code.UNAVAILABLE, Code.NOT_FOUND})
-"""What another replica may not say: it was not computed."""
+"""Codes of requests that were not computed and that another replica may answer."""
 
 _LEAST_TIMEOUT_S: Final = 0.001
 
@@ -40,27 +40,27 @@ class RequestSender(Protocol):
         metadata: Metadata,
         on_done: Callable[[Outcome], None],
     ) -> Callable[[], None]:
-        """Sends one; never blocks. Returns what gives it up.
+        """Sends a request; never blocks. Returns a function that gives it up.
 
-        ``on_done`` is called once, on any thread, also after it was given up.
+        ``on_done`` is called once, on any thread, even after it was given up.
         """
         ...
 
 
 @dataclass(slots=True)
 class ModelTraffic:
-    """What a router did for one model. Confined to the loop.
+    """A router's counters for one model. Confined to the loop.
 
     Attributes:
-        hedging: When a second request is sent.
-        num_requests: That came.
-        num_failed: That were answered with an error.
-        num_hedged: That were sent a second time for being late.
-        num_won: Of those, the ones that the second answered first.
-        num_moved: That went to another job because the first could not take them.
-        in_flight: Under way.
-        busy_s: Time that requests were under way, summed up until ``noted_s``.
-        noted_s: See there.
+        hedging: Decides when a second request is sent.
+        num_requests: Requests that came.
+        num_failed: Requests that were answered with an error.
+        num_hedged: Requests that were sent a second time because they were late.
+        num_won: Of those, requests that the second job answered first.
+        num_moved: Requests that went to another job because the first could not take them.
+        in_flight: Requests under way.
+        busy_s: Sum of the times of all requests under way, up to ``noted_s``.
+        noted_s: When ``busy_s`` was last updated.
 
     """
 
@@ -75,7 +75,7 @@ class ModelTraffic:
     noted_s: float = 0.0
 
     def note(self, now_s: float, change: int = 0) -> None:
-        """Adds up the time since the last note; then as many more are under way."""
+        """Adds up the time since the last call; then ``change`` more requests are under way."""
         self.busy_s += self.in_flight * (now_s - self.noted_s)
         self.noted_s = now_s
         self.in_flight += change
@@ -93,12 +93,12 @@ class Router:
     """Answers the serving API by asking jobs. Confined to the serving loop.
 
     Args:
-        loop: Its thread; times deadlines and hedges.
-        sender: Reaches the jobs.
+        loop: Its thread; has the timers of deadlines and hedges.
+        sender: Sends requests to the jobs.
         options: How requests are hedged.
 
     Attributes:
-        traffic: What was done, by model.
+        traffic: Its counters, by model.
 
     """
 
@@ -122,7 +122,7 @@ class Router:
         return self._routes
 
     def set_routes(self, routes: Mapping[str, tuple[str, ...]]) -> None:
-        """Sends later requests by ``routes``, which nobody changes any more."""
+        """Uses ``routes`` for later requests; the caller must not change them any more."""
         self._routes = routes
         for name in [each for each in self.traffic if each not in routes]:
             if not self.traffic[name].in_flight:
@@ -151,7 +151,7 @@ class Router:
     # -- for requests -------------------------------------------------------------
 
     def idlest(self, name: str, tried: set[str]) -> str | None:
-        """Returns the model's job with the fewest requests, of those not tried yet."""
+        """Returns the model's job with the fewest requests among those not tried yet."""
         left = [each for each in self._routes.get(name, ()) if each not in tried]
         return min(left, key=lambda each: self._in_flight.get(each, 0), default=None)
 
@@ -210,7 +210,7 @@ class _Request:
         self._is_ended = False
 
     def start(self) -> None:
-        """Sends the request; the call is answered when that is."""
+        """Sends the request; the call is answered when the request is."""
         self._traffic.num_requests += 1
         self._traffic.hedging.note_request()
         self._traffic.note(self._started_s, +1)
@@ -261,7 +261,7 @@ class _Request:
         self._call.reply(outcome)
 
     def _end(self) -> None:
-        """Gives up what is still under way; the call is answered, or its client gone."""
+        """Gives up requests under way: the call is answered, or its client has gone."""
         if self._is_ended:
             return
         self._is_ended = True

@@ -1,8 +1,8 @@
-"""A router and a synchronizer in one process: what clients of a fleet call.
+"""A router and a synchronizer in one process, which clients of a fleet call.
 
-Any number of these may follow one store, and each routes by what it sees itself. One of
-them tells jobs what to serve; the others only route, or two that see different jobs would
-have models move to and fro.
+Any number of these may follow one store, and each routes by what it sees itself. Only one of
+them may tell jobs what to serve. Otherwise two that see different jobs would move models back
+and forth.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class ServiceOptions:
     Attributes:
         listeners: Where it listens.
         hedging: When requests are sent a second time.
-        synchronizing: How jobs are looked after.
+        synchronizing: How jobs are watched and told what to serve.
         load: How replicas follow load.
-        follow_load_s: How often they do.
+        follow_load_s: Seconds between two adjustments to load.
 
     """
 
@@ -64,8 +64,8 @@ class HostedService:
 
     Args:
         store: The fleet's wanted state.
-        controller: Changes it: for jobs that fall silent, and for load.
-        channels: Reach the jobs; the caller's.
+        controller: Changes it for jobs that fall silent, and for load.
+        channels: The channels to the jobs; owned by the caller.
         options: Where it listens, and how.
         clock: Times everything.
 
@@ -121,7 +121,7 @@ class HostedService:
         return addresses
 
     def drain(self, deadline_s: float) -> bool:
-        """Refuses new calls, waits for those taken; returns whether all were answered."""
+        """Refuses new calls and waits for accepted ones; returns whether all were answered."""
         self._draining = True
         self._loop.post(self._health.refresh)
         self._loop.post(self._health.close)
@@ -135,12 +135,12 @@ class HostedService:
         self._loop.close(deadline_s)
 
     def is_ready(self) -> bool:
-        """Whether some model answers, or there is none."""
+        """Whether some model answers, or the fleet has no models."""
         routes = self.router.routes
         return not self._draining and (not routes or any(routes.values()))
 
     def is_model_available(self, name: str) -> bool | None:
-        """Whether a model answers; None if the fleet has none of that name."""
+        """Whether a model answers; None if the fleet has none with that name."""
         addresses = self.router.routes.get(name)
         return None if addresses is None else bool(addresses) and not self._draining
 
@@ -156,7 +156,7 @@ class HostedService:
             self._loop.post(self._read_load)
 
     def _read_load(self) -> None:
-        """Reads how busy models were, and has replicas follow. On the loop."""
+        """Reads how busy models were, and adjusts their replicas. On the loop."""
         now_s = self._clock.now()
         period_s, self._followed_s = now_s - self._followed_s, now_s
         if period_s <= 0:

@@ -1,10 +1,11 @@
-"""Has serving jobs load what the store wants, and says which of them answer for what.
+"""Makes serving jobs load what the store wants, and tells routers which jobs answer.
 
-A thread looks at the store and at every job once in a while. To a job it says the whole
-list of its models (AdminService.ApplyConfig), when that changed or the job's process is
-another one: idempotent, as aspired versions are. What it hears (ListModels) goes to routers
-as one table. A job that does not answer for ``down_after_s`` is noted in the store, so that
-its models are placed elsewhere; it comes back by itself.
+A thread looks at the store and at every job at intervals. When a job's models change, or the
+job has a new process, it tells the job the whole list of its models
+(AdminService.ApplyConfig), which is idempotent, like aspired versions. What jobs report
+(ListModels) goes to routers as one table. A job that does not answer for ``down_after_s`` is
+marked in the store, so that its models are placed elsewhere. When it answers again, the mark
+is removed.
 
 ("TensorFlow-Serving", section 3.1: the Synchronizer "instructs serving jobs which
 models/versions to keep loaded", and "informs a Router job which models are successfully
@@ -46,7 +47,7 @@ class JobClient(Protocol):
     """AdminService of serving jobs. Thread-safe; each call blocks for seconds at most."""
 
     def list_models(self, address: str) -> admin_service_pb2.ListModelsResponse:
-        """Asks a job what it has.
+        """Asks a job for its models.
 
         Raises:
             ServingError: It does not answer, or refuses.
@@ -57,7 +58,7 @@ class JobClient(Protocol):
     def apply(
         self, address: str, config: model_server_config_pb2.ModelServerConfig
     ) -> None:
-        """Tells a job what to serve; returns when it was taken.
+        """Tells a job what to serve; returns when the job has accepted it.
 
         Raises:
             ServingError: It does not answer, or refuses.
@@ -66,19 +67,19 @@ class JobClient(Protocol):
         ...
 
     def forget(self, address: str) -> None:
-        """Lets go of a job that is no more one; calls under way go on to their end."""
+        """Closes the connection to a removed job; calls under way go on to their end."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SynchronizerOptions:
-    """How jobs are looked after. Immutable.
+    """How jobs are watched. Immutable.
 
     Attributes:
         look_s: Seconds between two looks.
-        down_after_s: Without an answer, until others take a job's place.
-        only_routes: Whether jobs are asked and nothing is told, neither to them nor to
-            the store: for routers beside the one synchronizer that does.
+        down_after_s: Seconds without an answer until others take a job's place.
+        only_routes: Whether jobs are only asked, and neither they nor the store are told
+            anything: for routers beside the one synchronizer that does that.
 
     """
 
@@ -89,7 +90,7 @@ class SynchronizerOptions:
 
 @dataclass(slots=True)
 class _JobRecord:
-    """What is known of a job. Written by one call to it at a time, of each kind."""
+    """What is known of a job. Written by one call of each kind to the job at a time."""
 
     answered_s: float
     report: JobReport | None = None
@@ -104,17 +105,17 @@ RoutesListener = Callable[[Mapping[str, tuple[str, ...]]], None]
 
 
 class Synchronizer:
-    """Keeps jobs in step with the store. All but ``start`` and ``close`` is one thread's.
+    """Keeps jobs in step with the store. Except ``start`` and ``close``, for one thread.
 
     Args:
-        store: What is wanted.
-        controller: Takes note of jobs that come and go, and of measured memory.
-        client: Reaches the jobs.
-        on_routes: Called after each look, on its thread.
+        store: The wanted state.
+        controller: Is told of jobs that come and go, and of measured memory.
+        client: Calls the jobs.
+        on_routes: Called after each look, on the thread that looks.
         clock: Times everything.
-        executor: Calls jobs; one that hangs holds no look up, nor the others while there
-            are threads left.
-        options: How often, how patient.
+        executor: Runs the calls of jobs. A job that hangs holds up no look, and no other
+            job while there are threads left.
+        options: How often to look, and how long to wait for a job.
 
     """
 
@@ -159,10 +160,10 @@ class Synchronizer:
             self._thread.join()
 
     def look(self) -> Fleet:
-        """Looks at the store and at what jobs said, and calls them; returns what is wanted.
+        """Looks at the store and at what jobs reported, and calls them; returns the wanted state.
 
         Raises:
-            ServingError: The store cannot be read, or is not the one that it was: jobs and
+            ServingError: The store cannot be read, or is another one than before. Jobs and
                 routes stay as they are.
 
         """
@@ -210,7 +211,7 @@ class Synchronizer:
 
     @property
     def reports(self) -> Mapping[str, JobReport]:
-        """What the jobs that answer said last."""
+        """The last reports of all jobs that answer."""
         records = [(address, each.report) for address, each in self._jobs.items()]
         return {address: report for address, report in records if report is not None}
 
@@ -268,7 +269,7 @@ class Synchronizer:
         self._executor.submit(tell)
 
     def _note_jobs(self, fleet: Fleet) -> Fleet:
-        """Tells the controller which jobs went down or came back; returns what holds then."""
+        """Tells the controller which jobs went down or came back; returns the wanted state."""
         now_s = self._clock.now()
         for address, job in fleet.jobs.items():
             record = self._jobs[address]

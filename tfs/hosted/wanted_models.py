@@ -1,7 +1,7 @@
-"""What each serving job is to have loaded right now, while models change places.
+"""Decides which models each serving job should have loaded while models change places.
 
-Make before break: a model leaves a job only when it answers from as many others as it is
-to be on, or from all that it is placed on.
+Make before break: a model leaves a job only when it answers from as many other jobs as it
+should be on, or from all jobs on which it is placed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def wanted_models(
     """Returns the models of each job, by address; pure.
 
     Args:
-        fleet: What is wanted in the end.
+        fleet: The wanted state.
         answering: The models that answer from each job now.
 
     """
