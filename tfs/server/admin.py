@@ -1,4 +1,4 @@
-"""Operates a server: does what AdminService asks for, on the thread for configs.
+"""Operates a server: serves the requests of AdminService, on the thread for configs.
 
 Decisions are made elsewhere (canary/change, config/running_config), and so are reports
 (core_reports). This module applies both to the server core.
@@ -55,7 +55,7 @@ class CoreAdmin:
     Args:
         core: The core.
         clock: For the time of overrides.
-        reports: Tell how it does.
+        reports: Report the state of the server.
 
     """
 
@@ -69,7 +69,7 @@ class CoreAdmin:
     def list_models(
         self, request: pb.ListModelsRequest, done: Done[pb.ListModelsResponse]
     ) -> None:
-        """Reports models, their versions, and how they do."""
+        """Reports models, their versions and their states."""
         names, include_stats = request.models, request.include_stats
         self._run(lambda: self._reports.models(names, include_stats), done)
 
@@ -324,7 +324,7 @@ class CoreAdmin:
     def _retried(
         self, name: str, versions: Sequence[int], error: ServingError | None
     ) -> pb.RetryLoadResponse:
-        """Returns what became of versions that were tried again."""
+        """Returns the outcome for versions that were tried again."""
         reply = pb.RetryLoadResponse(versions=versions)
         problem = problem_of_retried(versions, self._core.version_states(name))
         late = error if isinstance(error, DeadlineExceeded) else None

@@ -1,4 +1,4 @@
-"""What the rooms below know of a loaded version, for AdminService."""
+"""Adds what other packages know of a loaded version to its report, for AdminService."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from tfs.server.admin_reports import histogram
 from tfs.server.process_start import started_s
 
 Describe = Callable[[pb.VersionReport, Servable], None]
-"""Adds what a room knows of a loaded version."""
+"""Adds to a report what one package knows of a loaded version."""
 
 NumWarmed = Callable[[ServableId], int]
 """Returns how many requests a version was warmed up with."""
 
 FiguresOf = Callable[[str, int], Mapping[str, Sequence[RequestFigures]]]
-"""Returns what was counted of a model's version, by signature."""
+"""Returns the counters of a model's version, by signature."""
 
 # What tfs.servables.placed_loader says of a version in its state's note.
 _PLACED: Final = re.compile(r"runs in (front|inline|process|dlmopen): (.*)", re.DOTALL)
@@ -69,7 +69,7 @@ def describe_interpreters(report: pb.VersionReport, servable: Servable) -> None:
 
 
 def describe_process_memory(report: pb.VersionReport, servable: Servable) -> None:
-    """Adds what each process of the version holds alone, once they are described.
+    """Adds the memory that each described process of the version shares with no other.
 
     Takes about a millisecond per process.
     """
@@ -81,7 +81,7 @@ def describe_process_memory(report: pb.VersionReport, servable: Servable) -> Non
 
 
 def describe_requests(figures: FiguresOf) -> Describe:
-    """Returns what adds the requests to a version, from where they are counted."""
+    """Returns a function that adds a version's requests from their counters."""
 
     def describe(report: pb.VersionReport, servable: Servable) -> None:
         found = figures(servable.id.name, servable.id.version)
@@ -92,7 +92,7 @@ def describe_requests(figures: FiguresOf) -> Describe:
 
 
 def describe_warm_up(num_warmed: NumWarmed) -> Describe:
-    """Returns what adds how many requests ran before the version was available."""
+    """Returns a function that adds how many requests ran before a version was available."""
 
     def describe(report: pb.VersionReport, servable: Servable) -> None:
         report.load.num_warmup_requests = num_warmed(servable.id)
@@ -128,7 +128,7 @@ def _fill_requests(report: pb.RequestStats, figures: Sequence[RequestFigures]) -
 
 
 def describe_profile(report: pb.VersionReport, servable: Servable) -> None:
-    """Adds what was measured of the version: its load, memory and calls."""
+    """Adds the measurements of the version: its load, memory and calls."""
     if not isinstance(servable, PlacedServable):
         return
     for signature in report.signatures:
@@ -175,7 +175,7 @@ def describe_batching(report: pb.VersionReport, servable: Servable) -> None:
 
 
 def describe_queues(report: pb.VersionReport, servable: Servable) -> None:
-    """Adds what the batch queues of each signature counted."""
+    """Adds the counters of each signature's batch queues."""
     target = _batched(servable)
     if target is None:
         return

@@ -35,7 +35,7 @@ def fill_error(status: status_pb2.Status, error: ServingError | None) -> None:
 
 
 def version_report(state: ServableState, path: str = "") -> pb.VersionReport:
-    """Returns what the monitor knows of a version."""
+    """Returns a report of what the monitor knows of a version."""
     report = pb.VersionReport(
         version=state.id.version,
         state=state.manager_state.value,  # type: ignore[arg-type]  # same numbers
@@ -55,7 +55,7 @@ def version_report(state: ServableState, path: str = "") -> pb.VersionReport:
 def fill_load(
     report: pb.VersionReport, status: LoadStatus, now_s: float, wall_s: float
 ) -> None:
-    """Adds how a version's load goes; ``now_s`` and ``wall_s`` are the same moment."""
+    """Adds how a version's load is going; ``now_s`` and ``wall_s`` are the same moment."""
     report.load.num_retries = status.num_failures
     if status.duration_s is not None:
         report.load.duration_s = status.duration_s
@@ -89,7 +89,7 @@ def canary_report(
     primary: int | None,
     states: Sequence[ServableState],
 ) -> pb.CanaryReport:
-    """Returns where a trial stands; ``states`` are those of the model's versions."""
+    """Returns the state of a trial; ``states`` are those of the model's versions."""
     version = record.settings.version
     report = pb.CanaryReport(since_s=record.since_s)
     model = running.model_message(name)
@@ -138,7 +138,7 @@ def _fill_latencies(report: pb.Comparison, figures: Figures) -> None:
 
 
 def _hindrance(version: int, states: Sequence[ServableState]) -> str:
-    """Returns why a version cannot be requested, "" if it can."""
+    """Returns why a version cannot be requested; "" if it can."""
     state = next((each for each in states if each.id.version == version), None)
     if state is not None and state.manager_state is ManagerState.AVAILABLE:
         return ""
@@ -148,7 +148,7 @@ def _hindrance(version: int, states: Sequence[ServableState]) -> str:
 
 
 def comparison(figures: Figures) -> pb.Comparison:
-    """Returns figures without latencies; what was not measured is absent."""
+    """Returns figures without latencies; those that were not measured are absent."""
     report = pb.Comparison(
         num_requests=figures.num_pairs,
         num_rows=figures.num_rows,
@@ -189,7 +189,7 @@ def stats_report(stats: Stats) -> list[pb.Stat]:
 
 
 def base_report(base: Base) -> pb.BaseReport:
-    """Returns where the base came from, and what it says."""
+    """Returns where the base came from, and its contents."""
     return pb.BaseReport(
         origin=base.origin.value,  # type: ignore[arg-type]  # same numbers
         path=base.path,
@@ -226,7 +226,7 @@ def refusal_report(refusal: Refusal) -> pb.RefusalReport:
 
 
 def apply_reply(outcome: ConfigOutcome) -> pb.ApplyConfigResponse:
-    """Returns what became of a config, model by model."""
+    """Returns the outcome of a config, model by model."""
     reply = pb.ApplyConfigResponse(applied=outcome.is_applied, notes=outcome.notes)
     fill_error(reply.status, outcome.error)
     for each in outcome.models:
@@ -254,12 +254,12 @@ def effective_text(
 ) -> str:
     """Returns the running config as a config file, its state as comments.
 
-    Loaded as a config file it changes nothing.
+    Loading it as a config file changes nothing.
 
     Args:
         running: The config.
-        models: How its models do.
-        memory: What they may use together, and do; None: no limit.
+        models: The reports of its models.
+        memory: How much memory they may use together, and use; None: no limit.
 
     """
     by_name = {model.name: model for model in models}
@@ -319,7 +319,7 @@ def _comments(by_name: Mapping[str, pb.ModelReport], name: str) -> list[str]:
 
 
 def _memory(memory: pb.MemoryReport) -> Iterator[str]:
-    """Yields what a version takes, and what is reserved for it."""
+    """Yields how much memory a version takes, and how much is reserved for it."""
     if memory.HasField("resident_bytes"):
         yield _mebibytes(memory.resident_bytes)
     if memory.HasField("reserved_bytes"):
@@ -344,5 +344,5 @@ def when(time_s: float) -> str:
 
 
 def _plain(text: str) -> str:
-    """Returns one line: a comment must not end early and become config."""
+    """Returns a text as one line, because a comment must not end early and become config."""
     return " ".join(text.split())

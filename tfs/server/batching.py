@@ -100,7 +100,7 @@ def _low_priority(message: batching_policy_pb2.LowPriority) -> LowPriority:
 
 
 def _choice(choices: Mapping[int, T], number: int, field: str) -> T:
-    """Returns what an enum's number means; the text form takes any number for one."""
+    """Returns the meaning of an enum's number; the text form accepts any number for it."""
     if number not in choices:
         raise InvalidArgument(f"{field}: no such value: {number}")
     return choices[number]

@@ -1,7 +1,7 @@
-"""What finds, loads and serves versions, as one thing that follows a config.
+"""Everything that finds, loads and serves versions, as one object that follows a config.
 
-:class:`ConfigInForce` knows which config that is and who changes it; :class:`Readiness`
-knows whether the models it asks for answer. This module has what both work on.
+:class:`ConfigInForce` has the config and its changes; :class:`Readiness` knows whether the
+configured models answer. This module has what both work on.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ class ServerCore:
         comparisons: Compares what canaries answer. None makes one of one thread.
 
     Attributes:
-        sources: What finds versions.
-        config: What runs, and how that is changed.
-        readiness: Whether it answers.
+        sources: The parts that find versions.
+        config: The config in force, and its changes.
+        readiness: Tells whether the server is ready.
 
     """
 
@@ -284,7 +284,7 @@ class ServerCore:
         )
 
     def _is_taken_in(self) -> bool:
-        """Whether everything that the config asks for is managed by now."""
+        """Whether everything that the config asks for is managed already."""
         # In this order: the source's words reach the manager before it says so.
         return (
             self.sources.source.wait_applied(self._clock.now())
@@ -323,7 +323,7 @@ class ServerCore:
         self.readiness.end_start()
 
     def _tell_of_change(self) -> None:
-        """Tells everybody else who follows what is there. On the loop."""
+        """Tells everybody else who follows the states of models. On the loop."""
         for fn in self._on_change:
             fn()
 
@@ -348,6 +348,6 @@ def _log_outcome(outcome: ConfigOutcome) -> None:
 
 
 def log_outcome(error: ServingError) -> None:
-    """Logs why a config failed that nobody waits for; being superseded is no problem."""
+    """Logs why a config failed that nobody waits for, unless it was superseded."""
     level = logging.INFO if isinstance(error, Aborted) else logging.ERROR
     log.log(level, "event=config_problem problem=%s", error)

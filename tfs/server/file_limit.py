@@ -1,9 +1,9 @@
 """How many files and sockets the process may have open.
 
 Shells and service managers mostly begin with 1,024, for the sake of programs that use
-``select``: too few for thousands of clients, and a server that runs out of them cannot
-read its models either. What may be had without privileges is taken at the start, as other
-servers do.
+``select``. That is too few for thousands of clients, and a server that runs out of them
+cannot read its models either. So the limit is raised at the start as far as that needs no
+privileges, as in other servers.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ class ModelSources:
         self.source.say_again(name)
 
     def problem(self, name: str) -> str:
-        """Returns what is wrong with a model's base path, "" if nothing is."""
+        """Returns what is wrong with a model's base path; "" if nothing is."""
         return "; ".join(self.source.problems().get(name, ()))
 
     def on_their_way(self, name: str) -> Sequence[str]:
@@ -163,9 +163,10 @@ class ModelSources:
         return () if self._fetching is None else self._fetching.on_their_way(name)
 
     def outlook(self, name: str) -> bool | None:
-        """Returns whether a model's base path was found to hold a version to serve.
+        """Returns whether a model's base path contains a version to serve.
 
-        None if there may be one yet: something settles there, or is copied from a store.
+        None if there may still come one: files there are changing, or are being copied from
+        a store.
         """
         if self._fetching is not None and self._fetching.is_copying(name):
             return None
@@ -174,8 +175,8 @@ class ModelSources:
     def versions_at_hand(self, name: str, base_path: str) -> Collection[int]:
         """Returns the versions under a model's base path; blocks on the disk.
 
-        Of one that may not answer what was last seen there: no command waits for a
-        store or a network mount.
+        For a path that may not answer, returns what was last seen there, because no command
+        must wait for a store or a network mount.
         """
         if self._file_system.place(base_path):
             return self.source.at_hand(name)
@@ -184,7 +185,7 @@ class ModelSources:
     def paths_at_hand(self, base_path: str) -> Mapping[int, str]:
         """Returns the version directories under a base path; blocks on the disk.
 
-        Empty where it cannot be listed, or may not answer.
+        Empty if it cannot be listed, or may not answer.
         """
         if self._file_system.place(base_path):
             return {}

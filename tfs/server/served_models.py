@@ -206,7 +206,7 @@ class ServedModels:
         return self._routes.labels.get(name, {})
 
     def primary(self, name: str) -> int | None:
-        """Returns what answers requests that name no version, None if nothing does."""
+        """Returns the version that answers requests which name none; None if none does."""
         route = self._routes.routes.get(name)
         if route is not None:
             return route.primary
@@ -235,7 +235,7 @@ class ServedModels:
         return heirs
 
     def trial(self, name: str) -> TrialRecord | None:
-        """Returns the record of the model's trial, None without one."""
+        """Returns the record of the model's trial; None if it has none."""
         trial = self._trials.get(name)
         return None if trial is None else trial.record()
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 ROUTING_KEY: Final = "tfs-routing-key"
-"""The metadata key that says which caller this is."""
+"""The metadata key that identifies the caller."""
 
 _SPAN: Final = 1 << 64
 
@@ -32,7 +32,7 @@ def _salt(model: str) -> bytes:
 def routing_key(
     metadata: Sequence[tuple[str, str | bytes]], client_id: bytes | None
 ) -> bytes | None:
-    """Returns what tells callers apart: metadata, else the request, else None."""
+    """Returns what identifies the caller: the metadata, else the request's, else None."""
     for key, value in metadata:
         if key == ROUTING_KEY and value:
             return value if isinstance(value, bytes) else value.encode()
@@ -48,16 +48,17 @@ def effective_primary(
     """Returns the version that answers requests that name none.
 
     Args:
-        wanted: As configured; None for the latest that is not the canary.
-        before: What answered last.
+        wanted: The configured version; None for the latest that is not the canary.
+        before: The version that answered last.
         available: Versions that can be requested.
         canary: The version on trial.
 
-    A wanted version that is available is it. Until it is: what it was before, while
-    that is available, so that a move takes effect after the load; and nothing else: who
-    named a version, or went back to one, does not want another in its place. Where none
-    is named: the latest that is not the canary. The canary alone takes over nothing; but
-    if it was what answered before its trial, it goes on until another version can.
+    If a version is configured and available, it answers. Until it is available, the version
+    that answered before goes on, while that is available, so that a change takes effect
+    after the load. No other version answers then: an operator who named a version, or went
+    back to one, does not want another in its place. If none is configured, the latest one
+    that is not the canary answers. The canary never takes over by itself; but if it answered
+    before its trial, it goes on until another version can.
 
     """
     if wanted is not None and wanted in available:

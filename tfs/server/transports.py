@@ -1,4 +1,4 @@
-"""Which transport speaks gRPC, and how it is set up from the server's options."""
+"""Chooses the transport that speaks gRPC, and sets it up from the server's options."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def make_transport(
     """Returns the transport, not started.
 
     Args:
-        options: The server's.
-        loop: Where calls are handled.
-        stats: Where what happens is published.
-        on_large_message: Called on the loop after messages that leave free memory
-            behind, if the transport can tell.
+        options: The options of the server.
+        loop: Handles the calls.
+        stats: Gets the transport's counters.
+        on_large_message: Called on the loop after messages that leave free memory behind,
+            if the transport can tell.
         on_scarcity: Called on the loop while requests wait for memory, at once and then
             about once a second, if the transport can tell.
-        on_look: Called on the loop once a second if it cannot.
+        on_look: Called on the loop once a second, if the transport cannot tell.
 
     """
     if chosen_transport(options) is TransportKind.EXPRESS:

@@ -1,4 +1,4 @@
-"""Versions of what serves, for ``--version`` and the manifest."""
+"""The versions of TFS and its libraries, for ``--version`` and the manifest."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def version_lines() -> Sequence[str]:
 
 
 def distribution_version(name: str) -> str:
-    """Returns the version of an installed distribution, "not installed" without."""
+    """Returns the version of a distribution; "not installed" if it is not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

@@ -25,7 +25,7 @@ def warmed(
     clock: Clock,
     on_warmed: OnWarmed = lambda _id, _num: None,
 ) -> Platforms:
-    """Returns the same platforms; their versions are warm when they are available."""
+    """Returns the same platforms, whose versions are warmed up before they are available."""
 
     def wrap(
         convert: Convert[StoragePath, Loader[object]],

@@ -1,4 +1,4 @@
-"""Whom process interpreters become: what ``--worker_user`` says, as numbers."""
+"""The user that process interpreters run as: ``--worker_user`` as numbers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tfs.core.errors import InvalidArgument
 def user_of(text: str) -> tuple[int, int]:
     """Returns user and group of "name", "name:group", "uid" or "uid:gid".
 
-    Without a group it is the user's own, which a number without an account lacks: that
-    takes the group of the same number.
+    Without a group it is the user's own group. A number without an account has none, so it
+    gets the group with the same number.
 
     Raises:
         InvalidArgument: There is no such account.

@@ -1,1 +1,1 @@
-"""A version on trial: its share of the requests, what is compared, when it ends."""
+"""A version on trial: its share of the requests, the comparison, and the trial's end."""

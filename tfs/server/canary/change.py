@@ -1,6 +1,6 @@
-"""What SetCanary, Promote and Rollback make of a model's config: pure functions.
+"""How SetCanary, Promote and Rollback change a model's config: pure functions.
 
-Each returns the override to lay over the base; whoever calls them commits it.
+Each returns the override to lay over the base; the caller commits it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def with_traffic(
     made_by: str,
     now_s: float,
 ) -> Override:
-    """Returns the model's override with its traffic replaced, all else as it is."""
+    """Returns the model's override with its traffic replaced, and all else as it is."""
     config = ModelConfig(name=name)
     before = running.kept.get(name)
     if before is not None:
@@ -49,16 +49,16 @@ def canary_override(
 ) -> Override:
     """Returns the override that starts, changes or, with None, ends a trial.
 
-    The primary stays what it is: where the config names none, the end of a trial pins the
-    one that answers, if what was on trial would take its place as the newest. It may have
-    been rejected.
+    The primary stays what it is. If the config names none, and the version that was on trial
+    would take over as the newest, the end of the trial pins the version that answers now,
+    because the one on trial may have been rejected.
 
     Args:
         running: The config.
         name: The model.
         canary: The trial; None ends it.
         now_s: Seconds since the epoch.
-        primary: What answers now; None if nothing does.
+        primary: The version that answers now; None if none does.
         available: Versions that can be requested.
 
     Raises:
@@ -98,13 +98,13 @@ def promotion(
         running: The config.
         name: The model.
         version: The version that was asked for; None is the one on trial.
-        rejected: Why the trial was rejected, "" if it was not.
+        rejected: Why the trial was rejected; "" if it was not.
         available: Versions that can be requested.
         force: Whether a rejected version may be promoted.
 
     Raises:
         NotFound: The model is not configured.
-        FailedPrecondition: Nothing is on trial, it was rejected, or cannot answer.
+        FailedPrecondition: No version is on trial, or it was rejected or cannot answer.
 
     """
     model = require_model(running, name)
@@ -143,13 +143,13 @@ def rollback_target(
         name: The model.
         version: The version that was asked for; None is the one before the present
             primary.
-        primary: What answers now, None if nothing does.
+        primary: The version that answers now; None if none does.
         at_hand: Versions whose files are there.
         available: Versions that can be requested.
-        known: Versions the server has tried, failed ones too.
+        known: Versions that the server has tried, including those that failed.
 
     Raises:
-        FailedPrecondition: There is no such version; nothing to return to.
+        FailedPrecondition: There is no such version, and so nothing to return to.
 
     """
     candidates = set(at_hand) | set(available)
@@ -177,14 +177,14 @@ def rollback_target(
 def note_on_rollback(
     name: str, primary: int | None, states: Sequence[ServableState]
 ) -> str:
-    """Returns what to know of a rollback that named no version; "" for nothing.
+    """Returns a note on a rollback that named no version; "" if there is none.
 
-    Where the newest version failed to load, the one before it answers by itself: who wants to
-    leave the newest goes one further back than was meant.
+    If the newest version failed to load, the one before it answers already. A user who wants
+    to leave the newest then goes back one version further than intended.
 
     Args:
         name: The model.
-        primary: What answered before; None if nothing did.
+        primary: The version that answered before; None if none did.
         states: States of all its versions at that time.
 
     """

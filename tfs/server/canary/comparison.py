@@ -1,4 +1,4 @@
-"""The sum of what two versions answered to the same requests, and its figures; pure."""
+"""Sums up how two versions answered the same requests, and computes figures; pure."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _DISPUTED: Final = (InvalidArgument, OutOfRange, Cancelled)
 
 @dataclass(slots=True)
 class Side:
-    """What one of the two versions ended. Confined to its trial's lock.
+    """The requests that one of the two versions answered. Guarded by its trial's lock.
 
     Attributes:
-        num: Requests, copied ones and its share of a split.
+        num: All its requests: copies, and its share of a split.
         num_errors: How many of these failed.
         num_split: How many of all were its share of a split.
-        num_disputed: Of these, failed in a way that a caller can bring about: the
-            request did not fit, the model refused it, the caller gave up.
+        num_disputed: How many of the split failed in a way that a caller can cause: the
+            request did not fit, the model refused it, or the caller gave up.
         latency_s: Latencies of those that did not fail.
 
     """
@@ -61,21 +61,21 @@ class Side:
 
 @dataclass(slots=True)
 class Tally:
-    """The sum of what both versions answered. Confined to its trial's lock.
+    """The sum of the answers of both versions. Guarded by its trial's lock.
 
     Attributes:
-        primary: What the primary ended.
-        canary: What the canary ended.
-        num_canary_faults: Its errors where the primary had none, or on its own account;
-            disputed ones are not among them.
+        primary: The requests of the primary.
+        canary: The requests of the canary.
+        num_canary_faults: The canary's errors where the primary had none, or in its share
+            of a split; disputed ones are not among them.
         num_pairs: Copies that both answered.
         num_pair_rows: Rows of the pairs.
         num_incomparable: Pairs that could not be compared.
         num_class_rows: Rows compared by class; those of incomparable pairs count.
-        num_disagreeing: Of these, rows of another class.
+        num_disagreeing: How many of these had another class.
         num_elements: Numbers compared.
         sum_abs_diff: Sum of their absolute differences.
-        max_abs_diff: The largest.
+        max_abs_diff: The largest absolute difference.
 
     """
 
@@ -92,7 +92,7 @@ class Tally:
     max_abs_diff: float = 0.0
 
     def add_split(self, outcome: Outcome, latency_s: float, *, is_canary: bool) -> None:
-        """Takes in a request of a split that one of them ended."""
+        """Adds a request of a split that one of them answered."""
         (self.canary if is_canary else self.primary).note_split(outcome, latency_s)
         if is_canary and isinstance(outcome, ServingError):
             self.num_canary_faults += not isinstance(outcome, _DISPUTED)
@@ -100,14 +100,14 @@ class Tally:
     def add_copy(
         self, before: Outcome, before_s: float, outcome: Outcome, latency_s: float
     ) -> None:
-        """Takes in what the primary (``before``) and the canary made of one request."""
+        """Adds the outcomes of the primary (``before``) and the canary for one request."""
         self.primary.note(before, before_s)
         self.canary.note(outcome, latency_s)
         if isinstance(outcome, ServingError):
             self.num_canary_faults += not isinstance(before, ServingError)
 
     def add_pair(self, num_rows: int, found: Difference | None) -> None:
-        """Takes in a pair of answers; None could not be compared."""
+        """Adds a pair of answers; None means that they could not be compared."""
         self.num_pairs += 1
         self.num_pair_rows += num_rows
         if found is None:
@@ -125,10 +125,10 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a tally amounts to; None is not measured yet. Immutable.
+    """The figures of a tally; None is not measured yet. Immutable.
 
-    ``sure_latency_ratio`` is what is left of ``latency_ratio`` without what chance could
-    do: a few slow requests, of thousands, double the mean of either version.
+    ``sure_latency_ratio`` is ``latency_ratio`` reduced by what chance could explain: a few
+    slow requests among thousands can double the mean of either version.
     """
 
     num_samples: int = 0
@@ -199,10 +199,10 @@ def figures_of(tallies: Sequence[Tally]) -> Figures:
 def _excess(
     canary_disputed: int, num_canary: int, primary_disputed: int, num_primary: int
 ) -> float:
-    """Returns how many of the canary's disputed errors are no callers' fault.
+    """Returns how many of the canary's disputed errors are not the callers' fault.
 
-    Callers make mistakes and give up with either version. What the canary has of that
-    beyond the primary's share, and beyond what chance could do, is its own.
+    Callers make mistakes and give up with either version. Errors of that kind that exceed
+    the primary's share, and what chance could explain, are the canary's own.
     """
     if not num_canary or not num_primary:
         return 0.0
@@ -217,7 +217,7 @@ def _ratio(part: float, whole: float) -> float | None:
 
 
 def _spread(sides: Sequence[Side]) -> float:
-    """Returns how far chance takes a mean latency, as a share of it: a deviation."""
+    """Returns the standard deviation of a mean latency, as a share of it."""
     num, total_s = 0, 0.0
     for side in sides:
         snapshot = side.latency_s.snapshot()

@@ -16,17 +16,17 @@ MAX_QUEUED_BYTES: Final = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A request of the primary's and its outcome. Immutable; owns its bytes.
+    """A request to the primary, and its outcome. Immutable; owns its bytes.
 
     Attributes:
         signature_name: Key of the signature.
-        inputs: All of them, but for a void one's.
+        inputs: All inputs; none if the copy is void.
         output_filter: The outputs asked for; empty means all.
         num_rows: Rows of the request.
         size_bytes: Bytes of inputs and outcome.
-        outcome: The primary's, None until it has one.
-        latency_s: How long that took.
-        is_void: The canary hung when the copy was taken: there are no inputs.
+        outcome: The primary's outcome; None until it has one.
+        latency_s: How long the primary took.
+        is_void: Whether the canary hung when the copy was taken; then it has no inputs.
 
     """
 
@@ -41,7 +41,7 @@ class Copy:
 
 
 class CopyQueue:
-    """Copies that wait, the oldest first. Confined to its trial's lock."""
+    """Copies that wait, the oldest first. Guarded by its trial's lock."""
 
     def __init__(self) -> None:
         self._copies: deque[Copy] = deque()
@@ -58,12 +58,12 @@ class CopyQueue:
         )
 
     def add(self, copied: Copy) -> None:
-        """Adds one; there is room."""
+        """Adds a copy; requires that there is room."""
         self._copies.append(copied)
         self._size_bytes += copied.size_bytes
 
     def take(self) -> Copy:
-        """Takes the oldest; there is one."""
+        """Takes the oldest copy; requires that there is one."""
         copied = self._copies.popleft()
         self._size_bytes -= copied.size_bytes
         return copied
@@ -75,7 +75,7 @@ class CopyQueue:
 
 
 def owned(tensors: Tensors, names: Container[str] = ()) -> Tensors:
-    """Returns tensors with bytes of their own, whatever becomes of their buffers.
+    """Returns tensors with bytes of their own, so that their buffers may change.
 
     Args:
         tensors: The tensors by name.

@@ -1,9 +1,9 @@
 """How two versions' answers to the same request differ.
 
-Numbers are compared element by element; the class of a row is the highest score of an
-output [rows, classes] of floats, none where a score is not a number, or the value itself
-where an output [rows] holds strings or whole numbers. (Pure. numpy is used because
-outputs can be large; a server imports this with its first canary.)
+Numbers are compared element by element. The class of a row is the column of the highest
+score in an output [rows, classes] of floats, and none if a score is not a number. In an
+output [rows] of strings or whole numbers, it is the value itself. (Pure. numpy is used
+because outputs can be large; a server imports this with its first canary.)
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Difference:
 
     Attributes:
         num_rows: Rows that could be compared by class.
-        num_disagreeing: Of these, rows of which any class differs.
+        num_disagreeing: How many of these differ in any class.
         num_elements: Numbers compared.
         sum_abs_diff: Sum of their absolute differences.
         max_abs_diff: The largest of them.
@@ -55,9 +55,9 @@ def difference(
     """Compares two answers; None if names, dtypes or shapes differ.
 
     Args:
-        primary: What the caller got.
-        canary: What the version on trial says.
-        names: The outputs the caller asked for; empty means all.
+        primary: The answer that the caller got.
+        canary: The answer of the version on trial.
+        names: The outputs that the caller asked for; empty means all.
 
     """
     wanted = set(names) or set(primary) | set(canary)
@@ -114,7 +114,7 @@ def _add(total: Difference, one: TensorView, other: TensorView) -> Difference:
 
 
 def _class_differs(one: TensorView, other: TensorView) -> NDArray[np.bool_] | None:
-    """Returns, by row, whether the class differs; None if the output holds none."""
+    """Returns, by row, whether the class differs; None if the output has no classes."""
     if len(one.shape) == 2 and one.shape[1] > 1 and one.dtype.name in _FLOATS:
         a, b = (_numbers(view).reshape(one.shape) for view in (one, other))
         return np.asarray(_classes(a) != _classes(b))

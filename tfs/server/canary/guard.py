@@ -1,4 +1,4 @@
-"""Whether a trial may go on: a pure judgement over its figures."""
+"""Decides whether a trial may go on, from its figures; pure."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tfs.server.model_settings import GuardSettings
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """One limit of a guard with its figure. Immutable.
+    """One limit of a guard, with its figure. Immutable.
 
     Attributes:
         name: The field of the guard.
-        limit: What it says.
-        value: What was measured, None if nothing was.
-        is_exceeded: Whether the canary is over it, with samples enough.
+        limit: The value of that field.
+        value: The measured value; None if nothing was measured.
+        is_exceeded: Whether the canary exceeds it, with enough samples.
 
     """
 
@@ -71,7 +71,7 @@ def judge(guard: GuardSettings | None, figures: Figures) -> tuple[Limit, ...]:
 
 
 def rejection(limits: tuple[Limit, ...], figures: Figures) -> str:
-    """Returns why the trial ends, with its numbers; "" if it goes on."""
+    """Returns why the trial ends, with the numbers; "" if it goes on."""
     over = [
         f"{each.name.removeprefix('max_')} {each.value:.4g} > {each.limit:.4g}"
         for each in limits

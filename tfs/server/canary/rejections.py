@@ -1,8 +1,8 @@
-"""Remembers which trials a guard ended, so that a restart does not begin them anew.
+"""Remembers which trials a guard ended, so that a restart does not begin them again.
 
-A canary that was rejected must not get callers again because the server was restarted.
-The note is bound to what was tried, the version under its base path with these
-fractions and limits: another trial is another matter.
+A canary that was rejected must not get callers again because the server was restarted. A
+rejection applies to one trial only: that version under its base path, with these fractions
+and limits.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Rejection:
     """Why a guard ended a trial. Immutable.
 
     Attributes:
-        reason: With the figures.
-        since_s: When, seconds since the epoch.
+        reason: The reason, with the figures.
+        since_s: The time, in seconds since the epoch.
 
     """
 
@@ -42,13 +42,13 @@ class Rejection:
 class CanaryRejections:
     """Rejections by model, in memory and in the state directory. Thread-safe.
 
-    Nothing blocks but ``read``: files are written by the executor, the last state
-    last. A file that cannot be read or written is logged and counts as absent; a
-    trial that begins anew is rejected anew.
+    Only ``read`` blocks. The executor writes the file, in the order of the changes. If the
+    file cannot be read or written, that is logged, and it counts as absent; a trial that
+    begins again because of that will be rejected again.
 
     Args:
         state_dir: Where they are kept; "" keeps them in memory only.
-        executor: Writes the file; of one thread.
+        executor: Writes the file; has one thread.
 
     """
 
@@ -60,7 +60,7 @@ class CanaryRejections:
         self._notes: dict[str, dict[str, object]] = {}
 
     def read(self) -> None:
-        """Takes over what the state directory holds; call it once, at the start."""
+        """Reads the rejections in the state directory; call it once, at the start."""
         if not self._path:
             return
         try:
@@ -80,7 +80,7 @@ class CanaryRejections:
     def find(
         self, name: str, base_path: str, settings: CanarySettings
     ) -> Rejection | None:
-        """Returns why this very trial was ended, None if it was not."""
+        """Returns why this trial was ended; None if it was not."""
         with self._lock:
             note = self._notes.get(name, {})
         if (note.get("base_path"), note.get("canary")) != (base_path, asdict(settings)):

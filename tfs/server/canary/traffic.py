@@ -1,6 +1,6 @@
-"""Sends the requests of one model where its trial says. On the serving loop.
+"""Divides the requests of one model between primary and canary. On the serving loop.
 
-Only models with a canary come here; for every other one a request costs nothing more.
+Only models with a canary use this; requests for other models cost nothing more.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class TrialRoute:
     """How a model's requests are divided right now. Immutable.
 
     Attributes:
-        trial: Takes notes.
-        canary: The version, None while it is not available or was rejected.
+        trial: Records how requests end.
+        canary: The version on trial; None while it is not available, or if it was rejected.
         tee_fraction: Share of the primary's requests that are copied.
-        split_fraction: Share of the callers the canary answers.
+        split_fraction: Share of the callers that the canary answers.
         random: Returns a number in [0, 1).
 
     """
@@ -50,7 +50,7 @@ class TrialRoute:
     ) -> ServableHandle[Servable]:
         """Returns a handle on the same pin whose requests the trial sees.
 
-        The same handle if there is nothing to see.
+        Returns the same handle if there is nothing to observe.
         """
         is_split = self.canary is not None and self.split_fraction > 0
         is_teed = (
@@ -67,7 +67,7 @@ class TrialRoute:
 
 
 class _Observed(OneByOne):
-    """A servable whose tasks a trial sees. For one request; thread-safe."""
+    """A servable whose tasks a trial observes. For one request; thread-safe."""
 
     __slots__ = (
         "_is_canary",
@@ -100,11 +100,11 @@ class _Observed(OneByOne):
 
     @property
     def signatures(self) -> Mapping[str, Signature]:
-        """Those of the version that answers."""
+        """The signatures of the version that answers."""
         return self._servable.signatures
 
     def submit(self, task: InferenceTask) -> None:
-        """Submits the task and lets the trial see how it ends."""
+        """Submits the task, and lets the trial observe how it ends."""
         self._is_submitted = True
         self._trial.submit(
             self._servable,
@@ -115,13 +115,13 @@ class _Observed(OneByOne):
         )
 
     def note_released(self) -> None:
-        """Lets the trial see a request that was never submitted."""
+        """Tells the trial of a request that was never submitted."""
         if self._is_split and not self._is_submitted:
             self._trial.note_refused(is_canary=self._is_canary)
 
 
 class _ObservedHandle:
-    """Somebody's pin, with an observed servable in its place. For one request."""
+    """A handle whose servable is replaced by an observed one. For one request."""
 
     __slots__ = ("_handle", "id", "servable")
 
@@ -131,7 +131,7 @@ class _ObservedHandle:
         self.servable = servable
 
     def release(self) -> None:
-        """Takes the pin back."""
+        """Releases the pin."""
         self._handle.release()
         self.servable.note_released()
 

@@ -1,9 +1,9 @@
 """One version on trial: its copies of the primary's requests, and its record.
 
-The primary answers first. Its caller has the answer before the copy is looked at;
-copies wait in a small queue of their own, one is computed at a time, and what does
-not fit is dropped and counted: the primary never waits for the canary. Comparing is
-done on an executor, not on the serving loop.
+The primary answers first, and its caller has the answer before the copy is used. Copies
+wait in a small queue of their own and are computed one at a time; copies that do not fit are
+dropped and counted. So the primary never waits for the canary. Answers are compared on an
+executor, not on the serving loop.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Pin = Callable[[], ServableHandle[Servable]]
 
 @dataclass(frozen=True, slots=True)
 class TrialParts:
-    """What every trial needs of the server. Immutable.
+    """What every trial needs from the server. Immutable.
 
     Attributes:
         post: Runs a function on the serving loop, soon.
@@ -68,14 +68,14 @@ class TrialRecord:
 
     Attributes:
         settings: The settings as configured.
-        rejected: Why a guard ended it, "" if none did.
-        since_s: When it began or was rejected, seconds since the epoch.
+        rejected: Why a guard ended it; "" if none did.
+        since_s: When it began or was rejected, in seconds since the epoch.
         total: Figures of all signatures together.
         by_signature: Figures by signature name.
-        limits: The guard's, each with its figure.
-        num_teed: Copies taken.
+        limits: The limits of the guard, each with its figure.
+        num_teed: Copies that were taken.
         num_dropped: Copies that found the queue full.
-        num_split_to_primary: Requests of a split the primary answered.
+        num_split_to_primary: Requests of a split that the primary answered.
         num_split_to_canary: Requests of a split that the canary answered.
 
     """
@@ -97,12 +97,12 @@ class Trial:
 
     Args:
         name: The model.
-        settings: What is tried, and how.
+        settings: Which version is tried, and how.
         pin: Pins the canary; raises NotFound while it is not available.
-        parts: What the server lends.
+        parts: What it needs from the server.
         on_rejected: Called once if a guard ends the trial, on any thread, with the
             settings that it had then.
-        rejection: Why it was ended before it began: by a guard, before a restart.
+        rejection: Why a guard ended the same trial before a restart.
 
     """
 
@@ -137,7 +137,7 @@ class Trial:
 
     @property
     def settings(self) -> CanarySettings:
-        """What is tried, and how."""
+        """Which version is tried, and how."""
         return self._settings
 
     @property
@@ -146,19 +146,19 @@ class Trial:
         return bool(self._rejected)
 
     def update(self, settings: CanarySettings) -> None:
-        """Goes on with other fractions and limits; the figures stay."""
+        """Changes fractions and limits; the figures stay."""
         with self._lock:
             self._settings = settings
             self._judged_from = 0
 
     def close(self) -> None:
-        """Ends it: no further copy is computed. Idempotent."""
+        """Ends the trial: no further copy is computed. Idempotent."""
         with self._lock:
             self._is_closed = True
             self._queue.clear()
 
     def record(self) -> TrialRecord:
-        """Returns what is known so far."""
+        """Returns the record of the trial so far."""
         with self._lock:
             total = figures_of([*self._tallies.values(), self._refused])
             return TrialRecord(
@@ -187,11 +187,11 @@ class Trial:
         is_teed: bool,
         is_split: bool,
     ) -> None:
-        """Submits a caller's task, and notes how it ended.
+        """Submits a caller's task, and records how it ended.
 
         Args:
             servable: The servable that answers.
-            task: The caller's.
+            task: The task of the caller.
             is_canary: Whether ``servable`` is the version on trial.
             is_teed: Whether the canary gets a copy.
             is_split: Whether the request was subject to a split.
@@ -219,9 +219,9 @@ class Trial:
         servable.submit(task)
 
     def _copy_of(self, task: InferenceTask) -> Copy | None:
-        """Copies what the caller sent, whose buffers are valid until the task is done.
+        """Copies the inputs that the caller sent; their buffers are valid until the task is done.
 
-        What was left out the canary has a default of its own for.
+        Inputs that were left out are not copied: the canary has defaults of its own.
         """
         size_bytes = sum(view.size_bytes for view in task.inputs.values())
         with self._lock:
@@ -260,9 +260,9 @@ class Trial:
             self._judge()
 
     def note_refused(self, *, is_canary: bool) -> None:
-        """Notes a request of a split that ended before it could be submitted.
+        """Records a request of a split that ended before it could be submitted.
 
-        It does not fit the signatures of the version that it was sent to.
+        It did not fit the signatures of the version to which it was sent.
         """
         unfit = InvalidArgument(f"{self.name}: the request does not fit the version")
         with self._lock:
@@ -303,9 +303,9 @@ class Trial:
             self._judge()
 
     def _note_unanswered_locked(self, copied: Copy) -> None:
-        """Notes a copy that a canary that hangs could not have answered either.
+        """Records a copy that a hanging canary could not have answered either.
 
-        Without that, one that hangs would never have the samples that a guard asks for.
+        Otherwise a canary that hangs would never have enough samples for its guard.
         """
         assert copied.outcome is not None  # set when it was offered
         self._num_dropped += 1
@@ -384,7 +384,7 @@ class Trial:
             self.close()
 
     def _finish(self, copied: Copy, outcome: Outcome, latency_s: float) -> None:
-        """Compares and notes. On the executor."""
+        """Compares the answers and records the result. On the executor."""
         try:
             self._compare(copied, outcome, latency_s)
             self._judge()

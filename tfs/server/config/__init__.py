@@ -1,1 +1,1 @@
-"""What the server was told to serve: read, checked, laid over, waited for."""
+"""What the server was told to serve: reads, checks and changes configs, and waits for them."""

@@ -1,9 +1,9 @@
 """Re-reads the config file when it changes.
 
-Polled rather than watched: editors, ConfigMap mounts and network file systems
-replace the file in ways that events miss, and one ``stat`` a second costs nothing.
-The bytes decide, not the time stamp: touching the file changes nothing. A stamp that is
-new is not trusted yet: two edits within one tick of the file system's clock look alike.
+It is polled and not watched: editors, ConfigMap mounts and network file systems replace the
+file in ways that events miss, and one ``stat`` a second costs nothing. The bytes decide, not
+the time stamp, so touching the file changes nothing. A time stamp that is very recent is not
+trusted, because two edits within one tick of the file system's clock look alike.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def read_config_file(path: str, message: str = "ModelServerConfig") -> str:
 
     Args:
         path: The file.
-        message: What it should hold, for who reads the error.
+        message: What it should contain, for error messages.
 
     Raises:
         FailedPrecondition: It cannot be read; says why.
@@ -53,11 +53,11 @@ def read_config_file(path: str, message: str = "ModelServerConfig") -> str:
 
 
 def look_at_config_file(path: str) -> os.stat_result:
-    """Returns what the system says of a file that is to be read again and again.
+    """Returns the ``stat`` of a file that will be read again and again.
 
     Raises:
-        FailedPrecondition: It is not a regular file: opening a pipe could block for ever.
-        OSError: It is not there, or nobody may look.
+        FailedPrecondition: It is not a regular file; opening a pipe could block for ever.
+        OSError: It does not exist, or may not be looked at.
 
     """
     found = os.stat(path)
@@ -75,12 +75,12 @@ class ConfigFileWatch:
 
     Args:
         path: The file.
-        applied_text: What it said when the server started.
+        applied_text: The content when the server started.
         apply: Takes each new content.
-        clock: What the pauses go by.
-        poll_wait_s: How long they are.
-        on_problem: Takes why the file cannot be read, and "" when it can again; on
-            the watch's thread, does not raise.
+        clock: Measures the pauses.
+        poll_wait_s: How long the pauses are.
+        on_problem: Takes the reason why the file cannot be read, and "" when it can
+            again; runs on the watch's thread, and does not raise.
 
     """
 
@@ -109,7 +109,7 @@ class ConfigFileWatch:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begins to look, on a daemon thread."""
+        """Starts to look, on a daemon thread."""
         self._thread = threading.Thread(
             target=self._run, name="config-file", daemon=True
         )
@@ -125,7 +125,7 @@ class ConfigFileWatch:
             thread.join()
 
     def look_soon(self) -> None:
-        """Has the thread look now; returns at once."""
+        """Makes the thread look now; returns at once."""
         with self._changed:
             self._is_asked = True
             self._changed.notify_all()
@@ -161,7 +161,7 @@ class ConfigFileWatch:
         return True
 
     def _leave(self, problem: str) -> bool:
-        """Notes why the file could not be read this time; hands nothing on."""
+        """Records why the file could not be read this time; applies nothing."""
         self._stamp = None
         if problem != self._problem:
             self._note_problem(problem)

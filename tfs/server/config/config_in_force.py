@@ -1,8 +1,8 @@
 """The config in force, and how it changes.
 
-Validate first, commit last: a config that is refused changes nothing; one that is
-accepted is in force at once, and whoever asked for it is told when its new models
-answer or why they will not. A newer config supersedes one that is still waited for.
+Validate first, commit last: a config that is refused changes nothing. One that is accepted is
+in force at once, and the caller is told when its new models answer, or why they will not. A
+newer config supersedes one that is still waited for.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ log = logging.getLogger(__name__)
 _ONLY_CHECKED: Final = "it could be done; it was only checked, nothing was changed"
 
 Commit = Callable[[RunningConfig | None, RunningConfig], None]
-"""Makes a server do as the second config says, after the first; it does not fail."""
+"""Makes a server follow the second config in place of the first; it does not fail."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A config that was not accepted; the one before stayed. Immutable."""
+    """A config that was refused; the one before it stayed in force. Immutable."""
 
     origin: Origin
     path: str
@@ -60,25 +60,25 @@ class Refusal:
 
 
 class ConfigInForce:
-    """The config that a server runs by, and who changes it. Thread-safe.
+    """The config that a server follows, and its changes. Thread-safe.
 
-    ``apply`` and ``override`` never block: configs are changed by one thread at a time,
-    the executor's; that, and not a lock, orders them. ``begin`` reads and writes the
-    state directory. Everybody may read at any time.
+    ``apply`` and ``override`` never block: one thread, the executor's, changes configs, and
+    that, not a lock, orders the changes. ``begin`` reads and writes the state directory.
+    Everybody may read at any time.
 
     Args:
-        executor: An executor of one thread, which changes configs. Not its own.
-        clock: Says when configs came.
-        platforms: Names of those that there are.
-        overrides_file: Where overrides are kept.
-        commit: Makes a config take effect, on the thread that changes configs, after
-            it can be read here.
-        waiters: Those who are told what becomes of a config.
+        executor: An executor of one thread, which changes configs. Owned by the caller.
+        clock: Tells when configs came.
+        platforms: Names of the existing platforms.
+        overrides_file: Keeps the overrides.
+        commit: Makes a config take effect, on the thread that changes configs, after it
+            can be read here.
+        waiters: Tells callers about the outcome of a config.
         on_waiting: Called when somebody has begun to wait.
 
     Attributes:
-        executor: As given: what else is slow about configs may run there.
-        overrides_file: The file that overrides are kept in.
+        executor: As given; other slow work for configs may run there.
+        overrides_file: Keeps the overrides.
 
     """
 
@@ -108,12 +108,12 @@ class ConfigInForce:
 
     @property
     def running(self) -> RunningConfig | None:
-        """The config in force, None before the start."""
+        """The config in force; None before the start."""
         return self._running
 
     @property
     def refusal(self) -> Refusal | None:
-        """The last config that was not accepted since the base was."""
+        """The last config that was refused since the base was accepted; None if none was."""
         return self._refusal
 
     @property
@@ -137,14 +137,14 @@ class ConfigInForce:
         return {} if running is None else running.effective.models
 
     def runtime_settings(self, name: str) -> RuntimeSettings:
-        """Returns where and how a model is to run, for whoever makes its loader."""
+        """Returns where and how a model should run, for the code that makes its loader."""
         settings = self.models.get(name)
         return RuntimeSettings() if settings is None else settings.runtime
 
     def begin(self, config: ServerConfig, origin: Origin, path: str = "") -> None:
-        """Puts the first config in force, overrides laid over it; starts no thread.
+        """Puts the first config in force, with overrides laid over it; starts no thread.
 
-        Overrides that cannot be read, or make the config invalid, are not in force,
+        Overrides that cannot be read, or that make the config invalid, are not in force,
         and ``GetConfig`` says so.
 
         Raises:
@@ -177,21 +177,21 @@ class ConfigInForce:
         waits_for_all: bool = False,
         validate_only: bool = False,
     ) -> None:
-        """Makes a config the base, overrides laid over it; returns at once.
+        """Makes a config the base, with overrides laid over it; returns at once.
 
         Args:
             message: The config.
             origin: Where it came from.
             reason: The reason, for the log.
-            on_done: Takes the outcome, once, on any thread: when the config was
-                refused (nothing changed), when every model waited for answers or
-                failed (the config stays), when a newer config supersedes it, or
-                shortly before the deadline.
-            path: The file it came from, "" for none.
+            on_done: Takes the outcome, once, on any thread: when the config was refused
+                (nothing has changed), when all models that are waited for answer or have
+                failed (the config stays), when a newer config supersedes it, or shortly
+                before the deadline.
+            path: The file that it came from; "" for none.
             deadline_s: Monotonic; None waits as long as it takes.
-            waits_for_all: Whether all models are waited for, and all that comes of
-                changed ones, or, as in TensorFlow Serving, only those that were not
-                configured before.
+            waits_for_all: Whether to wait for all models, and for everything that follows
+                for changed ones; otherwise, as in TensorFlow Serving, only for models that
+                were not configured before.
             validate_only: Whether to stop after validation.
 
         """
@@ -262,11 +262,11 @@ class ConfigInForce:
 
         Args:
             name: The model; configured or not.
-            make: Makes the override of the running config, None for none; raises
-                what speaks against it. On the thread that changes configs.
+            make: Makes the override from the running config; None drops it. Raises an
+                error if it is not possible. Called on the thread that changes configs.
             reason: The reason, for the log.
             on_done: See ``apply``.
-            waits_for_version: The version to wait for, None for not waiting.
+            waits_for_version: The version to wait for; None does not wait.
             deadline_s: Monotonic; None waits as long as it takes.
             validate_only: Whether to stop after validation.
 
@@ -310,11 +310,11 @@ class ConfigInForce:
         self._run(work, on_done)
 
     def note_refusal(self, origin: Origin, path: str, error: ServingError) -> None:
-        """Remembers a config that was not accepted, for ``GetConfig``."""
+        """Remembers a config that was refused, for ``GetConfig``."""
         self._refusal = Refusal(origin, path, self._clock.wall_s(), error)
 
     def note_file_problem(self, problem: str) -> None:
-        """Remembers why the config file cannot be read, "" if it can be."""
+        """Remembers why the config file cannot be read; "" if it can be."""
         self._file_problem = problem
 
     def _run(self, work: Callable[[], None], on_done: OnOutcome) -> None:
@@ -340,7 +340,7 @@ class ConfigInForce:
     def _read(
         self, message: Message
     ) -> tuple[dict[str, ModelSettings], dict[str, ServingError]]:
-        """Returns what is said of every model, and what is wrong with which."""
+        """Returns the settings of every valid model, and the errors of the others."""
         models, errors = read_models(message)
         for name, settings in models.items():
             try:
@@ -352,7 +352,7 @@ class ConfigInForce:
         return models, errors
 
     def _drop_redundant(self, before: Overrides, new: RunningConfig) -> None:
-        """Takes overrides that say what the base says out of the file."""
+        """Removes overrides that say the same as the base from the file."""
         gone = sorted(before.keys() - new.kept.keys())
         if not gone:
             return
@@ -402,7 +402,7 @@ def _moved(changed: Sequence[ModelChange]) -> frozenset[str]:
 
 
 def _sought(changed: Sequence[ModelChange]) -> frozenset[str]:
-    """Returns the models of which another version, or another load, is asked for."""
+    """Returns the models for which another version, or another load, is asked for."""
     return frozenset(
         each.name
         for each in changed
@@ -411,7 +411,7 @@ def _sought(changed: Sequence[ModelChange]) -> frozenset[str]:
 
 
 _FOUND_ALREADY: Final = frozenset({"version_labels", "logging_config", "transition"})
-"""Fields of a model that say nothing of which versions are loaded, and how."""
+"""Fields of a model that do not affect which versions are loaded, and how."""
 
 
 _LASTS: Final = {
@@ -422,8 +422,8 @@ _LASTS: Final = {
     Origin.MODEL_REPOSITORY: "only the model repository survives a restart; this "
     "configuration does not, and the next model that comes or goes there replaces it",
 }
-"""What to tell of a configuration that a restart would not bring back, by what the
-server starts with."""
+"""Notes on a configuration that a restart would not bring back, by what the server starts
+with."""
 
 
 def _base_notes(new: RunningConfig, origin: Origin, first: Origin) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What became of a config, as a whole and model by model. Values."""
+"""The outcome of a config, as a whole and model by model. Values."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class ModelOutcome:
 
     Attributes:
         change: How its effective config changes.
-        error: What is wrong in the config, or with what came of it; None if nothing.
+        error: What is wrong in the config, or with its models; None if nothing is.
         available: Versions that answer requests now, newest first.
-        pending: Versions on the way there, newest first.
+        pending: Versions that will answer soon, newest first.
 
     """
 
@@ -28,12 +28,12 @@ class ModelOutcome:
 
 @dataclass(frozen=True, slots=True)
 class ConfigOutcome:
-    """What became of a config. Immutable.
+    """The outcome of a config. Immutable.
 
     Attributes:
         error: Why it was refused, or what is not available although it was accepted.
         is_applied: Whether it is in force.
-        models: By name, with those that leave.
+        models: By name, including models that are removed.
         notes: Sentences for people.
 
     """

@@ -1,4 +1,4 @@
-"""When a new config has taken effect: a pure judgement over states and problems.
+"""Decides when a new config has taken effect, from states and problems; pure.
 
 A model has settled when one of its versions is available, when all that were tried
 have failed or hang, or when its base path cannot be read. (TensorFlow Serving waits for ever
@@ -14,7 +14,7 @@ from tfs.core.errors import Cancelled, DeadlineExceeded, ServingError, Unknown
 from tfs.core.servable_state import ManagerState, ServableState
 
 MAX_NAMED: Final = 10
-"""Most models, or problems of them, that one sentence names."""
+"""Most models, or problems of models, that one sentence names."""
 
 _LONGEST_MARGIN_S: Final = 0.25
 
@@ -26,14 +26,14 @@ def failure_of(
     *,
     is_current: bool = True,
 ) -> str | None:
-    """Returns why a model will not become available, "" if it is, None if unsettled.
+    """Returns why a model will not become available; "" if it is; None if unsettled.
 
     Args:
         states: States of all its versions.
         problems: What the source says is wrong with its base path.
-        stale: States that versions had ended in before the config: they count only
-            where nothing else is known, because nothing came of the config.
-        is_current: Whether what comes of the config shows in states and problems.
+        stale: States in which versions had ended before the config. They count only if
+            nothing else is known, that is, if the config had no effect.
+        is_current: Whether states and problems show the effects of the config already.
 
     """
     if any(state.manager_state is ManagerState.AVAILABLE for state in states):
@@ -70,18 +70,18 @@ def failure_of_change(
     is_current: bool = True,
     outlook: bool | None = True,
 ) -> str | None:
-    """Returns what went wrong with a change of a model, "" if nothing, None if unsettled.
+    """Returns what went wrong with a model's change; "" if nothing; None if unsettled.
 
-    What was served before may serve all the while: a change is over when nothing more
-    comes of it.
+    A version from before may serve all the time, so a change is over when nothing more
+    follows from it.
 
     Args:
         states: See ``failure_of``.
         problems: See ``failure_of``.
         stale: See ``failure_of``.
         is_current: See ``failure_of``.
-        outlook: Whether there is a version to serve where the config points now; None
-            if there may be one yet.
+        outlook: Whether there is a version to serve at the path in the config; None if
+            there may still come one.
 
     """
     if not is_current or any(_is_on_its_way(state) for state in states):
@@ -110,17 +110,17 @@ def failure_of_primary(
     problems: Sequence[str],
     at_hand: Collection[int],
 ) -> str | None:
-    """Returns why a primary does not answer, "" if it does, None if unsettled.
+    """Returns why a primary does not answer; "" if it does; None if unsettled.
 
-    Only for a model with which nothing else is wrong. Requests that name no version get
-    the primary and no other: if it is missing that is a failure, whatever serves beside it.
+    It is for a model with which nothing else is wrong. Requests that name no version get only
+    the primary. So if it is missing, that is a failure, whatever serves beside it.
 
     Args:
         primary: The version that should answer.
-        answers: The version that does; None for none.
+        answers: The version that does answer; None for none.
         states: States of all its versions.
         problems: What the source says is wrong with its base path.
-        at_hand: Versions that the base path has.
+        at_hand: Versions that are under the base path.
 
     """
     state = next((each for each in states if each.id.version == primary), None)
@@ -187,7 +187,7 @@ def model_error(why: str) -> ServingError | None:
 
 
 def error_of(failures: Mapping[str, str]) -> ServingError | None:
-    """Returns the error for models that will not become available, None without any."""
+    """Returns the error for models that will not become available; None if there are none."""
     bad = [why for why in failures.values() if why]
     if not bad:
         return None

@@ -1,4 +1,4 @@
-"""Who waits for a config to take effect, and what they are told."""
+"""Callers who wait for a config to take effect, and what they are told."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ _MOVING: Final = (ManagerState.START, ManagerState.LOADING)
 
 @dataclass(eq=False, slots=True)
 class Waiter:
-    """Somebody who wants to know when a change has taken effect.
+    """A caller who wants to know when a change has taken effect.
 
     Attributes:
         on_done: Takes the outcome, once, on any thread.
         models: Names of the models to wait for.
         changes: What was changed, for the outcome.
-        stale: States that versions of its models had ended in before.
-        is_base: Whether the base was changed, or one model's override.
+        stale: States in which versions of its models had ended before.
+        is_base: Whether the base was changed, rather than one model's override.
         version: The only version to wait for; None takes any.
-        changed: Those of the models that were there before, and for which all that
-            comes of the change is waited for, not only that something serves.
-        sought: Those of ``changed`` whose versions are looked for anew: that one of
-            before serves on is no success if none was found.
+        changed: The models that were there before, and for which everything that follows
+            from the change is waited for, not only that some version serves.
+        sought: The models in ``changed`` whose versions are looked for anew. If none is
+            found, it is no success that a version from before goes on serving.
         notes: What the outcome tells beside the models.
-        open: Whether nobody has told it yet; the waiters'.
+        open: Whether it was not told yet; written by :class:`ConfigWaiters`.
 
     """
 
@@ -72,9 +72,9 @@ class Waiter:
     open: bool = field(default=True)
 
     def supersedes(self, other: Waiter) -> bool:
-        """Tells whether the other's change is no longer what is waited for.
+        """Tells whether this change makes the other's change obsolete.
 
-        What changes nothing leaves everybody waiting for what they wait for.
+        A change that changes nothing makes none obsolete.
         """
         if all(each.change is Change.UNCHANGED for each in self.changes):
             return False
@@ -86,16 +86,17 @@ class Waiter:
 
 
 class ConfigWaiters:
-    """Everybody who waits. Thread-safe; ``on_done`` is called outside every lock.
+    """All callers who wait. Thread-safe; ``on_done`` is called outside every lock.
 
     Args:
         monitor: Knows the states of versions.
         sources: Know what is wrong with base paths.
-        is_taken_in: Whether what a config asks for shows in what is managed.
-        clock: What deadlines go by.
-        loop: Tells when a deadline has come.
-        executor: Runs what is to be done then, which takes long for many models.
-        primary: Returns a model's primary, if its config names one, and what answers.
+        is_taken_in: Whether everything that a config asks for is managed already.
+        clock: Measures deadlines.
+        loop: Has the timers for deadlines.
+        executor: Does the work at a deadline, which takes long for many models.
+        primary: Returns a model's primary, if its config names one, and the version that
+            answers.
 
     """
 
@@ -123,7 +124,7 @@ class ConfigWaiters:
         self._last_unsettled = ""
 
     def add(self, waiter: Waiter, deadline_s: float | None) -> None:
-        """Lets somebody wait, and tells those whose change this one supersedes."""
+        """Adds a waiter, and tells those whose change this one supersedes."""
         with self._lock:
             superseded = [each for each in self._waiters if waiter.supersedes(each)]
             self._waiters.append(waiter)
@@ -145,7 +146,7 @@ class ConfigWaiters:
                 self._finish(waiter, error_of(settled))
 
     def abandon(self, error: ServingError) -> None:
-        """Tells everybody, also who comes later, that it will not come to an end."""
+        """Tells all waiters, and those who come later, that waiting is over."""
         with self._lock:
             self._ending = error
         for waiter in self._all():
@@ -161,7 +162,7 @@ class ConfigWaiters:
         )
 
     def failures(self, names: Iterable[str]) -> Iterator[tuple[str, str | None]]:
-        """Yields each model and why it is not available: "" if it is, None if unsettled."""
+        """Yields each model and why it is not available; "" if it is; None if unsettled."""
         problems = self._sources.source.problems()
         for name in names:
             yield name, self._failure(name, problems)
@@ -169,8 +170,8 @@ class ConfigWaiters:
     def have_settled(self, names: Collection[str]) -> bool:
         """Whether each of the models is available or has failed.
 
-        While some are not, this looks at few of them: the one that was not the last
-        time comes first.
+        While that is not so, it looks at only a few models: it begins with the one that
+        was unsettled the last time.
         """
         problems = self._sources.source.problems()
         last = self._last_unsettled
@@ -255,9 +256,9 @@ class ConfigWaiters:
         names: Sequence[str],
         failures: Mapping[str, str | None],
     ) -> list[str]:
-        """Returns what is wrong with base paths of models with which all is well.
+        """Returns problems with the base paths of models that are otherwise fine.
 
-        Such as a version that the policy names, beside others, and that is not there.
+        For example, the policy names several versions, and one of them is not there.
         """
         if not waiter.is_base:
             return []

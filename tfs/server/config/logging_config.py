@@ -18,8 +18,8 @@ def read_logging(
     """Returns a model's settings for its request log.
 
     Raises:
-        InvalidArgument: Naming the model, the field and what is expected.
-        Unimplemented: A field that asks for what there is not.
+        InvalidArgument: A value is wrong; names the model, the field and what is expected.
+        Unimplemented: A field asks for something that does not exist.
 
     """
     where = f"model {name}: logging_config"

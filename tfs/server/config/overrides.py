@@ -1,8 +1,8 @@
-"""What operators changed about single models, laid over whatever the base says.
+"""Operators' changes of single models, which are laid over the base.
 
-An override is a ``ModelConfig`` whose set top-level fields replace the base's whole:
-protobuf's own merging would, for one, add canary to canary. It holds until it is
-dropped, survives every new base, and is kept while its model is gone.
+An override is a ``ModelConfig`` whose top-level fields, where set, replace those of the base
+as a whole. (Protobuf's own merging would, for example, merge two canaries.) It holds until it
+is dropped, survives every new base, and is kept while its model is not configured.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Override:
     """One model's override. Immutable; the message is never changed.
 
     Attributes:
-        config: The name, and the fields that replace the base's.
+        config: The name, and the fields that replace those of the base.
         made_by: "canary", "promote" or "rollback".
-        since_s: When it was made, seconds since the epoch; 0 if nobody knows.
+        since_s: When it was made, in seconds since the epoch; 0 if unknown.
 
     """
 
@@ -45,10 +45,10 @@ class Laid:
     """A base with overrides laid over it. Immutable.
 
     Attributes:
-        message: What results.
+        message: The result.
         active: The overrides that make a difference, by model.
-        inactive: Why an override does nothing, by model: its model is not there.
-        redundant: Models whose override says what the base says: to be dropped.
+        inactive: Why an override has no effect, by model: its model is not configured.
+        redundant: Models whose override says the same as the base, to be dropped.
 
     """
 
@@ -59,7 +59,7 @@ class Laid:
 
 
 def lay_over(base: Message, overrides: Overrides) -> Laid:
-    """Returns what results of ``base`` and ``overrides``; changes neither."""
+    """Returns the result of ``base`` and ``overrides``; changes neither."""
     message = Message()
     message.CopyFrom(base)
     active: dict[str, Override] = {}
@@ -85,7 +85,7 @@ def lay_over(base: Message, overrides: Overrides) -> Laid:
 
 
 def overridden(model: ModelConfig, override: ModelConfig) -> ModelConfig:
-    """Returns ``model`` with the fields that ``override`` sets, each replaced whole."""
+    """Returns ``model`` with the fields of ``override``, each replaced as a whole."""
     result = ModelConfig()
     result.CopyFrom(model)
     for field, _ in override.ListFields():
@@ -95,7 +95,7 @@ def overridden(model: ModelConfig, override: ModelConfig) -> ModelConfig:
 
 
 def _meaning(model: ModelConfig) -> ModelConfig:
-    """Returns ``model`` without what says nothing: a traffic that names no version."""
+    """Returns ``model`` without parts that mean nothing, such as an empty traffic."""
     if not model.HasField("traffic") or model.traffic.ByteSize():
         return model
     result = ModelConfig()
@@ -144,7 +144,7 @@ def read_overrides(text: str, where: str) -> dict[str, Override]:
     """Reads the text form.
 
     Raises:
-        InvalidArgument: It is damaged; says where. Nothing of it is usable.
+        InvalidArgument: It is damaged; says where. None of it can be used.
 
     """
     message = parse_config_text(text, where)
@@ -165,7 +165,7 @@ def read_overrides(text: str, where: str) -> dict[str, Override]:
 
 
 def _notes(text: str) -> dict[str, tuple[str, float]]:
-    """Reads the comments; one that somebody damaged is as good as none."""
+    """Reads the comments; a damaged one counts as absent."""
     notes = {}
     for line in text.splitlines():
         if not line.startswith(_NOTE):

@@ -1,4 +1,4 @@
-"""Keeps the overrides in the state directory, replaced whole at every change."""
+"""Keeps the overrides in the state directory, in a file that every change replaces."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ _PROBE_BYTES = 4096
 class OverridesFile:
     """``overrides.pbtxt`` of one state directory. Confined to one thread at a time.
 
-    A file that cannot be read does not keep the server from starting: it starts
-    without overrides and says so. The file stays where it is, so that every start
-    says it again, until an override is written: then it moves aside to
-    ``overrides.pbtxt.unreadable``.
+    If the file cannot be read, the server starts without overrides and says so. The file
+    stays where it is, so that every start says it again. When an override is written, the
+    file is moved aside to ``overrides.pbtxt.unreadable``.
 
-    Where another server keeps its overrides in the same directory, they are read, but
-    nothing is written while that server runs; nor afterwards what it changed meanwhile.
+    If another server keeps its overrides in the same directory, they are read, but nothing
+    is written while that server runs. Nor is anything written afterwards if that server has
+    changed the file meanwhile.
 
     Args:
-        state_dir: Where it lies; "" keeps overrides in memory only.
+        state_dir: The directory; "" keeps overrides in memory only.
 
     Attributes:
-        problem: Why the file could not be read, "" if it could.
-        obstacle: Why nothing could be written the last time, "" if it could.
+        problem: Why the file could not be read; "" if it could.
+        obstacle: Why nothing could be written the last time; "" if it could.
 
     """
 
@@ -56,7 +56,7 @@ class OverridesFile:
         return os.path.join(self._state_dir, _FILE_NAME) if self._state_dir else ""
 
     def read(self) -> dict[str, Override]:
-        """Returns what is kept, nothing if there is none or it is damaged.
+        """Returns the overrides in the file; none if there is no file or it is damaged.
 
         Does not raise; see ``problem`` and ``obstacle``.
         """
@@ -84,7 +84,7 @@ class OverridesFile:
             return {}
 
     def write(self, overrides: Overrides) -> None:
-        """Replaces the file; after a crash it is the old or the new one, whole.
+        """Replaces the file; after a crash it is either the old or the new one, complete.
 
         Raises:
             FailedPrecondition: It cannot be written; the old one is still there.
@@ -116,10 +116,10 @@ class OverridesFile:
         self._lock.close()
 
     def _claim(self) -> None:
-        """Makes sure that the file holds what this server read or wrote.
+        """Makes sure that the file contains what this server read or wrote.
 
         Raises:
-            FailedPrecondition: It is another server's, or was.
+            FailedPrecondition: Another server uses it, or has changed it.
 
         """
         if self._lock.is_held:

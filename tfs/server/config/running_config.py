@@ -1,7 +1,7 @@
-"""The running config: base, overrides, and what results of both. Pure.
+"""The running config: base, overrides, and the result of both. Pure.
 
-Every change makes a new :class:`RunningConfig` out of the old one or refuses; the
-server core swaps it in when everything else is ready.
+Every change makes a new :class:`RunningConfig` from the old one, or is refused. The server
+core swaps it in when everything else is ready.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ class Origin(enum.Enum):
 
     @property
     def survives_restart(self) -> bool:
-        """Whether the server would start with such a base again."""
+        """Whether a restarted server would have this base again."""
         return self not in (Origin.RELOAD_REQUEST, Origin.APPLY_CONFIG)
 
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A config as somebody gave it. Immutable.
+    """A config as it was given. Immutable.
 
     Attributes:
-        config: Validated by itself.
+        config: The config, validated without overrides.
         origin: Where it came from.
-        path: The file or directory, "" where it came from none.
-        since_s: When it was accepted, seconds since the epoch.
+        path: The file or directory that it came from; "" for none.
+        since_s: When it was accepted, in seconds since the epoch.
 
     """
 
@@ -89,18 +89,18 @@ class ModelChange:
 
 @dataclass(frozen=True, slots=True)
 class RunningConfig:
-    """What is in force. Immutable.
+    """The config in force. Immutable.
 
     Attributes:
-        base: The last accepted one.
-        overrides: All that are laid over the base, active or not, by model.
-        resting: Overrides that the base says itself, so that they are not laid over it,
-            but it is a base that ends with the server: they are kept for the next one.
-        effective: The base with the active ones laid over it.
+        base: The last base that was accepted.
+        overrides: All overrides that are laid over the base, active or not, by model.
+        resting: Overrides that say the same as the base, so that they are not laid over
+            it. They are kept for the next base, because this one ends with the server.
+        effective: The base with the active overrides laid over it.
         active: Models whose override is in force.
         why_inactive: Why the override of a model is not in force, by model.
-        tolerated: Models whose override was invalid from the start on: it is kept
-            aside and does not stand in the way of other changes.
+        tolerated: Models whose override was invalid from the start: it is kept aside and
+            does not prevent other changes.
 
     """
 
@@ -114,24 +114,24 @@ class RunningConfig:
 
     @property
     def kept(self) -> Overrides:
-        """The overrides to keep over a restart, by model."""
+        """The overrides that survive a restart, by model."""
         return {**self.resting, **self.overrides}
 
     def model_message(self, name: str) -> ModelConfig | None:
-        """Returns a model's effective config, None if it is not configured."""
+        """Returns a model's effective config; None if it is not configured."""
         return find_model(self.effective.message, name)
 
 
 def first_running(
     base: Base, overrides: Overrides, platforms: Collection[str]
 ) -> RunningConfig:
-    """Returns what a server starts with.
+    """Returns the config that a server starts with.
 
-    An override that would make the config invalid is kept, but is not in force: a
-    server must start with what its config file says.
+    An override that would make the config invalid is kept but not in force, because a
+    server must start with its config file.
 
     Raises:
-        InvalidArgument: The base itself asks for a platform that is not there.
+        InvalidArgument: The base itself asks for a platform that does not exist.
 
     """
     check_platforms(base.config, platforms)
@@ -143,9 +143,9 @@ def with_base(
 ) -> RunningConfig:
     """Returns the running config after a new base; the overrides stay.
 
-    An override that does not fit makes the base invalid, so that whoever gave the base
-    hears of it. Nobody gives what a directory of models holds: there it is set aside,
-    and the other models are served.
+    An override that does not fit makes the base invalid, so that the caller hears of it. For
+    a base that comes from a directory of models there is no caller: there the override is
+    set aside, and the other models are served.
 
     Raises:
         InvalidArgument: A platform is not there, or base and override do not fit.
@@ -192,7 +192,7 @@ def _laid(
 ) -> RunningConfig:
     """Lays overrides over a base; an invalid one is set aside if it is tolerated.
 
-    ``made`` is the model whose override is being made: its fault is the caller's.
+    ``made`` is the model whose override is being made; if that is invalid, it is an error.
     """
     bad: dict[str, str] = {}
     for model in base.config.message.model_config_list.config:
@@ -223,7 +223,7 @@ def _laid(
 
 
 def resting_note(running: RunningConfig) -> str:
-    """Returns what people should know of overrides that rest."""
+    """Returns a note for people about overrides that rest."""
     listed = ", ".join(sorted(running.resting))
     return (
         f"the configuration says what the overrides of {listed} say, until the next one "
@@ -247,7 +247,7 @@ def check_platforms(config: ServerConfig, platforms: Collection[str]) -> None:
 
 
 def changes(old: RunningConfig | None, new: RunningConfig) -> tuple[ModelChange, ...]:
-    """Returns what becomes of every model, by name, with those that leave."""
+    """Returns how every model changes, by name, including models that are removed."""
     before = {} if old is None else _by_name(old.effective.message)
     after = _by_name(new.effective.message)
     found = []
@@ -266,15 +266,15 @@ def changes(old: RunningConfig | None, new: RunningConfig) -> tuple[ModelChange,
 
 
 def find_model(message: Message, name: str) -> ModelConfig | None:
-    """Returns the config of a model within a message, None without it."""
+    """Returns the config of a model in a message; None if it has none."""
     return _by_name(message).get(name)
 
 
 def require_model(running: RunningConfig | None, name: str) -> ModelConfig:
-    """Returns a model's effective config; takes as long as there are models.
+    """Returns a model's effective config; the time grows with the number of models.
 
     Raises:
-        InvalidArgument: No name.
+        InvalidArgument: No name was given.
         NotFound: It is not configured.
 
     """
@@ -284,10 +284,10 @@ def require_model(running: RunningConfig | None, name: str) -> ModelConfig:
 
 
 def require_configured(running: RunningConfig | None, name: str) -> RunningConfig:
-    """Returns the config, in which the model is; takes no time.
+    """Returns the config after checking that it has the model; takes no time.
 
     Raises:
-        InvalidArgument: No name.
+        InvalidArgument: No name was given.
         NotFound: It is not configured.
 
     """

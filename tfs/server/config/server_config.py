@@ -1,8 +1,8 @@
-"""A ``ModelServerConfig``, checked whole before anything is changed.
+"""A ``ModelServerConfig``, checked as a whole before anything is changed.
 
-The text format and the messages are TensorFlow Serving's, with fields of ours from
-20001 on (docs/configuration.md). What the rest of the server sees is
-:class:`ServerConfig`: frozen, validated, one :class:`ModelSettings` a model.
+The text format and the messages are TensorFlow Serving's, with fields of ours from 20001 on
+(docs/configuration.md). The rest of the server sees :class:`ServerConfig`, which is frozen
+and validated and has one :class:`ModelSettings` per model.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def single_model(name: str, base_path: str) -> ServerConfig:
 
 
 def parse_config_text(text: str, where: str) -> Message:
-    """Reads the text format; what it says is not looked at.
+    """Reads the text format, without checking its values.
 
     Raises:
         InvalidArgument: A syntax error or an unknown field, with line and column.
@@ -80,7 +80,7 @@ def parse_config_text(text: str, where: str) -> Message:
 
 
 def _brief(text: str) -> str:
-    """Returns one line for a log: the parser quotes the whole line that is wrong."""
+    """Shortens a parser's message, which quotes the whole wrong line, to one line."""
     if len(text) > _MAX_QUOTED_CHARS:
         half = _MAX_QUOTED_CHARS // 2
         text = f"{text[:half]} ... {text[-half:]}"
@@ -91,8 +91,8 @@ def read_config_text(text: str, where: str) -> ServerConfig:
     """Reads the text format.
 
     Raises:
-        InvalidArgument: A syntax error, with line and column, or a bad value.
-        Unimplemented: A field asks for what there is not.
+        InvalidArgument: It has a syntax error, with line and column, or a bad value.
+        Unimplemented: A field asks for something that does not exist.
 
     """
     return read_config(parse_config_text(text, where))
@@ -104,11 +104,11 @@ def config_text(message: Message) -> str:
 
 
 def read_config(message: Message) -> ServerConfig:
-    """Validates a config; returns it in our own words.
+    """Validates a config, and returns it as settings.
 
     Raises:
-        InvalidArgument: Naming the model, what is wrong and what is expected.
-        Unimplemented: A field asks for what there is not.
+        InvalidArgument: Names the model, what is wrong and what is expected.
+        Unimplemented: A field asks for something that does not exist.
 
     """
     models, errors = read_models(message)
@@ -118,7 +118,7 @@ def read_config(message: Message) -> ServerConfig:
 
 
 def all_of(errors: Mapping[str, ServingError]) -> ServingError:
-    """Returns one error that tells all that is wrong; of very many, the first.
+    """Returns one error for all that is wrong; if there are very many, for the first.
 
     Args:
         errors: By model, in the order of the config; at least one.
@@ -140,7 +140,7 @@ def read_models(
     """Returns the settings of every valid model, and what is wrong with the others.
 
     Raises:
-        InvalidArgument: It is no list of models.
+        InvalidArgument: It is not a list of models.
         Unimplemented: It is a custom config.
 
     """
@@ -201,11 +201,11 @@ def check_kind_change(message: Message) -> None:
 
 
 def read_model(model: model_server_config_pb2.ModelConfig) -> ModelSettings:
-    """Validates what the config says of one model.
+    """Validates the config of one model.
 
     Raises:
-        InvalidArgument: Naming the model, what is wrong and what is expected.
-        Unimplemented: A field asks for what there is not.
+        InvalidArgument: Names the model, what is wrong and what is expected.
+        Unimplemented: A field asks for something that does not exist.
 
     """
     name = model.name
@@ -236,7 +236,7 @@ def read_model(model: model_server_config_pb2.ModelConfig) -> ModelSettings:
 
 
 def _read_transition(name: str, transition: int) -> bool:
-    """Returns whether it preserves resources."""
+    """Returns whether the transition preserves resources."""
     if transition not in model_config_pb2.Transition.values():
         raise InvalidArgument(
             f"model {name}: transition: no such transition: {transition}; it is "

@@ -1,9 +1,9 @@
 """Tells whether another server keeps its state in the same directory.
 
-Two that share one would replace each other's overrides: each knows its own alone, and a
-restart would bring in those of the other. The directory itself is locked, so that no file
-is left in it. The kernel frees the lock of a server that ended, however it did. Where a
-file system has no such locks nobody is kept away.
+Two servers that share one would replace each other's overrides: each knows only its own, and
+a restart would bring in those of the other. The directory itself is locked, so that no lock
+file is left in it. The kernel frees the lock when a server ends, however it ends. If a file
+system has no such locks, no server is kept away.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class StateLock:
 
     @property
     def is_held(self) -> bool:
-        """Whether this server has it."""
+        """Whether this server has the lock."""
         return self._fd >= 0
 
     def take(self) -> bool:
         """Takes it; returns False if another server has it.
 
-        True where that cannot be told. Blocks on the disk alone.
+        Returns True if that cannot be told. Blocks only on the disk.
         """
         if self.is_held:
             return True

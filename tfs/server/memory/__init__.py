@@ -1,1 +1,1 @@
-"""The process's own memory: collector, allocator, what is given back."""
+"""The memory of the server process: collector, allocator, and what is given back."""

@@ -1,14 +1,15 @@
 """Tells glibc to keep the memory of large messages instead of giving it back at once.
 
-By default glibc maps large blocks freshly, unmaps them when they are freed, and shrinks
-the heap whenever as much is free at its end as two of them take (it starts at 128 KB
-and follows what it sees). A server whose requests and replies are images or larger then
-pays for page faults on most of them, again and again. With the thresholds below such
-blocks come from the heap and stay there. What a version used is returned when it is
-unloaded, by ``malloc_trim`` (:mod:`managers.memory`), whatever the thresholds.
+By default glibc maps every large block anew and unmaps it when it is freed. It also shrinks
+the heap whenever twice the size of such a block is free at its end (that size starts at 128
+KB and adapts to what glibc sees). A server whose requests and replies are images or larger
+then pays for page faults on most of them, again and again. With the thresholds below, such
+blocks come from the heap and stay there. The memory of a version is returned when it is
+unloaded, by ``malloc_trim`` (:mod:`managers.memory`), whatever the thresholds are.
 
-There is one heap for all threads: of the others ``malloc_trim`` returns no memory that is
-free at their ends, which is up to 64 MB of each thread that ever had a large message.
+There is one heap for all threads. From further heaps, ``malloc_trim`` does not return memory
+that is free at their ends, which is up to 64 MB for each thread that ever had a large
+message.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ class Setting:
     """One of malloc's parameters. Immutable.
 
     Attributes:
-        parameter: mallopt's number of it.
-        variable: The environment variable by which an operator sets it.
+        parameter: Its number for mallopt.
+        variable: The environment variable with which operators set it.
         tunable: Its name in GLIBC_TUNABLES.
-        value: What we set.
+        value: The value that we set.
 
     """
 
@@ -70,8 +71,8 @@ SCARCE_SETTINGS: Final = tuple(
     replace(setting, value=value)
     for setting, value in zip(PLENTY_SETTINGS, (1 << 20, 4 << 20), strict=True)
 )
-"""While memory is scarce large blocks are mapped, and gone when they are freed: a heap of
-answers of 10 MB was half empty, a second after each trim."""
+"""Settings while memory is scarce: large blocks are mapped, and returned when they are freed.
+In the heap, a second after each trim, half of the memory of 10 MB answers was holes."""
 
 SETTINGS: Final = (
     *PLENTY_SETTINGS,
@@ -95,10 +96,10 @@ def apply_settings(
     Args:
         mallopt: glibc's unless given.
         environment: Environment variables with the operator's settings.
-        settings: Those to set.
+        settings: The settings to make.
 
     Returns:
-        Those that are in force now because of this call.
+        The settings that are in force now because of this call.
 
     """
     mallopt = mallopt or _find_mallopt()

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 def tree_resident_bytes(pid: int) -> int:
     """Returns the resident memory of a process tree; 0 where it cannot be read.
 
-    What processes share is counted once, in equal parts; where the system does not tell
-    the parts, once per process. Takes about a millisecond for each process.
+    Memory that processes share is counted once, in equal parts; if the system does not tell
+    the parts, it is counted once per process. Takes about a millisecond for each process.
     """
     total, waiting = 0, [pid]
     while waiting:
@@ -28,7 +28,7 @@ def tree_resident_bytes(pid: int) -> int:
 
 
 def resident_bytes(pids: Iterable[int]) -> int:
-    """Returns the resident memory of some processes, counted likewise."""
+    """Returns the resident memory of some processes, counted in the same way."""
     total = 0
     for pid in pids:
         with contextlib.suppress(OSError, ValueError, IndexError):  # it ended

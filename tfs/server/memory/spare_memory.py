@@ -1,12 +1,12 @@
-"""Gives back what large messages took, once none has come for a while.
+"""Gives back the memory of large messages, once none has come for a while.
 
 glibc is told to keep such memory (:mod:`tfs.server.memory.malloc`), because the next large
-message uses it again. After the last of them it would be kept for good: a burst of
-compressed images, or a hostile client's, would leave a server as large as its peak.
+message uses it again. After the last large message it would be kept for good: a burst of
+compressed images, or a hostile client, would leave the server as large as its peak.
 
-While requests wait for memory, a heap that grew is trimmed at once: large blocks of many
-sizes leave holes that none of them fits into again. And large blocks do not come from the
-heap then, so that what is freed is gone.
+While requests wait for memory, a heap that grew is trimmed at once, because large blocks of
+many sizes leave holes into which none of them fits again. And large blocks do not come from
+the heap during that time, so that freed memory goes back to the system.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tfs.core.serving_loop import ServingLoop
 from tfs.server.memory.malloc import set_scarce
 
 MUCH_BYTES: Final = 16 << 20
-"""Least memory to give back: it costs milliseconds in which nobody else can allocate.
+"""Least memory to give back, because that takes milliseconds in which nobody can allocate.
 """
 
 QUIET_S: Final = 5.0
@@ -32,11 +32,10 @@ class SpareMemory:
 
     Args:
         loop: The loop whose clock and timers are used.
-        executor: Where the heap is trimmed: it takes as long as there is much to
-            return, tens of milliseconds for a gigabyte.
+        executor: Trims the heap, which takes tens of milliseconds for a gigabyte.
         trim: Returns free memory to the system.
-        resident_bytes: What the process has in memory.
-        set_scarce: Has large blocks come from elsewhere than the heap, or again from it.
+        resident_bytes: Returns the resident memory of the process.
+        set_scarce: Makes large blocks come from outside the heap, or from it again.
 
     """
 
@@ -60,13 +59,13 @@ class SpareMemory:
         self._is_scarce = False
 
     def note_large_message(self) -> None:
-        """Puts the next trim off; cheap enough for every large message."""
+        """Postpones the next trim; cheap enough to be called for every large message."""
         self._used_at_s = self._loop.clock.now()
         if not self._is_armed:
             self._arm()
 
     def note_scarcity(self) -> None:
-        """As :meth:`look`; for the next seconds large blocks do not come from the heap."""
+        """Like :meth:`look`; for the next seconds large blocks do not come from the heap."""
         self._scarce_at_s = self._loop.clock.now()
         if not self._is_scarce:
             self._is_scarce = True

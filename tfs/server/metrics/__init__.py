@@ -1,1 +1,1 @@
-"""What a server counts, as a page for Prometheus: --monitoring_config_file."""
+"""The counters of a server, as a page for Prometheus: --monitoring_config_file."""

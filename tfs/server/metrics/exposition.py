@@ -1,7 +1,7 @@
 """Prometheus' text format, version 0.0.4: families of samples as lines. Pure.
 
-Names are given as they stand in the text. Families come in the order of their first
-sample, and each is whole, as the format wants it.
+Names are given as they appear in the text. Families come in the order of their first sample,
+and the samples of each stay together, as the format requires.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 class Exposition:
-    """A page in the making. Confined to one thread."""
+    """A page that is being written. Confined to one thread."""
 
     def __init__(self) -> None:
         self._families: dict[str, tuple[Kind, list[str]]] = {}
@@ -43,7 +43,7 @@ class Exposition:
         lines.append(f"{name}_count{_braced(labels)} {seen}")
 
     def lines(self) -> Iterator[str]:
-        """Yields the page, line by line, without their ends."""
+        """Yields the lines of the page, without line ends."""
         for name, (kind, lines) in self._families.items():
             yield f"# TYPE {name} {kind}"
             yield from lines

@@ -1,8 +1,8 @@
-"""A plain HTTP door for pages that monitoring reads. It answers GET and HEAD, nothing else.
+"""A plain HTTP port for pages that monitoring reads. It answers only GET and HEAD.
 
-Not for requests of clients: each page is written by a thread of its own, at most as many as
-``num_readers`` at once, and a reader that takes longer than ``timeout_s``, be it a byte at a
-time, is cut off.
+It is not for requests of clients. Each page is written by a thread of its own, at most
+``num_readers`` at once. A reader that takes longer than ``timeout_s`` in all, for example
+because it reads byte by byte, is cut off.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class HttpDoor:
     Args:
         host: Address or name to listen on.
         port: The port; 0 picks a free one.
-        pages: What is to be had, by path.
-        content_type: Of all of them.
+        pages: The pages by path.
+        content_type: The content type of all pages.
         num_readers: Connections at once; more wait to be accepted.
-        timeout_s: How long a reader may take to ask, or to take what it asked for.
+        timeout_s: How long a reader may take to ask, and to read the answer.
 
     """
 
@@ -58,7 +58,7 @@ class HttpDoor:
         self._thread: threading.Thread | None = None
 
     def start(self) -> str:
-        """Opens the port; returns where it is, "HOST:PORT".
+        """Opens the port; returns its address, "HOST:PORT".
 
         Raises:
             Unavailable: It cannot be opened.
@@ -79,7 +79,7 @@ class HttpDoor:
         return f"{host}:{self._server.server_port}"
 
     def close(self) -> None:
-        """Closes the port; readers under way are left to their end; idempotent."""
+        """Closes the port; readers under way may finish; idempotent."""
         if self._server is None or self._thread is None:
             return
         self._server.is_closing = True
@@ -95,10 +95,10 @@ class HttpDoor:
 
 
 class _Server(ThreadingHTTPServer):
-    """The standard library's, with a bound on readers and on the time of each.
+    """The standard library's server, with a limit on readers and on the time of each.
 
     Attributes:
-        is_closing: Set by whoever closes it: nobody else is let in.
+        is_closing: Set when it closes; no further reader is accepted then.
 
     """
 
@@ -121,7 +121,7 @@ class _Server(ThreadingHTTPServer):
         self._begun_s: dict[socket.socket, float] = {}
 
     def let_in(self, num_readers: int, timeout_s: float) -> None:
-        """Says how many readers there may be, and how long; before anybody asks."""
+        """Sets how many readers there may be, and how long each may take. Call it first."""
         self._places = threading.BoundedSemaphore(num_readers)
         self._timeout_s = timeout_s
 
@@ -146,7 +146,7 @@ class _Server(ThreadingHTTPServer):
             self._leave(request)
 
     def service_actions(self) -> None:
-        """Cuts off who takes too long. Called between readers, and twice a second."""
+        """Cuts off readers that take too long. Called between readers, and twice a second."""
         late_s = time.monotonic() - self._timeout_s
         with self._lock:
             late = [each for each, begun_s in self._begun_s.items() if begun_s < late_s]
@@ -174,7 +174,7 @@ def _handler(
         sys_version = ""
 
         def do_GET(self) -> None:
-            """Answers with the page, or says which there are."""
+            """Answers with the page, or with the list of pages."""
             page = pages.get(self.path.partition("?")[0])
             if page is None:
                 self._answer(404, f"no such page; there is {', '.join(pages)}\n")
@@ -199,6 +199,6 @@ def _handler(
                 self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Logs nothing: somebody asks every few seconds."""
+            """Logs nothing, because somebody asks every few seconds."""
 
     return Handler

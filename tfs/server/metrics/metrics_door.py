@@ -1,4 +1,4 @@
-"""Opens the page of metrics, as the options say."""
+"""Opens the page of metrics, according to the options."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def metrics_door(
     is_ready: Callable[[], bool],
     started_s: float,
 ) -> HttpDoor | None:
-    """Returns the door of the page, not started; None if none is wanted.
+    """Returns the port for the page, not started; None if none is wanted.
 
-    One of the two flags alone opens nothing, and a file without a port is not read, as
-    upstream (model_servers/server.cc); the log says which is missing.
+    As upstream (model_servers/server.cc), one of the two flags alone opens nothing, and a
+    file without a port is not read; the log says which flag is missing.
 
     Raises:
         ServingError: The file of --monitoring_config_file cannot be used.

@@ -1,4 +1,4 @@
-"""The page of a server's metrics: what it counts, and how its models stand."""
+"""The page of a server's metrics: its counters, and the states of its models."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class ServedModel:
     """One configured model. Immutable.
 
     Attributes:
-        states: Of its versions.
-        primary: What answers requests that name no version; None: nothing does.
+        states: The states of its versions.
+        primary: The version that answers requests which name none; None: none does.
 
     """
 
@@ -34,10 +34,10 @@ class ServedModel:
 
 
 class MetricsPage:
-    """Writes the page anew for everybody who asks. Thread-safe; one at a time.
+    """Writes the page anew for every reader. Thread-safe; writes one page at a time.
 
     Args:
-        stats: What the server counts.
+        stats: The counters of the server.
         models: Reads the configured models, by name.
         is_ready: Whether requests should be sent here.
         started_s: When the server started, in seconds since the epoch.
@@ -105,12 +105,12 @@ class MetricsPage:
 
 
 def _state_word(state: ServableState) -> str:
-    """Returns the state; of a version that ended by an error, that it failed."""
+    """Returns the name of a state; FAILED for a version that ended with an error."""
     return "FAILED" if state.error is not None else state.manager_state.name
 
 
 def _exported(name: str, kind: Kind) -> str:
-    """Returns a stat's name as Prometheus writes units and totals."""
+    """Returns a stat's name, with units and totals as is usual for Prometheus."""
     if name.endswith("_s"):
         name = f"{name}econds"
     return f"{_PREFIX}{name}_total" if kind == "counter" else f"{_PREFIX}{name}"

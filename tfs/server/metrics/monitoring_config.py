@@ -13,11 +13,11 @@ DEFAULT_PATH: Final = "/monitoring/prometheus/metrics"
 
 
 def read_monitoring_config(path: str) -> str:
-    """Returns the path of the page it enables; "" where it enables none.
+    """Returns the path of the page that it enables; "" if it enables none.
 
     Raises:
         FailedPrecondition: It cannot be read.
-        InvalidArgument: It is no such text, or its path does not begin with "/".
+        InvalidArgument: It is not such a text, or its path does not begin with "/".
 
     """
     config = monitoring_config_pb2.MonitoringConfig()

@@ -1,9 +1,9 @@
-"""Requests under TensorFlow Serving's names, so that its dashboards go on.
+"""Counts requests under TensorFlow Serving's names, so that its dashboards keep working.
 
-A version's counters go with it, and these must not: Prometheus takes a number that falls
-for a restart, and would count what is left as new. So what was last seen of a version that
-is gone is kept, for as long as its model is served. What it counted after the last scrape
-is lost.
+The counters of a version disappear with it. These must not: Prometheus takes a number that
+falls for a restart, and would count the rest as new. So when a version is gone, its last seen
+numbers are kept for as long as its model is served. What it counted after the last scrape is
+lost.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class UpstreamSeries:
         """Adds both families.
 
         Args:
-            page: Where to.
-            stats: The server's.
-            models: That are configured; what is of others is forgotten.
+            page: The page to add to.
+            stats: The counters of the server.
+            models: The configured models; numbers of others are forgotten.
 
         """
         for name, labels, value in stats.counters():
@@ -63,7 +63,7 @@ class UpstreamSeries:
 
 
 class _Kept:
-    """Figures that only grow, though what they are read from may begin again."""
+    """Numbers that only grow, even if their counters start again."""
 
     __slots__ = ("_before", "_last")
 
@@ -72,14 +72,14 @@ class _Kept:
         self._last: tuple[float, ...] = ()
 
     def take(self, figures: tuple[float, ...]) -> None:
-        """Takes in what is counted now."""
+        """Takes the present values of the counters."""
         if any(now < then for now, then in zip(figures, self._last, strict=False)):
             self._before = self.sums  # the version went, and is there again
         self._last = figures
 
     @property
     def sums(self) -> tuple[float, ...]:
-        """All that was counted, as far as it was seen."""
+        """Everything that was counted and seen."""
         if not self._before:
             return self._last
         return tuple(map(sum, zip(self._before, self._last, strict=True)))

@@ -1,4 +1,4 @@
-"""Where sampled requests go, by ``log_collector_config.type``.
+"""The destinations of sampled requests, by ``log_collector_config.type``.
 
 (TensorFlow Serving: core/log_collector.h.)
 """
@@ -23,7 +23,7 @@ class LogCollector(Protocol):
         ...
 
     def close(self) -> None:
-        """Ends after what was taken is written."""
+        """Ends when all records that were taken are written."""
         ...
 
 
@@ -43,7 +43,7 @@ class FileCollector:
         return self._writer.submit(self._file, size_bytes, make)
 
     def close(self) -> None:
-        """Closes the file after what was queued for it."""
+        """Closes the file after the records that are queued for it."""
         self._writer.close_file(self._file)
 
 

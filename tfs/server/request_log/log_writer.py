@@ -1,7 +1,7 @@
 """The thread that writes request logs, so that no request waits for a disk.
 
-Records wait in a bounded queue; what does not fit is dropped and counted, because a
-slow disk must cost log lines and not answers.
+Records wait in a bounded queue. Records that do not fit are dropped and counted, because a
+slow disk should cost log records and not answers.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _JOIN_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class LogWriterOptions:
-    """How much waits, and how large files grow. Immutable.
+    """How much may wait, and how large files may grow. Immutable.
 
     Attributes:
         max_queued_records: Records that may wait.
-        max_queued_bytes: What they may hold.
-        max_file_bytes: A file that has reached this is closed, and the next begun.
-        max_files: Files kept of each prefix; the oldest go first. 0 keeps all.
-        max_total_bytes: What the files of a prefix may take together; 0 is no bound.
+        max_queued_bytes: Bytes of all waiting records.
+        max_file_bytes: A file that has reached this size is closed, and the next begun.
+        max_files: Files kept of each prefix; the oldest are deleted first. 0 keeps all.
+        max_total_bytes: Bytes of all files of a prefix together; 0 is no limit.
 
     """
 
@@ -54,7 +54,7 @@ class LogWriterOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """What to do next: write a record, or close a file."""
+    """An item of the queue: a record to write, or a file to close."""
 
     file: RotatedFile
     size_bytes: int = 0
@@ -91,7 +91,7 @@ class LogWriter:
 
     @property
     def problems(self) -> list[str]:
-        """Sentences on the logs that cannot be written now."""
+        """Sentences about logs that cannot be written now."""
         return [
             f"the request log {prefix} cannot be written, its records are lost: {problem}"
             for prefix, problem in sorted(self._problems.items())
@@ -147,7 +147,7 @@ class LogWriter:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Writes what is queued, ends the thread; blocks a few seconds at most."""
+        """Writes all queued records and ends the thread; blocks for a few seconds at most."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -162,7 +162,7 @@ class LogWriter:
             file.close()
 
     def write_pending(self) -> None:
-        """Writes what is queued now. On the writer's thread, or a test's without it."""
+        """Writes all queued records. On the writer's thread, or in tests without it."""
         with self._changed:
             items = list(self._queue)
             self._queue.clear()
@@ -185,7 +185,7 @@ class LogWriter:
             file.flush()
 
     def _note_written(self, prefix: str, num: int, error: Exception | None) -> None:
-        """Counts records that are in their file now, or are lost."""
+        """Counts records that are in their file now, or that are lost."""
         if error is None:
             self._num_written.add(num)
             self._forget_problem(prefix)

@@ -1,8 +1,8 @@
-"""Which requests of which models are written down.
+"""Decides which requests of which models are logged.
 
-Models with equal settings share a logger. A change is whole or not at all: everything
-new is made first, then what the models log to is replaced, then what nobody uses any
-more is closed. (TensorFlow Serving: core/server_request_logger.cc, request_logger.cc.)
+Models with equal settings share a logger. A change happens as a whole or not at all: first
+all new loggers are made, then the models' loggers are replaced, and then unused ones are
+closed. (TensorFlow Serving: core/server_request_logger.cc, request_logger.cc.)
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class SampledLog:
     """Writes a share of the requests it sees. Thread-safe.
 
     Args:
-        rate: 0 to 1.
-        collector: Takes what was sampled.
+        rate: The share, 0 to 1.
+        collector: Takes the sampled requests.
         clock: Tells the time of a request.
         sample: Returns uniform numbers in [0, 1).
 
@@ -55,7 +55,7 @@ class SampledLog:
         request: bytes | memoryview,
         response: Reply,
     ) -> None:
-        """Samples; copies the request, which is the transport's."""
+        """Samples a request; copies it, because it belongs to the transport."""
         if self._sample() >= self.rate:
             return
         response = response if isinstance(response, bytes) else joined(response)
@@ -73,18 +73,18 @@ class SampledLog:
         )
 
     def close(self) -> None:
-        """Ends after what was sampled is written."""
+        """Ends when all sampled requests are written."""
         self._collector.close()
 
 
 class RequestLogs:
-    """The loggers of all models. Confined to one thread, but for ``SampledLog.log``.
+    """The loggers of all models. Confined to one thread, except ``SampledLog.log``.
 
     Args:
         collectors: Makes collectors by type.
         clock: For time stamps.
-        dc: Where this server runs, for per-task sampling.
-        task_index: Which of the servers there it is; None is none in particular.
+        dc: The data centre of this server, for per-task sampling.
+        task_index: The number of this server there; None if it has none.
         sample: Returns uniform numbers in [0, 1).
 
     """
@@ -108,10 +108,10 @@ class RequestLogs:
     def update(
         self, settings: Mapping[str, Sequence[LoggingSettings]]
     ) -> dict[str, tuple[RequestLog, ...]]:
-        """Returns what each model logs to from now on; closes what is not used.
+        """Returns the logger of each model from now on; closes those that are not used.
 
         Raises:
-            NotFound: A type of collector that is not there; nothing changed.
+            NotFound: There is no collector of such a type; nothing changed.
 
         """
         wanted = {each for many in settings.values() for each in many}
@@ -142,7 +142,7 @@ class RequestLogs:
 
     @property
     def num_loggers(self) -> int:
-        """How many there are, shared ones counted once."""
+        """The number of loggers; shared ones count once."""
         return len(self._loggers)
 
     def _make(self, settings: LoggingSettings) -> SampledLog:

@@ -23,27 +23,28 @@ _LARGEST_SHARE: Final = 4
 _MAX_PENDING_BYTES: Final = 1 << 20
 
 OnWritten: TypeAlias = Callable[[int, OSError | None], None]
-"""Takes how many records are in the file now, or are lost with the error; quick."""
+"""Takes a number of records that are now in the file, or lost because of the error; quick."""
 
 
 class RotatedFile:
     """Record files ``PREFIX-YYYYMMDD-HHMMSS-N.tfrecord``. Confined to the log writer.
 
-    A file is made when the first record comes; records are in it after ``flush``.
-    Whenever one is made, the oldest of the prefix, by their names and whichever server
-    wrote them, are deleted as far as the bounds ask for it.
+    A file is made when the first record comes; records are in it after ``flush``. Whenever
+    a file is made, the oldest files of the prefix, by their names and whichever server wrote
+    them, are deleted as far as the limits require.
 
-    A file holds whole records only, whatever fails: what a full disk took of some is
-    cut off again, and the file goes on where it was.
+    A file contains only whole records, whatever fails: parts of records that a full disk
+    took are cut off again, and the file goes on from there.
 
     Args:
-        prefix: Absolute path that the names begin with.
-        on_written: Told of every record once.
-        max_bytes: A file that has reached this is followed by the next.
-        clock: Tells the times in the files' names.
-        max_files: Files kept, the one that is written included; 0 keeps all.
-        max_total_bytes: What they may take together, give or take a record; 0 is no
-            bound. Files are closed earlier where it asks for that.
+        prefix: Absolute path with which the names begin.
+        on_written: Called once for every record.
+        max_bytes: A file that has reached this size is followed by the next.
+        clock: Provides the times in the files' names.
+        max_files: Files that are kept, including the one that is being written; 0 keeps
+            all.
+        max_total_bytes: Bytes of all files together, give or take a record; 0 is no
+            limit. Files are closed earlier if this requires it.
 
     """
 
@@ -82,7 +83,7 @@ class RotatedFile:
             self.flush()
 
     def flush(self) -> None:
-        """Hands what was written to the operating system; does not raise."""
+        """Passes written records to the operating system; does not raise."""
         num, self._num_pending = self._num_pending, 0
         if not num:
             return
@@ -112,7 +113,7 @@ class RotatedFile:
                 file.close()
 
     def _cut_off(self) -> None:
-        """Takes back what came into the file of records that are lost."""
+        """Cuts off the parts of lost records that came into the file."""
         file = self._file
         if file is None:
             return
@@ -143,7 +144,7 @@ class RotatedFile:
             return file
 
     def _make_room(self, current: str) -> None:
-        """Deletes the oldest other files, so that the bounds hold when this one is full."""
+        """Deletes the oldest other files, so that the limits hold when this one is full."""
         if not (self._max_files or self._max_total_bytes):
             return
         others = [path for path in self._files() if path != current]
