@@ -128,8 +128,8 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "max_receive_bytes",
         "max_receive_bytes",
         int,
-        "express: requests on their way in, all together; a larger one is refused; a "
-        "sixteenth of it is open to them and to unread answers before large ones wait",
+        "express: bytes of all requests on their way in together; a larger one is refused; "
+        "once they and unread answers take a sixteenth of it, large requests wait",
     ),
     Flag("model_name", "model_name", str, "single model: its name (default default)"),
     Flag(
@@ -188,7 +188,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "num_request_iterations_for_warmup",
         "num_warmup_iterations",
         read_at_least_0,
-        "how often each of them is replayed; 0 is once (default 0)",
+        "how often each recorded request is replayed; 0 is once (default 0)",
     ),
     Flag(
         "max_num_load_retries",
@@ -200,7 +200,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "load_retry_interval_micros",
         "load_retry_interval_s",
         _micros,
-        "pause before the first of them; it doubles, up to 60 s (default 1000000)",
+        "pause before the first retry of a load; it doubles, up to 60 s (default 1000000)",
     ),
     Flag(
         "enable_serialization_as_tensor_content",
@@ -212,7 +212,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "enable_signature_method_name_check",
         "check_signature_method",
         read_bool,
-        "Classify and Regress insist on a signature's method; else features will do",
+        "Classify and Regress insist on a signature's method; otherwise features suffice",
     ),
     Flag(
         "unload_when_empty",
@@ -236,7 +236,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "max_in_flight_per_model",
         "max_in_flight_per_model",
         int,
-        "as much for each model; 0 sets no limit of its own (default 0)",
+        "requests worked on at the same time for each model; 0 is no such limit (default 0)",
     ),
     Flag(
         "num_decode_threads",
@@ -248,7 +248,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "max_queued_decodes",
         "max_queued_decodes",
         int,
-        "of those, how many may wait or be decoded (default 256)",
+        "large or unusual requests that may wait or be decoded (default 256)",
     ),
     Flag("state_dir", "state_dir", str, "where overrides and profiles are kept"),
     Flag(
@@ -305,7 +305,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "worker_user",
         "worker_user",
         str,
-        "whom process interpreters become (name, uid or uid:gid), from root",
+        "user that process interpreters run as (name, uid or uid:gid); needs root",
     ),
     Flag(
         "loop_spin_us",
@@ -319,17 +319,17 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "worker_spin_us",
         int,
         "how long a process interpreter looks for the next call, and the server for a "
-        "reply that is due, before they sleep; burns cores meanwhile, for hosts with "
+        "reply that is due, before they sleep; keeps cores busy, so only for hosts with "
         "cores to spare (default 0)",
     ),
     Flag(
         "spare_worker",
         "spare_worker",
         read_bool,
-        "keep one process interpreter more than are used ready, to replace one that "
-        "crashed, a second zygote to fork them, and for half a minute what ran the "
-        "version before with the same code, but nothing of this beside "
-        "--model_memory_limit_bytes; and of each .pt2 version a process that has it "
+        "keep ready: one process interpreter more than are used, to replace one that "
+        "crashed; a second zygote, which forks them; and for half a minute those of "
+        "unloaded versions, for the next version with the same code (none of these with "
+        "--model_memory_limit_bytes); and for each .pt2 version a process that has it "
         "loaded (default true)",
     ),
     Flag(
@@ -362,13 +362,13 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "request_log_max_files",
         "request_log_max_files",
         int,
-        "files kept of each request log, the oldest go first; 0 keeps all",
+        "files kept of each request log; the oldest are deleted first; 0 keeps all",
     ),
     Flag(
         "request_log_max_bytes",
         "request_log_max_bytes",
         int,
-        "what the files of each request log may take together; 0 is no bound",
+        "bytes of all files of a request log together; 0 is no limit",
     ),
     Flag(
         "request_log_dc",
@@ -380,7 +380,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "request_log_task_index",
         "request_log_task_index",
         int,
-        "which server there it is, for the same; -1 is none in particular",
+        "number of this server in its data centre, for per_task_sampling_configs; -1 is none",
     ),
     Flag(
         "monitoring_config_file",
@@ -404,7 +404,8 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "admin_from",
         "admin_from",
         _admin_from,
-        "who else may: loopback,socket,mtls,any (default loopback,socket)",
+        "who may operate the server beside that socket: loopback,socket,mtls,any (default "
+        "loopback,socket)",
     ),
     Flag(
         "allow_model_code",
