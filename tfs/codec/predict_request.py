@@ -151,9 +151,9 @@ _STRING_TAG: Final = 0x42
 def _has_too_many_parts(message: Buffer) -> bool:
     """Tells whether a request's inputs have more fields than may become objects.
 
-    Five million dimensions, of two bytes each, are 700 MB of them; two million values
-    that are not packed take seconds. Strings are passed over many at a time. What is
-    malformed ends there: that is for the parser to say.
+    Five million dimensions of two bytes each would become 700 MB of objects, and two
+    million values that are not packed take seconds. Strings are skipped many at a time.
+    Counting ends where the message is malformed; the parser reports that.
     """
     num_left, strings_left = _MAX_PARTS, _MAX_STRINGS
     spans = [(_REQUEST, 0, len(message))]

@@ -111,11 +111,11 @@ def write_predict_replies(
     """Returns the replies to requests that were computed together. Thread-safe.
 
     Reply ``i`` is what :func:`write_predict_reply` makes of the rows from
-    ``i * num_rows`` to ``(i + 1) * num_rows`` of every output. None where that is not
-    a matter of copying elements: strings, types that travel as varints, large replies.
+    ``i * num_rows`` to ``(i + 1) * num_rows`` of every output. Returns None if that takes
+    more than copying elements: for strings, types that travel as varints, and large replies.
 
     Args:
-        model_name: As of :func:`write_predict_reply`, like the next two.
+        model_name: As in :func:`write_if_quick`, like the next two.
         version: The version that answered.
         signature_name: The signature that answered.
         outputs: Tensors with at least ``num_rows * num_replies`` rows.
@@ -264,7 +264,7 @@ def _write(
 
 
 def _raw_entry(name: str, view: TensorView, as_tensor_content: bool) -> _Entry | None:
-    """Returns what precedes a tensor's elements; None if those are not raw."""
+    """Returns the bytes before a tensor's elements; None if those are not raw."""
     head = raw_head(
         BY_DTYPE[view.dtype], view.shape, as_tensor_content=as_tensor_content
     )
@@ -277,7 +277,7 @@ def _raw_entry(name: str, view: TensorView, as_tensor_content: bool) -> _Entry |
 
 
 def _typed_entry(name: str, view: TensorView) -> _Entry:
-    """Returns what precedes a tensor's size and its values, which need packing."""
+    """Returns the bytes before a tensor's size and values, for values that need packing."""
     number = wire.varint(BY_DTYPE[view.dtype].number)
     return (
         wire.delimited(1, name.encode()) + b"\x12",

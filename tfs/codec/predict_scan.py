@@ -1,8 +1,9 @@
 """Reads a PredictRequest of the usual form, pointing into the message.
 
-A strict reader of what serializers normally write: known fields once each, map entries
-key first, numbers packed. It refuses everything else, malformed or merely unusual, and
-never says why: message objects decide then (tfs.codec.predict_request).
+This is a strict reader of what serializers normally write: each known field once, map
+entries with the key first, and packed numbers. It refuses everything else, whether malformed
+or merely unusual, without saying why; message objects are used then
+(tfs.codec.predict_request).
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ class SlowError(Exception):
 
 
 class _UnusualError(Exception):
-    """Nothing the scan knows."""
+    """The message is nothing that the scan knows."""
 
 
 class _RefusedError(Exception):
-    """What message objects would refuse as well, and take long to."""
+    """The message is one that message objects would refuse too, but only after a long time."""
 
     def __init__(self, error: ServingError) -> None:
         super().__init__(error.message)
@@ -93,8 +94,8 @@ def scan(
     """Reads a request of the usual form; None leaves it to upb, errors included.
 
     Raises:
-        SlowError: ``quick``, and it is not.
-        ServingError: What upb would refuse, too, but only after long.
+        SlowError: ``quick`` was asked for, but it would take long.
+        ServingError: The request is one that upb would refuse too, after a long time.
 
     """
     try:
@@ -196,7 +197,7 @@ def _scan_tensor(
 ) -> TensorView:
     """Reads the TensorProto in ``message[first:stop]``.
 
-    Adds to ``gaps`` if any elements would have been taken in the place of these.
+    Adds to ``gaps`` if any other elements would have been accepted in their place.
     """
     number = -1
     shape_start = shape_stop = -1
@@ -317,7 +318,7 @@ def _long_strings(
     name: str,
     budget: FillBudget,
 ) -> TensorView:
-    """Reads strings that are all of the rest of a tensor of so many bytes."""
+    """Reads strings that are the whole rest of a tensor of so many bytes."""
     sizes, num_elements = shape
     room = budget.limit_bytes - budget.num_bytes + num_bytes
     most = min(num_elements, max(MANY_STRINGS, room // STRING_BYTES) + 1)
@@ -339,7 +340,7 @@ def _long_strings(
 
 
 def _is_ascii(data: memoryview) -> bool:
-    """Tells whether no byte has its highest bit; what is none mostly shows early."""
+    """Tells whether no byte has its highest bit set; other data mostly shows that early."""
     return bytes(data[:_FIRST_LOOK]).isascii() and bytes(data).isascii()
 
 

@@ -1,9 +1,9 @@
-"""Reads a PredictRequest like one that was read before, without parsing it.
+"""Reads a PredictRequest that is like an earlier one, without parsing it.
 
-Clients send the same message over and over, with other elements. A message that was read
-is kept without its tensors' elements, which leaves gaps; a message that equals it byte for
-byte around the gaps is read the same way. That is right because any content of a gap is
-accepted: a parser would take the same path through both messages.
+Clients send the same message over and over, with other elements. A message that was read is
+kept without the elements of its tensors, which leaves gaps. A message that equals it byte for
+byte around the gaps is read in the same way. That is correct because a gap may have any
+content: a parser would take the same path through both messages.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from tfs.core.dtype import DType
 from tfs.core.tensor_view import Buffer, TensorView
 
 Gap: TypeAlias = tuple[int, int, str, DType | None, tuple[int, ...]]
-"""Where any bytes would do: start and stop. Then whose elements they are, by name,
-dtype and shape; without a dtype they are the client_id."""
+"""The start and stop of a gap, where any bytes would do; then the name, dtype and shape of
+the tensor whose elements they are. Without a dtype they are the client_id."""
 
 
 class RequestTemplate:
-    """What requests have in common that differ in their tensors' elements alone.
+    """What requests have in common that differ only in the elements of their tensors.
 
     Immutable; equal only to itself.
 
     Attributes:
-        model_spec: Which model they ask for.
+        model_spec: The model that they ask for.
         inputs: Name, dtype and shape of each tensor, in the order sent. No strings.
 
     """
@@ -67,9 +67,9 @@ class RequestTemplate:
     def elements_of(
         self, messages: Sequence[Buffer], first: int
     ) -> list[tuple[Buffer, ...]]:
-        """Returns the elements of messages like this, each input's.
+        """Returns the elements of each input of messages like this.
 
-        Of ``messages[first]`` and of those after it, up to one that differs.
+        It takes ``messages[first]`` and those after it, up to one that differs.
         """
         found: list[tuple[Buffer, ...]] = []
         size, head, tail = self._size, self._head, self._tail
@@ -167,12 +167,11 @@ def read_as_before(message: Buffer) -> PredictRequestView | None:
 def read_alike(
     messages: Sequence[Buffer], first: int
 ) -> tuple[RequestTemplate, list[tuple[Buffer, ...]]] | None:
-    """Reads requests that have all but elements in common. Thread-safe.
+    """Reads requests that differ only in elements. Thread-safe.
 
-    Returns the template and the elements of the inputs of ``messages[first]`` and of
-    those after it, up to one that differs. None if the first is like no request that
-    is remembered, or says more than which model and which tensors (an output filter,
-    a client_id).
+    Returns the template, and the elements of the inputs of ``messages[first]`` and those
+    after it, up to one that differs. Returns None if the first is like no remembered
+    request, or has more than a model and tensors (an output filter, a client_id).
     """
     message = messages[first]
     if type(message) is not bytes:
@@ -191,11 +190,11 @@ def read_alike(
 
 
 def remember(message: Buffer, view: PredictRequestView, gaps: Sequence[Gap]) -> None:
-    """Keeps a request, without what is in its gaps, if that is small. Thread-safe.
+    """Keeps a request without the contents of its gaps, if that is small. Thread-safe.
 
     Args:
         message: The request, as sent.
-        view: What it says.
+        view: Its decoded form.
         gaps: Where the elements of *all* its tensors are, and its ``client_id`` if it
             has one, in the order of the message.
 
@@ -237,7 +236,7 @@ def remember(message: Buffer, view: PredictRequestView, gaps: Sequence[Gap]) -> 
 
 
 def _crowd(size: int, template: _Template) -> None:
-    """Keeps a template that gave way to others of its length."""
+    """Keeps a template that was replaced by others of the same length."""
     spec = _spec_of(template[0])
     if spec:
         if len(_crowded) >= MAX_CROWDED:
@@ -249,14 +248,14 @@ def _crowd(size: int, template: _Template) -> None:
 def _more_candidates(
     message: Buffer, candidates: tuple[_Template, ...]
 ) -> tuple[_Template, ...] | None:
-    """Returns what gave way to ``candidates``; None: nothing, or it is these."""
+    """Returns the templates that ``candidates`` replaced; None if there are no others."""
     if len(candidates) < MAX_OF_LENGTH:
         return None
     return _crowded.get((len(message), _spec_of(message)))
 
 
 def _spec_of(message: Buffer) -> bytes:
-    """Returns the ``model_spec`` a message begins with; empty if it does not, or long."""
+    """Returns the ``model_spec`` at the start of a message; empty if there is none or a long one."""
     if len(message) < 2 or message[0] != _SPEC_TAG or message[1] >= 0x80:
         return b""
     return bytes(message[: 2 + message[1]])
@@ -290,8 +289,8 @@ def forget() -> None:
 def num_remembered() -> tuple[int, int, int]:
     """Returns how much is remembered.
 
-    That is: how many lengths, the most requests of one length, and how many models are
-    remembered beside those because of their length.
+    The numbers are: how many lengths, the most requests of one length, and how many models
+    are remembered besides because their requests have a common length.
     """
     most = max(map(len, _templates.values()), default=0)
     return len(_templates), most, len(_crowded)
@@ -300,7 +299,7 @@ def num_remembered() -> tuple[int, int, int]:
 def _read_buffer(
     message: memoryview, candidates: tuple[_Template, ...]
 ) -> PredictRequestView | None:
-    """As :func:`read_as_before`, of a message that has no ``startswith``."""
+    """Like :func:`read_as_before`, for a message that has no ``startswith``."""
     for candidate in (*candidates, *(_more_candidates(message, candidates) or ())):
         head, tail, start, stop, name, dtype, shape, spec, wanted, more, _ = candidate
         if message[:start] != head or message[len(message) - len(tail) :] != tail:
@@ -321,7 +320,7 @@ def _with_more(
     wanted: tuple[str, ...],
     more: tuple[tuple[int, bytes, Gap], ...],
 ) -> PredictRequestView:
-    """Returns the request with what is in its further gaps."""
+    """Returns the request with the contents of its further gaps."""
     client_id: bytes | None = None
     for _, _, (start, stop, name, dtype, shape) in more:
         if dtype is None:
