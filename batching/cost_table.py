@@ -55,7 +55,7 @@ class CostTable:
         return tuple(self._sizes)
 
     def observe(self, num_rows: int, duration_s: float) -> None:
-        """Takes in one batch that ran with ``num_rows`` rows, padding included."""
+        """Records how long a batch of ``num_rows`` rows, including padding, took."""
         seen_s = duration_s
         known = self._call_s.get(num_rows)
         if known is None:

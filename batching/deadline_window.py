@@ -81,7 +81,7 @@ class DeadlineWindow:
         self._most_rows: list[int] = []
 
     def note_arrival(self, num_rows: int, now_s: float) -> None:
-        """Takes in that a task came."""
+        """Notes that a task arrived."""
         self._arrivals.append(now_s)
         self._rows.append(num_rows)
 

@@ -13,7 +13,7 @@ from typing import Final
 
 
 class HarnessState(enum.Enum):
-    """Where a loader stands. Finer than, and not to be confused with, ManagerState."""
+    """The state of a loader. Finer than, and not to be confused with, ManagerState."""
 
     NEW = "new"
     LOAD_REQUESTED = "load-requested"

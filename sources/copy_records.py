@@ -2,9 +2,9 @@
 
     <folder>/<SHA-256 of the URL>.json    {"url": ..., "fingerprint": ..., "key": ...}
 
-With these records a copy can be found while its store does not answer. They only help:
-a record that is lost or cannot be written costs another look at the store. One of a
-version that its store shows no more is not there for the next start.
+With these records a copy can be found while its store does not answer. They are only a help:
+if one is lost or cannot be written, that costs another look at the store. When a store does
+not show a version any more, its record is not kept for the next start.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class CopyRecords:
             return [r for r in self._records.values() if r.url.startswith(prefix)]
 
     def add(self, record: CopyRecord) -> None:
-        """Remembers a record in the place of the one before of its URL.
+        """Remembers a record in place of an earlier one for its URL.
 
         Writes nothing if they are equal. A failure to write is logged, not raised.
         """
@@ -94,7 +94,7 @@ class CopyRecords:
         self._write(record)
 
     def set_lasting(self, url: str, *, lasting: bool) -> None:
-        """Has a record outlive this process, as it does at first, or not.
+        """Sets whether a record outlives this process, as it does at first.
 
         A failure to write is logged, not raised.
         """

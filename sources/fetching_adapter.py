@@ -122,10 +122,10 @@ class FetchingSourceAdapter:
         return self._cache.copies(base_path) if is_remote(base_path) else {}
 
     def note_shown(self, base_path: str, versions: Collection[int]) -> None:
-        """Takes what is to be had under a URL; nothing for a path.
+        """Takes note of the versions that a store shows under a URL; ignores a path.
 
-        What is not there any more is not among the ``copies`` of a later process.
-        Writes to this machine's disk.
+        Versions that it does not show any more will not be among the ``copies`` of a later
+        process. Writes to this machine's disk.
         """
         if is_remote(base_path):
             self._cache.note_shown(base_path, versions)

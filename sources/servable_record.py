@@ -29,13 +29,13 @@ log = logging.getLogger(__name__)
 Recall = Callable[[str], Mapping[int, StoragePath]]
 """Returns by number the versions under a base path that can be had without it; quick."""
 
-# What is said again unasked: repairs a missed call, retries what failed to convert.
+# Everything is repeated so often: this repairs missed calls and retries failed conversions.
 _REPEAT_S: Final = 30.0
 
 
 @dataclass(slots=True)
 class ServableRecord:
-    """What is known of a servable, and what was said of it. Confined to its source's turn.
+    """What is known of a servable, and what the target was told. For its source's turn.
 
     Attributes:
         servable: The servable as it is configured.

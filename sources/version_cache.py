@@ -423,8 +423,8 @@ class VersionCache:
     ) -> Iterator[Callable[[int], None]]:
         """Sets room aside for a copy, and keeps the blobs that it needs, until it is over.
 
-        Removes unused copies for it. Yields what is to be told how many bytes have
-        arrived, because these count as held from then on.
+        Removes unused copies for it. Yields a function to call with the number of bytes
+        that have arrived, because these count as held from then on.
         """
         left_bytes = 0
 

@@ -118,7 +118,7 @@ class RightOfWay:
                 minute afterwards. Called like ``is_answering``, which stands in for
                 None.
             serves_nobody: Whether the server itself waits for loads, so that they are
-                not paced. Called likewise.
+                not paced. Called in the same way.
             shares_lock: Whether the server runs under this process's interpreter lock.
 
         """
@@ -135,7 +135,7 @@ class RightOfWay:
         return forget
 
     def has_traffic(self) -> bool:
-        """Returns whether loads are to be paced. Any thread.
+        """Returns whether loads should be paced. Any thread.
 
         That is the case while there is a request and for a minute afterwards, as far as
         anybody asked in time, unless the server waits for loads itself.

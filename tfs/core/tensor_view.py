@@ -1,4 +1,4 @@
-"""Tensors as every room passes them: a dtype, a shape and somebody's buffer.
+"""Tensors as all packages pass them: a dtype, a shape and a buffer that somebody owns.
 
 No torch, numpy or protobuf object crosses a room; the codec points a view into
 the request's bytes, batching joins views, the runtime copies them once.
@@ -99,7 +99,7 @@ class TensorView:
 
     @property
     def buffer(self) -> Buffer:
-        """The elements of a tensor that is none of strings, little-endian, in C order.
+        """The elements of a tensor without strings, little-endian, in C order.
 
         Raises:
             TypeError: It is one of strings.
@@ -114,7 +114,7 @@ class TensorView:
         """The elements of a tensor of strings, in C order.
 
         Raises:
-            TypeError: It is none of strings.
+            TypeError: It is not a tensor of strings.
 
         """
         if not isinstance(self.data, tuple):

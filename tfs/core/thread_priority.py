@@ -124,7 +124,7 @@ def run_anywhere() -> None:
 def give_way(*, is_brief: bool = False) -> None:
     """Gives the calling thread the lowest priority; without privileges, for good.
 
-    Whoever wakes up is let in before it, whatever slice the thread had.
+    Threads that wake up run before it, whatever time slice it had.
 
     Args:
         is_brief: Whether it has so little to do that idle time is enough. A policy that
