@@ -178,7 +178,7 @@ def test_any_message_is_read_as_by_message_objects(message: bytes, seed: int) ->
 
 
 @pytest.mark.stress
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3600)
 @given(MESSAGES, st.integers(0, 1 << 32))
 @settings(
     max_examples=100_000,
@@ -351,7 +351,7 @@ def test_changed_clients_messages_are_read_as_by_message_objects() -> None:
 
 
 @pytest.mark.stress
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3600)
 def test_changed_clients_messages_are_read_as_by_message_objects_for_long() -> None:
     """The same, many times over."""
     messages = clients_messages()

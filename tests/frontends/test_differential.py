@@ -389,7 +389,7 @@ def test_no_client_can_tell_the_transports_apart(
 
 
 @pytest.mark.stress
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 @given(calls=st.lists(CALLS, min_size=1, max_size=20), at_once=st.booleans())
 @settings(SHORT, max_examples=2000, derandomize=False)
 def test_no_client_can_tell_the_transports_apart_for_minutes(

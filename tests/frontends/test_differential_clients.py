@@ -133,7 +133,7 @@ def test_no_asyncio_client_can_tell_the_transports_apart(
 
 
 @pytest.mark.stress
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 @given(calls=st.lists(CALLS, min_size=1, max_size=100))
 @settings(SHORT, max_examples=500, derandomize=False)
 def test_no_asyncio_client_can_tell_the_transports_apart_for_minutes(
@@ -250,7 +250,7 @@ def test_no_cutting_of_frames_tells_the_transports_apart(
 
 
 @pytest.mark.stress
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 @given(calls=st.lists(CALLS, min_size=1, max_size=20), seed=st.integers(0, 1 << 32))
 @settings(SHORT, max_examples=1000, derandomize=False)
 def test_no_cutting_of_frames_tells_the_transports_apart_for_minutes(

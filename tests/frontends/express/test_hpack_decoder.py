@@ -114,7 +114,7 @@ def test_damaged_blocks_are_judged_as_in_the_library() -> None:
 
 
 @pytest.mark.stress
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 def test_a_million_blocks_decode_as_in_the_library() -> None:
     """The differential test at the length the decoder was promised with."""
     assert 0 < run_differential(seed=3, num_blocks=1_000_000, mutate=0.5) < 1_000_000

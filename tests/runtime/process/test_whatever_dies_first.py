@@ -79,13 +79,13 @@ class Family:
         if not FAIL_CALLS & {*roles}:
             assert self.ask("ask") == answers
         ended = {*roles}
+        if "keeper" in ended:
+            ended.add("worker")  # whose weights it kept: nobody else has to end it
         for role in roles:
             user = USER.get(role)
             if user is not None and user not in ended:
                 os.kill(before[user], signal.SIGKILL)
                 ended.add(user)
-        if "keeper" in ended:
-            ended.add("worker")  # whose weights it kept
         if "worker" in ended:
             ended.add("spare")  # which takes its place
         if "zygote" in ended:
