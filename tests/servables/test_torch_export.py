@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -29,6 +30,14 @@ from tfs.servables.torch_export import TorchExport
 from tfs.servables.torchscript import TorchScript
 
 PIXELS = torch.rand(2, 64)
+QUICK_TO_COMPILE = {
+    # The compiler otherwise finds out what the processor can do by compiling for it,
+    # and compiles headers for the versions to come.
+    "cpp.vec_isa_ok": True,
+    "cpp_cache_precompile_headers": False,
+    "aot_inductor.precompile_headers": False,
+    "aot_inductor.compile_wrapper_opt_level": "O0",
+}
 
 
 class TwoInputs(nn.Module):
@@ -94,7 +103,6 @@ def test_graphs_are_loaded_side_by_side(
             "aotinductor",
             marks=[
                 pytest.mark.slow,
-                pytest.mark.timeout(180),
                 pytest.mark.skipif(
                     shutil.which("g++") is None,
                     reason="AOTInductor compiles with g++, which is not here",
@@ -104,11 +112,18 @@ def test_graphs_are_loaded_side_by_side(
     ],
 )
 def test_graph_gives_the_modules_numbers(
-    tmp_path: Path, inline: InlineInterpreter, platform: str
+    tmp_path: Path,
+    inline: InlineInterpreter,
+    platform: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A module saved as a graph answers as it did, up to rounding."""
+    from torch._inductor import config
+
+    monkeypatch.setattr("sys.path", [*sys.path])  # to which the compiler adds
     module = DigitClassifier()
-    path = save(module, PIXELS, tmp_path, platform=platform)
+    with config.patch(QUICK_TO_COMPILE):
+        path = save(module, PIXELS, tmp_path, platform=platform)
     served = TorchScript() if platform == "torchscript" else TorchExport()
     outputs = answered(served, path, inline)
     assert_close(outputs["output"], module.eval()(PIXELS).detach())
