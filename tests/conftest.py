@@ -28,8 +28,14 @@ def pytest_collection_finish() -> None:
     """Lets torch compute on the test's own thread, once the tests have imported it.
 
     Models of tests are small: a second thread has nothing to add, and is waited for
-    where the machine has no core to spare.
+    where the machine has no core to spare. Zygotes, of which tests start many, are forks
+    of one.
     """
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(1)
+    zygotes = sys.modules.get("tfs.runtime.process.zygote_client")
+    if zygotes is not None:
+        from tests.runtime.warm_zygotes import WarmZygotes
+
+        vars(zygotes)["ZygoteProcess"] = WarmZygotes().start

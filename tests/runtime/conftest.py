@@ -11,7 +11,7 @@ from tests.runtime.process_host import ProcessHost, process_host
 
 @pytest.fixture(scope="session")
 def shared_host() -> Iterator[ProcessHost]:
-    """One loop and one zygote: starting one takes as long as importing torch."""
+    """One loop and one zygote, which somebody may kill; then there is another."""
     with process_host() as host:
         yield host
 

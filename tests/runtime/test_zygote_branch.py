@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -34,12 +33,6 @@ from tfs.runtime.process.process_pool import MakeTemplate, ProcessPool
 from tfs.runtime.process.version_template import VersionTemplate
 
 X = {"x": floats((1, 2))}
-
-
-@pytest.fixture
-def host() -> Iterator[ProcessHost]:
-    with process_host() as host:
-        yield host
 
 
 def graph(folder: Path) -> ModelSource:

@@ -34,8 +34,6 @@ from tfs.runtime.process.process_model import ProcessModel
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.process_pool import ProcessPool
 
-pytestmark = pytest.mark.timeout(180)  # on a GPU each process has a context to make
-
 X = {"x": floats((1, 2), (3, 4))}
 SIGNATURES = {
     name: signature()

@@ -19,13 +19,14 @@ from tfs.core.process_memory import anonymous_bytes, resident_bytes
 from tfs.core.servable_id import ServableId
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.model_source import ModelSource
-from tfs.runtime.process import parked_workers, spare_worker
+from tfs.runtime.process import parked_workers, spare_worker, zygote_client
 from tfs.runtime.process.parked_workers import ParkedWorkers
 from tfs.runtime.process.process_backend import ProcessBackend
 from tfs.runtime.process.process_interpreter import ProcessInterpreter
 from tfs.runtime.process.process_model import ProcessModel
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.spare_worker import SpareWorker
+from tfs.runtime.process.zygote_process import ZygoteProcess
 
 X = {"x": floats((1, 2))}
 SIGNATURES = {
@@ -477,9 +478,10 @@ def test_a_parked_worker_outlives_its_zygote(tmp_path: Path) -> None:
 
 
 def test_nothing_is_left_when_the_backend_closes(
-    host: ProcessHost, tmp_path: Path
+    host: ProcessHost, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A parked worker ends with the backend that made it."""
+    monkeypatch.setattr(zygote_client, "ZygoteProcess", ZygoteProcess)  # its own
     before = set(psutil.Process().children(recursive=True))
     backend = ProcessBackend(host.loop, ProcessOptions(keeps_spare=True))
     source = replace(package(tmp_path, Meddler(), SIGNATURES), code_digest="code")

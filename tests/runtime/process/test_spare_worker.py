@@ -15,11 +15,12 @@ from tests.runtime.packaged import floats, package, values
 from tests.runtime.process_host import ProcessHost, kill_worker, process_host, until
 from tests.runtime.zoo import Scale
 from tfs.runtime.guest.worker_options import WorkerOptions
-from tfs.runtime.process import spare_worker
+from tfs.runtime.process import spare_worker, zygote_client
 from tfs.runtime.process.process_backend import ProcessBackend
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.spare_worker import SpareWorker
 from tfs.runtime.process.worker_link import WorkerLink
+from tfs.runtime.process.zygote_process import ZygoteProcess
 
 X = {"x": floats((1, 2))}
 
@@ -127,6 +128,7 @@ def test_nothing_is_left_when_the_backend_closes(
 ) -> None:
     """The zygotes and the spare end with the backend."""
     monkeypatch.setattr(spare_worker, "_QUIET_S", 0.01)
+    monkeypatch.setattr(zygote_client, "ZygoteProcess", ZygoteProcess)  # its own
     before = set(psutil.Process().children(recursive=True))
     backend = ProcessBackend(host.loop, ProcessOptions(keeps_spare=True))
     backend.pool(1).load(package(tmp_path, Scale()))
