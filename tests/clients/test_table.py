@@ -13,8 +13,6 @@ from tests.e2e.serving import Serving
 from tests.frontends.peers import PEERS, Peer
 from tfs.core.errors import Code
 
-pytestmark = pytest.mark.timeout(180)
-
 CASES = table.cases()
 
 

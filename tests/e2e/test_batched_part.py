@@ -12,8 +12,6 @@ from tests.e2e.serving import PATIENCE_S, Serving
 from tfs.client import Client
 from tfs.export import save_python
 
-pytestmark = pytest.mark.timeout(120)
-
 # Requests meet inside the model, so that what is asserted does not depend on timing.
 SOURCE = """
 import threading

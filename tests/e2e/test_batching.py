@@ -24,8 +24,6 @@ from tfs.core.errors import (
 from tfs.export import save_python
 from tfs.server.batching import read_batching_file
 
-pytestmark = pytest.mark.timeout(240)
-
 WIDTH = 4
 
 SOURCE = """

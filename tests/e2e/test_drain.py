@@ -23,8 +23,6 @@ from tfs.client import requests
 from tfs.codec.tfrecord import read_records
 from tfs.proto.grpc.reflection.v1 import reflection_pb2
 
-pytestmark = pytest.mark.timeout(120)
-
 NUM_THREADS = 4
 X = np.ones((1, 2), np.float32)
 LOGGED = (

@@ -31,7 +31,6 @@ def jobs(tmp_path: Path) -> Iterator[list[Serving]]:
         ]
 
 
-@pytest.mark.timeout(180)  # four processes, which others may slow down
 def test_a_fleet_serves_through_rollback_and_a_killed_server(
     jobs: list[Serving], scale: Path, tmp_path: Path
 ) -> None:

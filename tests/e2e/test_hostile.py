@@ -93,7 +93,6 @@ def _besiege(serving: Serving, num_each: int, num_rounds: int) -> tuple[int, int
     return before, after
 
 
-@pytest.mark.timeout(180)
 def test_hostile_clients_are_outlived(serving: Serving) -> None:
     """Each kind a few times: the server lives, a regular client is served throughout.
 

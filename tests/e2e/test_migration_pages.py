@@ -13,8 +13,6 @@ from tests.e2e.serving import PATIENCE_S, Serving
 from tests.e2e.warm_python import ROOT
 from tfs.client import Client
 
-pytestmark = pytest.mark.timeout(120)
-
 _FILE = re.compile(r"^```python (\S+)\n(.*?)^```$", re.M | re.S)
 
 

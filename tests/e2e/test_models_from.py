@@ -18,8 +18,6 @@ from tests.e2e.serving import (
 from tfs.client import Client
 from tfs.core.errors import NotFound
 
-pytestmark = pytest.mark.timeout(120)
-
 X = np.array([[1.0, 2.0]], dtype=np.float32)
 
 

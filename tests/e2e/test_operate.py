@@ -24,8 +24,6 @@ from tfs.client import Client
 from tfs.core.errors import PermissionDenied, Unimplemented
 from tfs.export import save_python
 
-pytestmark = pytest.mark.timeout(180)
-
 X = np.array([[1.0, 2.0]], dtype=np.float32)
 
 

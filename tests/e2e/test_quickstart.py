@@ -11,12 +11,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
 from tests.e2e.serving import PATIENCE_S, Serving, free_port
 from tests.e2e.warm_python import ROOT
-
-pytestmark = pytest.mark.timeout(180)
 
 PAGE = ROOT / "docs" / "quickstart.md"
 _BLOCK = re.compile(r"^```(python|sh)(?: ([^\n]*))?\n(.*?)^```$", re.M | re.S)

@@ -34,8 +34,6 @@ from tfs.core.errors import (
 from tfs.proto.tensorflow_serving.apis import model_management_pb2
 from tfs.proto.tensorflow_serving.config import model_server_config_pb2
 
-pytestmark = pytest.mark.timeout(120)
-
 X = np.array([[1.0, 2.0], [3.0, 4.0]], dtype=np.float32)
 
 

@@ -11,8 +11,6 @@ from tests.e2e.serving import Serving, run_command, write_whole
 from tfs.client import Client
 from tfs.core.errors import ServingError
 
-pytestmark = pytest.mark.timeout(120)
-
 X = [[1.0, 2.0]]
 
 

@@ -14,8 +14,6 @@ from tests.e2e.serving import PATIENCE_S, Serving, config_text, export_scale
 from tfs.cli.main import main
 from tfs.client import Client
 
-pytestmark = pytest.mark.timeout(120)
-
 X = np.array([[1.0, 2.0], [3.0, 4.0]], dtype=np.float32)
 
 

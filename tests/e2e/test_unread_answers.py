@@ -306,7 +306,6 @@ def _besiege(
 _SLOW_ON_GRPCIO: Final = ["express", pytest.param("grpcio", marks=pytest.mark.stress)]
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("serving", _SLOW_ON_GRPCIO, indirect=True)
 def test_answers_that_nobody_reads_take_little_memory(serving: Serving) -> None:
     """Twelve clients, 10 MB each time: within 1.2 of what two take that read them.
@@ -317,7 +316,6 @@ def test_answers_that_nobody_reads_take_little_memory(serving: Serving) -> None:
     _besiege(serving, 12, 10 << 20, hold_s=2.0, num_good=2)
 
 
-@pytest.mark.timeout(300)
 def test_requests_that_nobody_finishes_take_little_memory(serving: Serving) -> None:
     """Twenty clients that send all of 10 MB but a byte: as much as four that call.
 
@@ -341,7 +339,6 @@ def test_requests_that_nobody_finishes_take_little_memory(serving: Serving) -> N
     assert bad.peak_bytes < _MOST_GROWTH * good.peak_bytes
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("transport", _SLOW_ON_GRPCIO)
 def test_answers_that_nobody_reads_take_little_memory_over_tls(
     tmp_path: Path, transport: str
@@ -373,7 +370,6 @@ def test_crowds_that_read_nothing_take_little_memory(
     _besiege(serving, 60, num_mib << 20, hold_s=30.0, num_good=4)
 
 
-@pytest.mark.timeout(300)
 def test_slow_readers_get_all_of_their_answers(serving: Serving) -> None:
     """Twenty clients that take 10 MB at a few MB a second, all at the same time."""
     large = _request(10 << 20)

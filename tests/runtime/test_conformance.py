@@ -44,8 +44,6 @@ from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.runtime.interpreter import Interpreter, SeedableModel
 from tfs.runtime.process.process_options import ProcessOptions
 
-pytestmark = pytest.mark.timeout(300)  # a private CPython takes seconds to start
-
 MAX_QUEUED = 4
 
 

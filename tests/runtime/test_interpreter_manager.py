@@ -34,8 +34,6 @@ from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.interpreter_manager import InterpreterManager
 from tfs.runtime.process.process_options import ProcessOptions
 
-pytestmark = pytest.mark.timeout(300)  # a private CPython takes seconds to start
-
 GPU_INFERENCE = """
 import torch
 

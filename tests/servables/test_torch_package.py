@@ -56,7 +56,6 @@ def inline() -> Iterator[InlineInterpreter]:
     interpreter.close()
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's compiler
 def test_decorated_function_is_compiled_by_nobody(tmp_path: Path) -> None:
     """Neither to save it nor to serve it, where a compiler may be missing."""

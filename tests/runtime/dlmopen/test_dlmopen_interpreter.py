@@ -32,8 +32,6 @@ from tfs.runtime.dlmopen.dlmopen_interpreter import DlmopenInterpreter, DlmopenM
 from tfs.runtime.interpreter import MeasurableModel
 from tfs.runtime.interpreter_manager import InterpreterManager
 
-pytestmark = pytest.mark.timeout(300)  # a private CPython takes seconds to start
-
 X_ANSWER = {"y": floats((1, 2))}
 X = {"x": floats((1, 2))}
 

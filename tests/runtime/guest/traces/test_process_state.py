@@ -151,7 +151,6 @@ def test_an_operator_of_the_models_own_is_told() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 def test_what_parts_of_torch_register_is_no_change() -> None:
     """Imported by a model, they are there for all others as well."""
     program = (
