@@ -1,16 +1,16 @@
-"""What large requests and answers that nobody reads may take together.
+"""Decides how much large requests and unread answers may take together.
 
-The operator's bound (``--max_receive_bytes``) is what a crowd of good clients may need. A
-few clients that send and never finish, or ask and never read, would fill it as well, and a
-server of 300 MB would be one of 800. So a sixteenth of it is open to all at first. What goes
-beyond is for one connection at a time to finish what it began; and while good clients wait
-for each other, more is opened, a little every second.
+The operator's limit (``--max_receive_bytes``) is what a crowd of good clients may need. But a
+few clients that send and never finish, or ask and never read, would also fill it, and a
+server of 300 MB would grow to 800. So at first a sixteenth of it is open to all. The rest is
+lent to one connection at a time, to finish what it began. While good clients wait for each
+other, more is opened, a little every second.
 
-Who holds a part without moving is cut off as soon as others wait for it: uploads after
-five seconds, the one for which all others wait after one or two, readers after one. So
-nothing more is opened before some of that time is over, nor while anybody was cut off, nor
-for those who send next to nothing: that is what tells a crowd from an attack. Rejected: a
-smaller bound; an image of 60 MB, or fifty clients behind slow lines, are no attack.
+A client that holds a part without moving is cut off as soon as others wait for it: an upload
+after five seconds, the one for which all others wait after one or two, and a reader after
+one. So nothing more is opened before some of that time is over, while anybody was cut off, or
+for clients that send next to nothing. That is what tells a crowd from an attack. Rejected: a
+smaller limit, because an image of 60 MB, or fifty clients behind slow lines, are no attack.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ _READERS: Final = 4  # whose unread answers fill what is open
 
 
 class Headroom:
-    """What is open of the receive budget's limit, and what unread answers take of it.
+    """How much of the receive budget's limit is open, and how much unread answers take of it.
 
     Loop-confined.
 
     Attributes:
         limit_bytes: The server's ``--max_receive_bytes``.
-        open_bytes: What windows, requests held and unread answers may take together
+        open_bytes: How much windows, held requests and unread answers may take together
             before uploads have to wait for each other.
-        unread_bytes: What answers take that clients did not take yet; kept by the
+        unread_bytes: Bytes of answers that clients did not take yet; updated by the
             backlog.
-        waiting_bytes: Whole requests that wait for readers; kept by sessions.
-        begun_bytes: Of requests that waited, those that are worked on now.
+        waiting_bytes: Bytes of whole requests that wait for readers; updated by sessions.
+        begun_bytes: Bytes of requests that had waited and are worked on now.
 
     Args:
         limit_bytes: As above.
-        least_bytes: Open at least, where the limit is small: all of it to answers, to
-            requests no more than three quarters of the limit.
+        least_bytes: The least that is open if the limit is small: all of it to answers,
+            and to requests no more than three quarters of the limit.
 
     """
 
@@ -82,19 +82,19 @@ class Headroom:
 
     @property
     def is_full(self) -> bool:
-        """Whether unread answers, and what waits for them, take what is open."""
+        """Whether unread answers, and requests that wait for them, take all that is open."""
         taken_bytes = self.unread_bytes + self.waiting_bytes
         return taken_bytes >= self.open_to_answers_bytes
 
     @property
     def is_tight(self) -> bool:
-        """Whether unread answers take half of it: who reads nothing has to go."""
+        """Whether unread answers take half of it, so that clients that read nothing must go."""
         return 2 * self.unread_bytes > self.open_to_answers_bytes
 
     def has_room(self, num_bytes: int) -> bool:
         """Tells whether a request may begin whose answer is as long as itself.
 
-        One that is longer than what is open may, too, when little is unread.
+        One that is longer than what is open may also begin, when little is unread.
         """
         open_bytes = self.open_to_answers_bytes
         unread_bytes = self.unread_bytes + self.begun_bytes
@@ -104,15 +104,15 @@ class Headroom:
 
     @property
     def open_to_answers_bytes(self) -> int:
-        """Beyond so much unread, in all, large requests wait for readers.
+        """If more than this is unread in all, large requests wait for readers.
 
-        Answers may be far longer than the requests that an operator has in mind.
+        Answers may be far longer than the requests for which an operator sets the limit.
         """
         return max(self.open_bytes, self._least_to_answers_bytes)
 
     @property
     def open_to_reader_bytes(self) -> int:
-        """Beyond so much unread a connection's large requests wait for its reader."""
+        """If a connection has more than this unread, its large requests wait for its reader."""
         return self.open_to_answers_bytes // _READERS
 
     def look(self, is_contested: bool, num_cut_off: int, uploaded_bytes: int) -> None:
@@ -120,9 +120,9 @@ class Headroom:
 
         Args:
             is_contested: Whether anybody waits for room.
-            num_cut_off: Clients that were given up for being slow, since the start.
-            uploaded_bytes: Of large requests that arrived whole, since the start. Those
-                that were given up are no use of what is open.
+            num_cut_off: Clients that were cut off for being slow, since the start.
+            uploaded_bytes: Bytes of large requests that arrived whole, since the start.
+                Requests that were given up do not count as use of what is open.
 
         """
         used_bytes = uploaded_bytes - self._uploaded_bytes

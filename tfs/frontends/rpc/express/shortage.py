@@ -1,8 +1,8 @@
-"""Who goes on while memory is short, and who does not.
+"""Decides which sessions go on while memory is short.
 
-Sessions wait for two things: for the receive budget, to finish an upload, and for
-readers, because their answers would be more than there is room for. Both get it in
-turns, so that a crowd that holds on to what it got keeps nobody out.
+Sessions wait for two things: for the receive budget, to finish an upload; and for readers,
+if there is no room for further answers. Both are given out in turns, so that a crowd that
+holds on to what it got keeps nobody out.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _RESPONSIVE_S: Final = 2.0  # after it was seen, a client is thought to go on
 
 
 class Shortage:
-    """The turns of those who wait for memory. Confined to the serving loop.
+    """The turns of sessions that wait for memory. Confined to the serving loop.
 
     Args:
-        shared: Of the transport; who is starved or waits is noted there.
+        shared: The state of the transport; knows which sessions are starved or wait.
         on_scarcity: Called while requests wait for memory: at once, and then about once
             a second.
 
@@ -41,7 +41,7 @@ class Shortage:
         self._had_turn: StarvedSession | None = None  # was favoured last
 
     def feed_starved(self) -> None:
-        """Grants what the budget has, and its reserve to one session at a time."""
+        """Grants what the budget has left, and its reserve to one session at a time."""
         shared = self._shared
         favoured = shared.favoured
         is_stalled = (
@@ -92,7 +92,7 @@ class Shortage:
             reader.cut_off_reader()
 
     def sweep(self, now_s: float) -> None:
-        """Looks at what has changed since timeouts were last looked at."""
+        """Updates what depends on time; called whenever timeouts are checked."""
         shared = self._shared
         shared.is_contested = (
             bool(shared.waiting) and shared.headroom.is_tight
@@ -110,8 +110,9 @@ class Shortage:
     def _may_favour(self) -> bool:
         """Whether the reserve may be lent to anybody.
 
-        What was lent for is worked on: not while that takes as much as is open to all. Who
-        sends to a slow model, or what takes long to read, would fill all of it.
+        Requests that it was lent for are worked on afterwards. It is not lent while these
+        take as much as is open to all: clients that send to a slow model, or send requests
+        that take long to read, would fill all of it.
         """
         shared = self._shared
         shared.uploaded = [each for each in shared.uploaded if _is_worked_on(each[0]())]
@@ -170,7 +171,7 @@ class Shortage:
         return self._had_turn
 
     def _ask_newcomer(self, now_s: float) -> None:
-        """Has who came last show that it goes on before its turn is there."""
+        """Grants the latest session a little, to see before its turn whether it goes on."""
         newcomer = _newcomer(
             [each for each in self._shared.starved if each.wants_favour]
         )
@@ -183,7 +184,7 @@ class Shortage:
             newcomer.probe()
 
     def _look_at_scarcity(self) -> None:
-        """Has memory come and go as long as requests wait for it."""
+        """Reports scarcity while requests wait for memory."""
         shared = self._shared
         is_scarce = shared.buffers.is_scarce = len(shared.starved) > _FEW_STARVED
         if is_scarce or shared.waiting or shared.is_contested:
@@ -194,10 +195,10 @@ class Shortage:
 
 
 def _is_worked_on(call: ExpressCall | None) -> bool:
-    """Tells whether a request keeps its message: one that was given up may, for long."""
+    """Tells whether a request still has its message; one that was given up may, for long."""
     return call is not None and (not call.is_finished or call.cancel.error is not None)
 
 
 def _newcomer(sessions: Sequence[StarvedSession]) -> StarvedSession | None:
-    """Returns who came last of those that were not favoured yet."""
+    """Returns the latest session among those that were not favoured yet."""
     return next((each for each in reversed(sessions) if not each.had_favour), None)

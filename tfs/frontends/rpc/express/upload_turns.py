@@ -1,11 +1,10 @@
-"""Which of a connection's uploads goes on while room is short.
+"""Decides which of a connection's uploads goes on while room is short.
 
-Clients send several requests in turn, a part of each. If there is room for only one of
-them, none would ever be complete. So the windows of all streams are narrowed, by
-SETTINGS, and the upload that lacks least is let on by a WINDOW_UPDATE of its own; then
-the next.
+Clients send several requests in turn, a part of each. If there is room for only one of them,
+none would ever be complete. So the windows of all streams are narrowed, by SETTINGS, and the
+upload that lacks least goes on, by a WINDOW_UPDATE of its own; then the next.
 
-Whatever the client makes of this, the limit that counts is the connection's window.
+Whatever the client does with this, the limit that counts is the connection's window.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ class UploadTurns:
     """The turns of one connection's uploads. Loop-confined.
 
     Attributes:
-        is_narrow: Whether its streams' windows are HTTP/2's own.
-        stream: Whose turn it is.
+        is_narrow: Whether its streams have HTTP/2's initial windows.
+        stream: The stream whose turn it is.
 
     Args:
-        streams: The connection's live ones, by id.
+        streams: The live streams of the connection, by id.
 
     """
 
@@ -49,7 +48,7 @@ class UploadTurns:
 
     @property
     def has_turn(self) -> bool:
-        """Whether an upload that was chosen goes on."""
+        """Whether an upload that was chosen is going on."""
         stream = self.stream
         return stream is not None and self._is_going_on(stream.id)
 
@@ -61,8 +60,8 @@ class UploadTurns:
         """Chooses the upload that lacks least.
 
         Returns:
-            The bytes that the connection may need for it, those that its other streams
-            may send before they stop included; and the frames that say so to the client.
+            The bytes that the connection may need for it, including those that its other
+            streams may send before they stop; and the frames that tell the client.
 
         """
         uploads = [
@@ -89,10 +88,10 @@ class UploadTurns:
         return missing_bytes + DEFAULT_WINDOW * num_others, out
 
     def end(self) -> bytes:
-        """Returns what has every stream go on again; empty if that has to wait.
+        """Returns the frames that let every stream go on again; empty if that has to wait.
 
-        A stream that was let on cannot have its window widened before it has used that
-        up, or the window would be too wide for HTTP/2.
+        The window of a stream that had a turn cannot be widened before the stream has used
+        it up, or it would be too wide for HTTP/2.
         """
         self.stream = None
         if not self.is_narrow or any(map(self._is_going_on, self._let_on)):

@@ -1,11 +1,11 @@
-"""Answers that clients of grpcio's server do not take, bounded for the whole server.
+"""Limits answers that grpcio's clients do not take, for the whole server.
 
 grpcio keeps an answer until the client's windows and socket have taken it, however long that
-is and however many there are. It tells us when an answer is gone, and nothing before. So
-requests whose answers will be long, as far as that is known, wait here for those before
-them to be read, and of a client with many answers unread no request is read
-(:mod:`tfs.frontends.rpc.grpcio.uploads`). Who takes nothing while others wait is
-disconnected; the system knows how much a client has taken.
+takes and however many there are. It only tells us when an answer is gone. So requests whose
+answers are expected to be long wait here until earlier answers were read. No requests of a
+client with many unread answers are read (:mod:`tfs.frontends.rpc.grpcio.uploads`). A client
+that takes nothing while others wait is disconnected; the system knows how much a client has
+taken.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _DRAINED_S: Final = 30.0  # the pace that tells a crowd of good readers from oth
 
 @dataclass(slots=True, eq=False)
 class Taken:
-    """What one request takes of the room. Confined to grpcio's thread.
+    """The part of the room that one request takes. Confined to grpcio's thread.
 
     Attributes:
-        peer: Whose it is, in grpcio's words.
-        num_bytes: Of its answer, as far as that is known, and of the call.
-        answered_s: Since when the client may take it; None before.
+        peer: The client, by grpcio's name.
+        num_bytes: Bytes of its answer, as far as known, and of the call.
+        answered_s: Since when the client can take the answer; None before that.
 
     """
 
@@ -52,17 +52,17 @@ class Taken:
 
 
 class AnswerRoom:
-    """What answers may take together. Confined to grpcio's thread.
+    """The room for answers, shared by all clients. Confined to grpcio's thread.
 
     Attributes:
-        taken_bytes: By those under way and unread.
+        taken_bytes: Bytes of answers that are under way or unread.
         most_bytes: The most that was taken since this was set to 0.
 
     Args:
-        open_bytes: What they may take before the next wait; one longer than that has its
-            turn when little is taken.
+        open_bytes: How much answers may take before further ones wait. A longer answer has
+            its turn when little is taken.
         now: The time in seconds.
-        connections: Those of the clients.
+        connections: The connections of the clients.
         on_room: Called when there may be room that was not there before.
 
     """
@@ -104,9 +104,9 @@ class AnswerRoom:
         return False
 
     async def enter(self, peer: str, request: bytes, context: Any) -> Taken:
-        """Waits for room for a request's answer, if that will be long.
+        """Waits for room for a request's answer, if that is expected to be long.
 
-        Returns what it takes, until grpcio's context is done.
+        Returns its part of the room, which it keeps until grpcio's context is done.
         """
         num_bytes = self._sizes.expected_bytes(request)
         if num_bytes < LARGE_BYTES:
@@ -126,7 +126,7 @@ class AnswerRoom:
         return taken
 
     def answer(self, taken: Taken, request: bytes, size: int) -> None:
-        """Takes note of how long the answer is that a client is about to get."""
+        """Notes the length of the answer that a client is about to get."""
         taken.answered_s = self._now()
         if size >= LARGE_BYTES:
             self._sizes.note(request, size, taken.answered_s)
@@ -138,7 +138,7 @@ class AnswerRoom:
                 self._go_on()
 
     def look(self) -> None:
-        """Disconnects who reads nothing; to be called about once a second."""
+        """Disconnects clients that read nothing; to be called about once a second."""
         now_s = self._now()
         self._sizes.sweep(now_s)
         is_contested = bool(self._waiting) or self._has_refused
@@ -166,7 +166,7 @@ class AnswerRoom:
         self._adjust(is_contested)
 
     def _adjust(self, is_contested: bool) -> None:
-        """Opens more where others wait and are waited for by none but good readers."""
+        """Opens more room if requests wait, and all that they wait for are good readers."""
         num_disconnected = self._connections.num_disconnected
         is_calm = num_disconnected == self._num_disconnected
         self._num_disconnected = num_disconnected
@@ -234,7 +234,7 @@ class AnswerRoom:
         )
 
     def _go_on(self) -> None:
-        """Lets in the first who waited and has room now, who lets in the next."""
+        """Lets in the first request that waited and has room now; that lets in the next."""
         for entry in self._waiting:
             peer, num_bytes, turn = entry
             if self._has_room(peer, num_bytes):

@@ -1,4 +1,4 @@
-"""The sockets of grpcio's connections, which its interface does not give out."""
+"""Finds the sockets of grpcio's connections, which its interface does not provide."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Traffic:
     """What went over a connection since it was opened. Immutable.
 
     Attributes:
-        received_bytes: That came, read by us or not.
-        acked_bytes: That the client's system took.
-        unread_bytes: That came and wait to be read by us.
+        received_bytes: Bytes that arrived, whether we have read them or not.
+        acked_bytes: Bytes that the client's system has acknowledged.
+        unread_bytes: Bytes that arrived and that we have not read yet.
 
     """
 
@@ -38,8 +38,8 @@ class Traffic:
 class Sockets:
     """Finds connections by their clients' names. Confined to grpcio's thread.
 
-    To look for one takes as long as there are files open, microseconds each; where it was
-    found is remembered. Peers are named as grpcio does: "ipv4:127.0.0.1:51024",
+    Looking for one takes microseconds for each open file; the place where it was found is
+    remembered. Peers have grpcio's names: "ipv4:127.0.0.1:51024",
     "ipv6:%5B::1%5D:51024". Clients of Unix sockets have no names, and are never found.
 
     Attributes:
@@ -67,7 +67,7 @@ class Sockets:
         return None
 
     def disconnect(self, peer: str) -> bool:
-        """Shuts a client's connection down, as if the client had; grpcio does the rest.
+        """Shuts down a client's connection, as if the client had; grpcio does the rest.
 
         Returns whether there was one.
         """
@@ -83,7 +83,7 @@ class Sockets:
 
     @contextlib.contextmanager
     def _connection(self, peer: str) -> Iterator[socket.socket | None]:
-        """Yields a socket of ours for a client's connection; None if there is none."""
+        """Yields a socket object for a client's connection; None if there is none."""
         address = _address(peer)
         found = None
         if address is not None:
@@ -121,7 +121,7 @@ def _address(peer: str) -> tuple[str, int] | None:
 
 
 def _copy(file: int, address: tuple[str, int]) -> socket.socket | None:
-    """Returns a copy of a file that is a connection from there."""
+    """Returns a copy of a descriptor if it is a connection from this address."""
     try:
         copy = os.dup(file)  # it may be closed meanwhile, and another's
     except OSError:

@@ -62,7 +62,7 @@ _MUCH_BYTES = (
 
 
 def _is_worth_a_line(record: logging.LogRecord) -> bool:
-    """Tells that a client is gone before its answer: 20 lines each, by the thousand."""
+    """Whether to log a record: not that clients left before their answers, 20 lines each."""
     return not record.getMessage().startswith("ExecuteBatchError raised in core")
 
 
@@ -119,7 +119,7 @@ class GrpcioTransport:
             raise
 
     def drain(self, deadline_s: float) -> bool:
-        """Refuses new calls, waits for those taken."""
+        """Refuses new calls, and waits for those that were accepted."""
         self._draining = True
         grace_s = max(0.0, deadline_s - self._loop.clock.now())
         return self._on_aio(self._stop(grace_s), grace_s + _START_S)
@@ -190,7 +190,7 @@ class GrpcioTransport:
         return server
 
     async def _look_at_memory(self) -> None:
-        """Has what grpcio freed returned, and disconnects who sends or reads nothing."""
+        """Returns memory that grpcio freed; disconnects clients that send or read nothing."""
         while not self._draining:
             for _ in range(_LOOKS_A_SECOND):
                 await asyncio.sleep(LOOK_S)
@@ -211,8 +211,8 @@ class GrpcioTransport:
         """Opens a listener again whose server ended by itself.
 
         A path that is not UTF-8 ends grpcio's loop, and its port is closed (seen with
-        1.85.1): one request must not be the last one. grpcio tells nobody before the
-        calls that it left behind have ended, so this looks whether the door is open.
+        1.85.1). One request must not end the server. grpcio tells nobody before the calls
+        that it left behind have ended, so this checks whether the port is open.
         """
         while not self._draining:
             await asyncio.sleep(_LOOK_S)
@@ -262,17 +262,17 @@ class GrpcioTransport:
 
     @property
     def loop(self) -> ServingLoop:
-        """Where calls are handled."""
+        """The loop on which calls are handled."""
         return self._loop
 
     @property
     def answer_room(self) -> AnswerRoom:
-        """What answers may take."""
+        """The room for answers."""
         return self._room
 
     @property
     def uploads(self) -> Uploads:
-        """Which requests are read."""
+        """Decides which requests are read."""
         return self._uploads
 
     @property

@@ -1,14 +1,14 @@
-"""Requests that clients of grpcio's server send, read a few at a time.
+"""Reads the requests of grpcio's clients a few at a time.
 
-A unary request that grpcio reads by itself is in memory before anybody here hears of it,
-whole or in part, and those of all clients at once. So unary methods are registered as ones
-whose clients stream, which is the same on the wire: grpcio lets a client send what it
-looks ahead, some kilobytes, and the rest of a message when we ask for it.
+If grpcio reads unary requests by itself, they are in memory, in whole or in part and those of
+all clients at once, before anybody here hears of them. So unary methods are registered as
+methods whose clients stream, which is the same on the wire. Then grpcio lets a client send
+only its look-ahead of some kilobytes, and the rest of a message when we ask for it.
 
-How long a message is nobody knows before it is there. So places to be read are few, and
-given first to clients whose last request was short. More are opened, a few at each look,
-while little was sent by all who have one. Who has one and sends nothing is disconnected as
-soon as others wait.
+Nobody knows how long a message is before it is there. So there are only a few *places* to be
+read, which are given first to clients whose last request was short. More places are opened, a
+few at each look, while the clients that have one have sent little. A client that has a place
+and sends nothing is disconnected as soon as others wait.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tfs.frontends.rpc.grpcio.sockets import Traffic
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.25
-"""Seconds between two looks at who sends nothing."""
+"""Seconds between two looks for clients that send nothing."""
 
 _PLACES: Final = 4
 _MOST_PLACES: Final = 48
@@ -50,7 +50,7 @@ _MAX_REMEMBERED: Final = 4096
 
 
 class Manner(enum.IntEnum):
-    """What a client's last request was like; the lowest is read first."""
+    """What a client's last request was like; the lowest value is read first."""
 
     SHORT = 0
     UNKNOWN = 1
@@ -58,30 +58,30 @@ class Manner(enum.IntEnum):
 
 
 class Connections(Protocol):
-    """Clients' connections, by their names.
+    """The connections of clients, by their names.
 
     Attributes:
-        num_disconnected: Those that were ended here.
+        num_disconnected: Connections that were ended here.
 
     """
 
     num_disconnected: int
 
     def traffic(self, peer: str) -> Traffic | None:
-        """Returns what went over one; None if it is not known."""
+        """Returns what went over a connection; None if it is not known."""
 
     def disconnect(self, peer: str) -> bool:
-        """Ends one; False if that cannot be done."""
+        """Ends a connection; returns False if that is not possible."""
 
 
 @dataclass(slots=True, eq=False)
 class Upload:
-    """One request that is read. Confined to grpcio's thread.
+    """One request that is being read. Confined to grpcio's thread.
 
     Attributes:
-        client: Whose it is.
-        begun_s: When it was asked for.
-        is_whole: Whether it is there, and waits for something else.
+        client: The client that sends it.
+        begun_s: When we asked for it.
+        is_whole: Whether it has arrived, and waits for something else.
 
     """
 
@@ -106,7 +106,7 @@ class _Client:
 
 
 class Uploads:
-    """Who may send a whole request now. Confined to grpcio's thread.
+    """Decides which clients may send a whole request now. Confined to grpcio's thread.
 
     Attributes:
         num_waiting: Calls whose requests wait to be read.
@@ -114,9 +114,9 @@ class Uploads:
 
     Args:
         now: The time in seconds.
-        is_open_to: Tells whether a client may have more answers; to be followed by
-            :meth:`go_on` when that changes.
-        connections: Those of the clients.
+        is_open_to: Tells whether a client may have more answers; call :meth:`go_on` when
+            that changes.
+        connections: The connections of the clients.
 
     """
 
@@ -143,7 +143,7 @@ class Uploads:
         self._is_jammed = False
 
     def take(self, peer: str) -> Upload | None:
-        """Returns the right to read a request, to be ended; None if it has to wait."""
+        """Returns the right to read a request, which the caller ends; None if it has to wait."""
         client = self._clients.get(peer)
         if client is None:
             manner = self._manners.get(peer, Manner.UNKNOWN)
@@ -153,7 +153,7 @@ class Uploads:
         return self._begin(client)
 
     async def wait(self, peer: str) -> Upload:
-        """Returns the right that :meth:`take` did not give, when there is a place.
+        """Waits for a place, and returns the right that :meth:`take` did not give.
 
         Raises:
             Unavailable: Too many requests of this client wait.
@@ -182,7 +182,7 @@ class Uploads:
             raise
 
     def note_whole(self, upload: Upload, num_bytes: int) -> None:
-        """Takes note that a request is there; a long one keeps its right until it is ended.
+        """Notes that a request has arrived; a long one keeps its right until that is ended.
 
         Raises:
             Unavailable: It is long, and too many others wait for the same.
@@ -214,7 +214,7 @@ class Uploads:
         self.go_on()
 
     def end(self, upload: Upload) -> None:
-        """Gives a right back, whatever became of the request; idempotent."""
+        """Gives a right back, whatever happened to the request; idempotent."""
         client = upload.client
         if upload.is_whole:
             upload.is_whole = False
@@ -231,7 +231,7 @@ class Uploads:
         self.go_on()
 
     def go_on(self) -> None:
-        """Has those read that waited and have a place now."""
+        """Lets requests be read that waited and have a place now."""
         while self._waiting and self._num_reading < self._places:
             client = min(
                 filter(self._has_place, self._waiting), key=_precedence, default=None
@@ -245,7 +245,7 @@ class Uploads:
                 turn.set_result(self._begin(client))
 
     def look(self) -> None:
-        """Disconnects who sends nothing; to be called every :data:`LOOK_S`."""
+        """Disconnects clients that send nothing; to be called every :data:`LOOK_S`."""
         now_s = self._now()
         # Without a processor we hear late of what came, which is no client's fault.
         is_late = now_s - self._looked_s > 2 * LOOK_S
@@ -298,7 +298,7 @@ class Uploads:
                 turn.set_exception(_too_many())
 
     def _guess_manner(self, client: _Client) -> None:
-        """Tells a new client with a short request from one whose windows are full."""
+        """Guesses whether a new client's request is short, or its windows are full."""
         traffic = self._connections.traffic(client.peer)
         if traffic is not None and traffic.received_bytes < _SHORT_BYTES:
             client.manner = Manner.SHORT
@@ -341,7 +341,7 @@ class Uploads:
         return not has_sent
 
     def _most_s(self, client: _Client) -> float:
-        """Returns how long a request may take for which others wait."""
+        """Returns how long a request may take while others wait for it."""
         is_full = self._num_reading >= self._places
         return _SHORT_S if is_full and client.manner is Manner.SHORT else _LONGEST_S
 
