@@ -175,7 +175,12 @@ class VersionEvents:
         elders = _elders(managed, siblings) if siblings else ()
         if elders and manager_state is not ManagerState.AVAILABLE:
             for elder in elders:
-                if elder.is_serving:
+                if not managed.harness.is_aspired:
+                    # Given up, for still newer contents say: how it ends is no fault of
+                    # what serves. If the elder goes too, what comes next is published.
+                    if elder.harness.is_aspired:
+                        self._republish_locked(elder)
+                elif elder.is_serving:
                     self._bus.publish(
                         elder.published.state_beside(managed.harness, wall_s)
                     )
