@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
+from tfs.cli.tls_files import read_credentials, silence_grpc
 from tfs.core.errors import DeadlineExceeded, InvalidArgument, Unavailable
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ DEFAULT_ADDRESS: Final = "127.0.0.1:8500"
 SOCKET_VARIABLE: Final = "TFS_ADMIN_SOCKET"
 
 _DENIED: Final = os.strerror(errno.EACCES)
-# grpc's words for a handshake that fails.
-_UNTRUSTED: Final = ("handshake failed", "TSI_PROTOCOL_FAILURE")
 
 R = TypeVar("R", covariant=True)
 
@@ -105,6 +104,7 @@ def ask(
         ServingError: The server's error, or the server cannot be reached.
 
     """
+    silence_grpc()
     import grpc
 
     from tfs.client.requests import read_error
@@ -134,7 +134,7 @@ def ask(
 
 def _advice(target: str, problem: str, *, has_ca: bool) -> str:
     """Returns what to do about a server that was not reached, from grpc's message."""
-    from tfs.client.requests import HUNG_UP
+    from tfs.client.requests import HUNG_UP, UNTRUSTED
 
     if target.startswith("unix:"):
         if _DENIED in problem:
@@ -142,7 +142,7 @@ def _advice(target: str, problem: str, *, has_ca: bool) -> str:
                 "its socket is another user's: call as the user that the server runs "
                 "as, or over --address"
             )
-    elif has_ca and any(words in problem for words in (*HUNG_UP, *_UNTRUSTED)):
+    elif has_ca and any(words in problem for words in (*HUNG_UP, *UNTRUSTED)):
         return (
             "TLS failed: see whether --ca signed its certificate, and whether it wants "
             "one of ours, --cert with --key"
@@ -160,16 +160,5 @@ def _channel(arguments: argparse.Namespace, target: str) -> grpc.Channel:
         if arguments.cert or arguments.key:
             raise InvalidArgument("--cert and --key need --ca: without it no TLS")
         return grpc.insecure_channel(target, options)
-    credentials = grpc.ssl_channel_credentials(
-        *(_pem(path) for path in (arguments.ca, arguments.key, arguments.cert))
-    )
+    credentials = read_credentials(arguments.ca, arguments.key, arguments.cert)
     return grpc.secure_channel(target, credentials, options)
-
-
-def _pem(path: str | None) -> bytes | None:
-    if not path:
-        return None
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise InvalidArgument(f"cannot read {path}: {error.strerror}") from error

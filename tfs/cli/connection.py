@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tfs.cli.tls_files import read_credentials, silence_grpc
 from tfs.core.errors import InvalidArgument, NotFound, Unavailable
 
 if TYPE_CHECKING:
@@ -51,19 +51,16 @@ def connect(arguments: argparse.Namespace) -> Iterator[Client]:
         NotFound: In the block: names the command that shows what there is.
 
     """
-    import grpc
-
+    silence_grpc()
     from tfs.client import Client
-    from tfs.client.requests import HUNG_UP
+    from tfs.client.requests import HUNG_UP, UNTRUSTED
 
     credentials = None
     if bool(arguments.cert_file) != bool(arguments.key_file):
         raise InvalidArgument("--cert_file and --key_file go together")
     if arguments.ca_file:
-        credentials = grpc.ssl_channel_credentials(
-            _read(arguments.ca_file),
-            _read(arguments.key_file) if arguments.key_file else None,
-            _read(arguments.cert_file) if arguments.cert_file else None,
+        credentials = read_credentials(
+            arguments.ca_file, arguments.key_file, arguments.cert_file
         )
     elif arguments.cert_file:
         raise InvalidArgument("--cert_file needs --ca_file")
@@ -79,6 +76,8 @@ def connect(arguments: argparse.Namespace) -> Iterator[Client]:
             advice = "say with --address where it is"
             if any(words in error.message for words in HUNG_UP):
                 advice = "--ca_file speaks TLS, --cert_file shows a certificate"
+            elif any(words in error.message for words in UNTRUSTED):
+                advice = "--ca_file is to hold who signed it"
             raise Unavailable(f"{error.message}; {advice}") from error
         except NotFound as error:
             raise NotFound(
@@ -88,10 +87,3 @@ def connect(arguments: argparse.Namespace) -> Iterator[Client]:
 
 _NOBODY: Final = "failed to connect"
 """Part of grpcio's messages about connections that could not be made."""
-
-
-def _read(path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise InvalidArgument(f"{path}: {error.strerror}") from error

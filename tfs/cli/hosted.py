@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tfs.cli.argument_range import count, version_number
@@ -432,19 +431,10 @@ def _door(address: str, ssl_config_file: str) -> ListenerOptions:
 
 
 def _credentials(arguments: argparse.Namespace) -> grpc.ChannelCredentials | None:
-    import grpc
-
     if not arguments.ca:
         if arguments.cert or arguments.key:
             raise InvalidArgument("--cert and --key need --ca")
         return None
+    from tfs.cli.tls_files import read_credentials
 
-    def read(path: str | None) -> bytes | None:
-        try:
-            return Path(path).read_bytes() if path else None
-        except OSError as error:
-            raise InvalidArgument(f"cannot read {path}: {error.strerror}") from error
-
-    return grpc.ssl_channel_credentials(
-        read(arguments.ca), read(arguments.key), read(arguments.cert)
-    )
+    return read_credentials(arguments.ca, arguments.key, arguments.cert)

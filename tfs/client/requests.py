@@ -49,6 +49,12 @@ _LOCAL_DEADLINE: Final = "Deadline Exceeded"
 _NO_CONNECTION: Final = ("failed to connect", "errors resolving")
 # grpcio's words for a peer that is there and closes the connection.
 HUNG_UP: Final = ("Socket closed", "Connection reset", "TSI_DATA_CORRUPTED")
+# And for one whose certificate is not to be trusted, or is another host's.
+UNTRUSTED: Final = (
+    "handshake failed",
+    "TSI_PROTOCOL_FAILURE",
+    "Hostname Verification Check failed",
+)
 
 Features = Mapping[str, object]
 """One example: numbers, strings, bytes or lists of them by feature name."""
@@ -199,6 +205,15 @@ def read_error(error: Any, address: str = "") -> ServingError:
         details = (
             f"what listens at {address} hung up; see whether it wants TLS "
             f"(credentials) or a certificate of ours ({details})"
+        )
+    elif (
+        code is Code.UNAVAILABLE
+        and details.startswith(_NO_CONNECTION)
+        and any(words in details for words in UNTRUSTED)
+    ):
+        details = (
+            f"what listens at {address} is not trusted: its certificate is signed by "
+            f"others than the credentials name, or is another host's ({details})"
         )
     elif code is Code.UNAVAILABLE and details.startswith(_NO_CONNECTION):
         details = f"no server answers at {address}; is it there? ({details})"
