@@ -64,6 +64,16 @@ VIOLATIONS = [
         "handlers, servables, codec and export do not speak gRPC",
     ),
     (
+        "tfs/frontends/rpc/express/http2/frames.py",
+        "import socket",
+        "the HTTP/2 protocol knows neither sockets nor threads nor the loop",
+    ),
+    (
+        "tfs/frontends/rpc/express/http2/frames.py",
+        "import tfs.core.clock",
+        "the HTTP/2 protocol knows neither sockets nor threads nor the loop",
+    ),
+    (
         "managers/basic.py",
         "import tfs.testing.fake_clock",
         "production never imports the test doubles",
@@ -113,6 +123,8 @@ def skeleton(tmp_path: Path) -> Path:
         plant(tmp_path, f"{package}/__init__.py", "")
     for module in (
         "tfs/core/clock.py",
+        "tfs/core/executor.py",
+        "tfs/core/serving_loop.py",
         "tfs/handlers/predict.py",
         "tfs/server/core.py",
         "tfs/proto/pool.py",
@@ -120,6 +132,7 @@ def skeleton(tmp_path: Path) -> Path:
         "tfs/runtime/guest/python.py",
         "tfs/codec/tensor.py",
         "tfs/export/save.py",
+        "tfs/frontends/rpc/express/http2/frames.py",
         "tfs/testing/fake_clock.py",
         "managers/basic.py",
     ):

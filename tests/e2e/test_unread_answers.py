@@ -26,8 +26,8 @@ from tests.e2e import hostile
 from tests.e2e.serving import PATIENCE_S, Scale, Serving
 from tests.frontends.express.wire import HELLO, data_frame, prefixed
 from tests.runtime.process_host import until
-from tfs.frontends.rpc.express import frames
-from tfs.frontends.rpc.express.frames import FrameType, Setting
+from tfs.frontends.rpc.express.http2 import frames
+from tfs.frontends.rpc.express.http2.frames import FrameType, Setting
 from tfs.proto.tensorflow.core.framework import types_pb2
 from tfs.proto.tensorflow_serving.apis import predict_pb2
 

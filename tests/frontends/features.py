@@ -28,7 +28,7 @@ from tfs.core.call import (
 )
 from tfs.core.errors import Code, Unavailable
 from tfs.core.serving_loop import ServingLoop
-from tfs.frontends.rpc.express.connection_limits import ConnectionLimits
+from tfs.frontends.rpc.express.http2.connection_limits import ConnectionLimits
 from tfs.frontends.rpc.express.options import ExpressOptions
 from tfs.frontends.rpc.express.transport import ExpressTransport
 from tfs.frontends.rpc.grpcio.options import GrpcioOptions

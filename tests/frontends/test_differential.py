@@ -36,7 +36,7 @@ from tests.core.conformance.transport import PATIENCE_S, MakeTransport, running
 from tfs.core.call import Call, MethodKind, RpcMethod, StreamCall, Transport
 from tfs.core.errors import BY_CODE, Code, NotFound, ServingError
 from tfs.core.serving_loop import ServingLoop
-from tfs.frontends.rpc.express.connection_limits import ConnectionLimits
+from tfs.frontends.rpc.express.http2.connection_limits import ConnectionLimits
 from tfs.frontends.rpc.express.options import ExpressOptions
 from tfs.frontends.rpc.express.transport import ExpressTransport
 from tfs.frontends.rpc.grpcio.options import GrpcioOptions

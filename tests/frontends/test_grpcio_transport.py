@@ -26,9 +26,9 @@ from tests.frontends.express.wire import (
 )
 from tfs.core.call import Call, ListenerOptions, RpcMethod
 from tfs.core.serving_loop import ServingLoop
-from tfs.frontends.rpc.express import frames
-from tfs.frontends.rpc.express.frames import PREFACE, Setting
-from tfs.frontends.rpc.express.hpack_decoder import encode_literal
+from tfs.frontends.rpc.express.http2 import frames
+from tfs.frontends.rpc.express.http2.frames import PREFACE, Setting
+from tfs.frontends.rpc.express.http2.hpack_decoder import encode_literal
 from tfs.frontends.rpc.grpcio.options import GrpcioOptions
 from tfs.frontends.rpc.grpcio.transport import GrpcioTransport
 

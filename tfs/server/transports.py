@@ -8,7 +8,7 @@ from typing import Final
 from tfs.core.call import Transport
 from tfs.core.serving_loop import ServingLoop
 from tfs.core.stats import Stats
-from tfs.frontends.rpc.express.connection_limits import ConnectionLimits
+from tfs.frontends.rpc.express.http2.connection_limits import ConnectionLimits
 from tfs.frontends.rpc.express.options import ExpressOptions
 from tfs.frontends.rpc.express.transport import ExpressTransport
 from tfs.server.options import ServerOptions, TransportKind, parse_channel_arguments

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tfs.frontends.rpc.express.backlog import Backlog
-from tfs.frontends.rpc.express.headroom import Headroom
+from tfs.frontends.rpc.express.http2.headroom import Headroom
 
 
 def _backlog() -> Backlog[str]:

@@ -20,7 +20,7 @@ from tfs.core.call import Call, ListenerOptions, MethodKind, RpcMethod, StreamCa
 from tfs.core.clock import MonotonicClock
 from tfs.core.errors import Unavailable
 from tfs.core.serving_loop import ServingLoop
-from tfs.frontends.rpc.express.connection_limits import ConnectionLimits
+from tfs.frontends.rpc.express.http2.connection_limits import ConnectionLimits
 from tfs.frontends.rpc.express.options import ExpressOptions
 from tfs.frontends.rpc.express.transport import ExpressTransport
 

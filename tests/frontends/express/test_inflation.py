@@ -11,8 +11,8 @@ import pytest
 
 from tfs.core.errors import Code, ServingError
 from tfs.frontends.rpc.express import inflation
+from tfs.frontends.rpc.express.http2.request_head import Encoding
 from tfs.frontends.rpc.express.inflation import decompress
-from tfs.frontends.rpc.express.request_head import Encoding
 
 MB = 1 << 20
 

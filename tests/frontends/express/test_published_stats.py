@@ -9,8 +9,8 @@ from tests.frontends.express.rig import FAIL, HOLD, head, running
 from tests.frontends.express.wire import HELLO, data_frame, prefixed, request
 from tfs.core import stat_names
 from tfs.core.stats import Stats
-from tfs.frontends.rpc.express import frames
-from tfs.frontends.rpc.express.frames import ErrorCode
+from tfs.frontends.rpc.express.http2 import frames
+from tfs.frontends.rpc.express.http2.frames import ErrorCode
 from tfs.frontends.rpc.express.options import ExpressOptions
 from tfs.frontends.rpc.express.published_stats import publish
 

@@ -37,16 +37,17 @@ from tfs.core.call import ListenerOptions, StreamCall
 from tfs.core.errors import Code, NotFound, Unavailable
 from tfs.core.executor import InlineExecutor
 from tfs.core.serving_loop import ServingLoop
-from tfs.frontends.rpc.express import frames, inbox
+from tfs.frontends.rpc.express import inbox
 from tfs.frontends.rpc.express.backlog import Backlog
-from tfs.frontends.rpc.express.connection import Connection
-from tfs.frontends.rpc.express.connection_limits import ConnectionLimits
 from tfs.frontends.rpc.express.express_call import ExpressCall
-from tfs.frontends.rpc.express.frames import ErrorCode, Setting
+from tfs.frontends.rpc.express.http2 import frames
+from tfs.frontends.rpc.express.http2.connection import Connection
+from tfs.frontends.rpc.express.http2.connection_limits import ConnectionLimits
+from tfs.frontends.rpc.express.http2.frames import ErrorCode, Setting
+from tfs.frontends.rpc.express.http2.messages import PREFIX_SIZE
+from tfs.frontends.rpc.express.http2.response import HTTP_1_ANSWER
 from tfs.frontends.rpc.express.listener import Listener
-from tfs.frontends.rpc.express.messages import PREFIX_SIZE
 from tfs.frontends.rpc.express.options import ExpressOptions
-from tfs.frontends.rpc.express.response import HTTP_1_ANSWER
 from tfs.frontends.rpc.express.session import Session
 from tfs.frontends.rpc.express.transport import ExpressTransport
 from tfs.frontends.rpc.express.turns import SHARED_S, SHORT

@@ -28,8 +28,8 @@ from tests.frontends.express.wire import (
 from tfs.core.call import Call, ListenerOptions, RpcMethod
 from tfs.core.clock import MonotonicClock
 from tfs.core.serving_loop import ServingLoop
-from tfs.frontends.rpc.express import frames
-from tfs.frontends.rpc.express.frames import ErrorCode, FrameType, Setting
+from tfs.frontends.rpc.express.http2 import frames
+from tfs.frontends.rpc.express.http2.frames import ErrorCode, FrameType, Setting
 from tfs.frontends.rpc.express.options import ExpressOptions
 from tfs.frontends.rpc.express.transport import ExpressTransport
 

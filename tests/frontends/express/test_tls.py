@@ -14,8 +14,8 @@ from tests.certificates import CLIENT_NAME, Certificates
 from tests.frontends.express.rig import HOLD, RawClient, Rig, head, running
 from tests.frontends.express.wire import HELLO, data_frame, prefixed, request
 from tfs.core.call import TlsOptions
-from tfs.frontends.rpc.express import frames
-from tfs.frontends.rpc.express.frames import Setting
+from tfs.frontends.rpc.express.http2 import frames
+from tfs.frontends.rpc.express.http2.frames import Setting
 from tfs.frontends.rpc.express.options import ExpressOptions
 from tfs.frontends.rpc.express.tls_stream import TlsFault, TlsStream
 from tfs.frontends.rpc.tls_context import server_context

@@ -2,7 +2,7 @@
 
 Answers that a client's windows or its socket do not take wait in memory. For one client
 their size is bounded by what it may ask for, but with many clients the sum would not
-be. When the sum exceeds what is open (:mod:`~tfs.frontends.rpc.express.headroom`),
+be. When the sum exceeds what is open (:mod:`~tfs.frontends.rpc.express.http2.headroom`),
 large requests wait. Then, and whenever the sum exceeds its own limit, clients are cut
 off until the rest fits, first the one that has read least for the longest time: a few
 clients that read nothing must not keep the others from being served.
@@ -16,8 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from tfs.frontends.rpc.express.headroom import Headroom
-from tfs.frontends.rpc.express.sending_half import LEAST_PACE_BYTES_PER_S
+from tfs.frontends.rpc.express.http2.headroom import Headroom
+from tfs.frontends.rpc.express.http2.sending_half import LEAST_PACE_BYTES_PER_S
 
 _FAIR_S: Final = 1.0  # behind the fair pace by no more than that are all alike
 

@@ -20,12 +20,12 @@ from typing import Protocol
 from tfs.core.call import Metadata, MethodKind, Peer, RpcMethod
 from tfs.core.errors import ServingError
 from tfs.core.servable import CancelToken
-from tfs.frontends.rpc.express import response
 from tfs.frontends.rpc.express.answer_sizes import LARGE_BYTES
-from tfs.frontends.rpc.express.connection import Connection
 from tfs.frontends.rpc.express.deadlines import Bucket
-from tfs.frontends.rpc.express.messages import PREFIX_SIZE
-from tfs.frontends.rpc.express.stream import Stream
+from tfs.frontends.rpc.express.http2 import response
+from tfs.frontends.rpc.express.http2.connection import Connection
+from tfs.frontends.rpc.express.http2.messages import PREFIX_SIZE
+from tfs.frontends.rpc.express.http2.stream import Stream
 from tfs.frontends.rpc.status_details import CARDINALITY, handler_error
 
 log = logging.getLogger(__name__)

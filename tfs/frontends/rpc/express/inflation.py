@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from tfs.core.errors import Internal, ResourceExhausted, ServingError
-from tfs.frontends.rpc.express.mapped_pages import map_pages, page_supply
-from tfs.frontends.rpc.express.request_head import Encoding
+from tfs.frontends.rpc.express.http2.mapped_pages import map_pages, page_supply
+from tfs.frontends.rpc.express.http2.request_head import Encoding
 
 # zlib's words for "this container, largest window"; gRPC's deflate is zlib's format.
 _WINDOWS: Final = {Encoding.GZIP: 31, Encoding.DEFLATE: 15}

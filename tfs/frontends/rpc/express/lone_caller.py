@@ -21,7 +21,7 @@ from typing import Final
 from tfs.core.call import MethodKind
 from tfs.core.serving_loop import ServingLoop
 from tfs.core.spin_backoff import SpinBackoff
-from tfs.frontends.rpc.express.connection import Connection
+from tfs.frontends.rpc.express.http2.connection import Connection
 
 NUM_BEFORE: Final = 8
 """After this many requests that came one at a time, the loop looks for the next one."""

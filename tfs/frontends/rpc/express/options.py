@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 
-from tfs.frontends.rpc.express.connection_limits import ConnectionLimits
+from tfs.frontends.rpc.express.http2.connection_limits import ConnectionLimits
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from typing import Protocol
 
 from tfs.core import stat_names
 from tfs.core.stats import Stats
-from tfs.frontends.rpc.express.connection import Connection
-from tfs.frontends.rpc.express.flow_control import ReceiveBudget
+from tfs.frontends.rpc.express.http2.connection import Connection
+from tfs.frontends.rpc.express.http2.flow_control import ReceiveBudget
 from tfs.frontends.rpc.express.shared_state import ExpressCounters
 
 

@@ -26,16 +26,16 @@ from tfs.core.errors import (
 )
 from tfs.core.serving_loop import HANG_UP, READABLE, WRITABLE
 from tfs.frontends.rpc.express.answer_sizes import LARGE_BYTES
-from tfs.frontends.rpc.express.connection import Connection
-from tfs.frontends.rpc.express.connection_context import ConnectionContext
 from tfs.frontends.rpc.express.express_call import ExpressCall, ExpressStreamCall
-from tfs.frontends.rpc.express.frames import ConnectionFault, ErrorCode
+from tfs.frontends.rpc.express.http2.connection import Connection
+from tfs.frontends.rpc.express.http2.connection_context import ConnectionContext
+from tfs.frontends.rpc.express.http2.frames import ConnectionFault, ErrorCode
+from tfs.frontends.rpc.express.http2.request_head import HttpRefusal
+from tfs.frontends.rpc.express.http2.stream import Stream
 from tfs.frontends.rpc.express.inbox import Inbox
-from tfs.frontends.rpc.express.request_head import HttpRefusal
 from tfs.frontends.rpc.express.shared_state import SharedState
 from tfs.frontends.rpc.express.silence import Silence
 from tfs.frontends.rpc.express.socket_output import SocketOutput
-from tfs.frontends.rpc.express.stream import Stream
 from tfs.frontends.rpc.express.turns import BUSY_S, is_busy
 
 log = logging.getLogger(__name__)

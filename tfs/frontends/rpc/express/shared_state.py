@@ -14,10 +14,10 @@ from tfs.frontends.rpc.express.answer_sizes import AnswerSizes
 from tfs.frontends.rpc.express.backlog import Backlog
 from tfs.frontends.rpc.express.deadlines import Deadlines
 from tfs.frontends.rpc.express.express_call import ExpressCall, dispatch_all
-from tfs.frontends.rpc.express.flow_control import ReceiveBudget
-from tfs.frontends.rpc.express.headroom import Headroom
+from tfs.frontends.rpc.express.http2.flow_control import ReceiveBudget
+from tfs.frontends.rpc.express.http2.headroom import Headroom
+from tfs.frontends.rpc.express.http2.receive_buffers import ReceiveBuffers
 from tfs.frontends.rpc.express.options import ExpressOptions
-from tfs.frontends.rpc.express.receive_buffers import ReceiveBuffers
 from tfs.frontends.rpc.express.turns import Turn, Turns
 
 

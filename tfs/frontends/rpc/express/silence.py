@@ -6,17 +6,17 @@ from typing import Protocol
 
 from tfs.core.call import MethodKind
 from tfs.core.errors import DeadlineExceeded
-from tfs.frontends.rpc.express.connection import Connection
 from tfs.frontends.rpc.express.express_call import ExpressCall
-from tfs.frontends.rpc.express.flow_control import budget_used_up, too_slow
-from tfs.frontends.rpc.express.frames import (
+from tfs.frontends.rpc.express.http2.connection import Connection
+from tfs.frontends.rpc.express.http2.flow_control import budget_used_up, too_slow
+from tfs.frontends.rpc.express.http2.frames import (
     DEFAULT_WINDOW,
     ConnectionFault,
     ErrorCode,
 )
+from tfs.frontends.rpc.express.http2.stream import Stream
+from tfs.frontends.rpc.express.http2.stream_state import StreamState
 from tfs.frontends.rpc.express.shared_state import SharedState, StarvedSession
-from tfs.frontends.rpc.express.stream import Stream
-from tfs.frontends.rpc.express.stream_state import StreamState
 
 
 class SilentSession(StarvedSession, Protocol):

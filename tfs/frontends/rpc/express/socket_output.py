@@ -13,7 +13,7 @@ from collections import deque
 from typing import Final
 
 from tfs.core.serving_loop import READABLE, WRITABLE
-from tfs.frontends.rpc.express.connection import Connection
+from tfs.frontends.rpc.express.http2.connection import Connection
 from tfs.frontends.rpc.express.shared_state import SharedState
 
 _FILL_BYTES: Final = 1 << 20  # of queued answers, per system call

@@ -16,8 +16,8 @@ from typing import Final
 from tfs.core.call import Peer
 from tfs.core.executor import Executor
 from tfs.core.serving_loop import HANG_UP, READABLE, WRITABLE, ServingLoop
-from tfs.frontends.rpc.express.frames import PREFACE
-from tfs.frontends.rpc.express.response import PLAIN_HTTP_ANSWER
+from tfs.frontends.rpc.express.http2.frames import PREFACE
+from tfs.frontends.rpc.express.http2.response import PLAIN_HTTP_ANSWER
 from tfs.frontends.rpc.express.tls_contexts import TlsContexts
 from tfs.frontends.rpc.express.tls_stream import TlsFault, TlsStream
 

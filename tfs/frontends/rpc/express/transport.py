@@ -31,8 +31,8 @@ from tfs.core.executor import Executor, ThreadExecutor
 from tfs.core.serving_loop import Phase, ServingLoop
 from tfs.core.stats import Stats
 from tfs.frontends.rpc.express.acceptor import Acceptor
-from tfs.frontends.rpc.express.connection import Connection
-from tfs.frontends.rpc.express.flow_control import ReceiveBudget
+from tfs.frontends.rpc.express.http2.connection import Connection
+from tfs.frontends.rpc.express.http2.flow_control import ReceiveBudget
 from tfs.frontends.rpc.express.lone_caller import LoneCaller
 from tfs.frontends.rpc.express.options import ExpressOptions
 from tfs.frontends.rpc.express.published_stats import publish

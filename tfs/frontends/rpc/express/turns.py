@@ -27,7 +27,7 @@ class Turn:
 
     Attributes:
         num_requests: Most requests begun, and most completed; other work that takes
-            time counts too (:mod:`~tfs.frontends.rpc.express.frame_loop`).
+            time counts too (:mod:`~tfs.frontends.rpc.express.http2.frame_loop`).
         num_large_requests: Most requests of 64 KB or more completed.
         num_read_bytes: Most bytes read from its socket.
         num_written_bytes: Most bytes of large answers moved towards its socket.

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tfs.frontends.rpc.express.answer_sizes import LARGE_BYTES, AnswerSizes
-from tfs.frontends.rpc.express.sending_half import LEAST_PACE_BYTES_PER_S
+from tfs.frontends.rpc.express.http2.sending_half import LEAST_PACE_BYTES_PER_S
 from tfs.frontends.rpc.grpcio.uploads import Connections
 
 log = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from typing import Final, Protocol
 
 from tfs.core.errors import Unavailable
 from tfs.frontends.rpc.express.answer_sizes import LARGE_BYTES
-from tfs.frontends.rpc.express.sending_half import LEAST_PACE_BYTES_PER_S
+from tfs.frontends.rpc.express.http2.sending_half import LEAST_PACE_BYTES_PER_S
 from tfs.frontends.rpc.grpcio.sockets import Traffic
 
 log = logging.getLogger(__name__)

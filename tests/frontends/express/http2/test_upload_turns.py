@@ -1,0 +1,100 @@
+"""While room is short one upload of a connection goes on, and then the next."""
+
+from __future__ import annotations
+
+from tests.frontends.express.wire import parse_frames
+from tfs.frontends.rpc.express.http2.frames import (
+    DEFAULT_WINDOW,
+    LARGEST_WINDOW,
+    FrameType,
+    unpack_uint32,
+)
+from tfs.frontends.rpc.express.http2.messages import MessageAssembler
+from tfs.frontends.rpc.express.http2.request_head import RequestHead
+from tfs.frontends.rpc.express.http2.stream import Stream
+from tfs.frontends.rpc.express.http2.stream_state import OPENED, REQUESTED
+from tfs.frontends.rpc.express.http2.upload_turns import UploadTurns
+
+MIB = 1 << 20
+
+
+def uploading(stream_id: int, size: int, num_arrived: int) -> Stream:
+    """Returns a stream whose request has arrived in part."""
+    stream = Stream(stream_id, RequestHead("/tfs.test.Echo/Say"), OPENED, 0, 0.0)
+    stream.assembler = MessageAssembler(64 * MIB)
+    part = b"\0" + size.to_bytes(4, "big") + bytes(num_arrived)
+    assert not list(stream.assembler.feed(memoryview(part)))
+    stream.received_bytes = len(part)
+    return stream
+
+
+class Client:
+    """What a client makes of the frames: its streams' windows, by RFC 9113.
+
+    Attributes:
+        windows: What it may still send on each.
+    """
+
+    def __init__(self, *streams: Stream) -> None:
+        self._initial = LARGEST_WINDOW
+        self.windows = {
+            each.id: LARGEST_WINDOW - each.received_bytes for each in streams
+        }
+
+    def take(self, data: bytes) -> None:
+        for sent in parse_frames(data):
+            if sent.frame_type == FrameType.SETTINGS:
+                initial = int(unpack_uint32(sent.payload, 2)[0])
+                for stream_id in self.windows:
+                    self.windows[stream_id] += initial - self._initial
+                self._initial = initial
+            else:
+                self.windows[sent.stream_id] += int(unpack_uint32(sent.payload)[0])
+            assert all(each <= LARGEST_WINDOW for each in self.windows.values())
+
+
+def test_a_lone_upload_needs_no_turn_of_its_own() -> None:
+    """The room that it needs is what it misses, and its client is told nothing."""
+    streams = {1: uploading(1, 10 * MIB, MIB)}
+    turns = UploadTurns(streams)
+    assert turns.next_turn() == (9 * MIB, b"")
+    assert turns.has_turn
+    assert not turns.is_narrow
+
+
+def test_the_upload_that_misses_least_goes_on_alone() -> None:
+    """The others' windows are used up; its own suffices for all that it misses."""
+    streams = {each: uploading(each, 10 * MIB, each * MIB) for each in (1, 3, 5)}
+    turns = UploadTurns(streams)
+    client = Client(*streams.values())
+    num_bytes, out = turns.next_turn()
+    client.take(out)
+    assert 5 * MIB <= num_bytes <= 5 * MIB + 3 * DEFAULT_WINDOW
+    assert turns.stream is streams[5]
+    assert client.windows[5] == 5 * MIB
+    assert client.windows[1] < 0
+    assert client.windows[3] < 0
+
+
+def test_all_go_on_when_the_one_in_turn_is_whole() -> None:
+    """Not before: its window, widened twice, would be too wide for HTTP/2."""
+    streams = {each: uploading(each, 10 * MIB, each * MIB) for each in (1, 3)}
+    turns = UploadTurns(streams)
+    client = Client(*streams.values())
+    client.take(turns.next_turn()[1])
+    assert turns.end() == b""
+    assert turns.is_narrow
+    client.windows[3] -= 7 * MIB  # what it missed; the client waits for the answer
+    streams[3].state = REQUESTED
+    assert not turns.has_turn
+    client.take(turns.end())
+    assert not turns.is_narrow
+    assert client.windows[1] == LARGEST_WINDOW - streams[1].received_bytes
+
+
+def test_uploads_of_which_nothing_came_have_room_for_their_beginning() -> None:
+    """How long they are is what it says."""
+    stream = Stream(1, RequestHead("/tfs.test.Echo/Say"), OPENED, 0, 0.0)
+    turns = UploadTurns({1: stream})
+    assert turns.next_turn() == (DEFAULT_WINDOW, b"")
+    assert not turns.has_turn

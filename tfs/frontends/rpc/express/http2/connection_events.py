@@ -1,0 +1,64 @@
+"""What the owner of a connection is told."""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from tfs.core.errors import ServingError
+from tfs.frontends.rpc.express.http2.stream import Stream
+
+
+class ConnectionEvents(Protocol):
+    """What a connection tells its owner, from within ``receive``.
+
+    For each stream: ``on_open`` first; then any number of ``on_message``, then
+    ``on_end``, or all of it at once as ``on_request``; ``on_reset`` at most once,
+    as the last. A stream that the owner has answered or reset brings nothing more.
+    The owner may call any sending method from within these.
+    """
+
+    def on_open(self, stream: Stream) -> None:
+        """A request's headers arrived and were checked."""
+        ...
+
+    def on_request(self, stream: Stream, message: bytes) -> None:
+        """One whole uncompressed message arrived and the client sends no more."""
+        ...
+
+    def on_message(
+        self, stream: Stream, message: memoryview, is_compressed: bool
+    ) -> None:
+        """A whole message arrived."""
+        ...
+
+    def on_end(self, stream: Stream) -> None:
+        """The client sends no more messages."""
+        ...
+
+    def on_fault(self, stream: Stream, error: ServingError) -> None:
+        """The request cannot be read: answer with ``error``."""
+        ...
+
+    def on_reset(self, stream: Stream) -> None:
+        """The stream is gone, by the client's wish or fault, or with the connection."""
+        ...
+
+
+class _Nobody:
+    def on_open(self, stream: Stream) -> None: ...
+
+    def on_request(self, stream: Stream, message: bytes) -> None: ...
+
+    def on_message(
+        self, stream: Stream, message: memoryview, is_compressed: bool
+    ) -> None: ...
+
+    def on_end(self, stream: Stream) -> None: ...
+
+    def on_fault(self, stream: Stream, error: ServingError) -> None: ...
+
+    def on_reset(self, stream: Stream) -> None: ...
+
+
+NOBODY: Final[ConnectionEvents] = _Nobody()
+"""Whom a closed connection tells, so that it does not hold on to its owner."""

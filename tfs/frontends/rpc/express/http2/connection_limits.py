@@ -1,0 +1,58 @@
+"""What one connection may ask of the server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tfs.frontends.rpc.express.http2.frames import (
+    DEFAULT_FRAME_SIZE,
+    LARGEST_FRAME_SIZE,
+    LARGEST_WINDOW,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """What one connection may ask of us. Immutable.
+
+    Attributes:
+        max_concurrent_streams: Calls at a time, including those cut off whose work
+            still runs; fewer where there are many connections
+            (:class:`~tfs.frontends.rpc.express.http2.flow_control.ReceiveBudget`).
+        max_requests_per_round: Requests taken from one ``receive``.
+        max_message_bytes: Longest message, of a request as of a reply.
+        max_header_list_bytes: Longest header list, by RFC 7541's count; a header
+            block may be as long on the wire.
+        max_frame_size: Longest DATA payload we announce to take.
+        max_continuations: CONTINUATION frames per header block.
+        preferred_window: What a connection's receive window is raised to if the
+            budget allows.
+        max_queued_bytes: Answers waiting for the client's windows; above, new
+            streams are refused.
+
+    """
+
+    max_concurrent_streams: int = 1024
+    max_requests_per_round: int = 128
+    max_message_bytes: int = 64 << 20
+    max_header_list_bytes: int = 16_384
+    max_frame_size: int = 262_144
+    max_continuations: int = 16
+    preferred_window: int = 8 << 20
+    max_queued_bytes: int = 64 << 20
+
+    def __post_init__(self) -> None:
+        if not DEFAULT_FRAME_SIZE <= self.max_frame_size <= LARGEST_FRAME_SIZE:
+            raise ValueError(f"max_frame_size out of range: {self.max_frame_size}")
+        if not 0 < self.preferred_window <= LARGEST_WINDOW:
+            raise ValueError(f"preferred_window out of range: {self.preferred_window}")
+        for name in (
+            "max_concurrent_streams",
+            "max_requests_per_round",
+            "max_message_bytes",
+            "max_header_list_bytes",
+            "max_continuations",
+            "max_queued_bytes",
+        ):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be positive: {getattr(self, name)}")

@@ -1,0 +1,274 @@
+"""Receive windows, granted out of one budget for the whole server.
+
+Windows are granted per connection: stream windows are as wide as HTTP/2 allows, so a
+connection's window is the only limit to what its client may send. Every byte that a
+client may still send, and every byte that it has sent and that is still in use, is
+counted in ``ReceiveBudget.used_bytes``. A byte that arrives only moves from one kind to
+the other; only granting more asks the budget. The length that a message claims to have
+is never a reason to grant or allocate anything.
+
+A window grows with its use: fourfold each time that half of it has been used. What is
+granted can never be taken back, so if each new connection got as much as an upload
+wants, a few hundred idle ones would use up everything.
+
+The first 65,535 bytes of each connection are given by HTTP/2 and cannot be refused.
+They count, but may take the budget over its limit, by at most 64 KB per connection;
+nothing else may. So that thousands of idle clients leave something for uploads, these
+first windows reduce what others get by no more than half of the budget, and do not
+reduce what the favoured connection (below) gets.
+
+Uploads that together exceed the budget could each wait for bytes that only the end of
+another one would release. So a part of the budget is not open to all
+(:mod:`~tfs.frontends.rpc.express.http2.headroom`): it is a reserve, lent to one connection at
+a time, the favoured one, which can then finish, release its bytes, and make way.
+
+Small requests never wait for room: a connection that holds next to nothing gets its
+first 65,535 bytes again, whatever others hold.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tfs.core.errors import ResourceExhausted, ServingError
+from tfs.frontends.rpc.express.http2.frames import (
+    DEFAULT_WINDOW,
+    ConnectionFault,
+    ErrorCode,
+    window_update,
+)
+from tfs.frontends.rpc.express.http2.headroom import Headroom
+
+LEAST_GRANT: Final = 16_384
+"""Less is not granted: it would cost more frames than it moves bytes."""
+
+_LARGEST_LOAN: Final = 2 << 20  # of the reserve, at a time
+_MAX_STREAMS: Final = 16_384
+_LEAST_STREAMS: Final = 32
+_MORE_THAN_ENOUGH: Final = 3
+_LEAST_COUNTED: Final = 1 << 20  # of HTTP/2's own windows, however small the budget
+
+
+class ReceiveBudget:
+    """Bytes that clients may send, or have sent, at any time. Loop-confined.
+
+    Attributes:
+        limit_bytes: The server's ``--max_receive_bytes``.
+        num_windows: Connections.
+        max_streams_each: Streams that each of them may have open. One takes a
+            kilobyte, and thirty bytes to open: a thousand on each of a thousand
+            connections were half a gigabyte.
+        told_streams_each: What clients are told of that: a power of two, so that it
+            changes rarely, and grows again only where there is more than enough room.
+        num_large_blocks: Unfinished header blocks that are longer than the lists taken.
+        used_bytes: Windows granted and bytes held.
+        uploaded_bytes: Of large requests that arrived whole, since the start.
+        headroom: What of the limit is open to all, and what unread answers take of it.
+
+    Args:
+        limit_bytes: The server's ``--max_receive_bytes``.
+        headroom: Shared with the backlog of unread answers; one of its own by default.
+
+    """
+
+    __slots__ = (
+        "headroom",
+        "limit_bytes",
+        "max_streams_each",
+        "num_large_blocks",
+        "num_windows",
+        "told_streams_each",
+        "uploaded_bytes",
+        "used_bytes",
+    )
+
+    def __init__(self, limit_bytes: int, headroom: Headroom | None = None) -> None:
+        if limit_bytes < DEFAULT_WINDOW:
+            raise ValueError(f"receive budget below one window: {limit_bytes}")
+        self.limit_bytes = limit_bytes
+        self.headroom = headroom or Headroom(limit_bytes)
+        self.num_large_blocks = 0
+        self.num_windows = 0
+        self.max_streams_each = self.told_streams_each = _MAX_STREAMS
+        self.used_bytes = 0
+        self.uploaded_bytes = 0
+
+    def grant(self, num_bytes: int) -> None:
+        """Takes note of what a client may send beyond what it might."""
+        self.used_bytes += num_bytes
+
+    @property
+    def largest_request_bytes(self) -> int:
+        """The longest message that could ever be received, with nothing beside it."""
+        return max(self.limit_bytes - DEFAULT_WINDOW, DEFAULT_WINDOW)
+
+    @property
+    def free_bytes(self) -> int:
+        """What nobody has taken, reserve included; not below 0."""
+        return self._free_bytes(self.limit_bytes, _LEAST_COUNTED)
+
+    @property
+    def free_to_favoured_bytes(self) -> int:
+        """What may still be granted to whoever is favoured.
+
+        Nothing while unread answers take all that is open, or whole requests that wait
+        for readers half of that: more would wait as well.
+        """
+        headroom = self.headroom
+        has_too_much = 2 * headroom.waiting_bytes >= headroom.open_to_answers_bytes
+        return 0 if has_too_much or headroom.is_full else self.free_bytes
+
+    @property
+    def free_to_all_bytes(self) -> int:
+        """What may still be granted to whoever is not favoured; not below 0."""
+        open_bytes = self.headroom.open_bytes
+        most_bytes = max(open_bytes // 2, _LEAST_COUNTED)
+        return self._free_bytes(open_bytes - self.headroom.unread_bytes, most_bytes)
+
+    def _free_bytes(self, limit_bytes: int, most_bytes: int) -> int:
+        """Returns what is free where at most so many of HTTP/2's own bytes count."""
+        forgiven_bytes = max(0, self.num_windows * DEFAULT_WINDOW - most_bytes)
+        return max(0, limit_bytes - self.used_bytes + forgiven_bytes)
+
+    def count_windows(self, num_more: int) -> None:
+        """Takes note of connections that came, or went."""
+        self.num_windows += num_more
+        share = max(_LEAST_STREAMS, _MAX_STREAMS // max(1, self.num_windows))
+        self.max_streams_each = share
+        told = self.told_streams_each
+        if share < told or share > told * _MORE_THAN_ENOUGH:
+            self.told_streams_each = 1 << share.bit_length() - 1
+
+    def release(self, num_bytes: int) -> None:
+        """Takes note that bytes held are done with."""
+        self.used_bytes -= num_bytes
+
+
+class ReceiveWindow:
+    """One connection's window for what its client sends. Loop-confined.
+
+    Attributes:
+        size: What the client may still send, bytes.
+        target: What the window is refilled to; never beyond ``preferred``.
+        is_starved: Whether the last refill was refused for want of budget, and
+            next to nothing is left of what was granted before.
+        reserve_bytes: What it may still be granted of the budget's reserve.
+
+    """
+
+    __slots__ = (
+        "_budget",
+        "_is_closed",
+        "_preferred",
+        "is_starved",
+        "low_water",
+        "reserve_bytes",
+        "size",
+        "target",
+    )
+
+    # A share of the free budget, so that the first connections leave some.
+    _LARGEST_SHARE: Final = 8
+    _GROWTH: Final = 4
+
+    def __init__(self, budget: ReceiveBudget, preferred: int) -> None:
+        self._budget = budget
+        self.size = DEFAULT_WINDOW
+        self._is_closed = False
+        budget.count_windows(1)
+        budget.used_bytes += DEFAULT_WINDOW
+        self._preferred = preferred
+        self.target = DEFAULT_WINDOW
+        self.low_water = self.target // 2
+        self.is_starved = False
+        self.reserve_bytes = 0
+
+    def receive(self, num_bytes: int) -> None:
+        """Takes note of ``num_bytes`` of DATA payload, padding included.
+
+        Raises:
+            ConnectionFault: More than was granted.
+
+        """
+        if num_bytes > self.size:
+            raise ConnectionFault(
+                ErrorCode.FLOW_CONTROL_ERROR, "more DATA than the window allows"
+            )
+        self.size -= num_bytes
+
+    def refill(self) -> bytes:
+        """Returns the WINDOW_UPDATE to send, empty if none is due or affordable."""
+        reserve_bytes = self.reserve_bytes
+        is_due = self.target - self.size >= self.low_water
+        if not is_due and not reserve_bytes:
+            return b""
+        budget = self._budget
+        free_bytes = free_to_all_bytes = budget.free_to_all_bytes
+        if self.target < self._preferred:
+            # Not of the reserve: what is left of a wide window stays with its client.
+            share = free_to_all_bytes // self._LARGEST_SHARE
+            grown = min(self._GROWTH * self.target, self._preferred, share)
+            self.target = max(self.target, grown)
+            self.low_water = self.target // 2
+        wanted = self.target - self.size if is_due else 0
+        if reserve_bytes:
+            # Not all at once: it may have to stop, for its client reads no answers.
+            most = min(reserve_bytes, max(self.target, _LARGEST_LOAN) - self.size)
+            lent = min(most, budget.free_to_favoured_bytes)
+            if lent > min(wanted, free_bytes):
+                wanted = free_bytes = lent
+                self.reserve_bytes -= lent
+        if wanted <= 0:
+            self.is_starved = self.size < LEAST_GRANT
+            return b""
+        granted = min(wanted, free_bytes)
+        # A trickle would cost more frames than it moves bytes.
+        if granted < wanted and granted < LEAST_GRANT:
+            self.is_starved = self.size < LEAST_GRANT
+            return b""
+        self.is_starved = False
+        self.size += granted
+        budget.grant(granted)
+        return window_update(0, granted)
+
+    def probe(self) -> bytes:
+        """Returns the WINDOW_UPDATE of next to nothing, to see whether it is used."""
+        self.size += LEAST_GRANT
+        self._budget.grant(LEAST_GRANT)
+        return window_update(0, LEAST_GRANT)
+
+    def refill_own(self, held_bytes: int) -> bytes:
+        """As :meth:`refill`, of HTTP/2's first window, whatever others take.
+
+        Args:
+            held_bytes: What the connection holds of requests.
+
+        """
+        granted = DEFAULT_WINDOW - self.size - held_bytes
+        if granted < LEAST_GRANT:
+            return b""
+        self.is_starved = False
+        self.size += granted
+        self._budget.grant(granted)
+        return window_update(0, granted)
+
+    def close(self) -> None:
+        """Gives back what was granted and never used; idempotent."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._budget.count_windows(-1)
+        self._budget.used_bytes -= self.size
+        self.size = 0
+
+
+def budget_used_up() -> ServingError:
+    """Returns the error of a request that the receive budget has no room for."""
+    return ResourceExhausted("the server's receive budget is used up; retry later")
+
+
+def too_slow() -> ServingError:
+    """Returns the error of a request that takes room that faster ones wait for."""
+    return ResourceExhausted(
+        "the request arrives too slowly while others wait for the server's receive "
+        "budget; retry later"
+    )

@@ -1,0 +1,137 @@
+"""A header block, as HEADERS and CONTINUATION bring it (RFC 9113, section 4.3).
+
+The pieces are joined before HPACK sees a byte of them: nothing else may come between
+(section 6.10), so what waits is one block per connection, and bounded.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tfs.frontends.rpc.express.http2.connection_limits import ConnectionLimits
+from tfs.frontends.rpc.express.http2.frames import (
+    LARGEST_WINDOW,
+    PADDED,
+    PRIORITIZED,
+    ConnectionFault,
+    ErrorCode,
+    unpack_uint32,
+)
+
+_SLACK_BYTES: Final = 256
+"""Bytes by which a header block may exceed the header list: padding, priority, table
+updates."""
+
+_LARGEST_TIMES: Final = 4
+"""A block may be so many times as long as the header lists that we take: Envoy forwards
+60 KB, and clients' libraries do not look at what we announced."""
+
+MAX_LARGE_BLOCKS: Final = 64
+"""Unfinished header blocks longer than such a list, over all connections: 4 MB."""
+
+
+class HeaderBlock:
+    """The header block that waits for CONTINUATION, if one does. Loop-confined.
+
+    Attributes:
+        stream_id: The stream that it opens or ends; 0: no block is unfinished.
+        ends_stream: Whether its HEADERS had END_STREAM.
+        since_s: When it began.
+        small_bytes: What is longer is refused when it is whole, if there is room for it.
+        large_bytes: What is longer ends the connection.
+
+    Args:
+        limits: How long it may be, and of how many pieces.
+        now_s: The time.
+
+    """
+
+    __slots__ = (
+        "_limits",
+        "_num_continuations",
+        "_pieces",
+        "ends_stream",
+        "large_bytes",
+        "since_s",
+        "small_bytes",
+        "stream_id",
+    )
+
+    def __init__(self, limits: ConnectionLimits, now_s: float) -> None:
+        self.stream_id = 0
+        self.ends_stream = False
+        self.since_s = now_s
+        most = limits.max_header_list_bytes
+        self.small_bytes = most + _SLACK_BYTES
+        self.large_bytes = most * _LARGEST_TIMES + _SLACK_BYTES
+        self._limits = limits
+        self._pieces = bytearray()
+        self._num_continuations = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """What has arrived of it."""
+        return len(self._pieces)
+
+    def begin(
+        self, stream_id: int, piece: bytes, ends_stream: bool, now_s: float
+    ) -> None:
+        """Takes the first piece of a block that does not end with it."""
+        self.stream_id = stream_id
+        self.ends_stream = ends_stream
+        self.since_s = now_s
+        self._pieces = bytearray(piece)
+        self._num_continuations = 0
+
+    def append(self, piece: bytes) -> None:
+        """Takes the payload of a CONTINUATION.
+
+        Raises:
+            ConnectionFault: ENHANCE_YOUR_CALM; it is too long, or too cut up.
+
+        """
+        self._pieces += piece
+        self._num_continuations += 1
+        if (
+            self._num_continuations > self._limits.max_continuations
+            or len(self._pieces) > self.large_bytes
+        ):
+            raise block_too_long()
+
+    def take(self) -> bytes:
+        """Returns the block, which is whole; none waits any more."""
+        block = bytes(self._pieces)
+        self.stream_id = 0
+        self._pieces = bytearray()
+        return block
+
+
+def block_too_long() -> ConnectionFault:
+    """Returns the fault of a client whose header block there is no room for."""
+    return ConnectionFault(
+        ErrorCode.ENHANCE_YOUR_CALM, "header block too long or too cut up"
+    )
+
+
+def first_piece(flags: int, stream_id: int, payload: bytes) -> bytes:
+    """Returns what of a HEADERS payload is header block: no padding, no priority.
+
+    Raises:
+        ConnectionFault: Padding or priority do not fit, or the stream depends on itself.
+
+    """
+    start, end = 0, len(payload)
+    if flags & PADDED:
+        if not payload:
+            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "no pad length")
+        start = 1
+        end -= payload[0]
+    if flags & PRIORITIZED:
+        if end - start >= 5 and (
+            unpack_uint32(payload, start)[0] & LARGEST_WINDOW == stream_id
+        ):
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "depends on itself")
+        start += 5
+    if start > end:
+        raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "padding too long")
+    return payload[start:end]

@@ -1,0 +1,95 @@
+"""Answers of a stream that the client's flow-control windows did not take yet."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tfs.frontends.rpc.express.http2.frames import FrameType, frame_head
+
+Output = list[bytes | memoryview]
+
+# Of a stream of small messages, each would take ten times its bytes if kept apart.
+_SMALL_BYTES: Final = 512
+_JOINED_BYTES: Final = 4096
+
+
+class Outbox:
+    """Bytes in the order of sending. Loop-confined; false when empty.
+
+    Large parts are never copied and small ones are joined. Next to nothing is kept
+    beside them, because an attacker can have tens of thousands of these.
+
+    Attributes:
+        size_bytes: How many bytes are in it.
+
+    """
+
+    __slots__ = ("_parts", "_start", "size_bytes")
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+        self._parts: Output = []
+        self._start = 0  # what of the first part is gone
+
+    def __bool__(self) -> bool:
+        return self.size_bytes > 0
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes already sent of a part that is kept because the rest was not sent."""
+        return self._start
+
+    def add(self, part: bytes | memoryview) -> None:
+        """Puts bytes behind the others."""
+        if not part:
+            return
+        parts = self._parts
+        self.size_bytes += len(part)
+        if len(part) <= _SMALL_BYTES and parts and len(parts[-1]) <= _JOINED_BYTES:
+            parts[-1] = b"".join((parts[-1], part))
+        elif len(part) <= _JOINED_BYTES:
+            parts.append(bytes(part))
+        else:
+            parts.append(memoryview(part))  # whose slices are no copies
+
+    def move(
+        self, out: Output, stream_id: int, num_bytes: int, largest_frame: int
+    ) -> int:
+        """Moves bytes into ``out``, cut into DATA frames; returns how many frames.
+
+        Args:
+            out: Gets the frames, their heads and payloads as parts of their own.
+            stream_id: The stream of the frames.
+            num_bytes: How many bytes to move, no more than are in it.
+            largest_frame: The largest payload of a frame.
+
+        """
+        parts = self._parts
+        part = parts[0]
+        start = self._start
+        size = largest_frame
+        head = frame_head(FrameType.DATA, 0, stream_id, size)
+        left = num_bytes
+        num_frames = 0
+        while left:
+            if left < size:
+                size = left
+                head = frame_head(FrameType.DATA, 0, stream_id, size)
+            out.append(head)
+            num_frames += 1
+            left -= size
+            stop = start + size
+            while stop > len(part):
+                out.append(part[start:])
+                parts.pop(0)
+                stop -= len(part)
+                start = 0
+                part = parts[0]
+            out.append(part[start:stop])
+            start = stop
+        if start == len(part):
+            parts.pop(0)
+            start = 0
+        self._start = start
+        self.size_bytes -= num_bytes
+        return num_frames

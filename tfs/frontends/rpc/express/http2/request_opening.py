@@ -1,0 +1,89 @@
+"""How a client's requests begin: the frames before a message, but for the stream's id."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+from tfs.frontends.rpc.express.http2.frames import (
+    HEAD_SIZE,
+    LARGEST_WINDOW,
+    FrameType,
+    pack_uint32,
+    unpack_head,
+)
+from tfs.frontends.rpc.express.http2.request_head import RequestHead
+
+UPDATE: Final = Struct(">IBII")
+"""A WINDOW_UPDATE, whole: (length << 8 | type, flags, stream id, increment)."""
+
+UPDATE_WORD: Final = 4 << 8 | FrameType.WINDOW_UPDATE
+
+_TYPE_PLACE: Final = 3  # in a frame's head
+_ID_PLACE: Final = 5
+_ID_SIZE: Final = 4
+
+
+class RequestOpening:
+    """The frames before a request's first DATA. Immutable.
+
+    Attributes:
+        block: The header block.
+        head: What it says.
+        head_size: The bytes of its HEADERS frame.
+        increment: Increment of the WINDOW_UPDATE behind that; 0: there is none.
+        parts: The bytes of both around the stream's id.
+        size: Bytes of both parts and the stream's id.
+
+    """
+
+    __slots__ = ("block", "head", "head_size", "increment", "parts", "size")
+
+    def __init__(
+        self, head: RequestHead, block: bytes, increment: int, parts: tuple[bytes, ...]
+    ) -> None:
+        self.head = head
+        self.block = block
+        self.head_size = HEAD_SIZE + len(block)
+        self.increment = increment
+        self.parts = parts
+        self.size = sum(map(len, parts)) + _ID_SIZE * (len(parts) - 1)
+
+
+def read_opening(
+    data: bytes, index: int, stream_id: int, block: bytes, head: RequestHead
+) -> RequestOpening | None:
+    """Reads how a request begins; None if its DATA does not follow there.
+
+    Args:
+        data: Received.
+        index: Offset of its HEADERS, whose only flag is END_HEADERS.
+        stream_id: The id of the request's stream.
+        block: All the payload.
+        head: What that says.
+
+    """
+    end = index + HEAD_SIZE + len(block)
+    flagged = data[index : index + _ID_PLACE]
+    if _is_data(data, end, stream_id):
+        return RequestOpening(head, block, 0, (flagged, block))
+    if not _is_data(data, end + UPDATE.size, stream_id):
+        return None
+    word, _, updated_id, increment = UPDATE.unpack_from(data, end)
+    if (
+        word != UPDATE_WORD
+        or updated_id != stream_id
+        or not 0 < increment <= LARGEST_WINDOW
+    ):
+        return None
+    updated = block + data[end : end + _ID_PLACE]
+    return RequestOpening(
+        head, block, increment, (flagged, updated, pack_uint32(increment))
+    )
+
+
+def _is_data(data: bytes, index: int, stream_id: int) -> bool:
+    """Tells whether the head of a stream's DATA frame lies there, whole."""
+    if len(data) < index + HEAD_SIZE or data[index + _TYPE_PLACE] != FrameType.DATA:
+        return False
+    return bool(unpack_head(data, index)[2] == stream_id)

@@ -1,0 +1,68 @@
+"""Which streams a connection has, and in which state any other one is.
+
+Only live streams are kept. Of the others it is enough to know how far the client has
+come, which ids it left out, and which streams we reset a short while ago.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final
+
+from tfs.frontends.rpc.express.http2.frames import LARGEST_WINDOW
+from tfs.frontends.rpc.express.http2.stream import Stream
+from tfs.frontends.rpc.express.http2.stream_state import StreamState
+
+_MAX_RECENT_RESETS: Final = 1024
+
+
+class StreamTable:
+    """The streams of one connection. Loop-confined.
+
+    Attributes:
+        live: Open streams by id, in the order in which they were opened.
+        last_id: The highest id that the client has opened.
+        last_accepted_id: The highest that is served, as our GOAWAY said; the highest
+            there is, before.
+
+    """
+
+    __slots__ = ("_resets", "_skipped_ids", "last_accepted_id", "last_id", "live")
+
+    def __init__(self) -> None:
+        self.live: dict[int, Stream] = {}
+        self.last_id = 0
+        self.last_accepted_id = LARGEST_WINDOW
+        self._resets: OrderedDict[int, None] = OrderedDict()
+        # The last that were left out, and with that closed, before a head that was not
+        # in the cache: clients that do so do it at the beginning.
+        self._skipped_ids = range(0)
+
+    def state_of(self, stream_id: int) -> StreamState:
+        """Returns the state of any stream, known or not."""
+        stream = self.live.get(stream_id)
+        if stream is not None:
+            return stream.state
+        if stream_id > self.last_id and stream_id & 1:
+            return StreamState.IDLE
+        if stream_id in self._resets:
+            return StreamState.RESET
+        if not stream_id & 1:
+            return StreamState.IDLE  # ours to open, and we never do
+        return StreamState.CLOSED
+
+    def advance_to(self, stream_id: int) -> None:
+        """Takes note that the client has opened a stream, and none between."""
+        if stream_id - self.last_id > 2:
+            self._skipped_ids = range(self.last_id + 1, stream_id)
+        self.last_id = stream_id
+
+    def was_skipped(self, stream_id: int) -> bool:
+        """Tells whether the client lately left out that id; False if in doubt."""
+        return stream_id in self._skipped_ids
+
+    def remember_reset(self, stream_id: int) -> None:
+        """Takes note that we reset a stream: what is under way to it is forgiven."""
+        self._resets[stream_id] = None
+        if len(self._resets) > _MAX_RECENT_RESETS:
+            self._resets.popitem(last=False)

@@ -1,0 +1,105 @@
+"""Decides which of a connection's uploads goes on while room is short.
+
+Clients send several requests in turn, a part of each. If there is room for only one of them,
+none would ever be complete. So the windows of all streams are narrowed, by SETTINGS, and the
+upload that lacks least goes on, by a WINDOW_UPDATE of its own; then the next.
+
+Whatever the client does with this, the limit that counts is the connection's window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from tfs.frontends.rpc.express.http2 import frames
+from tfs.frontends.rpc.express.http2.frames import (
+    DEFAULT_WINDOW,
+    LARGEST_WINDOW,
+    Setting,
+    window_update,
+)
+from tfs.frontends.rpc.express.http2.stream import Stream
+from tfs.frontends.rpc.express.http2.stream_state import OPENED
+
+_NARROW: Final = frames.settings({Setting.INITIAL_WINDOW_SIZE: DEFAULT_WINDOW})
+_WIDE: Final = frames.settings({Setting.INITIAL_WINDOW_SIZE: LARGEST_WINDOW})
+
+
+class UploadTurns:
+    """The turns of one connection's uploads. Loop-confined.
+
+    Attributes:
+        is_narrow: Whether its streams have HTTP/2's initial windows.
+        stream: The stream whose turn it is.
+
+    Args:
+        streams: The live streams of the connection, by id.
+
+    """
+
+    __slots__ = ("_let_on", "_streams", "is_narrow", "stream")
+
+    def __init__(self, streams: Mapping[int, Stream]) -> None:
+        self.is_narrow = False
+        self._streams = streams
+        self.stream: Stream | None = None
+        self._let_on: list[int] = []  # whose windows are wider than the others'
+
+    @property
+    def has_turn(self) -> bool:
+        """Whether an upload that was chosen is going on."""
+        stream = self.stream
+        return stream is not None and self._is_going_on(stream.id)
+
+    def pass_on(self) -> None:
+        """Lets the next turn begin, whether or not this one is over."""
+        self.stream = None
+
+    def next_turn(self) -> tuple[int, bytes]:
+        """Chooses the upload that lacks least.
+
+        Returns:
+            The bytes that the connection may need for it, including those that its other
+            streams may send before they stop; and the frames that tell the client.
+
+        """
+        uploads = [
+            (stream.missing_bytes, stream)
+            for stream in self._streams.values()
+            if stream.state is OPENED and stream.missing_bytes
+        ]
+        num_others = len(self._streams)
+        if not uploads:
+            self.stream = None  # their first bytes have not come yet
+            return DEFAULT_WINDOW * max(1, num_others), b""
+        missing_bytes, stream = min(uploads, key=lambda upload: upload[0])
+        self.stream = stream
+        if len(uploads) == 1 and not self.is_narrow:
+            return missing_bytes, b""
+        out = b"" if self.is_narrow else _NARROW
+        self.is_narrow = True
+        if stream.id not in self._let_on:
+            self._let_on.append(stream.id)
+            # No more: it would be too wide when all of them are widened again.
+            wanted = stream.received_bytes + missing_bytes - DEFAULT_WINDOW
+            if wanted > 0:
+                out += window_update(stream.id, wanted)
+        return missing_bytes + DEFAULT_WINDOW * num_others, out
+
+    def end(self) -> bytes:
+        """Returns the frames that let every stream go on again; empty if that has to wait.
+
+        The window of a stream that had a turn cannot be widened before the stream has used
+        it up, or it would be too wide for HTTP/2.
+        """
+        self.stream = None
+        if not self.is_narrow or any(map(self._is_going_on, self._let_on)):
+            return b""
+        self.is_narrow = False
+        self._let_on.clear()
+        return _WIDE
+
+    def _is_going_on(self, stream_id: int) -> bool:
+        stream = self._streams.get(stream_id)
+        return stream is not None and stream.state is OPENED
