@@ -24,7 +24,8 @@ class Written:
     def __init__(self, folder: Path, options: LogWriterOptions | None = None) -> None:
         self.folder = folder
         self.stats = Stats()
-        self.writer = LogWriter(FakeClock(), self.stats, options)
+        self.clock = FakeClock()
+        self.writer = LogWriter(self.clock, self.stats, options)
         self.file = self.writer.open(str(folder / "deep" / "log"))
 
     def submit(self, record: bytes) -> bool:
@@ -111,6 +112,19 @@ def test_the_files_take_no_more_than_asked_for(tmp_path: Path) -> None:
     assert len(taken) > 2
     assert sum(taken) > bound // 2
     written.writer.close()
+
+
+def test_a_clock_set_back_deletes_the_oldest_files_all_the_same(
+    tmp_path: Path,
+) -> None:
+    """By their names the last records were the oldest, and went first."""
+    written = Written(tmp_path, LogWriterOptions(max_file_bytes=10, max_files=2))
+    for hours, record in enumerate((b"one", b"two", b"three", b"four")):
+        written.clock.set_wall(1_700_000_000 - 3600 * hours)
+        written.submit(record)
+        written.writer.write_pending()
+    written.writer.close()
+    assert list(written.files().values()) == [[b"three"], [b"four"]]
 
 
 def test_a_clock_set_back_deletes_no_file_that_is_written(tmp_path: Path) -> None:

@@ -130,6 +130,8 @@ class RotatedFile:
     def _open(self) -> FileIO:
         os.makedirs(os.path.dirname(self.prefix) or ".", exist_ok=True)
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(self._clock.wall_s()))
+        # Names of one server rise, whatever its clock does: the lowest are deleted first.
+        stamp = max(stamp, self._stamp)
         # Not from 0 within the same second: what had that name may have been deleted.
         index = self._next_index if stamp == self._stamp else 0
         while True:
