@@ -172,7 +172,8 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "file_system_poll_wait_seconds",
         "file_system_poll_wait_s",
         _poll_period,
-        "how often base paths are listed where there are no events (default 1)",
+        "how often base paths are listed where there are no events; 0 and less: at the "
+        "start, when a configuration is reloaded and on SIGHUP alone (default 1)",
     ),
     Flag("num_load_threads", "num_load_threads", int, "parallel loads; 0 chooses"),
     Flag(
