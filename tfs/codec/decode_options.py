@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -42,13 +43,38 @@ DEFAULT_OPTIONS: Final = DecodeOptions()
 
 
 class FillBudget:
-    """How much may still be filled in for one request. Confined to its decoder."""
+    """How much may still be filled in for one request. Confined to its decoder.
 
-    __slots__ = ("limit_bytes", "num_bytes")
+    Attributes:
+        limit_bytes: The most that may be filled in.
+        num_bytes: What was filled in.
+        taken_bytes: The same, and what values take beyond their bytes on the wire.
 
-    def __init__(self, limit_bytes: int = DEFAULT_OPTIONS.max_tensor_bytes) -> None:
+    Args:
+        limit_bytes: As above.
+        reserve: Is called with ``taken_bytes`` before so much is allocated. It may raise,
+            so that the request is read again later.
+
+    """
+
+    __slots__ = ("_reserve", "limit_bytes", "num_bytes", "taken_bytes")
+
+    def __init__(
+        self,
+        limit_bytes: int = DEFAULT_OPTIONS.max_tensor_bytes,
+        reserve: Callable[[int], None] | None = None,
+    ) -> None:
         self.limit_bytes = limit_bytes
         self.num_bytes = 0
+        self.taken_bytes = 0
+        self._reserve = reserve
+
+    def widen(self, num_bytes: int) -> None:
+        """Counts what values take beyond their bytes on the wire; this has no limit."""
+        if num_bytes > 0:
+            self.taken_bytes += num_bytes
+            if self._reserve is not None:
+                self._reserve(self.taken_bytes)
 
     def take(self, fill_bytes: int, what: str) -> None:
         """Counts elements that were not sent, before they are made.
@@ -63,3 +89,4 @@ class FillBudget:
                 f"{what} takes {fill_bytes} bytes more than was sent; the limit for a "
                 f"request is {self.limit_bytes}: send the values, or fewer at a time"
             )
+        self.widen(fill_bytes)

@@ -11,6 +11,7 @@ There are three ways, each of which leaves what it does not know to the next:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from google.protobuf.message import DecodeError
@@ -41,9 +42,17 @@ _LEAST_TAG: Final = 1 << 3  # of field number 1; there is no field 0
 
 
 def read_predict_request(
-    message: Buffer, options: DecodeOptions = DEFAULT_OPTIONS
+    message: Buffer,
+    options: DecodeOptions = DEFAULT_OPTIONS,
+    reserve: Callable[[int], None] | None = None,
 ) -> PredictRequestView:
     """Decodes a request, however long that takes. Thread-safe.
+
+    Args:
+        message: The request.
+        options: Its limits.
+        reserve: Is called before the request takes memory beyond its own bytes, with how
+            much it takes in all; what it raises passes through.
 
     Raises:
         InvalidArgument: Not a PredictRequest; or ``tensor parsing error: NAME: ...``.
@@ -55,9 +64,9 @@ def read_predict_request(
     """
     view = read_as_before(message)
     if view is None:
-        view = scan(message, options, quick=False)
+        view = scan(message, options, quick=False, reserve=reserve)
         if view is None:
-            view = parse(message, options.max_tensor_bytes)
+            view = parse(message, options.max_tensor_bytes, reserve)
     return view
 
 
@@ -84,7 +93,11 @@ def read_if_quick(
     return view
 
 
-def parse(message: Buffer, max_tensor_bytes: int) -> PredictRequestView:
+def parse(
+    message: Buffer,
+    max_tensor_bytes: int,
+    reserve: Callable[[int], None] | None = None,
+) -> PredictRequestView:
     """Reads any request through message objects, copying its tensors.
 
     It is the reference against which the faster ways are tested, and raises the same as
@@ -104,6 +117,9 @@ def parse(message: Buffer, max_tensor_bytes: int) -> PredictRequestView:
                 f"inputs with more than {_MAX_PARTS} dimensions, unpacked values and "
                 f"other fields, or more than {_MAX_STRINGS} strings among them"
             )
+    budget = FillBudget(max_tensor_bytes, reserve)
+    if len(message) > _LARGE_BYTES:
+        budget.widen(_COPIES * len(message))
     try:
         request = predict_pb2.PredictRequest.FromString(bytes(message))
     except DecodeError as error:
@@ -114,7 +130,6 @@ def parse(message: Buffer, max_tensor_bytes: int) -> PredictRequestView:
             "whole request in one Predict"
         )
     inputs = {}
-    budget = FillBudget(max_tensor_bytes)
     for name, tensor in request.inputs.items():
         try:
             inputs[name] = tensor_view_of(tensor, budget)
@@ -127,9 +142,12 @@ def parse(message: Buffer, max_tensor_bytes: int) -> PredictRequestView:
         inputs,
         tuple(request.output_filter),
         request.client_id if request.HasField("client_id") else None,
-        budget.num_bytes,
+        budget.taken_bytes,
     )
 
+
+_LARGE_BYTES: Final = 1 << 20
+_COPIES: Final = 2  # as objects, and as tensors
 
 _MAX_PARTS: Final = 2 * MAX_FIELDS  # a shape of a hundred thousand is told what it is
 _MAX_STRINGS: Final = 1 << 19

@@ -8,6 +8,7 @@ or merely unusual, without saying why; message objects are used then
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from google.protobuf.message import DecodeError
@@ -89,7 +90,11 @@ _shapes: dict[bytes, _Shape] = {}
 
 
 def scan(
-    message: Buffer, options: DecodeOptions, *, quick: bool
+    message: Buffer,
+    options: DecodeOptions,
+    *,
+    quick: bool,
+    reserve: Callable[[int], None] | None = None,
 ) -> PredictRequestView | None:
     """Reads a request of the usual form; None leaves it to upb, errors included.
 
@@ -99,7 +104,7 @@ def scan(
 
     """
     try:
-        return _scan_request(message, options, quick)
+        return _scan_request(message, options, quick, reserve)
     except _RefusedError as refused:
         raise refused.error from None
     except (
@@ -114,7 +119,10 @@ def scan(
 
 
 def _scan_request(
-    message: Buffer, options: DecodeOptions, quick: bool
+    message: Buffer,
+    options: DecodeOptions,
+    quick: bool,
+    reserve: Callable[[int], None] | None,
 ) -> PredictRequestView:
     size = len(message)
     whole = memoryview(message)
@@ -123,7 +131,9 @@ def _scan_request(
     wanted: list[str] = []
     client_id: bytes | None = None
     gaps: list[Gap] = []
-    budget = FillBudget(options.quick_fill_bytes if quick else options.max_tensor_bytes)
+    budget = FillBudget(
+        options.quick_fill_bytes if quick else options.max_tensor_bytes, reserve
+    )
     index = 0
     while index < size:
         tag = message[index]
@@ -171,7 +181,9 @@ def _scan_request(
         else:
             raise _UnusualError
         index = stop
-    view = PredictRequestView(spec, inputs, tuple(wanted), client_id, budget.num_bytes)
+    view = PredictRequestView(
+        spec, inputs, tuple(wanted), client_id, budget.taken_bytes
+    )
     if inputs and len(gaps) == len(inputs) + (client_id is not None):
         remember(message, view, gaps)
     return view
@@ -301,6 +313,8 @@ def _scan_tensor(
             and (end - start > _MAX_QUICK_PLAIN_BYTES or not _is_ascii(packed))
         ):
             raise SlowError
+        num_kept = min(num_elements, end - start)
+        budget.widen(num_kept * dtype.item_bytes - (end - start))
         payload = unpack(kind, packed, num_elements)
     if num_elements == 0:
         return TensorView(dtype, shape, b"")

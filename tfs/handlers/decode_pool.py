@@ -1,7 +1,8 @@
 """Decodes messages and writes answers that would hold up the serving loop, on threads.
 
 A large or unusual message takes milliseconds to decode. It waits for one of a few
-threads, and continues on the loop when it is done. No order is promised: a small
+threads, and for room if it takes far more memory than was sent
+(:mod:`~tfs.handlers.filled_room`), and continues on the loop when it is done. No order is promised: a small
 request that came later overtakes it. What writes an answer ends its call itself.
 """
 
@@ -23,6 +24,7 @@ from tfs.core.errors import (
 )
 from tfs.core.executor import Executor, InlineExecutor
 from tfs.core.stats import Stats
+from tfs.handlers.filled_room import FilledRoom, NoRoomError
 
 log = logging.getLogger(__name__)
 
@@ -136,6 +138,7 @@ class DecodePool:
         call: Call,
         decode: Callable[[], T],
         done: Callable[[T | ServingError], None],
+        waited: FilledRoom | None = None,
     ) -> None:
         outcome: T | ServingError
         if call.cancel.error is not None:
@@ -145,6 +148,11 @@ class DecodePool:
             self._num_decoded.add()
             try:
                 outcome = decode()
+            except NoRoomError as full:
+                room = full.room
+                forget_frames(full)
+                room.wait(functools.partial(self._again, room, call, decode, done))
+                return
             except Exception as error:
                 if not isinstance(error, ServingError):
                     log.error(
@@ -153,8 +161,24 @@ class DecodePool:
                 outcome = serving_error(error, call.method)
                 # It holds this frame, and this frame holds it and the message.
                 forget_frames(outcome)
+        if waited is not None:
+            waited.pass_on()
         self._room.append(None)
         self._post(functools.partial(self._go_on, call, outcome, done))
+
+    def _again(
+        self,
+        room: FilledRoom,
+        call: Call,
+        decode: Callable[[], T],
+        done: Callable[[T | ServingError], None],
+    ) -> None:
+        """Decodes a message that has waited for room. Any thread."""
+        retry = functools.partial(self._decode, call, decode, done, room)
+        try:
+            self._executor.submit(retry)
+        except RuntimeError:  # the server is closing: no thread is left to wait for
+            retry()
 
     def _go_on(
         self,

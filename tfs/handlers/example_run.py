@@ -74,7 +74,8 @@ class ExampleRun:
         """Returns what to submit, one task a signature.
 
         Raises:
-            ServingError: As making the tensors does; or there is no room for them.
+            ServingError: As making the tensors does.
+            NoRoomError: They have to wait for room, and to be made again.
 
         """
         tasks = [

@@ -23,6 +23,7 @@ from tfs.handlers.decode_pool import DecodePool
 from tfs.handlers.example_question import ExampleQuestion, find_tasks
 from tfs.handlers.example_rpc import ExampleRpc
 from tfs.handlers.example_run import ExampleRun
+from tfs.handlers.filled_room import NoRoomError
 from tfs.handlers.lookup import ModelLookup
 from tfs.handlers.request_gate import RequestGate
 from tfs.handlers.request_stats import RequestStats
@@ -90,7 +91,11 @@ class ExampleHandler:
             if len(call.message) > QUICK_EXAMPLE_BYTES:
                 self._decode_pool.run(call, decode, decoded)
                 return
-            outcome = decode()
+            try:
+                outcome = decode()
+            except NoRoomError:  # it waits with those that take long
+                self._decode_pool.run(call, decode, decoded)
+                return
         except Exception as error:
             refuse(call, error)
             return

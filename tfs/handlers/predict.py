@@ -20,7 +20,7 @@ from tfs.core.servable_handle import ServableHandle
 from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.core.tensor_view import Buffer, TensorView
 from tfs.handlers.decode_pool import DecodePool
-from tfs.handlers.filled_room import FilledRoom
+from tfs.handlers.filled_room import FilledRoom, NoRoomError
 from tfs.handlers.lookup import ModelLookup, SharedLookup, find_signature
 from tfs.handlers.model_gate import PREDICT
 from tfs.handlers.predict_answers import PredictAnswers
@@ -86,8 +86,15 @@ class PredictHandler:
         if not gate.enter(call, PREDICT):
             return
         begun_s = gate.now()
+        room: FilledRoom | None = None
         try:
             request = read_if_quick(call.message)
+            if request is not None and request.filled_bytes:
+                room = gate.filled_room()
+                try:
+                    room.take(request.filled_bytes)
+                except NoRoomError:
+                    request = None  # it waits with those that take long
             if request is None:
                 room = gate.filled_room()
                 self._decode_pool.run(
@@ -99,7 +106,7 @@ class PredictHandler:
         except Exception as error:
             gate.refuse(call, error, PREDICT, begun_s)
             return
-        self._start(call, request, begun_s)
+        self._start(call, request, begun_s, room)
 
     def _decoded(
         self,
@@ -148,9 +155,6 @@ class PredictHandler:
             logs = model.logs
             if logs:  # they take the message as it came, once it is answered
                 inputs = {key: view.read_only() for key, view in inputs.items()}
-            if request.filled_bytes and room is None:
-                room = gate.filled_room()
-                room.take(request.filled_bytes)
             model.enter()  # the last that can fail: who entered is sure to leave
         except Exception as error:
             if room is not None:
@@ -326,9 +330,7 @@ class PredictHandler:
 
 def _read(message: Buffer, room: FilledRoom) -> PredictRequestView:
     """Decodes a request, with room for what was not sent of it. On a decode thread."""
-    request = read_predict_request(message)
-    room.take(request.filled_bytes)
-    return request
+    return read_predict_request(message, reserve=room.take)
 
 
 def _end_filled(

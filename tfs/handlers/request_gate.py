@@ -76,7 +76,7 @@ class RequestGate:
         if max_in_flight:
             self._stats.gauge(stat_names.REQUESTS_IN_FLIGHT, lambda: places.num_taken)
         self._full = self._stats.counter(stat_names.REQUESTS_REFUSED, limit="server")
-        self._fill = FillLimit(max_filled_bytes, self._stats)
+        self._fill = FillLimit(max_filled_bytes)
         self._models: dict[str, ModelGate] = {}
         self._logs: dict[str, tuple[RequestLog, ...]] = {}
         self._lost = {
