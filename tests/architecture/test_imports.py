@@ -64,6 +64,11 @@ VIOLATIONS = [
         "handlers, servables, codec and export do not speak gRPC",
     ),
     (
+        "tfs/frontends/rpc/grpcio/transport.py",
+        "import tfs.frontends.rpc.express.http2.frames",
+        "the transports do not know each other",
+    ),
+    (
         "tfs/frontends/rpc/express/http2/frames.py",
         "import socket",
         "the HTTP/2 protocol knows neither sockets nor threads nor the loop",
@@ -133,6 +138,7 @@ def skeleton(tmp_path: Path) -> Path:
         "tfs/codec/tensor.py",
         "tfs/export/save.py",
         "tfs/frontends/rpc/express/http2/frames.py",
+        "tfs/frontends/rpc/grpcio/transport.py",
         "tfs/testing/fake_clock.py",
         "managers/basic.py",
     ):

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from tfs.frontends.rpc.express.http2.headroom import Headroom
-from tfs.frontends.rpc.express.http2.sending_half import LEAST_PACE_BYTES_PER_S
+from tfs.frontends.rpc.least_pace import LEAST_PACE_BYTES_PER_S
 
 _FAIR_S: Final = 1.0  # behind the fair pace by no more than that are all alike
 

@@ -20,7 +20,7 @@ from typing import Protocol
 from tfs.core.call import Metadata, MethodKind, Peer, RpcMethod
 from tfs.core.errors import ServingError
 from tfs.core.servable import CancelToken
-from tfs.frontends.rpc.express.answer_sizes import LARGE_BYTES
+from tfs.frontends.rpc.answer_sizes import LARGE_BYTES
 from tfs.frontends.rpc.express.deadlines import Bucket
 from tfs.frontends.rpc.express.http2 import response
 from tfs.frontends.rpc.express.http2.connection import Connection

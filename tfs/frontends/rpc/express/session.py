@@ -25,7 +25,7 @@ from tfs.core.errors import (
     Unimplemented,
 )
 from tfs.core.serving_loop import HANG_UP, READABLE, WRITABLE
-from tfs.frontends.rpc.express.answer_sizes import LARGE_BYTES
+from tfs.frontends.rpc.answer_sizes import LARGE_BYTES
 from tfs.frontends.rpc.express.express_call import ExpressCall, ExpressStreamCall
 from tfs.frontends.rpc.express.http2.connection import Connection
 from tfs.frontends.rpc.express.http2.connection_context import ConnectionContext

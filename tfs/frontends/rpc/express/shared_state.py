@@ -10,7 +10,7 @@ from typing import Protocol
 
 from tfs.core.executor import Executor
 from tfs.core.serving_loop import ServingLoop
-from tfs.frontends.rpc.express.answer_sizes import AnswerSizes
+from tfs.frontends.rpc.answer_sizes import AnswerSizes
 from tfs.frontends.rpc.express.backlog import Backlog
 from tfs.frontends.rpc.express.deadlines import Deadlines
 from tfs.frontends.rpc.express.express_call import ExpressCall, dispatch_all

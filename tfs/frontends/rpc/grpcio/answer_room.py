@@ -17,9 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tfs.frontends.rpc.express.answer_sizes import LARGE_BYTES, AnswerSizes
-from tfs.frontends.rpc.express.http2.sending_half import LEAST_PACE_BYTES_PER_S
+from tfs.frontends.rpc.answer_sizes import LARGE_BYTES, AnswerSizes
 from tfs.frontends.rpc.grpcio.uploads import Connections
+from tfs.frontends.rpc.least_pace import LEAST_PACE_BYTES_PER_S
 
 log = logging.getLogger(__name__)
 

@@ -22,9 +22,9 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from tfs.core.errors import Unavailable
-from tfs.frontends.rpc.express.answer_sizes import LARGE_BYTES
-from tfs.frontends.rpc.express.http2.sending_half import LEAST_PACE_BYTES_PER_S
+from tfs.frontends.rpc.answer_sizes import LARGE_BYTES
 from tfs.frontends.rpc.grpcio.sockets import Traffic
+from tfs.frontends.rpc.least_pace import LEAST_PACE_BYTES_PER_S
 
 log = logging.getLogger(__name__)
 

@@ -33,14 +33,12 @@ from tfs.frontends.rpc.express.http2.stream_state import (
     step,
 )
 from tfs.frontends.rpc.express.http2.stream_table import StreamTable
+from tfs.frontends.rpc.least_pace import LEAST_PACE_BYTES_PER_S
 
 _before_message = response.before_message
 _ok_trailers = response.ok_trailers
 _small_reply = response.small_reply
 _pack_prefix = Struct(">BI").pack
-
-LEAST_PACE_BYTES_PER_S: Final = 16_384
-"""A client that takes its answers more slowly is treated as one that takes none."""
 
 _LARGE_OUTPUT: Final = 8192  # is not joined with what goes before and after
 _LARGEST_CHUNK: Final = 262_144  # of one stream, before it is another's turn
