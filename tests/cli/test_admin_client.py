@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
 import pytest
 
 from tfs.cli import admin_client
@@ -84,6 +86,22 @@ def test_a_failure_is_one_line(
     error = capsys.readouterr().err
     assert expected in error
     assert error.count("\n") == 1
+
+
+def test_what_is_no_server_of_ours_is_told_from_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A fleet's router, or TensorFlow Serving, has no such service."""
+    other = grpc.server(ThreadPoolExecutor(1))
+    port = other.add_insecure_port("127.0.0.1:0")
+    other.start()
+    try:
+        assert main(["status", "--address", f"127.0.0.1:{port}"]) == 1
+    finally:
+        other.stop(0)
+    error = capsys.readouterr().err
+    assert f"what answers at 127.0.0.1:{port} takes no commands" in error
+    assert "tfs hosted status" in error
 
 
 def test_a_file_is_checked_without_a_server(

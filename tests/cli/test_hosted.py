@@ -61,11 +61,16 @@ def test_a_model_goes_its_way_by_commands_alone(
     assert hosted("rollback", "prices", "--end") == 0
     assert hosted("scale", "prices", "--replicas=2-3") == 0
     assert hosted("remove-job", "127.0.0.1:2", "--force") == 0
+    words = ("--memory=64M", f"--config={config}")
+    assert hosted("add-model", "zones", table, *words) == 0
     capsys.readouterr()
     assert hosted("status") == 0
     printed = capsys.readouterr().out
     assert "127.0.0.1:1  up" in printed
-    assert "prices  1 of 2" in printed
+    assert "prices  1 of 2    32.0 MiB  " in printed
+    assert "zones   1 of 1    64.0 MiB (fixed)  " in printed, "the rest is as measured"
+    assert hosted("remove-model", "zones") == 0
+    capsys.readouterr()
     assert hosted("status", "--json") == 0
     model = json.loads(capsys.readouterr().out)["models"][0]
     assert 'model_platform: "hashmap"' in model["config"]

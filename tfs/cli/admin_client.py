@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from tfs.cli.tls_files import read_credentials, silence_grpc
-from tfs.core.errors import DeadlineExceeded, InvalidArgument, Unavailable
+from tfs.core.errors import (
+    DeadlineExceeded,
+    InvalidArgument,
+    Unavailable,
+    Unimplemented,
+)
 
 if TYPE_CHECKING:
     import grpc
@@ -20,6 +25,9 @@ DEFAULT_ADDRESS: Final = "127.0.0.1:8500"
 SOCKET_VARIABLE: Final = "TFS_ADMIN_SOCKET"
 
 _DENIED: Final = os.strerror(errno.EACCES)
+
+# Of ours and of grpc's own servers, about a method that they do not have.
+_NO_METHOD: Final = ("unknown method", "method not found")
 
 R = TypeVar("R", covariant=True)
 
@@ -127,6 +135,12 @@ def ask(
                 raise DeadlineExceeded(
                     f"the server at {target} did not answer within "
                     f"{arguments.timeout_s:g} s (--timeout_s)"
+                ) from rpc_error
+            if error.message.lower().startswith(_NO_METHOD):
+                raise Unimplemented(
+                    f"what answers at {target} takes no commands: a fleet's router "
+                    "(tfs hosted status tells of the fleet), or no server of ours "
+                    f"({error.message})"
                 ) from rpc_error
             raise error from rpc_error
     return reply.FromString(answer)

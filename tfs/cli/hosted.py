@@ -359,7 +359,7 @@ def _status(arguments: argparse.Namespace) -> int:
         (
             model.name,
             f"{len(fleet.placement[model.name])} of {model.num_replicas}",
-            mebibytes(model.memory_bytes) + (" (est.)" if model.is_estimate else ""),
+            mebibytes(model.memory_bytes) + ("" if model.is_estimate else " (fixed)"),
             ", ".join(fleet.placement[model.name]) or "no room",
         )
         for model in fleet.models.values()
