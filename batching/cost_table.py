@@ -112,17 +112,6 @@ class CostTable:
         self._num_seen[num_rows] = 0
         self.num_changes += 1
 
-    def cheapest(self, num_rows: int, sizes: Sequence[int]) -> int:
-        """Returns which of ``sizes`` (ascending) to pad ``num_rows`` rows to.
-
-        That is the first that holds them, unless a larger one is cheaper. If none holds
-        them, it is ``num_rows`` itself.
-        """
-        index = bisect_left(sizes, num_rows)
-        if index == len(sizes):
-            return num_rows
-        return self.cheaper_sizes(sizes).get(sizes[index], sizes[index])
-
     def cheaper_sizes(
         self, sizes: Sequence[int], cheaper: float = _CHEAPER
     ) -> Mapping[int, int]:
