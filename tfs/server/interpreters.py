@@ -17,12 +17,12 @@ from tfs.core.right_of_way import has_traffic
 from tfs.core.servable_id import ServableId
 from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.dlmopen import dlmopen_probe
+from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.interpreter import Interpreter
 from tfs.runtime.placement import Backend
 from tfs.runtime.process.process_backend import ProcessBackend
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.uncompiled import UNCOMPILED
-from tfs.runtime.process.worker_options import WorkerOptions
 from tfs.runtime.process.zygote_process import ZygoteProcess
 from tfs.server.options import ServerOptions
 from tfs.server.torch_libraries import map_torch_libraries
