@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from managers.aspired_versions_manager import AspiredVersionsManager
+from managers.harness_snapshot import HarnessSnapshot
 from managers.load_status import LoadStatus
 from managers.state_monitor import ServableStateMonitor
-from managers.version_policy.action import TransitionPolicy
+from managers.version_policy.action import Action
 from managers.version_policy.availability_preserving import availability_preserving
 from managers.version_policy.handing_over import handing_over
 from managers.version_policy.resource_preserving import resource_preserving
@@ -41,7 +42,6 @@ from tfs.server.config.running_config import (
     RunningConfig,
 )
 from tfs.server.config.server_config import Message, ServerConfig
-from tfs.server.model_settings import ModelSettings
 from tfs.server.model_sources import ModelSources, SourceParts
 from tfs.server.readiness import Readiness
 from tfs.server.recheck import Recheck
@@ -264,24 +264,33 @@ class ServerCore:
         models = new.effective.models
         self.sources.route(models)
         self._served.apply(new.effective, new.base.config)
+        policy = self._transition
         for name, settings in models.items():
             if before is None or before.effective.models.get(name) != settings:
-                self._manager.set_transition_policy(name, self._transition(settings))
+                self._manager.set_transition_policy(name, policy)
         for name in () if before is None else before.effective.models.keys() - models:
             self._manager.set_transition_policy(name, None)
         self.sources.monitor(models.values())
 
-    def _transition(self, settings: ModelSettings) -> TransitionPolicy:
-        """Returns how versions of a model change."""
+    def _transition(self, versions: Sequence[HarnessSnapshot]) -> Sequence[Action]:
+        """Decides how versions of a model change, by the config as it is now.
+
+        One policy for all models: what it needs of each is made when it is called. Kept
+        for tens of thousands, that held everybody up at each collection of garbage.
+        """
+        settings = self.config.models.get(versions[0].id.name) if versions else None
+        if settings is None:
+            return availability_preserving(versions)
         awaited = functools.partial(self._served.awaited, settings.name)
         if settings.keeps_resources:
-            return standing_in(resource_preserving, awaited)
+            return standing_in(resource_preserving, awaited)(versions)
         pinned = settings.pinned_versions
-        return handing_over(
+        policy = handing_over(
             availability_preserving,
             awaited,
             lambda version: version in pinned and not self._is_taken_in(),
         )
+        return policy(versions)
 
     def _is_taken_in(self) -> bool:
         """Whether everything that the config asks for is managed already."""

@@ -52,6 +52,20 @@ def test_an_override_survives_every_new_base() -> None:
     assert now.effective.models["a"].keeps_resources
 
 
+def test_without_an_override_in_force_the_base_is_what_runs() -> None:
+    """The same objects: a second set of them held everybody up at each collection."""
+    plain = first_running(base(model("a"), model("b")), {}, PLATFORMS)
+    assert plain.effective is plain.base.config
+    first, second = plain.effective.models.values()
+    assert first.policy is second.policy
+    assert first.runtime is second.runtime
+    gone = override("gone", "traffic { primary: 1 }")
+    idle = with_override(plain, "gone", gone, PLATFORMS)
+    assert idle.effective is idle.base.config
+    assert primaries(with_override(idle, "a", PIN, PLATFORMS)) == {"a": 1, "b": None}
+    assert primaries(idle) == {"a": None, "b": None}
+
+
 def test_an_override_waits_for_its_model_to_come_back() -> None:
     """Gone, inactive and kept; back, in force."""
     now = with_base(running(model("a")), base(model("b")), PLATFORMS)

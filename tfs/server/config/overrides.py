@@ -59,7 +59,12 @@ class Laid:
 
 
 def lay_over(base: Message, overrides: Overrides) -> Laid:
-    """Returns the result of ``base`` and ``overrides``; changes neither."""
+    """Returns the result of ``base`` and ``overrides``; changes neither.
+
+    Without overrides the result is ``base`` itself.
+    """
+    if not overrides:
+        return Laid(base, {}, {}, frozenset())
     message = Message()
     message.CopyFrom(base)
     active: dict[str, Override] = {}

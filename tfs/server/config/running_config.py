@@ -214,7 +214,7 @@ def _laid(
     return RunningConfig(
         base,
         {name: each for name, each in overrides.items() if name not in laid.redundant},
-        read_config(laid.message),
+        read_config(laid.message) if laid.active else base.config,
         frozenset(laid.active),
         {**laid.inactive, **bad},
         frozenset(bad),

@@ -47,6 +47,11 @@ _MAX_ERRORS: Final = 10
 Message = model_server_config_pb2.ModelServerConfig
 
 
+# What most models have: one of each, not one of each for each of tens of thousands.
+_LATEST: Final = Latest()
+_RUNTIME: Final = RuntimeSettings()
+
+
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
     """The models to serve, by name, and the message they were read from."""
@@ -228,7 +233,9 @@ def read_model(model: model_server_config_pb2.ModelConfig) -> ModelSettings:
         primary=primary,
         canary=_read_canary(name, traffic, primary),
         keeps_resources=_read_transition(name, model.transition),
-        runtime=_read_runtime(name, model.runtime),
+        runtime=_read_runtime(name, model.runtime)
+        if model.HasField("runtime")
+        else _RUNTIME,
         logging=read_logging(name, model.logging_config)
         if model.HasField("logging_config")
         else None,
@@ -282,7 +289,7 @@ def _read_policy(name: str, policy: object) -> VersionPolicy:
         case "latest":
             return Latest(max(1, policy.latest.num_versions))  # type: ignore[attr-defined]
         case _:
-            return Latest()
+            return _LATEST
 
 
 def _read_primary(name: str, traffic: model_config_pb2.Traffic) -> int | None:
