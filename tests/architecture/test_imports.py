@@ -106,7 +106,7 @@ def lint(root: Path) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "PYTHONPATH": str(root), "NO_COLOR": "1"},
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=200,
     )
 
 

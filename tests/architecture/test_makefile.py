@@ -32,7 +32,7 @@ def make(*arguments: str) -> str:
         env={**env, "MAKEFLAGS": ""},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=200,
         check=True,
     )
     return result.stdout

@@ -20,7 +20,7 @@ def tracked_files(pattern: str = "*") -> list[Path]:
         check=True,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=200,
     ).stdout
     paths = (Path(name) for name in listing.split("\0") if name)
     return [path for path in paths if (ROOT / path).is_file()]

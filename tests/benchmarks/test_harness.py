@@ -205,7 +205,7 @@ def test_the_alarm_ends_an_area_that_hangs(tmp_path: Path) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=200,
     )
     assert result.returncode == 1, result.stderr
     assert "swallowed" not in result.stdout

@@ -43,7 +43,7 @@ def run_script(
         stderr=subprocess.PIPE,
         text=True,
     )
-    out, _ = process.communicate(timeout=20)
+    out, _ = process.communicate(timeout=200)
     return process.pid, process.returncode, out.splitlines()
 
 

@@ -38,7 +38,7 @@ def check(*arguments: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, str(ROOT / "deploy/healthcheck.py"), *arguments],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=200,
     )
 
 

@@ -18,7 +18,7 @@ def test_importing_the_exporter_brings_no_algebra_system() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=True,
     )
     assert done.stdout.strip() == "False"

@@ -295,7 +295,7 @@ def test_script_that_trains_can_export_its_own_class(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=True,
     )
     assert done.stdout.splitlines().count("training") == 1
@@ -333,7 +333,7 @@ def test_script_can_wrap_what_came_out_of_a_package(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=True,
     )
     assert done.stdout.splitlines() == ["wrapping"]
@@ -470,7 +470,7 @@ assert torch.frombuffer(bytearray(sums.data), dtype=torch.float32).tolist() == [
 """
     quietly = "-Werror:TypedStorage is deprecated"
     subprocess.run(
-        [sys.executable, quietly, "-c", here], cwd=ROOT, check=True, timeout=50
+        [sys.executable, quietly, "-c", here], cwd=ROOT, check=True, timeout=200
     )
 
 
@@ -1135,7 +1135,7 @@ def test_a_full_disk_is_an_error_and_does_not_end_the_program(tmp_path: Path) ->
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=False,
     )
     assert done.stdout.splitlines() == [

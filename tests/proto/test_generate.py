@@ -17,7 +17,7 @@ def generate(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, str(root / "protos/generate.py"), *arguments],
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=200,
     )
 
 

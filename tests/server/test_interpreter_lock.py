@@ -21,7 +21,7 @@ def test_a_server_hands_the_lock_over_sooner_than_python_does() -> None:
         "main(['serve', '--any_port', '--model_base_path=/nowhere'])\n"
     )
     result = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=200
     )
     assert result.stdout, result.stderr
     assert float(result.stdout) == pytest.approx(SWITCH_INTERVAL_S, abs=1e-6)

@@ -449,7 +449,7 @@ def test_closing_leaves_no_descriptor_and_no_process(tmp_path: Path) -> None:
         f"check_nothing_is_left(Path({str(tmp_path)!r}))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=50
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=200
     )
     assert done.returncode == 0, done.stderr
 

@@ -50,7 +50,7 @@ def test_a_server_leaves_its_imports_to_no_collection() -> None:
     second, is imported after that, and frozen in its turn.
     """
     result = subprocess.run(
-        [sys.executable, "-c", _SCRIPT], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", _SCRIPT], capture_output=True, text=True, timeout=200
     )
     lines = [line.split() for line in result.stdout.splitlines()]
     found = [line for line in lines if line[0] in ("True", "False")]

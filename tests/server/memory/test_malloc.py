@@ -108,7 +108,7 @@ def run(script: str, *arguments: str) -> list[int]:
         env={**environment, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=200,
         check=False,
     )
     assert result.returncode == 0, result.stderr
