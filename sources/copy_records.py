@@ -2,9 +2,9 @@
 
     <folder>/<SHA-256 of the URL>.json    {"url": ..., "fingerprint": ..., "key": ...}
 
-With these records a copy can be found while its store does not answer. They are only a help:
-if one is lost or cannot be written, that costs another look at the store. When a store does
-not show a version any more, its record is not kept for the next start.
+With these records a copy can be found while its store does not answer. They are only a
+help: if one is lost or cannot be written, that costs another look at the store. When a
+store does not show a version any more, its record is not kept for the next start.
 """
 
 from __future__ import annotations

@@ -124,8 +124,8 @@ class FetchingSourceAdapter:
     def note_shown(self, base_path: str, versions: Collection[int]) -> None:
         """Takes note of the versions that a store shows under a URL; ignores a path.
 
-        Versions that it does not show any more will not be among the ``copies`` of a later
-        process. Writes to this machine's disk.
+        Versions that it does not show any more will not be among the ``copies`` of a
+        later process. Writes to this machine's disk.
         """
         if is_remote(base_path):
             self._cache.note_shown(base_path, versions)

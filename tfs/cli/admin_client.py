@@ -86,7 +86,8 @@ def target_of(arguments: argparse.Namespace) -> str:
     """Returns where the server is, in the form that grpc takes.
 
     Raises:
-        InvalidArgument: Both a socket and an address were given, or the address is none.
+        InvalidArgument: Both a socket and an address were given, or the address is
+            none.
 
     """
     if arguments.socket and arguments.address:

@@ -1,8 +1,8 @@
 """The flags of ``tfs serve``: TensorFlow Serving's names, and ours.
 
-One table says what each flag sets; ``serve_arguments`` reads command lines with it. Flags of
-TensorFlow Serving that have no meaning here are accepted with one warning line, so that
-existing start scripts work; an unknown flag is an error.
+One table says what each flag sets; ``serve_arguments`` reads command lines with it.
+Flags of TensorFlow Serving that have no meaning here are accepted with one warning
+line, so that existing start scripts work; an unknown flag is an error.
 """
 
 from __future__ import annotations

@@ -27,10 +27,10 @@ def read_inputs(words: Sequence[str], dtypes: Mapping[str, str]) -> dict[str, ob
 
     Args:
         words: The values of ``--input``.
-        dtypes: The signature's dtypes by input, as far as they are known. They are needed
-            because JSON has only one kind of number, of which numpy makes float64 and
-            int64; only floats are rounded. Arrays of another dtype from .npy files keep
-            it, unless the model wants a type that numpy lacks.
+        dtypes: The signature's dtypes by input, as far as they are known. They are
+            needed because JSON has only one kind of number, of which numpy makes
+            float64 and int64; only floats are rounded. Arrays of another dtype from
+            .npy files keep it, unless the model wants a type that numpy lacks.
 
     Raises:
         InvalidArgument: Names the input and what is wrong with it.

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 class LoggedRequests:
     """The entries of request logs, in order. Iterate once.
 
-    Only what a file contained when this was made is read. A server may log the requests that
-    are read here, and the answers to them, to the same files meanwhile.
+    Only what a file contained when this was made is read. A server may log the requests
+    that are read here, and the answers to them, to the same files meanwhile.
 
-    If something is wrong with a file, that is printed to stderr, and the next file is read.
-    A file that a killed server left, or that is still being written, may end inside a
-    record.
+    If something is wrong with a file, that is printed to stderr, and the next file is
+    read. A file that a killed server left, or that is still being written, may end
+    inside a record.
 
     Attributes:
         num_damaged: How many files could not be read to their end so far.

@@ -136,8 +136,9 @@ def _run(arguments: argparse.Namespace) -> int:
 def misplaced_package() -> str:
     """Returns an error if another package hides one of ours, or "".
 
-    Our packages have short names: another distribution can overwrite ``batching``, and a
-    script's folder can hide it. One clear line now is better than a strange error later.
+    Our packages have short names: another distribution can overwrite ``batching``, and
+    a script's folder can hide it. One clear line now is better than a strange error
+    later.
     """
     home = Path(__file__).resolve().parents[2]
     for name in _BESIDE:

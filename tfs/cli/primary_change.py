@@ -35,7 +35,8 @@ def show(
     Args:
         arguments: Arguments of the command.
         reply: The reply of the server.
-        version: The version that was chosen, or that answers now; None if there is none.
+        version: The version that was chosen, or that answers now; None if there is
+            none.
         is_chosen: Whether ``version`` should answer because of the command.
 
     Returns:

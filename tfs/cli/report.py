@@ -17,8 +17,8 @@ _LONGEST_CELL = 72
 def as_json(message: Message) -> str:
     """Returns protobuf's JSON form, with the field names of the .proto files.
 
-    It contains zeros, False and empty lists, so that a script always finds the same keys.
-    Message fields that are not set are left out.
+    It contains zeros, False and empty lists, so that a script always finds the same
+    keys. Message fields that are not set are left out.
     """
     from google.protobuf import json_format
 
@@ -32,8 +32,8 @@ def as_json(message: Message) -> str:
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Returns left-aligned columns, two blanks apart.
 
-    The first column, which is a name, and the last one are never cut. Control characters,
-    which texts of models may contain, are not passed on to the terminal.
+    The first column, which is a name, and the last one are never cut. Control
+    characters, which texts of models may contain, are not passed on to the terminal.
     """
     cells = [list(heads)]
     for row in rows:
@@ -138,8 +138,8 @@ def _canary_word(model: pb.ModelReport) -> str:
 def problem_of(model: pb.ModelReport) -> str:
     """Returns the first thing that is wrong with a model; "" if nothing is.
 
-    Versions that failed before the primary came, or that are not asked for any more, do not
-    count: the table of versions shows them.
+    Versions that failed before the primary came, or that are not asked for any more, do
+    not count: the table of versions shows them.
     """
     from tfs.core.servable_state import ManagerState
 

@@ -113,8 +113,9 @@ def _serve(arguments: argparse.Namespace, inbox: SignalInbox) -> int:
 def _end_beside_calls(code: int) -> None:
     """Ends the process if a model still computes in it.
 
-    Nobody waits for that any more. But if a thread returns from torch while Python shuts
-    down, C++ ends the process by SIGABRT, with a core dump and without the exit code.
+    Nobody waits for that any more. But if a thread returns from torch while Python
+    shuts down, C++ ends the process by SIGABRT, with a core dump and without the exit
+    code.
     """
     if threading.active_count() == 1:
         return

@@ -18,8 +18,8 @@ _KEY: Final = "PRIVATE KEY"
 def silence_grpc() -> None:
     """Keeps grpc from writing a line for each handshake that fails.
 
-    What it says is in the command's one error, too. To be called before grpc is imported;
-    who sets GRPC_VERBOSITY has the last word.
+    What it says is in the command's one error, too. To be called before grpc is
+    imported; who sets GRPC_VERBOSITY has the last word.
     """
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
@@ -29,8 +29,8 @@ def read_credentials(
 ) -> grpc.ChannelCredentials:
     """Returns what trusts ``ca``, and shows ``cert`` where there is one.
 
-    grpc would not say which file is wrong, nor that one is: it tries to connect with what
-    it can make of them.
+    grpc would not say which file is wrong, nor that one is: it tries to connect with
+    what it can make of them.
 
     Raises:
         InvalidArgument: A file cannot be read, or is not of its kind; names it.

@@ -125,8 +125,8 @@ def run(args: argparse.Namespace) -> int:
 def version_of(args: argparse.Namespace) -> tuple[str, str]:
     """Returns the version directory to measure, and the device to measure on.
 
-    A name that is a directory, or looks like a path, is a path. Any other is a model that a
-    server serves.
+    A name that is a directory, or looks like a path, is a path. Any other is a model
+    that a server serves.
 
     Raises:
         ServingError: There is no such directory, or no server that serves the model.

@@ -222,8 +222,8 @@ def _rows(path: str) -> list[dict[str, object]]:
 def _release(path: str, name: str) -> None:
     """Removes the file from the manifest; its records have checksums of their own.
 
-    Otherwise a server that looked between the two writes would find a digest that does not
-    match, and refuse the version.
+    Otherwise a server that looked between the two writes would find a digest that does
+    not match, and refuse the version.
     """
     if not is_committed(path):
         return

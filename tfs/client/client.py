@@ -38,7 +38,9 @@ R = TypeVar("R")
 
 
 class Client:
-    """Calls one server, or several equal ones, over one channel. Thread-safe; every call blocks.
+    """Calls one server, or several equal ones, over one channel.
+
+    Thread-safe; every call blocks.
 
     Every method raises :class:`tfs.core.errors.ServingError` (a subclass by code)
     when the server or the way to it fails, within ``timeout_s``.

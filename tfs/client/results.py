@@ -72,7 +72,8 @@ class SignatureInfo:
         method: TensorFlow Serving's name of it, "tensorflow/serving/predict".
         inputs: By name.
         outputs: By name.
-        optional: Inputs that may be left out, because the server knows what they are then.
+        optional: Inputs that may be left out, because the server knows what they are
+            then.
 
     """
 

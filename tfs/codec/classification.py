@@ -109,7 +109,7 @@ def _write_rows(
     first: int,
     stop: int,
 ) -> bytes:
-    """Returns the results of some Examples; ``label_heads`` are used if there are no classes."""
+    """Returns the results of some Examples; without classes, ``label_heads`` are used."""
     start, end = first * num_classes, stop * num_classes
     if scores is None:
         names = _strings(classes, start, end)

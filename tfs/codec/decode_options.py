@@ -20,9 +20,9 @@ class DecodeOptions:
 
     Attributes:
         max_tensor_bytes: Most bytes that a request's tensors may take beyond what it
-            sent: for shapes that claim more elements than there are values, for padding,
-            and for the objects of very short strings. A string that is filled in counts
-            as eight bytes.
+            sent: for shapes that claim more elements than there are values, for
+            padding, and for the objects of very short strings. A string that is filled
+            in counts as eight bytes.
         quick_bytes: Most bytes that a quick decoding may read value by value (varints,
             strings, unusual messages); 20 ns per byte or less.
         quick_fill_bytes: Most bytes that a quick decoding may fill in.
@@ -52,8 +52,8 @@ class FillBudget:
 
     Args:
         limit_bytes: As above.
-        reserve: Is called with ``taken_bytes`` before so much is allocated. It may raise,
-            so that the request is read again later.
+        reserve: Is called with ``taken_bytes`` before so much is allocated. It may
+            raise, so that the request is read again later.
 
     """
 

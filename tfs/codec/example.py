@@ -53,10 +53,10 @@ def tensors_of_examples(
 ) -> dict[str, TensorView]:
     """Returns the signature's inputs, one row per Example. Thread-safe.
 
-    A signature with features gets them converted to its inputs' dtypes. A signature without
-    features, whose only input takes strings, gets the Examples themselves. Rows of a
-    variable-length feature are padded to the longest (or to the input's fixed size), and
-    the input that the spec names as ``mask``, if any, says where values are.
+    A signature with features gets them converted to its inputs' dtypes. A signature
+    without features, whose only input takes strings, gets the Examples themselves. Rows
+    of a variable-length feature are padded to the longest (or to the input's fixed
+    size), and the input that the spec names as ``mask``, if any, says where values are.
 
     Raises:
         InvalidArgument: ``Input is empty.``; or an Example is malformed or does not fit
@@ -87,8 +87,8 @@ def tensors_of_examples(
 def _fill(rows: ExampleInput, columns: Sequence[_Column]) -> None:
     """Gives every Example's features to the columns, one Example at a time.
 
-    They are not all parsed at once, because a parsed Example takes a hundred times what an
-    empty one takes on the wire.
+    They are not all parsed at once, because a parsed Example takes a hundred times what
+    an empty one takes on the wire.
     """
     if rows.context:
         context = _features(rows.context, "the context")

@@ -1,7 +1,7 @@
 """``Input``: the tf.Example rows of Classify, Regress and MultiInference, unparsed.
 
-The signature decides which tensors the Examples become, and it is known only after the model
-is resolved. So a request is split into Examples without parsing them.
+The signature decides which tensors the Examples become, and it is known only after the
+model is resolved. So a request is split into Examples without parsing them.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ def read_input(parts: Iterable[bytes]) -> ExampleInput:
 
     Raises:
         InvalidArgument: Not an Input. The Examples themselves are not looked at.
-        ResourceExhausted: There are so many tiny Examples that splitting them takes more
-            than ``max_tensor_bytes`` beyond what was sent.
+        ResourceExhausted: There are so many tiny Examples that splitting them takes
+            more than ``max_tensor_bytes`` beyond what was sent.
 
     """
     form = 0

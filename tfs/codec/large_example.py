@@ -1,9 +1,9 @@
 """Large features of a tf.Example, read without message objects.
 
-This is a strict reader of what serializers normally write: the map of features, each with
-one list of one kind, and its numbers packed. It refuses everything else, whether malformed
-or merely unusual; message objects are used then (tfs.codec.example). It reads in portions,
-so that other threads need not wait (tfs.codec.portions).
+This is a strict reader of what serializers normally write: the map of features, each
+with one list of one kind, and its numbers packed. It refuses everything else, whether
+malformed or merely unusual; message objects are used then (tfs.codec.example). It reads
+in portions, so that other threads need not wait (tfs.codec.portions).
 """
 
 from __future__ import annotations
@@ -76,8 +76,9 @@ def read_features(
         example: Serialized.
         most: Most features; an Example with more is unusual.
 
-    The integers of a large feature are read only when they are asked for. So in features
-    that the signature does not use, malformed ones pass, as in TensorFlow's parser.
+    The integers of a large feature are read only when they are asked for. So in
+    features that the signature does not use, malformed ones pass, as in TensorFlow's
+    parser.
 
     Raises:
         UnusualError: It is malformed, or not as serializers write it.

@@ -1,8 +1,8 @@
 """Large fields, read and copied a portion at a time.
 
-upb keeps Python's lock until it is done. For ten megabytes of numbers or strings the serving
-loop would stand still for 20 to 200 ms, whichever thread reads them. Between two portions of
-a few tenths of a millisecond each, other threads get their turn.
+upb keeps Python's lock until it is done. For ten megabytes of numbers or strings the
+serving loop would stand still for 20 to 200 ms, whichever thread reads them. Between
+two portions of a few tenths of a millisecond each, other threads get their turn.
 """
 
 from __future__ import annotations

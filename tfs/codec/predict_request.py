@@ -51,14 +51,14 @@ def read_predict_request(
     Args:
         message: The request.
         options: Its limits.
-        reserve: Is called before the request takes memory beyond its own bytes, with how
-            much it takes in all; what it raises passes through.
+        reserve: Is called before the request takes memory beyond its own bytes, with
+            how much it takes in all; what it raises passes through.
 
     Raises:
         InvalidArgument: Not a PredictRequest; or ``tensor parsing error: NAME: ...``.
         ResourceExhausted: An input's shape claims more than ``max_tensor_bytes`` of
-            elements that were not sent; or there are more than ``MAX_FIELDS`` fields, or
-            twice as many dimensions and other fields in the inputs.
+            elements that were not sent; or there are more than ``MAX_FIELDS`` fields,
+            or twice as many dimensions and other fields in the inputs.
         Unimplemented: It belongs to a streamed prediction.
 
     """
@@ -75,8 +75,8 @@ def read_if_quick(
 ) -> PredictRequestView | None:
     """Decodes a request that takes no longer than about a millisecond. Thread-safe.
 
-    Returns None for any other, which :func:`read_predict_request` decodes off the serving
-    loop. Size alone does not matter, because raw elements are never touched.
+    Returns None for any other, which :func:`read_predict_request` decodes off the
+    serving loop. Size alone does not matter, because raw elements are never touched.
 
     Raises:
         ServingError: As :func:`read_predict_request`.

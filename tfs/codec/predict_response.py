@@ -1,8 +1,9 @@
 """Writes ``PredictResponse``: a remembered prefix, the elements, a remembered rest.
 
-The bytes around a tensor's elements depend only on names, dtype and shape, and those recur.
-If the elements are raw bytes, a reply is one join. Strings, and types that travel as varints,
-are packed by protobuf; if there are many, another thread than the serving loop writes them.
+The bytes around a tensor's elements depend only on names, dtype and shape, and those
+recur. If the elements are raw bytes, a reply is one join. Strings, and types that
+travel as varints, are packed by protobuf; if there are many, another thread than the
+serving loop writes them.
 """
 
 from __future__ import annotations
@@ -60,8 +61,9 @@ def write_if_quick(
     """Returns the serialized reply, in parts if it is large. Thread-safe.
 
     Elements are copied once, or not at all if they are many and nobody can change them;
-    then they are a part of their own. Returns None if there are many strings, or numbers
-    that travel as varints: :func:`write_predict_reply` writes those, off the serving loop.
+    then they are a part of their own. Returns None if there are many strings, or
+    numbers that travel as varints: :func:`write_predict_reply` writes those, off the
+    serving loop.
 
     Args:
         model_name: Reported in ``model_spec``, like the next two.
@@ -111,8 +113,9 @@ def write_predict_replies(
     """Returns the replies to requests that were computed together. Thread-safe.
 
     Reply ``i`` is what :func:`write_predict_reply` makes of the rows from
-    ``i * num_rows`` to ``(i + 1) * num_rows`` of every output. Returns None if that takes
-    more than copying elements: for strings, types that travel as varints, and large replies.
+    ``i * num_rows`` to ``(i + 1) * num_rows`` of every output. Returns None if that
+    takes more than copying elements: for strings, types that travel as varints, and
+    large replies.
 
     Args:
         model_name: As in :func:`write_if_quick`, like the next two.

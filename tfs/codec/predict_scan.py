@@ -1,8 +1,8 @@
 """Reads a PredictRequest of the usual form, pointing into the message.
 
 This is a strict reader of what serializers normally write: each known field once, map
-entries with the key first, and packed numbers. It refuses everything else, whether malformed
-or merely unusual, without saying why; message objects are used then
+entries with the key first, and packed numbers. It refuses everything else, whether
+malformed or merely unusual, without saying why; message objects are used then
 (tfs.codec.predict_request).
 """
 

@@ -1,9 +1,9 @@
 """Reads a PredictRequest that is like an earlier one, without parsing it.
 
-Clients send the same message over and over, with other elements. A message that was read is
-kept without the elements of its tensors, which leaves gaps. A message that equals it byte for
-byte around the gaps is read in the same way. That is correct because a gap may have any
-content: a parser would take the same path through both messages.
+Clients send the same message over and over, with other elements. A message that was
+read is kept without the elements of its tensors, which leaves gaps. A message that
+equals it byte for byte around the gaps is read in the same way. That is correct because
+a gap may have any content: a parser would take the same path through both messages.
 """
 
 from __future__ import annotations
@@ -191,9 +191,10 @@ def read_alike(
 ) -> tuple[RequestTemplate, list[tuple[Buffer, ...]]] | None:
     """Reads requests that differ only in elements. Thread-safe.
 
-    Returns the template, and the elements of the inputs of ``messages[first]`` and those
-    after it, up to one that differs. Returns None if the first is like no remembered
-    request, or has more than a model and tensors (an output filter, a client_id).
+    Returns the template, and the elements of the inputs of ``messages[first]`` and
+    those after it, up to one that differs. Returns None if the first is like no
+    remembered request, or has more than a model and tensors (an output filter, a
+    client_id).
     """
     message = messages[first]
     candidates = _templates.get(len(message))
@@ -275,7 +276,7 @@ def _more_candidates(
 
 
 def _spec_of(message: Buffer) -> bytes:
-    """Returns the ``model_spec`` at the start of a message; empty if there is none or a long one."""
+    """Returns the ``model_spec`` that begins a message; empty if it is missing or long."""
     if len(message) < 2 or message[0] != _SPEC_TAG or message[1] >= 0x80:
         return b""
     return bytes(message[: 2 + message[1]])
@@ -309,8 +310,8 @@ def forget() -> None:
 def num_remembered() -> tuple[int, int, int]:
     """Returns how much is remembered.
 
-    The numbers are: how many lengths, the most requests of one length, and how many models
-    are remembered besides because their requests have a common length.
+    The numbers are: how many lengths, the most requests of one length, and how many
+    models are remembered besides because their requests have a common length.
     """
     most = max(map(len, _templates.values()), default=0)
     return len(_templates), most, len(_crowded)

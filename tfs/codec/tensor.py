@@ -1,14 +1,14 @@
 """Converts between ``TensorProto`` and ``TensorView``.
 
 A TensorProto holds its elements either raw (``tensor_content``) or in the typed field
-of its dtype. A packed typed field of a fixed-width type is raw, too; integers, booleans and
-the half types are varints there. TensorFlow's rules apply: ``tensor_content``, if it is not
-empty, must have exactly the right length. In a typed field the last value is repeated for
-those that are missing (zeros if there is none), and surplus values are ignored. A tensor
-without elements ignores its payload.
+of its dtype. A packed typed field of a fixed-width type is raw, too; integers, booleans
+and the half types are varints there. TensorFlow's rules apply: ``tensor_content``, if
+it is not empty, must have exactly the right length. In a typed field the last value is
+repeated for those that are missing (zeros if there is none), and surplus values are
+ignored. A tensor without elements ignores its payload.
 
-Reading raises ``InvalidArgument`` or ``ResourceExhausted``. The message says what is wrong
-but not with which tensor, because the caller knows its name.
+Reading raises ``InvalidArgument`` or ``ResourceExhausted``. The message says what is
+wrong but not with which tensor, because the caller knows its name.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def count_elements(shape: Sequence[int]) -> int:
     """Returns the product of the sizes of a tensor that was sent.
 
     Raises:
-        InvalidArgument: There are too many dimensions, a negative one, or a product beyond
-            2**63 - 1 (as in TensorFlow, also of the leading dimensions alone).
+        InvalidArgument: There are too many dimensions, a negative one, or a product
+            beyond 2**63 - 1 (as in TensorFlow, also of the leading dimensions alone).
 
     """
     if len(shape) > MAX_DIMENSIONS:
@@ -80,8 +80,8 @@ def tensor_view_of(
     """Returns a view of the tensor; its elements are copied.
 
     Raises:
-        InvalidArgument: The dtype is not served, the shape is bad, or the payload does not
-            fit; says which, but not for which tensor.
+        InvalidArgument: The dtype is not served, the shape is bad, or the payload does
+            not fit; says which, but not for which tensor.
         ResourceExhausted: The shape claims more elements than were sent, or rows
             without any, and filling them in would exceed the budget.
 
@@ -162,9 +162,9 @@ def of_content(
 def are_bools(data: Buffer) -> bool:
     """Whether every byte is 0 or 1; reading any other byte as a boolean is undefined.
 
-    Other bytes in a ``tensor_content`` are refused, as by TensorFlow 2.21, because they are
-    something else that was sent as booleans. In a typed field booleans are varints, and all
-    but 0 are true.
+    Other bytes in a ``tensor_content`` are refused, as by TensorFlow 2.21, because they
+    are something else that was sent as booleans. In a typed field booleans are varints,
+    and all but 0 are true.
     """
     if len(data) <= _BOOL_PORTION:
         return not bytes(data).translate(None, b"\0\1")
@@ -241,7 +241,8 @@ def fill_strings(
 def unpack(kind: WireType, packed: memoryview, most: int) -> Buffer:
     """Returns the elements of a packed typed field of varints.
 
-    Many are written where they stay: in parts, and then joined, they took twice as much.
+    Many are written where they stay: in parts, and then joined, they took twice as
+    much.
 
     Args:
         kind: The field's.

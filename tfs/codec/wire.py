@@ -1,9 +1,9 @@
 """Reads protobuf's wire format where it pays to do that without message objects.
 
-It accepts and refuses exactly what protobuf's own C parser (upb) does: a varint has at most
-ten bytes, a tag at most five, field number 0 and wire types 6 and 7 do not exist, and groups
-nest and close by number. Values are positions in the caller's buffer, so nothing is copied.
-All functions are pure.
+It accepts and refuses exactly what protobuf's own C parser (upb) does: a varint has at
+most ten bytes, a tag at most five, field number 0 and wire types 6 and 7 do not exist,
+and groups nest and close by number. Values are positions in the caller's buffer, so
+nothing is copied. All functions are pure.
 """
 
 from __future__ import annotations

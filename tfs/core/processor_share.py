@@ -1,8 +1,9 @@
 """How many cores this process may keep busy, which a quota makes fewer than it sees.
 
-A container with ``--cpus=2`` on a host of 64 may run on every core, for two cores' worth of
-time: one process per core that it sees would be 62 too many, each with memory of its own,
-and all of them stopped together for the rest of a period once the share is used up.
+A container with ``--cpus=2`` on a host of 64 may run on every core, for two cores'
+worth of time: one process per core that it sees would be 62 too many, each with memory
+of its own, and all of them stopped together for the rest of a period once the share is
+used up.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from tfs.core.control_groups import GROUPS, PROC, group_folders
 def num_processors(proc: Path = PROC, groups: Path = GROUPS) -> int:
     """Returns how many cores this process may keep busy; 1 at least.
 
-    Those it may run on, or fewer where a quota of its control groups says so (``--cpus`` of
-    docker, CPU limits of Kubernetes, ``CPUQuota=`` of systemd); part of a core counts as
-    one.
+    Those it may run on, or fewer where a quota of its control groups says so
+    (``--cpus`` of docker, CPU limits of Kubernetes, ``CPUQuota=`` of systemd); part of
+    a core counts as one.
 
     Args:
         proc: Where the kernel tells of processes.

@@ -1,8 +1,8 @@
 """A file to which torch writes an archive, on a disk that may be full.
 
-torch closes an archive in a C++ destructor, where a failed write ends the whole process: the
-program that trained the model. When it writes to a Python file, it does not check how much
-was written, so a failure can be reported after torch is done.
+torch closes an archive in a C++ destructor, where a failed write ends the whole
+process: the program that trained the model. When it writes to a Python file, it does
+not check how much was written, so a failure can be reported after torch is done.
 """
 
 from __future__ import annotations

@@ -29,11 +29,12 @@ OF_PROGRAMS: Final = (
 def evaluation(module: nn.Module) -> Iterator[None]:
     """Puts the module into evaluation mode for the block, then back as it was.
 
-    Some adapters have a ``train`` of their own that merges their weights. The state of a
-    module with such a part is kept, and put back too.
+    Some adapters have a ``train`` of their own that merges their weights. The state of
+    a module with such a part is kept, and put back too.
 
     Evaluation mode is what gets served, because a module in training mode would answer
-    differently from call to call (dropout) and from batch to batch (batch normalisation).
+    differently from call to call (dropout) and from batch to batch (batch
+    normalisation).
     """
     training = [part for part in module.modules() if part.training]
     if training:
@@ -78,7 +79,8 @@ def _does_more_than_a_flag(part: nn.Module) -> bool:
 def run(function: Callable[..., object], inputs: Mapping[str, Value]) -> object:
     """Calls with fixed random numbers and without gradients; both are put back afterwards.
 
-    The inputs are copies, as on a server: anything that the function writes to them is lost.
+    The inputs are copies, as on a server: anything that the function writes to them is
+    lost.
     """
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)

@@ -101,7 +101,8 @@ class DependencyReport:
         """Returns paragraphs that say what must change, and where.
 
         There is one for each value that cannot be saved, then one for each group of
-        unresolved modules that need the same decision, with the modules that import them.
+        unresolved modules that need the same decision, with the modules that import
+        them.
         """
         importers: dict[str, list[str]] = {}
         for module in self.modules.values():

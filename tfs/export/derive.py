@@ -1,7 +1,7 @@
 """Finds a signature by calling the module instead of asking the author.
 
-A second call with another number of rows shows that dimension 0 really is the batch. A third
-call with other sizes shows which dimensions of outputs depend on the free ones.
+A second call with another number of rows shows that dimension 0 really is the batch. A
+third call with other sizes shows which dimensions of outputs depend on the free ones.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def derive(
 ) -> Derived:
     """Calls the module (which is in evaluation mode) and returns its signature.
 
-    Its state is put back after each call: to that of ``kept``, or else to the present one.
+    Its state is put back after each call: to that of ``kept``, or else to the present
+    one.
 
     Raises:
         InvalidArgument: The call fails, its result cannot be served, or the options
@@ -95,8 +96,8 @@ def _with_rows(
 ) -> list[str]:
     """Returns the inputs that have as many rows as the batch.
 
-    An input with a default is among them if the author's example of it has several rows;
-    from a single row nobody could tell.
+    An input with a default is among them if the author's example of it has several
+    rows; from a single row nobody could tell.
     """
     return [
         name
@@ -115,10 +116,10 @@ def _two_rows(
 ) -> tuple[Values, Values, Values | None]:
     """Returns an example of at least two rows, its outputs, and those of another size.
 
-    If only one row is given, a second is made from it by moving its elements around, so that
-    every value is one that the author used. If the model refuses that, the row is repeated.
-    ``batch`` names the inputs that have rows. The last result is None if no other number of
-    rows works.
+    If only one row is given, a second is made from it by moving its elements around, so
+    that every value is one that the author used. If the model refuses that, the row is
+    repeated. ``batch`` names the inputs that have rows. The last result is None if no
+    other number of rows works.
     """
     if rows > 1:
         first = {n: first_row(example[n]) for n in batch}

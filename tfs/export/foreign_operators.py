@@ -1,8 +1,8 @@
 """Finds operators that a graph calls and that only the author's program has.
 
-A graph names its operators, and torch looks them up when it loads the graph. Operators that
-Python code or an extension registered here are missing on a server, which runs none of the
-author's code before it loads a graph.
+A graph names its operators, and torch looks them up when it loads the graph. Operators
+that Python code or an extension registered here are missing on a server, which runs
+none of the author's code before it loads a graph.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Undoes what calls of a module do to its state, so that it is not saved.
 
-A call may write to parameters and buffers, replace them, count in an attribute, append to a
-list, fill a cache or draw from a generator. All of that would go into the archive, although
-the author gave the module without it. So the state is recorded before the first call and put
-back after each call. It is put back in place: whoever refers to a list or tensor finds it as
-it was.
+A call may write to parameters and buffers, replace them, count in an attribute, append
+to a list, fill a cache or draw from a generator. All of that would go into the archive,
+although the author gave the module without it. So the state is recorded before the
+first call and put back after each call. It is put back in place: whoever refers to a
+list or tensor finds it as it was.
 
-Rejected: copying the module and calling the copy. Anything that refers to the module from
-outside, such as a hook, would still write to the original, and not everything that can be
-saved can be copied.
+Rejected: copying the module and calling the copy. Anything that refers to the module
+from outside, such as a hook, would still write to the original, and not everything that
+can be saved can be copied.
 """
 
 from __future__ import annotations

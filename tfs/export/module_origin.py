@@ -157,8 +157,8 @@ def _is_installed(spec: importlib.machinery.ModuleSpec) -> bool:
 def _library_folders() -> tuple[str, ...]:
     """Returns where libraries are installed, each with a slash at its end.
 
-    They are computed once. Python makes each path anew from all of its configuration, which,
-    done for every module of a program, took longer than the rest of an export.
+    They are computed once. Python makes each path anew from all of its configuration,
+    which, done for every module of a program, took longer than the rest of an export.
     """
     found = {sysconfig.get_path(key) for key in ("purelib", "platlib", "stdlib")}
     return tuple(f"{folder}/" for folder in found if folder)

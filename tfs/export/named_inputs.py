@@ -45,12 +45,13 @@ def name_inputs(
     """Returns the example inputs by name, and how arguments are made of them.
 
     Their names are those of the function's parameters. A tensor inside a dict, list or
-    tuple is named by the way to it (``batch.x``, ``state.0``), and the parameter then has a
-    form (:mod:`tfs.runtime.guest.nested_values`). Inputs in ``optional`` need no example.
+    tuple is named by the way to it (``batch.x``, ``state.0``), and the parameter then
+    has a form (:mod:`tfs.runtime.guest.nested_values`). Inputs in ``optional`` need no
+    example.
 
     Raises:
-        InvalidArgument: They cannot be passed by keyword, or are not tensors; says which
-            and what to do.
+        InvalidArgument: They cannot be passed by keyword, or are not tensors; says
+            which and what to do.
 
     """
     parameters = _parameters(function)

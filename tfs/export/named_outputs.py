@@ -24,9 +24,9 @@ def name_outputs(
     """Returns the outputs of a call by name.
 
     Args:
-        result: A tensor, a tuple or list of tensors, a mapping or a dataclass, nested to
-            any depth; strings as lists. Values within containers are named by the way to
-            them, with dots; None is left out.
+        result: A tensor, a tuple or list of tensors, a mapping or a dataclass, nested
+            to any depth; strings as lists. Values within containers are named by the
+            way to them, with dots; None is left out.
         names: The author's names; for a mapping, the entries to serve.
         single: The name of one unnamed tensor.
         where: What was called, for messages.

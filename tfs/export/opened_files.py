@@ -1,7 +1,7 @@
 """Watches which files a model reads while a version is tried as on a server.
 
-A path that is relative to the working directory leads elsewhere on a server, and a file on
-the author's machine does not exist there.
+A path that is relative to the working directory leads elsewhere on a server, and a file
+on the author's machine does not exist there.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class OpenedFiles:
         """Checks a path that is opened for reading.
 
         Raises:
-            FileNotFoundError: It is relative to the working directory and leads to a file.
+            FileNotFoundError: It is relative to the working directory and leads to a
+                file.
 
         """
         if not os.path.isabs(path):

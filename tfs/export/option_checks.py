@@ -1,6 +1,7 @@
 """Checks whether an author's options fit a model, its example and its outputs.
 
-Each check raises InvalidArgument and says what to change: the author is still there to do it.
+Each check raises InvalidArgument and says what to change: the author is still there to
+do it.
 """
 
 from __future__ import annotations

@@ -37,10 +37,10 @@ def own_code_out_of_reach(
 ) -> Iterator[OwnCodeRefuser]:
     """Hides the author's own modules for the block, because a server does not have them.
 
-    A package's own modules come from the archive, and modules that it declares extern stay
-    importable. Any other import of the author's modules fails here, where the author sees
-    it, instead of on the server. Other threads of the author's program should not import
-    meanwhile.
+    A package's own modules come from the archive, and modules that it declares extern
+    stay importable. Any other import of the author's modules fails here, where the
+    author sees it, instead of on the server. Other threads of the author's program
+    should not import meanwhile.
 
     Args:
         packaged: Modules whose source is in the version; only used in messages.

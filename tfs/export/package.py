@@ -1,8 +1,8 @@
 """Writes a module, its code and its weights into one hermetic torch.package archive.
 
-What goes in is decided for each module of Python: by the author's rules first, then by where
-the module comes from (``default_action``). If a module is still undecided, that is an error
-which shows the whole tree and what to do about each undecided module.
+What goes in is decided for each module of Python: by the author's rules first, then by
+where the module comes from (``default_action``). If a module is still undecided, that
+is an error which shows the whole tree and what to do about each undecided module.
 """
 
 from __future__ import annotations
@@ -176,7 +176,8 @@ def explain(module: nn.Module, rules: PackageRules) -> DependencyReport:
     """Returns what packaging would do, without writing anything.
 
     Raises:
-        InvalidArgument: The module cannot be pickled, though no single value is at fault.
+        InvalidArgument: The module cannot be pickled, though no single value is at
+            fault.
 
     """
     module = unwrapped(module)
@@ -297,8 +298,8 @@ class _Exporter(PackageExporter):
     def _persistent_id(self, obj: object) -> object:
         """Like torch's method, but looks up its hook in the class, as for special methods.
 
-        torch asks the object itself. An object that turns its items into attributes answers
-        with KeyError, or with anything.
+        torch asks the object itself. An object that turns its items into attributes
+        answers with KeyError, or with anything.
         """
         is_special = torch.is_storage(obj) or isinstance(obj, torch.TypedStorage)
         if not is_special and not hasattr(type(obj), "__reduce_package__"):

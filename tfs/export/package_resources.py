@@ -15,8 +15,8 @@ NAME = "torch_package_importer"
 def readable(resources: Mapping[str, str | bytes]) -> Iterator[None]:
     """Makes ``import torch_package_importer`` work for the block.
 
-    Its ``load_text`` and ``load_binary`` return what the archive will contain. Code that
-    comes from another package keeps that package's own. Not thread-safe.
+    Its ``load_text`` and ``load_binary`` return what the archive will contain. Code
+    that comes from another package keeps that package's own. Not thread-safe.
 
     Args:
         resources: Text or bytes by path; without a folder they are in package "model".

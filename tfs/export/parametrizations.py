@@ -18,9 +18,9 @@ log = logging.getLogger(__name__)
 def without_parametrizations(module: nn.Module) -> nn.Module:
     """Returns a copy in which parametrized tensors have their computed values.
 
-    weight_norm, spectral_norm and similar functions make classes that cannot be pickled. In
-    evaluation mode the values that they compute do not change. Returns the module itself if
-    nothing in it is parametrized.
+    weight_norm, spectral_norm and similar functions make classes that cannot be
+    pickled. In evaluation mode the values that they compute do not change. Returns the
+    module itself if nothing in it is parametrized.
     """
     if not any(map(parametrize.is_parametrized, module.modules())):
         return module
@@ -44,8 +44,8 @@ def without_parametrizations(module: nn.Module) -> nn.Module:
 def _fix_parametrizations(part: nn.Module) -> None:
     """Removes the parametrizations from one module.
 
-    torch's remove_parametrizations would change the class, and with it the module of which
-    this one is a copy.
+    torch's remove_parametrizations would change the class, and with it the module of
+    which this one is a copy.
     """
     parametrizations = cast("nn.ModuleDict", part.parametrizations)
     values = {

@@ -58,8 +58,8 @@ class DescribedModule:
     def entry(self) -> dict[str, object]:
         """The part of the manifest's entry that says how signatures are called.
 
-        It says which methods answer if not ``forward``, how arguments that are containers
-        are put together, and which results are made flat.
+        It says which methods answer if not ``forward``, how arguments that are
+        containers are put together, and which results are made flat.
         """
         parts: dict[str, dict[str, object] | list[str]] = {
             "methods": {
@@ -219,8 +219,9 @@ def _program(
     """Returns a module as a graph, and what the manifest's entry says of calling it.
 
     Graphs do not broadcast: an input always has one row, or as many as the others. If
-    callers may leave an input out, and the model allows it, the input has as many rows as
-    the others, and its default of one row is repeated. Otherwise the default stays as it is.
+    callers may leave an input out, and the model allows it, the input has as many rows
+    as the others, and its default of one row is repeated. Otherwise the default stays
+    as it is.
 
     Raises:
         InvalidArgument: The module cannot be made a graph, or only one of fixed sizes.

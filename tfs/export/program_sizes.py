@@ -1,8 +1,8 @@
 """Checks that the sizes that a signature leaves free are free in the graph as well.
 
-If the model's code turned a size into a number (``range(n)``, the shape of a sparse tensor),
-torch.export fixes that size without saying so. The graph then refuses every other size,
-whatever the signature says.
+If the model's code turned a size into a number (``range(n)``, the shape of a sparse
+tensor), torch.export fixes that size without saying so. The graph then refuses every
+other size, whatever the signature says.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Finds the environment variables that a model's own code reads when it is served.
 
-A server has another environment than the program that saves, and what a model takes from the
-environment is not saved with it. Variables that libraries read are not reported.
+A server has another environment than the program that saves, and what a model takes
+from the environment is not saved with it. Variables that libraries read are not
+reported.
 """
 
 from __future__ import annotations

@@ -23,9 +23,10 @@ def reseal(
 ) -> str:
     """Publishes the edited files of a version directory as a new version.
 
-    It is for packages that were unzipped, edited and zipped again, and for changed tables
-    and assets: the digests of the old manifest no longer fit, but its signatures still do.
-    The new version is loaded, and called on its examples, before it appears. Blocks.
+    It is for packages that were unzipped, edited and zipped again, and for changed
+    tables and assets: the digests of the old manifest no longer fit, but its signatures
+    still do. The new version is loaded, and called on its examples, before it appears.
+    Blocks.
 
     Args:
         folder: A version directory with its manifest; it stays as it is.

@@ -15,12 +15,12 @@ from symtable import SymbolTable, symtable
 def needed_source(source: str, names: Collection[str]) -> str:
     """Returns the top-level statements of ``source`` that ``names`` depend on.
 
-    Imports, definitions and assignments are kept if a kept statement uses the names that
-    they bind. With them are kept calls on such an object (``TABLE.update(...)``), but not
-    on imported modules (``torch.save(...)``). Definitions that register themselves in a
-    kept object are kept as well: by a decorator that belongs to it (``@TABLE.register``),
-    or by one that is a function which fills a kept table. A block that tests ``__name__``
-    is never kept.
+    Imports, definitions and assignments are kept if a kept statement uses the names
+    that they bind. With them are kept calls on such an object (``TABLE.update(...)``),
+    but not on imported modules (``torch.save(...)``). Definitions that register
+    themselves in a kept object are kept as well: by a decorator that belongs to it
+    (``@TABLE.register``), or by one that is a function which fills a kept table. A
+    block that tests ``__name__`` is never kept.
 
     Raises:
         SyntaxError: The source does not parse.
@@ -159,8 +159,9 @@ def _used(statement: ast.stmt) -> set[str]:
 def _global_names(scope: SymbolTable) -> set[str]:
     """Returns the names that a scope, and the scopes in it, look up at the top level.
 
-    A parameter or variable of a function is not a name of the script: ``for scale in (1, 2):
-    save(Net(scale))`` does not belong to a class whose ``__init__`` has a ``scale``.
+    A parameter or variable of a function is not a name of the script:
+    ``for scale in (1, 2): save(Net(scale))`` does not belong to a class whose
+    ``__init__`` has a ``scale``.
     """
     at_top = scope.get_type() == "module"
     names = {

@@ -117,8 +117,8 @@ def entry_of(
         signatures: The signatures of the version.
 
     Raises:
-        InvalidArgument: ``methods`` names a signature that does not exist, or the class's
-            ``concurrency`` is not a valid number.
+        InvalidArgument: ``methods`` names a signature that does not exist, or the
+            class's ``concurrency`` is not a valid number.
 
     """
     unknown = [

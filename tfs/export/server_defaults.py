@@ -20,7 +20,8 @@ def server_defaults() -> Iterator[None]:
     The settings of the author's program are put back. Not thread-safe.
 
     Raises:
-        InvalidArgument: Raised by the block; names the settings if they may be the cause.
+        InvalidArgument: Raised by the block; names the settings if they may be the
+            cause.
 
     """
     dtype, device = torch.get_default_dtype(), torch.get_default_device()

@@ -45,8 +45,9 @@ class SignatureOptions:
             tuple, in that order; for a model that returns a dict, which entries to
             serve and in which order. None names them itself.
         batched: Whether dimension 0 of every input and output is the batch.
-        dynamic: Per input, further dimensions whose size callers may choose; per output,
-            those whose size depends on values, because calling the model cannot show that.
+        dynamic: Per input, further dimensions whose size callers may choose; per
+            output, those whose size depends on values, because calling the model cannot
+            show that.
         pad: Per input, the value that fills free inner dimensions when requests of
             different sizes are batched; without it, such requests are not batched.
         mask: Per padded input, the input that receives the mask.

@@ -34,8 +34,8 @@ def without_compiled_parts(module: nn.Module) -> Iterator[None]:
     """Runs the parts of a module as they were written, for the block.
 
     This covers parts that torch.compile has wrapped, parts that it compiled in place
-    (``part.compile()``), and functions that it decorates. Other wrappers stay, because the
-    module may reach through them.
+    (``part.compile()``), and functions that it decorates. Other wrappers stay, because
+    the module may reach through them.
     """
     taken: list[tuple[dict[str, nn.Module | None], str, nn.Module]] = []
     compiled: list[tuple[nn.Module, object]] = []

@@ -2,8 +2,9 @@
 
 A large or unusual message takes milliseconds to decode. It waits for one of a few
 threads, and for room if it takes far more memory than was sent
-(:mod:`~tfs.handlers.filled_room`), and continues on the loop when it is done. No order is promised: a small
-request that came later overtakes it. What writes an answer ends its call itself.
+(:mod:`~tfs.handlers.filled_room`), and continues on the loop when it is done. No order
+is promised: a small request that came later overtakes it. What writes an answer ends
+its call itself.
 """
 
 from __future__ import annotations

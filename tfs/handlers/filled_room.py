@@ -1,10 +1,11 @@
 """Bounds the memory that requests take beyond what was sent.
 
-One value can stand for all elements of a tensor, numbers of a byte become eight, padding
-and defaults are added, and an unusual message is copied: so a request of forty bytes may
-take as much memory as the codec allows for any. This limits what all requests take together.
-Where there is no room they wait, the longest waiting first; they are read again then.
-Rejected: to refuse them. Whoever sends a million small numbers does nothing wrong.
+One value can stand for all elements of a tensor, numbers of a byte become eight,
+padding and defaults are added, and an unusual message is copied: so a request of forty
+bytes may take as much memory as the codec allows for any. This limits what all requests
+take together. Where there is no room they wait, the longest waiting first; they are
+read again then. Rejected: to refuse them. Whoever sends a million small numbers does
+nothing wrong.
 """
 
 from __future__ import annotations

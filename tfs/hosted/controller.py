@@ -1,8 +1,8 @@
 """Takes users' commands, and decides which serving job has which model.
 
-Every command is one transaction on the store. It edits the wanted state and places all models
-anew. It is refused as a whole if anything that was asked for would have no place. Routers and
-synchronizers follow the store; nothing here calls a server.
+Every command is one transaction on the store. It edits the wanted state and places all
+models anew. It is refused as a whole if anything that was asked for would have no
+place. Routers and synchronizers follow the store; nothing here calls a server.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Controller:
 
     Args:
         store: Where the wanted state is kept.
-        check: Raises a ``ServingError`` for a model's config that no server would accept,
-            because a server refuses its whole config if one model is wrong.
+        check: Raises a ``ServingError`` for a model's config that no server would
+            accept, because a server refuses its whole config if one model is wrong.
         estimate: Returns the bytes of a version below a base path, or raises.
 
     """
@@ -72,7 +72,8 @@ class Controller:
 
         Args:
             address: The address of the job.
-            force: Whether it is removed at once, even if its models have no other place.
+            force: Whether it is removed at once, even if its models have no other
+                place.
 
         Raises:
             NotFound: There is no such job.
@@ -103,7 +104,7 @@ class Controller:
         return self._store.change(f"{address} left", edit)
 
     def note_job(self, address: str, *, is_down: bool) -> Revision:
-        """Notes that a job does not answer any more, or does again; moves models if necessary."""
+        """Notes that a job stopped or resumed answering; moves models if necessary."""
 
         def edit(fleet: Fleet) -> Fleet:
             job = fleet.jobs.get(address)
@@ -131,7 +132,8 @@ class Controller:
             config: Its config, in the form for a server.
             memory_bytes: How much one replica takes; 0: estimated, and measured later.
             min_replicas: The number of jobs that serve it.
-            max_replicas: The most jobs that may serve it under load; 0: no more than that.
+            max_replicas: The most jobs that may serve it under load; 0: no more than
+                that.
             partition: The partition of jobs on which it may be placed.
 
         Raises:
@@ -208,7 +210,8 @@ class Controller:
     def follow_load(self, wanted: Mapping[str, int]) -> Revision:
         """Gives models the number of replicas that load asks for, within their limits.
 
-        Replicas without room are left out without an error, because no user asked for them.
+        Replicas without room are left out without an error, because no user asked for
+        them.
         """
 
         def edit(fleet: Fleet) -> Fleet:
@@ -257,7 +260,8 @@ class Controller:
         """Replaces estimates by what jobs have measured.
 
         Args:
-            measured: Bytes of the largest version of each model that is loaded somewhere.
+            measured: Bytes of the largest version of each model that is loaded
+                somewhere.
 
         """
 

@@ -66,8 +66,8 @@ class FleetStore:
     def change(self, why: str, edit: Callable[[Fleet], Fleet]) -> Revision:
         """Replaces the state by what ``edit`` makes of it; returns the resulting revision.
 
-        Nobody else changes it meanwhile. If ``edit`` raises, the state stays as it is. A
-        result that equals the state before is not a new revision.
+        Nobody else changes it meanwhile. If ``edit`` raises, the state stays as it is.
+        A result that equals the state before is not a new revision.
 
         Raises:
             FailedPrecondition: The file cannot be used.

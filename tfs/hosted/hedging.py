@@ -1,9 +1,9 @@
 """Decides when to send a request a second time, to another replica: hedged backup requests.
 
-A second request is sent after the time in which nineteen of twenty recent requests for the
-model were answered, and for at most one request in twenty. So if requests are slow because
-everything is slow, this does not make it slower. (J. Dean, "Achieving Rapid Response Times
-in Large Online Services", which section 3.1 of the paper follows.)
+A second request is sent after the time in which nineteen of twenty recent requests for
+the model were answered, and for at most one request in twenty. So if requests are slow
+because everything is slow, this does not make it slower. (J. Dean, "Achieving Rapid
+Response Times in Large Online Services", which section 3.1 of the paper follows.)
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Hedging:
     def note_latency(self, duration_s: float) -> None:
         """Remembers how long an answer took, to the first or to the second request.
 
-        An answer to a second request counts with the delay before it, so that the quantile
-        stays where it is.
+        An answer to a second request counts with the delay before it, so that the
+        quantile stays where it is.
         """
         if len(self._recent) >= self._options.num_recent:
             oldest = self._recent.popleft()

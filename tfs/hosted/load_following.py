@@ -1,9 +1,9 @@
 """Decides how many replicas a model's load asks for: reactive scaling.
 
-Load is the mean number of the model's requests under way. Replicas are added at once, since
-callers wait. They are removed one at a time, when fewer were enough for a whole window.
-("TensorFlow-Serving", section 3.1: load that nobody announced "is handled automatically by
-a separate system that reactively auto-scales".)
+Load is the mean number of the model's requests under way. Replicas are added at once,
+since callers wait. They are removed one at a time, when fewer were enough for a whole
+window. ("TensorFlow-Serving", section 3.1: load that nobody announced "is handled
+automatically by a separate system that reactively auto-scales".)
 """
 
 from __future__ import annotations

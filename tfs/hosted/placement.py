@@ -1,11 +1,11 @@
 """Places models on serving jobs: bin packing by memory, with as few moves as possible.
 
-A replica stays where it is while its job is up, is not leaving, and has room for it. Missing
-replicas are placed largest first, each on the job with the least room that suffices, so that
-large holes stay free for large models. Two replicas of a model never share a job. If that
-leaves something out, everything is packed anew, and the new packing is used if it leaves out
-less. Models move then, but none is without a place meanwhile
-(:mod:`~tfs.hosted.wanted_models`).
+A replica stays where it is while its job is up, is not leaving, and has room for it.
+Missing replicas are placed largest first, each on the job with the least room that
+suffices, so that large holes stay free for large models. Two replicas of a model never
+share a job. If that leaves something out, everything is packed anew, and the new
+packing is used if it leaves out less. Models move then, but none is without a place
+meanwhile (:mod:`~tfs.hosted.wanted_models`).
 
 ("TensorFlow-Serving", section 3.1: the Controller "estimates the RAM required to serve a
 given model and selects a serving job that has enough memory capacity".)

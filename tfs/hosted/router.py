@@ -1,10 +1,11 @@
 """Sends every request to a serving job that has its model, and a late one to a second job.
 
 The idlest replica comes first, which is the one with the fewest requests of this router
-under way. If a job could not take a request, because it cannot be reached, drains, or gave up
-the model a moment ago, the request goes to the next one. A failure of the model itself goes
-to the caller. A late request is hedged (:mod:`~tfs.hosted.hedging`): the first answer wins,
-and the other request is given up. So a prediction may run twice, which has no visible effect.
+under way. If a job could not take a request, because it cannot be reached, drains, or
+gave up the model a moment ago, the request goes to the next one. A failure of the model
+itself goes to the caller. A late request is hedged (:mod:`~tfs.hosted.hedging`): the
+first answer wins, and the other request is given up. So a prediction may run twice,
+which has no visible effect.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ class ModelTraffic:
         num_failed: Requests that were answered with an error.
         num_hedged: Requests that were sent a second time because they were late.
         num_won: Of those, requests that the second job answered first.
-        num_moved: Requests that went to another job because the first could not take them.
+        num_moved: Requests that went to another job because the first could not take
+            them.
         in_flight: Requests under way.
         busy_s: Sum of the times of all requests under way, up to ``noted_s``.
         noted_s: When ``busy_s`` was last updated.

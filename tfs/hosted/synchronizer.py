@@ -1,11 +1,11 @@
 """Makes serving jobs load what the store wants, and tells routers which jobs answer.
 
-A thread looks at the store and at every job at intervals. When a job's models change, or the
-job has a new process, it tells the job the whole list of its models
+A thread looks at the store and at every job at intervals. When a job's models change,
+or the job has a new process, it tells the job the whole list of its models
 (AdminService.ApplyConfig), which is idempotent, like aspired versions. What jobs report
-(ListModels) goes to routers as one table. A job that does not answer for ``down_after_s`` is
-marked in the store, so that its models are placed elsewhere. When it answers again, the mark
-is removed.
+(ListModels) goes to routers as one table. A job that does not answer for
+``down_after_s`` is marked in the store, so that its models are placed elsewhere. When
+it answers again, the mark is removed.
 
 ("TensorFlow-Serving", section 3.1: the Synchronizer "instructs serving jobs which
 models/versions to keep loaded", and "informs a Router job which models are successfully
@@ -78,8 +78,8 @@ class SynchronizerOptions:
     Attributes:
         look_s: Seconds between two looks.
         down_after_s: Seconds without an answer until others take a job's place.
-        only_routes: Whether jobs are only asked, and neither they nor the store are told
-            anything: for routers beside the one synchronizer that does that.
+        only_routes: Whether jobs are only asked, and neither they nor the store are
+            told anything: for routers beside the one synchronizer that does that.
 
     """
 
@@ -113,8 +113,8 @@ class Synchronizer:
         client: Calls the jobs.
         on_routes: Called after each look, on the thread that looks.
         clock: Times everything.
-        executor: Runs the calls of jobs. A job that hangs holds up no look, and no other
-            job while there are threads left.
+        executor: Runs the calls of jobs. A job that hangs holds up no look, and no
+            other job while there are threads left.
         options: How often to look, and how long to wait for a job.
 
     """
@@ -160,11 +160,11 @@ class Synchronizer:
             self._thread.join()
 
     def look(self) -> Fleet:
-        """Looks at the store and at what jobs reported, and calls them; returns the wanted state.
+        """Looks at the store, calls the jobs, and returns the wanted state.
 
         Raises:
-            ServingError: The store cannot be read, or is another one than before. Jobs and
-                routes stay as they are.
+            ServingError: The store cannot be read, or is another one than before. Jobs
+                and routes stay as they are.
 
         """
         fleet = self._read()

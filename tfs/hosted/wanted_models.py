@@ -1,7 +1,7 @@
 """Decides which models each serving job should have loaded while models change places.
 
-Make before break: a model leaves a job only when it answers from as many other jobs as it
-should be on, or from all jobs on which it is placed.
+Make before break: a model leaves a job only when it answers from as many other jobs as
+it should be on, or from all jobs on which it is placed.
 """
 
 from __future__ import annotations

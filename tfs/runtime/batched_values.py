@@ -39,8 +39,8 @@ def describe(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, Hasha
 def joined(values: Sequence[Any], num_missing: int) -> Any:
     """Returns one argument of several calls as one, and ``num_missing`` rows more.
 
-    The first call's first row is repeated for these. An argument that is not a tensor is
-    equal in all calls.
+    The first call's first row is repeated for these. An argument that is not a tensor
+    is equal in all calls.
     """
     first = values[0]
     if not isinstance(first, torch.Tensor):

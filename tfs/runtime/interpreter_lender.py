@@ -92,7 +92,8 @@ class InterpreterLender:
     def discard(self, key: str, number: int) -> None:
         """Notes that a thing that nobody refers to any more should be dropped later.
 
-        It does nothing else, because Python may call it at any place and under any lock.
+        It does nothing else, because Python may call it at any place and under any
+        lock.
 
         Args:
             key: "package" or "movable".

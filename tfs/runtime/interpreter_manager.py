@@ -58,8 +58,8 @@ class InterpreterManager:
     """Hands out interpreters, the least used first. Thread-safe; a context manager.
 
     Args:
-        num_interpreters: How many; None for one per core this process may keep busy, and of
-            "dlmopen" no more than are likely to have room.
+        num_interpreters: How many; None for one per core this process may keep busy,
+            and of "dlmopen" no more than are likely to have room.
         backend: "process"; "dlmopen" for private CPythons in this process; or
             "inline", where interpreters share the GIL.
         options: For processes. Private CPythons only use ``load_timeout_s``: how long a

@@ -1,12 +1,13 @@
 """Decides how many waiting rows join a running batch between two of its layers. Pure.
 
-When calls join, the layers that the batch has already passed are computed for them first,
-while the others wait; from there on all go together. LBCI lets as many join as the time that
-a user allows permits. That is worse than not joining wherever the fixed cost of a batch is
-spread over all layers (transformers take 5 to 13 % longer). So here joining has to pay: the
-time that all requests spend, those that run, join or are left waiting, has to be predicted
-to fall. It does if the last layers cost nearly the same for one row as for many, as the
-weight-bound ones of an AlexNet, and early in a run. Otherwise nobody joins.
+When calls join, the layers that the batch has already passed are computed for them
+first, while the others wait; from there on all go together. LBCI lets as many join as
+the time that a user allows permits. That is worse than not joining wherever the fixed
+cost of a batch is spread over all layers (transformers take 5 to 13 % longer). So here
+joining has to pay: the time that all requests spend, those that run, join or are left
+waiting, has to be predicted to fall. It does if the last layers cost nearly the same
+for one row as for many, as the weight-bound ones of an AlexNet, and early in a run.
+Otherwise nobody joins.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ def rows_to_join(
         layer: The layer that comes next, 1 or more.
         running: Rows of the batch.
         waiting: Rows of each call that waits, in order; a call joins as a whole.
-        left_s: Time until the first deadline of the running calls. If they would meet it
-            alone, no call may join that would make them miss it.
+        left_s: Time until the first deadline of the running calls. If they would meet
+            it alone, no call may join that would make them miss it.
 
     """
     if not waiting or running >= times.max_rows or not times.are_known:
@@ -67,8 +68,9 @@ def rows_to_join(
 def _cost(times: LayerTimes, running: int, run_s: float, waiting: int) -> float:
     """Returns the time that all rows spend, from now on.
 
-    The next batch takes as many of the waiting rows as it can, and the rest is computed at
-    the best rate. Without counting that rest, calls would join too often when many wait.
+    The next batch takes as many of the waiting rows as it can, and the rest is computed
+    at the best rate. Without counting that rest, calls would join too often when many
+    wait.
     """
     batch = min(waiting, times.max_rows)
     rest = waiting - batch

@@ -1,9 +1,9 @@
 """Computes a batch layer by layer, and lets others join it between two of them.
 
-("Layered Batch Inference Optimization Method for Convolutional Neural Networks Based on CPU",
-LBCI, section 3.4. What differs here: joining has to pay, several calls may join one after
-the other, a call whose layers fail does not affect the others, and the deadlines are those
-of the callers.)
+("Layered Batch Inference Optimization Method for Convolutional Neural Networks Based on
+CPU", LBCI, section 3.4. What differs here: joining has to pay, several calls may join
+one after the other, a call whose layers fail does not affect the others, and the
+deadlines are those of the callers.)
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class LayerRun:
         Args:
             batch: The calls that begin; those that join are added.
             take: Takes joining calls out of their queue.
-            failed: Gets the calls that were taken and whose own first layers failed. They
-                are not in the batch, and have no outcome.
+            failed: Gets the calls that were taken and whose own first layers failed.
+                They are not in the batch, and have no outcome.
 
         Raises:
             Exception: What a layer raised for all; no call has an outcome.
@@ -91,8 +91,8 @@ class LayerRun:
     ) -> None:
         """Measures all layers for 1, 2, 4, ... rows of the first row that is given.
 
-        Each size is computed once before it is measured. Two sizes are measured whatever
-        ``budget_s`` says.
+        Each size is computed once before it is measured. Two sizes are measured
+        whatever ``budget_s`` says.
         """
         end_s = self._clock.now() + budget_s
         num_rows = 1

@@ -1,9 +1,9 @@
 """How long each layer of a part takes, by the number of rows: measured while it computes.
 
 It is a table and not a fitted curve, because kernels are not monotone in their rows (a
-matrix product over 12 rows can take longer than over 16), and because the share of the time
-that a layer takes depends on the rows, too. (LBCI, section 3.1, builds such a table once;
-this one is kept up to date.)
+matrix product over 12 rows can take longer than over 16), and because the share of the
+time that a layer takes depends on the rows, too. (LBCI, section 3.1, builds such a
+table once; this one is kept up to date.)
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ _RATE_EVERY: Final = 64
 class LayerTimes:
     """Seconds by layer and rows. Confined to the caller that computes at the moment.
 
-    Sums are computed when ``begin`` is called and stay until the next time. To add up twenty
-    layers for each size at each layer would cost a tenth of the layers' own time.
+    Sums are computed when ``begin`` is called and stay until the next time. To add up
+    twenty layers for each size at each layer would cost a tenth of the layers' own
+    time.
 
     Args:
         num_layers: How many layers there are.
@@ -55,7 +56,8 @@ class LayerTimes:
     def note_join(self, layer: int, num_rows: int, duration_s: float) -> None:
         """Records how long it took to make one batch of two before a layer.
 
-        Activations are joined, which may be a megabyte per row after a first convolution.
+        Activations are joined, which may be a megabyte per row after a first
+        convolution.
         """
         per_row_s = duration_s / num_rows
         before = self._join_s_per_row[layer]

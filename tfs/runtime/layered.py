@@ -12,9 +12,9 @@
         def predict(self, images):
             return {"scores": self.net(images)}
 
-This is worth it if the last layers cost nearly the same for one row as for many, like the
-wide linear layers after the convolutions of an AlexNet or a VGG. For other models it does
-what ``tfs.runtime.batched`` does, and checks the queue between layers.
+This is worth it if the last layers cost nearly the same for one row as for many, like
+the wide linear layers after the convolutions of an AlexNet or a VGG. For other models
+it does what ``tfs.runtime.batched`` does, and checks the queue between layers.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ def layered(
 ) -> BatchedPart:
     """Returns layers as one function, computed for concurrent calls together.
 
-    This is like ``batched`` of all of them. In addition, a call that comes while a batch is
-    computed may join it between two layers: its first layers are computed while the others
-    wait, and from there on all go together. It joins if that is predicted to save time
-    altogether, and makes nobody miss a deadline. Layers are measured while they serve, or
-    before that by ``measure``.
+    This is like ``batched`` of all of them. In addition, a call that comes while a
+    batch is computed may join it between two layers: its first layers are computed
+    while the others wait, and from there on all go together. It joins if that is
+    predicted to save time altogether, and makes nobody miss a deadline. Layers are
+    measured while they serve, or before that by ``measure``.
 
     Args:
         layers: Functions or modules, an ``nn.Sequential`` for instance. The first takes
-            the call's arguments, each other one what the one before it returned. Rows must
-            not depend on each other in any of them.
+            the call's arguments, each other one what the one before it returned. Rows
+            must not depend on each other in any of them.
         max_batch_size: Most rows at once.
         timeout_s: Longest that a call waits for others before a batch begins.
         max_waiting_rows: Calls beyond so many waiting rows fail with UNAVAILABLE; None:

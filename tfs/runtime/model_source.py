@@ -1,7 +1,7 @@
 """Everything an interpreter needs to load one version.
 
-It lives with the guests, which know nothing of this package. Other packages import it from
-here.
+It lives with the guests, which know nothing of this package. Other packages import it
+from here.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """One call of a batched part, and several as one.
 
-Calls are joined along dimension 0 of their tensors, and results are taken apart along it.
+Calls are joined along dimension 0 of their tensors, and results are taken apart along
+it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Everything that finds, loads and serves versions, as one object that follows a config.
 
-:class:`ConfigInForce` has the config and its changes; :class:`Readiness` knows whether the
-configured models answer. This module has what both work on.
+:class:`ConfigInForce` has the config and its changes; :class:`Readiness` knows whether
+the configured models answer. This module has what both work on.
 """
 
 from __future__ import annotations

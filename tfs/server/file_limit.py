@@ -2,8 +2,8 @@
 
 Shells and service managers mostly begin with 1,024, for the sake of programs that use
 ``select``. That is too few for thousands of clients, and a server that runs out of them
-cannot read its models either. So the limit is raised at the start as far as that needs no
-privileges, as in other servers.
+cannot read its models either. So the limit is raised at the start as far as that needs
+no privileges, as in other servers.
 """
 
 from __future__ import annotations

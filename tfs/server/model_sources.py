@@ -165,8 +165,8 @@ class ModelSources:
     def outlook(self, name: str) -> bool | None:
         """Returns whether a model's base path contains a version to serve.
 
-        None if there may still come one: files there are changing, or are being copied from
-        a store.
+        None if there may still come one: files there are changing, or are being copied
+        from a store.
         """
         if self._fetching is not None and self._fetching.is_copying(name):
             return None
@@ -175,8 +175,8 @@ class ModelSources:
     def versions_at_hand(self, name: str, base_path: str) -> Collection[int]:
         """Returns the versions under a model's base path; blocks on the disk.
 
-        For a path that may not answer, returns what was last seen there, because no command
-        must wait for a store or a network mount.
+        For a path that may not answer, returns what was last seen there, because no
+        command must wait for a store or a network mount.
         """
         if self._file_system.place(base_path):
             return self.source.at_hand(name)

@@ -87,11 +87,12 @@ class ServerOptions:
         max_message_bytes: Largest request and reply.
         max_receive_bytes: Express only: what requests may take, over all connections,
             while they arrive; a larger request is refused. A sixteenth of it is open to
-            requests and unread answers together before large requests wait. Unread answers
-            may never take more than all of it (or 64 MB, if that is more); beyond that, the
-            slowest readers are disconnected.
-        loop_spin_us: Express only: for so many microseconds the server looks for the next
-            request of a client that sends one at a time, before it sleeps; 0 to 1000.
+            requests and unread answers together before large requests wait. Unread
+            answers may never take more than all of it (or 64 MB, if that is more);
+            beyond that, the slowest readers are disconnected.
+        loop_spin_us: Express only: for so many microseconds the server looks for the
+            next request of a client that sends one at a time, before it sleeps; 0 to
+            1000.
         model_name: Single-model mode: its name.
         model_base_path: Single-model mode: absolute path of its directory.
         model_config_file: Text ``ModelServerConfig``; replaces single-model mode.
@@ -136,17 +137,18 @@ class ServerOptions:
             (or 10 times its usual time, if that is more) ends the interpreter; a
             private Python cannot be ended, and takes no more calls.
         worker_memory_limit_bytes: Private memory that a process interpreter may add to
-            what it starts with, not counting weights; a call that needs more fails. 0 is
-            no limit.
+            what it starts with, not counting weights; a call that needs more fails. 0
+            is no limit.
         worker_nice: Added to the CPU niceness of process interpreters, 0 to 19.
         worker_user: The user that process interpreters run as, "name", "uid" or
             "uid:gid"; the server must run as root then. "" is the server's own user.
-        worker_spin_us: For so many microseconds a process interpreter looks for the next
-            call, and the loop for a reply that is due, before they sleep; 0 to 1000.
+        worker_spin_us: For so many microseconds a process interpreter looks for the
+            next call, and the loop for a reply that is due, before they sleep; 0 to
+            1000.
         spare_worker: Whether one process interpreter more than are used is kept ready
             while there are any, a second zygote, and for a while those of unloaded
-            versions, for others with the same code; none of these if the memory of models
-            is limited. Also a process for each .pt2 version that has it loaded.
+            versions, for others with the same code; none of these if the memory of
+            models is limited. Also a process for each .pt2 version that has it loaded.
         share_gpu_weights: Whether the process interpreters of a version on a GPU share
             its parameters there.
         load_probe_budget_s: How long measuring a version of unknown code may take;

@@ -1,10 +1,10 @@
 """Maps torch's libraries before torch is imported, without Python's lock.
 
-A server imports torch when its ports are open already. Python's own import holds the lock
-while a library is mapped and its constructors run. For torch's libraries that is 0.3 to
-0.7 s in which no request is answered. As a call of a C function, the same work holds up
-nobody, and the import then finds the libraries mapped: its longest pause becomes 0.05 to
-0.1 s.
+A server imports torch when its ports are open already. Python's own import holds the
+lock while a library is mapped and its constructors run. For torch's libraries that is
+0.3 to 0.7 s in which no request is answered. As a call of a C function, the same work
+holds up nobody, and the import then finds the libraries mapped: its longest pause
+becomes 0.05 to 0.1 s.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _LIBRARIES: Final = (
 def map_torch_libraries() -> int:
     """Maps the libraries that ``import torch`` would map; returns how many are mapped now.
 
-    Blocks, without Python's lock. A library that does not exist or cannot be mapped is left
-    to the import, which reports that.
+    Blocks, without Python's lock. A library that does not exist or cannot be mapped is
+    left to the import, which reports that.
     """
     spec = importlib.util.find_spec("torch")
     folders = (spec.submodule_search_locations if spec is not None else None) or ()

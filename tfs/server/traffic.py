@@ -53,12 +53,13 @@ def effective_primary(
         available: Versions that can be requested.
         canary: The version on trial.
 
-    If a version is configured and available, it answers. Until it is available, the version
-    that answered before goes on, while that is available, so that a change takes effect
-    after the load. No other version answers then: an operator who named a version, or went
-    back to one, does not want another in its place. If none is configured, the latest one
-    that is not the canary answers. The canary never takes over by itself; but if it answered
-    before its trial, it goes on until another version can.
+    If a version is configured and available, it answers. Until it is available, the
+    version that answered before goes on, while that is available, so that a change
+    takes effect after the load. No other version answers then: an operator who named a
+    version, or went back to one, does not want another in its place. If none is
+    configured, the latest one that is not the canary answers. The canary never takes
+    over by itself; but if it answered before its trial, it goes on until another
+    version can.
 
     """
     if wanted is not None and wanted in available:

@@ -44,8 +44,8 @@ def make_transport(
         options: The options of the server.
         loop: Handles the calls.
         stats: Gets the transport's counters.
-        on_large_message: Called on the loop after messages that leave free memory behind,
-            if the transport can tell.
+        on_large_message: Called on the loop after messages that leave free memory
+            behind, if the transport can tell.
         on_scarcity: Called on the loop while requests wait for memory, at once and then
             about once a second, if the transport can tell.
         on_look: Called on the loop once a second, if the transport cannot tell.

@@ -11,8 +11,8 @@ from tfs.core.errors import InvalidArgument
 def user_of(text: str) -> tuple[int, int]:
     """Returns user and group of "name", "name:group", "uid" or "uid:gid".
 
-    Without a group it is the user's own group. A number without an account has none, so it
-    gets the group with the same number.
+    Without a group it is the user's own group. A number without an account has none, so
+    it gets the group with the same number.
 
     Raises:
         InvalidArgument: There is no such account.

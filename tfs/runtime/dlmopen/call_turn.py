@@ -1,7 +1,7 @@
 """Takes turns in a private CPython: one call at a time, and none waits for a hung call.
 
-A call there can be neither interrupted nor killed. A caller that would wait for it for ever
-is told what hangs, and can go elsewhere.
+A call there can be neither interrupted nor killed. A caller that would wait for it for
+ever is told what hangs, and can go elsewhere.
 """
 
 from __future__ import annotations

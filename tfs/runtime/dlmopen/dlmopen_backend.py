@@ -1,7 +1,7 @@
 """The dlmopen backend of a server: a fixed number of private CPythons.
 
-Versions share them, because a CPython cannot be given back. Each version is loaded on as
-many as it asks for, beginning with those that have the fewest models.
+Versions share them, because a CPython cannot be given back. Each version is loaded on
+as many as it asks for, beginning with those that have the fewest models.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class DlmopenBackend:
     def group(self, num_interpreters: int = 0) -> DlmopenGroup:
         """Returns interpreters for one version: so many, or all if 0.
 
-        It avoids those where a call hangs if there are others, because a load there might
-        never end.
+        It avoids those where a call hangs if there are others, because a load there
+        might never end.
         """
         sound = [each for each in self._interpreters if not each.is_hung]
         by_load = sorted(
@@ -74,9 +74,9 @@ class DlmopenBackend:
 class DlmopenGroup:
     """Interpreters that load the same versions, from one copy of their bytes.
 
-    Thread-safe. Implements :class:`~tfs.runtime.interpreter.Interpreter`, except that the
-    order of tasks holds only per interpreter. ``close`` leaves the interpreters to their
-    backend.
+    Thread-safe. Implements :class:`~tfs.runtime.interpreter.Interpreter`, except that
+    the order of tasks holds only per interpreter. ``close`` leaves the interpreters to
+    their backend.
     """
 
     def __init__(

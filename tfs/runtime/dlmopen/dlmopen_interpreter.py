@@ -1,10 +1,11 @@
 """Backend ``dlmopen``: a private CPython of this process, with a GIL of its own.
 
 These are the paper's interpreters on stock wheels: only descriptions of tensors are
-serialised, no process is woken, and the weights of a version are in memory once. They need
-Linux with glibc and models on the CPU, and are used only where an operator asks for them.
-Nothing is contained: a call that crashes ends the process, a call that hangs holds its
-interpreter, and an interpreter takes some 145 MB that are freed only when the process ends.
+serialised, no process is woken, and the weights of a version are in memory once. They
+need Linux with glibc and models on the CPU, and are used only where an operator asks
+for them. Nothing is contained: a call that crashes ends the process, a call that hangs
+holds its interpreter, and an interpreter takes some 145 MB that are freed only when the
+process ends.
 """
 
 from __future__ import annotations

@@ -18,7 +18,8 @@ consequences, each of which is dealt with at the place named here:
 6. no namespace can be unloaded, because torch cannot: each is kept for the next user
    (:func:`take`, :func:`give_back`), and a process has as many as it ever used at once.
 
-A crash in a namespace ends the process. None of this works with libraries that use CUDA.
+A crash in a namespace ends the process. None of this works with libraries that use
+CUDA.
 """
 
 from __future__ import annotations
@@ -107,8 +108,8 @@ def give_back(namespace: Namespace) -> None:
 class Namespace:
     """One private CPython. Thread-safe: any thread of the process may call it.
 
-    It should be called by long-lived threads, because what the namespace's libc allocates
-    for a thread (some 2 KB) is not freed when the thread ends.
+    It should be called by long-lived threads, because what the namespace's libc
+    allocates for a thread (some 2 KB) is not freed when the thread ends.
 
     Raises:
         FailedPrecondition: It cannot be opened; what was loaded for it stays.
@@ -257,15 +258,15 @@ class _Visit:
 class _Keys:
     """Keeps the thread-local keys of a namespace's libraries away from all others.
 
-    A libc numbers its keys from 0 up, and looks up a key's value in a table of the thread,
-    which all copies of libc share. Two of them that give out the same number would read
-    each other's values. So numbers are reserved in the host's libc, and the namespace's libc
-    is left with only those. Then it can neither give out a number of another nor exceed the
-    table.
+    A libc numbers its keys from 0 up, and looks up a key's value in a table of the
+    thread, which all copies of libc share. Two of them that give out the same number
+    would read each other's values. So numbers are reserved in the host's libc, and the
+    namespace's libc is left with only those. Then it can neither give out a number of
+    another nor exceed the table.
 
-    The table grows by blocks of 32. The libc that needs a block first allocates it, and the
-    libc that ends the thread, which is the host's, frees it. Therefore one key per block
-    gets a value in the host's libc before a thread enters.
+    The table grows by blocks of 32. The libc that needs a block first allocates it, and
+    the libc that ends the thread, which is the host's, frees it. Therefore one key per
+    block gets a value in the host's libc before a thread enters.
     """
 
     def __init__(self, host: ctypes.CDLL, libc: ctypes.CDLL) -> None:

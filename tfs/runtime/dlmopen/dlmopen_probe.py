@@ -2,11 +2,11 @@
 
     python -P -m tfs.runtime.dlmopen.dlmopen_probe NUM_INTERPRETERS
 
-starts that many, with torch, calls them from threads that begin and end, and exits. Its last
-line says what it found. What works there also works in the process that asked, which has the
-same libraries, Python and environment. Rejected: starting one and only loading libpython for
-the others. That is quicker but finds room for more than there is, because torch takes static
-thread-local storage too.
+starts that many, with torch, calls them from threads that begin and end, and exits. Its
+last line says what it found. What works there also works in the process that asked,
+which has the same libraries, Python and environment. Rejected: starting one and only
+loading libpython for the others. That is quicker but finds room for more than there is,
+because torch takes static thread-local storage too.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ _ANSWER: Final = "dlmopen-probe: "
 def most_interpreters() -> int:
     """Returns how many are likely to have room, given how the process was started.
 
-    This is the default number. If a number was asked for, the probe tells whether it works.
+    This is the default number. If a number was asked for, the probe tells whether it
+    works.
     """
     tunables = os.environ.get("GLIBC_TUNABLES", "")
     for setting in tunables.split(":"):

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 def find_libpython() -> str | None:
     """Returns the path of the ``libpython`` that belongs to this interpreter.
 
-    If this process runs from a shared library, it is that one. For an executable that has
-    Python built in, it is the library that is installed beside it. None if there is none.
+    If this process runs from a shared library, it is that one. For an executable that
+    has Python built in, it is the library that is installed beside it. None if there is
+    none.
     """
     name = sysconfig.get_config_var("INSTSONAME")
     if not isinstance(name, str) or ".so" not in name:

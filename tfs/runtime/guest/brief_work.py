@@ -1,11 +1,11 @@
 """Background work of a worker that is short enough to be done in idle time.
 
-A thread that runs in idle time only (:func:`~tfs.core.thread_priority.give_way`) holds up
-nobody who wakes up. But on a host that is never idle it hardly runs, and without privileges
-its priority cannot be raised again. So this is only for work that is known to be quick: it
-was, the last time that this process did it for a version with the same code. Work that took
-long is done at the lowest priority the next time, whether because there is much to do or
-because the host had no idle time for it.
+A thread that runs in idle time only (:func:`~tfs.core.thread_priority.give_way`) holds
+up nobody who wakes up. But on a host that is never idle it hardly runs, and without
+privileges its priority cannot be raised again. So this is only for work that is known
+to be quick: it was, the last time that this process did it for a version with the same
+code. Work that took long is done at the lowest priority the next time, whether because
+there is much to do or because the host had no idle time for it.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ class CallAnswerer:
         slab: The slab that holds the calls.
         models: The loaded models by number; other threads may change it meanwhile.
         forks: Knows whether this process is a copy that a model forked.
-        on_out_of_memory: Called when a call ran out of memory, before it is answered; may
-            end the process.
+        on_out_of_memory: Called when a call ran out of memory, before it is answered;
+            may end the process.
 
     """
 

@@ -40,10 +40,11 @@ class CallChannel:
     def ring(self) -> None:
         """Tells the host that there is one more reply in the slab.
 
-        It uses a pipe, because the kernel assumes that a writer to a pipe will soon sleep:
-        if no other core is idle, it wakes the host's thread on this core. With an eventfd
-        that thread stays on its old core and takes it from the worker that computes there,
-        while this core is idle. A worker that spins does not sleep, and uses an eventfd.
+        It uses a pipe, because the kernel assumes that a writer to a pipe will soon
+        sleep: if no other core is idle, it wakes the host's thread on this core. With
+        an eventfd that thread stays on its old core and takes it from the worker that
+        computes there, while this core is idle. A worker that spins does not sleep, and
+        uses an eventfd.
         """
         try:
             os.write(self.reply_fd, _ONE)

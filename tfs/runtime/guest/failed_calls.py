@@ -1,8 +1,8 @@
 """Logs where in a model's code calls failed. Callers are told only what failed.
 
-Callers decide how often a model fails, so each place is logged only once, and only a few
-places in all. A worker has no log of its own: what it writes goes to the server's standard
-error.
+Callers decide how often a model fails, so each place is logged only once, and only a
+few places in all. A worker has no log of its own: what it writes goes to the server's
+standard error.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ Output: TypeAlias = "torch.Tensor | TensorView"
 class GuestModel(Protocol):
     """A loaded model. Confined to the thread that calls it, one call at a time.
 
-    If its source's ``concurrency`` is larger than 1, the version's own code declares that
-    it takes so many calls at once. Everything in between must then be thread-safe.
+    If its source's ``concurrency`` is larger than 1, the version's own code declares
+    that it takes so many calls at once. Everything in between must then be thread-safe.
 
     Implementors promise:
 

@@ -12,10 +12,10 @@ from tfs.core.process_memory import anonymous_bytes, private_bytes
 class KeptMemory:
     """How much more memory is held now than when this was made. Confined to one thread.
 
-    The kernel takes milliseconds to count the memory that a process shares with no other.
-    That memory cannot have grown by more than what was allocated, and the pages that were
-    touched, since it was last counted. So it is counted again only when that might be too
-    much.
+    The kernel takes milliseconds to count the memory that a process shares with no
+    other. That memory cannot have grown by more than what was allocated, and the pages
+    that were touched, since it was last counted. So it is counted again only when that
+    might be too much.
 
     Args:
         most_bytes: How much more may be held than now.

@@ -1,8 +1,8 @@
 """Returns large outputs of a model as views of its memory, if nobody else can write there.
 
-A copy of an image costs as much as receiving it did. It is not needed if the model does not
-hold the tensor any more, which Python and torch can tell: they count the references to a
-tensor and to its memory.
+A copy of an image costs as much as receiving it did. It is not needed if the model does
+not hold the tensor any more, which Python and torch can tell: they count the references
+to a tensor and to its memory.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def take_views(
 ) -> dict[str, TensorView]:
     """Empties both dictionaries and returns views of what was put out.
 
-    The elements of an output are copied, unless they are many and nobody else can change
-    them: the model kept neither the tensor nor another one over its memory, and that memory
-    is torch's own or was given to the model as one of ``inputs``. Then the view uses the
-    tensor's memory and keeps it alive.
+    The elements of an output are copied, unless they are many and nobody else can
+    change them: the model kept neither the tensor nor another one over its memory, and
+    that memory is torch's own or was given to the model as one of ``inputs``. Then the
+    view uses the tensor's memory and keeps it alive.
     """
     addresses = [
         value.data_ptr() for value in inputs.values() if isinstance(value, torch.Tensor)

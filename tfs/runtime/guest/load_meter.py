@@ -15,8 +15,8 @@ from tfs.core.process_memory import (
 class LoadMeter:
     """Measures how a load makes this process grow. Confined to the loading thread.
 
-    A worker does nothing else during its load, so that the growth is the model's. Mapped
-    shared files are left out, because all workers of a version share them.
+    A worker does nothing else during its load, so that the growth is the model's.
+    Mapped shared files are left out, because all workers of a version share them.
     """
 
     def __init__(self) -> None:

@@ -66,14 +66,15 @@ class LoadedModel:
     def written_if_due(self) -> tuple[int, int]:
         """Counts a call; checks at times whether the weights were written to.
 
-        Returns the number of pages of the version's files that became the process's own,
-        and of tensors on the device that it shares with others; zeros if it did not check.
+        Returns the number of pages of the version's files that became the process's
+        own, and of tensors on the device that it shares with others; zeros if it did
+        not check.
 
-        It checks after the 1st, 10th and 100th call, because most models that write do so
-        early. After that, it checks at the end of any call that ends a second or more after
-        the last check. So if an unusual input makes a model write, that is found at once or
-        by the next check. A check reads 8 bytes per page; if that takes long, checks are
-        rarer.
+        It checks after the 1st, 10th and 100th call, because most models that write do
+        so early. After that, it checks at the end of any call that ends a second or
+        more after the last check. So if an unusual input makes a model write, that is
+        found at once or by the next check. A check reads 8 bytes per page; if that
+        takes long, checks are rarer.
         """
         self.num_calls += 1
         begun_s = self._now()

@@ -17,12 +17,13 @@ _THREAD_BYTES: Final = 24 << 20
 class MemoryLimit:
     """Limits the private memory of this process. Only one thread may change it.
 
-    RLIMIT_DATA counts private writable memory. That includes mapped weights, so the limit
-    moves with the weights. It is soft: it contains a leak, not an attacker.
+    RLIMIT_DATA counts private writable memory. That includes mapped weights, so the
+    limit moves with the weights. It is soft: it contains a leak, not an attacker.
 
-    RLIMIT_DATA counts addresses. So memory that threads reserve and never touch is added to
-    the limit. And whether a model keeps memory is decided by what is resident, because a
-    hole in the heap also counts as addresses, although the next call can use it.
+    RLIMIT_DATA counts addresses. So memory that threads reserve and never touch is
+    added to the limit. And whether a model keeps memory is decided by what is resident,
+    because a hole in the heap also counts as addresses, although the next call can use
+    it.
 
     Args:
         limit_bytes: How much may be added to what the process has now; 0 for no limit.
@@ -55,9 +56,9 @@ class MemoryLimit:
     def leave_if_leaking(self) -> None:
         """Ends the process after a call ran out of memory, if the model keeps memory.
 
-        That is so if it keeps more than half of the limit, or if hardly anything is left.
-        A call that only asked for too much is answered: the next one may be smaller. May
-        be called from any thread.
+        That is so if it keeps more than half of the limit, or if hardly anything is
+        left. A call that only asked for too much is answered: the next one may be
+        smaller. May be called from any thread.
         """
         give_back()
         if not self._limit_bytes:

@@ -1,9 +1,9 @@
 """Moves Python objects between interpreters without copying their tensors.
 
 Source: "Using Python for Model Inference in Deep Learning", section 4.3. An object is
-pickled once. The storages of its tensors stay out of the pickle: a storage that lies in a
-package's archive is named by its place there, and the others are written once into a memfd
-that every interpreter maps.
+pickled once. The storages of its tensors stay out of the pickle: a storage that lies in
+a package's archive is named by its place there, and the others are written once into a
+memfd that every interpreter maps.
 """
 
 from __future__ import annotations

@@ -48,9 +48,9 @@ def boot(entry_address: int, free_address: int, environment: Mapping[str, str]) 
 def _load_locally() -> None:
     """Removes RTLD_GLOBAL from the flags with which libraries are loaded.
 
-    In any namespace but the first, glibc (2.36) has no global scope to add to, and crashes.
-    torch asks for RTLD_GLOBAL when it is imported, but it does not need it, because its
-    libraries name what they need.
+    In any namespace but the first, glibc (2.36) has no global scope to add to, and
+    crashes. torch asks for RTLD_GLOBAL when it is imported, but it does not need it,
+    because its libraries name what they need.
     """
     load: Any = ctypes.CDLL.__init__
     set_flags = sys.setdlopenflags

@@ -60,8 +60,8 @@ class _PerThread(threading.local):
 class NamespaceGuest:
     """Answers requests: (operation, its arguments...).
 
-    ``load``, ``release`` and ``unload`` may be called at any time, ``unload`` only while no
-    call of that model is running. All other requests must come one at a time.
+    ``load``, ``release`` and ``unload`` may be called at any time, ``unload`` only
+    while no call of that model is running. All other requests must come one at a time.
     """
 
     def __init__(self) -> None:

@@ -1,17 +1,17 @@
 """Lets models of a private CPython start threads that end.
 
 When a thread ends, the C library keeps its stack for the next thread, and frees the
-thread-local memory of libraries before that. All link namespaces share one list of stacks.
-The thread-local memory was allocated by the process's own libc, whichever library it is
-for, and freeing it with the libc of another namespace crashes. Therefore
+thread-local memory of libraries before that. All link namespaces share one list of
+stacks. The thread-local memory was allocated by the process's own libc, whichever
+library it is for, and freeing it with the libc of another namespace crashes. Therefore
 
 - threads of a namespace ask for larger stacks than the process's own threads have, so that
   they never get one of those (``tfs.runtime.dlmopen.dlmopen_namespace``);
 - a Python thread of a namespace ends without owning such memory. The process's libc frees
   it when the next thread is started from outside.
 
-This does not help threads that C++ code starts there. torch's own threads live as long as
-the namespace.
+This does not help threads that C++ code starts there. torch's own threads live as long
+as the namespace.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Calls models that take or return dicts and tuples of tensors by names only.
 
-A request has one name per tensor. A tensor inside a container is named by the way to it,
-with dots between: ``boxes.0``, ``state.hidden``. The exporter writes into the manifest's
-entry where that is needed; other models are called as they are. Arguments that are named
-tuples or dataclasses are made by their classes, which the archive contains.
+A request has one name per tensor. A tensor inside a container is named by the way to
+it, with dots between: ``boxes.0``, ``state.hidden``. The exporter writes into the
+manifest's entry where that is needed; other models are called as they are. Arguments
+that are named tuples or dataclasses are made by their classes, which the archive
+contains.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """``importlib.resources`` and ``pkgutil`` as packaged code sees them.
 
-A packaged module is in no folder, and only the archive's importer knows it by its name, so
-Python's own functions do not find its files. This is imported only for archives that use
-them.
+A packaged module is in no folder, and only the archive's importer knows it by its name,
+so Python's own functions do not find its files. This is imported only for archives that
+use them.
 """
 
 from __future__ import annotations

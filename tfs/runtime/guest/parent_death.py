@@ -1,7 +1,7 @@
 """Ends a process together with the server. Imports nothing that takes time.
 
-The kernel does all of it. It needs neither Python's lock nor a thread's help, both of which
-a model may keep for ever.
+The kernel does all of it. It needs neither Python's lock nor a thread's help, both of
+which a model may keep for ever.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def die_with_parent(parent_pid: int) -> None:
     """Has the kernel kill this process when its parent ends; exits if that has happened.
 
     More exactly, when the thread of the parent ends that started this process, or that
-    started the process which forked it. Call this after changing users, because that would
-    cancel the request.
+    started the process which forked it. Call this after changing users, because that
+    would cancel the request.
     """
     _tell_at_parents_death(parent_pid, signal.SIGKILL)
 
@@ -30,11 +30,11 @@ def die_with_parent(parent_pid: int) -> None:
 def die_after_parent(parent_pid: int) -> None:
     """Like :func:`die_with_parent`, but 16 seconds later: for the leader of a group.
 
-    Normally ``end_group_with_pipe`` ends it first, together with what a model started. But
-    the kernel signals the death of a thread before the process's last thread has given its
-    memory back and closed its descriptors, which takes seconds where processors are short.
-    Once the leader of the group is gone, nobody is left who knows the group. So this is
-    only for a leader that has closed its end of the pipe.
+    Normally ``end_group_with_pipe`` ends it first, together with what a model started.
+    But the kernel signals the death of a thread before the process's last thread has
+    given its memory back and closed its descriptors, which takes seconds where
+    processors are short. Once the leader of the group is gone, nobody is left who knows
+    the group. So this is only for a leader that has closed its end of the pipe.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     # The handler is C's ``alarm``: called with the signal's number, 16, it sets an alarm
@@ -47,10 +47,10 @@ def die_after_parent(parent_pid: int) -> None:
 def end_group_with_pipe(pipe_fd: int) -> None:
     """Has the kernel kill this process's group when a pipe's other end closes.
 
-    Exits if it has closed already. The calling process leads the group. The function takes
-    over ``pipe_fd`` and leaves another descriptor of the pipe open. If the system cannot do
-    this, programs that a model started outlive a server that is killed; the process itself
-    does not.
+    Exits if it has closed already. The calling process leads the group. The function
+    takes over ``pipe_fd`` and leaves another descriptor of the pipe open. If the system
+    cannot do this, programs that a model started outlive a server that is killed; the
+    process itself does not.
     """
     with contextlib.suppress(OSError):
         # Opened anew: whom to signal is the open file's to know, which others have too.

@@ -1,7 +1,8 @@
 """Imports what takes long to import for a platform's workers, once for all of them.
 
-Reading a graph of torch.export takes 1.3 s of imports and 90 MB of memory. A zygote that
-has done that forks workers that have done it too, in milliseconds, and they share the memory.
+Reading a graph of torch.export takes 1.3 s of imports and 90 MB of memory. A zygote
+that has done that forks workers that have done it too, in milliseconds, and they share
+the memory.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Sets the name that a process has in top, in ps and in the kernel's out-of-memory messages.
 
-Otherwise all of a server's processes would be called "python3", and nobody could tell which
-model takes all the memory.
+Otherwise all of a server's processes would be called "python3", and nobody could tell
+which model takes all the memory.
 """
 
 from __future__ import annotations

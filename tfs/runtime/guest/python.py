@@ -1,6 +1,7 @@
 """Platform ``python``: a class in ``servable.py`` and, optionally, weights.
 
-It is for models that are not a single ``nn.Module``: tokenizers, pipelines, scikit-learn.
+It is for models that are not a single ``nn.Module``: tokenizers, pipelines,
+scikit-learn.
 
     class Servable:
         signatures = {"serving_default": {...}}         # as in a manifest

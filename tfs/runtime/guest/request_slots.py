@@ -1,8 +1,8 @@
 """Threads of a worker that run several calls of one model at the same time.
 
 They are for models that batch a part of themselves (``tfs.runtime.batched``), because a
-part can join only calls that are under way together. The model has a slab of its own, with
-a slot and a thread for each call; see :mod:`tfs.runtime.guest.slab`.
+part can join only calls that are under way together. The model has a slab of its own,
+with a slot and a thread for each call; see :mod:`tfs.runtime.guest.slab`.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _EXIT_STATUS: Final = 70  # as of a worker whose main thread cannot go on
 class RequestSlots:
     """Runs up to ``concurrency`` calls of a model at once. Thread-safe.
 
-    Calls begin in the order of their requests. If a call uses a batched part, that knows
-    the call's deadline and whether somebody still waits for it.
+    Calls begin in the order of their requests. If a call uses a batched part, that
+    knows the call's deadline and whether somebody still waits for it.
 
     Args:
         channel: The channel of the model; owned from now on.

@@ -1,10 +1,10 @@
 """A file's bytes, held in memory once for every interpreter that maps them.
 
 The bytes are in a memfd that is sealed against writing, shrinking and growing. So
-overwriting or truncating the file on disk changes nothing, a new interpreter needs no disk,
-and the memory is freed with the last mapping and descriptor. Every mapping is private: a
-model that writes to its weights gets copies of the pages that it touched, in its own
-interpreter, and no other one notices.
+overwriting or truncating the file on disk changes nothing, a new interpreter needs no
+disk, and the memory is freed with the last mapping and descriptor. Every mapping is
+private: a model that writes to its weights gets copies of the pages that it touched, in
+its own interpreter, and no other one notices.
 
 Mapping the file itself would save the copy. It was rejected because truncating a mapped
 file kills its readers with SIGBUS.
@@ -137,8 +137,8 @@ def num_written_pages(
 ) -> int | None:
     """Returns how many pages of a private mapping this process made its own.
 
-    It counts only pages that hold some of the ``size_bytes`` from ``offset`` on. None if
-    the system does not say. It reads 8 bytes per page and touches none of the pages.
+    It counts only pages that hold some of the ``size_bytes`` from ``offset`` on. None
+    if the system does not say. It reads 8 bytes per page and touches none of the pages.
     """
     anchor = (ctypes.c_char * 1).from_buffer(mapping)
     address = ctypes.addressof(anchor) + offset

@@ -42,8 +42,8 @@ class SessionGuest:
 
     Args:
         is_interrupted: Whether Ctrl-C arrives here and is passed on to the caller.
-        on_map: Called with the number of bytes of weights that are mapped; negative when
-            they are unmapped.
+        on_map: Called with the number of bytes of weights that are mapped; negative
+            when they are unmapped.
 
     """
 

@@ -1,8 +1,8 @@
 """Tensors and plain values between two Pythons of one process, named by address.
 
-A description contains no object, only numbers and strings that ``marshal`` accepts. The side
-that describes a tensor keeps it until the other side has read it. The reader copies it once,
-because the two Pythons know nothing of each other's references.
+A description contains no object, only numbers and strings that ``marshal`` accepts. The
+side that describes a tensor keeps it until the other side has read it. The reader
+copies it once, because the two Pythons know nothing of each other's references.
 """
 
 from __future__ import annotations

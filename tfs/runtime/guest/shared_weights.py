@@ -1,8 +1,8 @@
 """Frees the copies of weights that a loader made of an archive held in memory.
 
 TorchScript's loader reads tensors into memory of its own. The same bytes are in the
-version's sealed file, which every interpreter maps. If a tensor's elements are found there,
-the tensor is made to use the mapping, and its copy is freed.
+version's sealed file, which every interpreter maps. If a tensor's elements are found
+there, the tensor is made to use the mapping, and its copy is freed.
 
 Archives of torch.package and torch.export do not need this: their readers can be given
 views from the start (:mod:`tfs.runtime.guest.mapped_reader`).
@@ -32,8 +32,8 @@ def share_weights(
 ) -> Callable[[], int]:
     """Points tensors at the archive's bytes where they are the same.
 
-    This is for dense tensors on the CPU that own their whole storage, and for records that
-    are not compressed. Blocks for one comparison of the weights.
+    This is for dense tensors on the CPU that own their whole storage, and for records
+    that are not compressed. Blocks for one comparison of the weights.
 
     Returns:
         A function that counts the pages that were written to since.

@@ -1,19 +1,19 @@
 """Forks processes that become siblings of the forking process, not its children.
 
-A process that a zygote forks in this way is a child of the server. It does not end with the
-zygote, the server learns how it ended whatever happened to the zygote, and its parent-death
-signal is sent when the server dies. The C library's ``fork`` cannot ask for that
-(``CLONE_PARENT``), so this makes the system call, and around it does what Python documents
-for "any similar function that clones the current process".
+A process that a zygote forks in this way is a child of the server. It does not end with
+the zygote, the server learns how it ended whatever happened to the zygote, and its
+parent-death signal is sent when the server dies. The C library's ``fork`` cannot ask
+for that (``CLONE_PARENT``), so this makes the system call, and around it does what
+Python documents for "any similar function that clones the current process".
 
-Nearly all that the C library does beyond the call is for processes of several threads: locks
-of the allocator and of files, and handlers of ``pthread_atfork``. So the caller must have
-one thread. The exception is the number by which its main thread knows itself, which the
-kernel is told to write.
+Nearly all that the C library does beyond the call is for processes of several threads:
+locks of the allocator and of files, and handlers of ``pthread_atfork``. So the caller
+must have one thread. The exception is the number by which its main thread knows itself,
+which the kernel is told to write.
 
-Rejected: a second fork whose parent ends at once, so that the kernel gives the orphan to the
-nearest subreaper. That copies one page table more per worker, and a server that is a
-subreaper inherits, and has to reap, everything else that models leave behind.
+Rejected: a second fork whose parent ends at once, so that the kernel gives the orphan
+to the nearest subreaper. That copies one page table more per worker, and a server that
+is a subreaper inherits, and has to reap, everything else that models leave behind.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def fork_sibling() -> tuple[int, int]:
     """Forks a child of this process's parent. The caller must have a single thread.
 
     Returns:
-        The child's process id and its pidfd, which the caller closes; ``(0, -1)`` in the
-        child. The process id is not reused before the parent has reaped the child.
+        The child's process id and its pidfd, which the caller closes; ``(0, -1)`` in
+        the child. The process id is not reused before the parent has reaped the child.
 
     Raises:
         OSError: The system does not fork; nothing happened.

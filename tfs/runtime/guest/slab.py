@@ -6,9 +6,9 @@
     from byte 64 on  four words per slot, where calls overlap (see below)
     slot 0, slot 1   request words | reply words | input area | output area
 
-A call's descriptor is a row of 64-bit words. Nothing on the request path is pickled, and the
-host can check everything that it reads: a worker runs somebody's model, and may write
-anything.
+A call's descriptor is a row of 64-bit words. Nothing on the request path is pickled,
+and the host can check everything that it reads: a worker runs somebody's model, and may
+write anything.
 
     request  model, signature, num_rows, overflow_bytes, num_inputs,
              then per input: index, dtype, offset, size_bytes, rank, sizes...
@@ -17,14 +17,14 @@ anything.
 
 Offsets count from the slab's start, or from the start of a temporary memfd if
 ``overflow_bytes`` is not 0. A string tensor is its items' lengths as words, then the
-items. There are two slots, so that a worker that has answered one call finds the next one
-waiting. The doorbells, an eventfd for calls and a pipe for answers, say how many there are;
-they also order the memory accesses on every architecture.
+items. There are two slots, so that a worker that has answered one call finds the next
+one waiting. The doorbells, an eventfd for calls and a pipe for answers, say how many
+there are; they also order the memory accesses on every architecture.
 
-A model that takes several calls at once has a slab of its own, with a slot for each call.
-The calls end in any order, so both sides name the slots they mean in a ring. Each slot has a
-word that says why nobody waits any more (a status code, 0 while somebody does), and one for
-the deadline (monotonic nanoseconds, 0 for none).
+A model that takes several calls at once has a slab of its own, with a slot for each
+call. The calls end in any order, so both sides name the slots they mean in a ring. Each
+slot has a word that says why nobody waits any more (a status code, 0 while somebody
+does), and one for the deadline (monotonic nanoseconds, 0 for none).
 """
 
 from __future__ import annotations
@@ -106,9 +106,9 @@ class Slot:
 class Slab:
     """A mapped slab; one side's view of it. Confined to one thread per side.
 
-    If calls overlap, the worker's threads share a side. A slot belongs to one thread from
-    when it takes the request until it gives the reply; rings and counters belong to the
-    holder of the lock.
+    If calls overlap, the worker's threads share a side. A slot belongs to one thread
+    from when it takes the request until it gives the reply; rings and counters belong
+    to the holder of the lock.
     """
 
     def __init__(self, fd: int, num_slots: int = NUM_SLOTS) -> None:

@@ -1,8 +1,8 @@
 """A worker's side of the slab: makes tensors of inputs in place, and writes outputs.
 
-The memory of a tensor over an input area belongs to the call until the reply is written, so
-a model may write to it. A model that wants to keep an input for longer has to copy it, as
-with any buffer that is reused.
+The memory of a tensor over an input area belongs to the call until the reply is
+written, so a model may write to it. A model that wants to keep an input for longer has
+to copy it, as with any buffer that is reused.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ class InputReader:
         Args:
             names: Input names in the signature's order.
             descriptor: The words of the request that describe the inputs.
-            overflow: The memfd with inputs that the slab cannot hold; None for the slab.
+            overflow: The memfd with inputs that the slab cannot hold; None for the
+                slab.
 
         """
         key = (names, descriptor)

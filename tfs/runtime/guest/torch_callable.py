@@ -321,8 +321,8 @@ def _fixed_inner(signature: Signature, spec: TensorSpec) -> tuple[int, ...] | No
 def num_rows_of(signature: Signature, inputs: Tensors) -> int:
     """Returns dimension 0 of the inputs, 1 where there is no batch.
 
-    An input with a default counts only if it was sent and no other input counts: a default
-    stands for every row, and so does a single row that was sent in its place.
+    An input with a default counts only if it was sent and no other input counts: a
+    default stands for every row, and so does a single row that was sent in its place.
     """
     num_rows = 1
     if signature.batched:

@@ -1,9 +1,10 @@
 """Platform ``torch_export``: a ``.pt2`` archive of torch.export or AOTInductor.
 
-An exported program is a graph that is run operator by operator. Its tensors are views of
-the archive's bytes, which all interpreters share. An AOTInductor package is such a graph
-compiled to machine code for one kind of processor, with weights of its own. Both take
-positional arguments in the order of the export, so inputs are put into that order here.
+An exported program is a graph that is run operator by operator. Its tensors are views
+of the archive's bytes, which all interpreters share. An AOTInductor package is such a
+graph compiled to machine code for one kind of processor, with weights of its own. Both
+take positional arguments in the order of the export, so inputs are put into that order
+here.
 """
 
 from __future__ import annotations
@@ -116,8 +117,8 @@ def warm_up() -> None:
 def _remember_type_hints() -> None:
     """Makes torch's reader of programs look up the types of each class only once.
 
-    Otherwise it asks for them again for every object that it reads, which is a third of the
-    time of loading a graph with some hundred operators.
+    Otherwise it asks for them again for every object that it reads, which is a third of
+    the time of loading a graph with some hundred operators.
     """
     try:
         from torch._export.serde import serialize
@@ -182,8 +183,9 @@ def _read_mapped(
 ) -> torch.export.ExportedProgram | None:
     """Reads a program whose tensors are views of the file.
 
-    It does what torch.export.load does; that offers no way to say where the tensors should
-    be. Returns None if this torch, or the one that wrote the file, works differently.
+    It does what torch.export.load does; that offers no way to say where the tensors
+    should be. Returns None if this torch, or the one that wrote the file, works
+    differently.
     """
     try:
         archive = _package.PT2ArchiveReader(file.path)

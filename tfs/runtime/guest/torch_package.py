@@ -1,9 +1,10 @@
 """Platform ``torch_package``: model, code and weights in one hermetic archive.
 
-Source: "Using Python for Model Inference in Deep Learning", section 4.4. Code is imported
-only from the archive, and from the modules that it declares extern. It is imported under a
-mangled name, so that two archives may have classes of the same name. Tensors are views of
-the archive's bytes: nothing is read or copied until a kernel touches it.
+Source: "Using Python for Model Inference in Deep Learning", section 4.4. Code is
+imported only from the archive, and from the modules that it declares extern. It is
+imported under a mangled name, so that two archives may have classes of the same name.
+Tensors are views of the archive's bytes: nothing is read or copied until a kernel
+touches it.
 """
 
 from __future__ import annotations
@@ -138,8 +139,8 @@ def _replace_finders(importer: PackageImporter) -> None:
 def _importlib_of(importer: PackageImporter) -> types.ModuleType:
     """Returns ``importlib`` as packaged code sees it: it looks into the archive first.
 
-    The import statement does so by itself. A name that is computed at run time goes through
-    this function, and would otherwise be looked for only on the server.
+    The import statement does so by itself. A name that is computed at run time goes
+    through this function, and would otherwise be looked for only on the server.
     """
 
     def import_module(name: str, package: str | None = None) -> types.ModuleType:
@@ -174,9 +175,9 @@ def _importlib_of(importer: PackageImporter) -> types.ModuleType:
 class _Unpickler(pickle.Unpickler):
     """Finds the names in a pickle through the package's own imports.
 
-    torch's own unpickler is written in Python and takes a millisecond for a small network,
-    five times as long. It also renames modules of Python 2, but those do not occur in
-    pickles of the protocols that torch.package writes (3 and 4).
+    torch's own unpickler is written in Python and takes a millisecond for a small
+    network, five times as long. It also renames modules of Python 2, but those do not
+    occur in pickles of the protocols that torch.package writes (3 and 4).
     """
 
     def __init__(self, importer: PackageImporter, file: io.BytesIO) -> None:
@@ -191,8 +192,9 @@ class _Unpickler(pickle.Unpickler):
 class _Modules(dict[str, types.ModuleType]):
     """A package's modules, known to Python under their mangled names as well.
 
-    Dataclasses, typing and pickle look up a class's module in ``sys.modules`` and fail if
-    it is not there. Nobody else can import a mangled name (``<torch_package_0>.nets``).
+    Dataclasses, typing and pickle look up a class's module in ``sys.modules`` and fail
+    if it is not there. Nobody else can import a mangled name
+    (``<torch_package_0>.nets``).
     """
 
     def __init__(self, importer: PackageImporter) -> None:
@@ -232,8 +234,8 @@ class MappedImporter(PackageImporter):
     def _load_module(self, name: str, parent: str) -> types.ModuleType:
         """Like torch's method, but Python and torch can be imported by every archive.
 
-        torch only allows modules that import statements name, and ``__import__(name)`` is
-        not such a statement.
+        torch only allows modules that import statements name, and ``__import__(name)``
+        is not such a statement.
         """
         top = name.partition(".")[0]
         if (

@@ -52,8 +52,8 @@ def to_torch(view: TensorView) -> torch.Tensor | Strings:
     """Returns a tensor that the model may keep and write to; strings as nested lists.
 
     It is a new copy, made once. If the view's memory is large, was given away (see
-    :class:`~tfs.core.tensor_view.TensorView`) and is aligned as torch needs it, the tensor
-    uses that memory instead.
+    :class:`~tfs.core.tensor_view.TensorView`) and is aligned as torch needs it, the
+    tensor uses that memory instead.
     """
     data = view.data
     if isinstance(data, tuple):
@@ -111,8 +111,8 @@ def to_view(tensor: torch.Tensor) -> TensorView:
 def small_view(tensor: torch.Tensor) -> TensorView | None:
     """Like :func:`to_view`, but returns None for tensors that are large or not plain.
 
-    For most tensors it needs two calls of torch instead of ten. That matters, because each
-    of those is code that nothing else uses.
+    For most tensors it needs two calls of torch instead of ten. That matters, because
+    each of those is code that nothing else uses.
     """
     dtype = _NUMPYS.get(tensor.dtype)
     if dtype is None:

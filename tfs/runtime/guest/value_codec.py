@@ -2,8 +2,8 @@
 
     8 bytes length of the header | header, JSON | tensors, each at a multiple of 64
 
-Containers are spelled out in the header ({"l": [...]} is a list), so that a caller's dict
-cannot be mistaken for a tensor.
+Containers are spelled out in the header ({"l": [...]} is a list), so that a caller's
+dict cannot be mistaken for a tensor.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Does in advance what the first load and the first call in a new fork cost.
 
-A fork shares its parent's memory until it writes to it. Loading any package and calling any
-model writes to much the same thousands of pages (reference counts, dictionaries, the
-allocators' free lists), and that takes as long as loading a small model. Loading a small
-package beforehand is enough to avoid this.
+A fork shares its parent's memory until it writes to it. Loading any package and calling
+any model writes to much the same thousands of pages (reference counts, dictionaries,
+the allocators' free lists), and that takes as long as loading a small model. Loading a
+small package beforehand is enough to avoid this.
 """
 
 from __future__ import annotations

@@ -35,8 +35,8 @@ def by_address(mappings: Callable[[], Sequence[mmap.mmap]]) -> FindOffset:
 def by_content(file: SealedFile, min_bytes: int) -> FindOffset:
     """Finds storages whose bytes equal those of a record of an archive.
 
-    It is for loaders that do not say where a storage comes from, and costs one comparison of
-    the weights.
+    It is for loaders that do not say where a storage comes from, and costs one
+    comparison of the weights.
     """
     records = records_of(file, min_bytes)
     mapping = file.map()

@@ -1,8 +1,8 @@
 """A worker process: answers calls on its main thread, and does everything else on others.
 
 The main thread sleeps on one eventfd and only answers calls. The control thread
-(``worker_control.py``) reads the control channel and has versions loaded. When that channel
-ends, because the host closed it or is gone, the process exits.
+(``worker_control.py``) reads the control channel and has versions loaded. When that
+channel ends, because the host closed it or is gone, the process exits.
 """
 
 from __future__ import annotations
@@ -128,8 +128,8 @@ class Worker:
     def _become_copy(self) -> None:
         """Runs first in a process that a model forks from this one.
 
-        The copy must not answer calls: that is for the process that took them. It belongs
-        to the worker's process group, and ends with it.
+        The copy must not answer calls: that is for the process that took them. It
+        belongs to the worker's process group, and ends with it.
         """
         if self._forks.is_copy:
             return  # a copy's copy: all is closed

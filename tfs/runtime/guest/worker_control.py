@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 class WorkerControl:
     """Serves requests from the control channel until that ends, and the process with it.
 
-    Background requests are served on a thread of the lowest CPU priority. It is made for
-    each, because a thread without privileges cannot raise its priority again. Work that was
-    quick the last time is done in idle time only (``brief_work.py``). All other requests
-    are served on the control thread.
+    Background requests are served on a thread of the lowest CPU priority. It is made
+    for each, because a thread without privileges cannot raise its priority again. Work
+    that was quick the last time is done in idle time only (``brief_work.py``). All
+    other requests are served on the control thread.
 
     Args:
         control: The channel; owned from now on.

@@ -38,8 +38,8 @@ from tfs.runtime.guest.version_files import VersionFiles
 class WorkerModels:
     """Loads, tries and unloads models. Confined to one thread at a time.
 
-    A request is what the host sent, with descriptors that the caller closes. The returned
-    dictionary is the reply to the host.
+    A request is what the host sent, with descriptors that the caller closes. The
+    returned dictionary is the reply to the host.
 
     Args:
         control: The channel on which the host is told what a model does to its weights.
@@ -183,8 +183,8 @@ class WorkerModels:
     def open(self, request: Mapping[str, object], fds: list[int]) -> dict[str, object]:
         """Begins to take several calls of a model at once, over a channel of its own.
 
-        This is not done during the load, because threads inherit the priority of the thread
-        that makes them.
+        This is not done during the load, because threads inherit the priority of the
+        thread that makes them.
         """
         model_id, loaded = self._named(request)
         channel = CallChannel.of_fds([os.dup(fd) for fd in fds])

@@ -4,12 +4,12 @@
     tfs/runtime/process/zygote_process.py
 
 It has no model, no server socket and nothing of the RPC stack. Forking it takes
-milliseconds, and is safe because no other thread and no OpenMP region ever ran in it. The
-processes that it forks are the host's children and not its own (``sibling_fork.py``): they
-end with the host, by a parent-death signal, and go on when the zygote is gone. A zygote also
-ends when its channel closes, and so does a worker. Programs that a model starts belong to
-its worker's process group and end with it; the host sees to that, or the kernel when the
-host is gone (``parent_death.py``).
+milliseconds, and is safe because no other thread and no OpenMP region ever ran in it.
+The processes that it forks are the host's children and not its own
+(``sibling_fork.py``): they end with the host, by a parent-death signal, and go on when
+the zygote is gone. A zygote also ends when its channel closes, and so does a worker.
+Programs that a model starts belong to its worker's process group and end with it; the
+host sees to that, or the kernel when the host is gone (``parent_death.py``).
 
     host to zygote   {"token": ..., "options": {...}, "spare": ...}, five descriptors |
                      the same with {"keeper": [kind, device]}, one descriptor |
@@ -77,9 +77,9 @@ _PREIMPORTED: Final = (
 """Modules that workers and models would import first. Imported here, they cost each of them
 nothing.
 
-The exporter is one of them. A model is often defined where it is exported, and a packaged
-module imports what it imported when it was packaged. That would take 30 ms in each worker,
-ten times as long as a small model takes.
+The exporter is one of them. A model is often defined where it is exported, and a
+packaged module imports what it imported when it was packaged. That would take 30 ms in
+each worker, ten times as long as a small model takes.
 """
 
 _PR_SET_NO_NEW_PRIVS: Final = 38
@@ -108,8 +108,8 @@ class KnownProcess:
     Because it is recorded before a fork, it costs the fork neither time nor memory.
 
     Attributes:
-        objects: The objects by which spares check whether they are unchanged. None if this
-            Python does not allow that.
+        objects: The objects by which spares check whether they are unchanged. None if
+            this Python does not allow that.
         surface: The functions that a model can replace.
 
     """
@@ -232,8 +232,8 @@ def become_worker(
 ) -> None:
     """Turns a fresh fork into a worker; never returns while the worker lives.
 
-    With an archive it is a spare, and warms up with it. If objects are watched, it can tell
-    later whether it may get another model after its first.
+    With an archive it is a spare, and warms up with it. If objects are watched, it can
+    tell later whether it may get another model after its first.
     """
     name_process("tfs-worker")
     held: frozenset[int] = preloaded.fds if preloaded is not None else frozenset()
@@ -341,9 +341,9 @@ def run_zygote(
     """Turns a fresh fork into a zygote of its own that needs nothing of its maker.
 
     A standby is like its maker. A branch has done a platform's imports. A template has
-    loaded a version, as the user of its workers, because loading runs the version's code; it
-    ends if that starts threads, which forks would lack. It stays in its maker's process
-    group, which nobody ends.
+    loaded a version, as the user of its workers, because loading runs the version's
+    code; it ends if that starts threads, which forks would lack. It stays in its
+    maker's process group, which nobody ends.
     """
     close_all_but({0, 1, 2, host.life_fd, *fds})
     if "template" in request:

@@ -43,8 +43,8 @@ class CallThread:
         calls: Runs and counts them.
         max_queued: Tasks that may wait; one more is answered Unavailable.
         clock: Deadlines go by it.
-        hangs: Watches the calls, if given: tasks that wait behind one that hangs, and new
-            ones, are refused.
+        hangs: Watches the calls, if given: tasks that wait behind one that hangs, and
+            new ones, are refused.
 
     Attributes:
         queue: The tasks that wait; read-only.
@@ -118,8 +118,8 @@ class CallThread:
     def run_out(self, model: InlineModel) -> bool:
         """Refuses the tasks that wait for a model, and waits for its running call.
 
-        Blocks for at most :data:`UNLOAD_WAIT_S`, and not at all if a call hangs. The model
-        is ``unloading``, so that no more tasks are put.
+        Blocks for at most :data:`UNLOAD_WAIT_S`, and not at all if a call hangs. The
+        model is ``unloading``, so that no more tasks are put.
 
         Returns:
             Whether the caller may drop the model; if not, the thread does so as soon as

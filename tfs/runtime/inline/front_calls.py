@@ -31,7 +31,8 @@ class FrontCalls:
 
     Args:
         loop: The loop on which calls run.
-        thread: Takes calls that cannot run here, and all calls of models that were slow.
+        thread: Takes calls that cannot run here, and all calls of models that were
+            slow.
         calls: Counts both.
         now: The time in seconds, for deadlines.
         on_slow: Called on the loop when a call on it took over ``FRONT_LIMIT_S``, with

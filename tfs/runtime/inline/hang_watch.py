@@ -1,7 +1,7 @@
 """Notices a call that hangs in a thread that cannot be ended.
 
-A call on a thread can be neither interrupted nor killed. But other callers need not wait for
-it for ever: they are told what hangs, and can go elsewhere.
+A call on a thread can be neither interrupted nor killed. But other callers need not
+wait for it for ever: they are told what hangs, and can go elsewhere.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class HangWatch:
             any call of its version before.
         now: The time in seconds.
         on_hang: Called with the version whose call hangs and a text that says so, when
-            somebody notices it; with an empty text when the call has ended after all. On
-            any thread.
+            somebody notices it; with an empty text when the call has ended after all.
+            On any thread.
 
     """
 

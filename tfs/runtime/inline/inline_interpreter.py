@@ -1,13 +1,13 @@
 """Backend ``inline``: one thread of this process.
 
-A model whose version asks for concurrency gets that many threads of its own instead. With a
-serving loop it is also backend ``front``: tasks that are submitted on the loop run there,
-without any hand-over, as long as every call is quick.
+A model whose version asks for concurrency gets that many threads of its own instead.
+With a serving loop it is also backend ``front``: tasks that are submitted on the loop
+run there, without any hand-over, as long as every call is quick.
 
-It is the right backend for kernels that are big enough to run without the GIL most of the
-time, for systems that have no processes, and for GPUs, where interpreters share one CUDA
-context. Nothing is contained: a call that crashes ends the process, and a call that hangs
-holds its thread.
+It is the right backend for kernels that are big enough to run without the GIL most of
+the time, for systems that have no processes, and for GPUs, where interpreters share one
+CUDA context. Nothing is contained: a call that crashes ends the process, and a call
+that hangs holds its thread.
 """
 
 from __future__ import annotations
@@ -214,8 +214,8 @@ class InlineInterpreter:
         """Drops a model after the call that is running; blocks until it is gone.
 
         Raises:
-            Internal: A call does not end. The model takes no more calls, and its memory is
-                freed when that call ends.
+            Internal: A call does not end. The model takes no more calls, and its memory
+                is freed when that call ends.
 
         """
         threads = model.threads

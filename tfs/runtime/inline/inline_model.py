@@ -58,9 +58,9 @@ class InlineModel:
         import_s: Processor seconds that importing and unpickling took.
         process_changes: Unknown, because other code runs in this process, too.
         load_memory: Unknown, because other code allocates in this process, too.
-        last_call_s: Seconds of the last call. A caller that waits on another thread also
-            waits for two wake-ups, which may take as long as five calls of a quick model.
-            None before the first call, and if several run at once.
+        last_call_s: Seconds of the last call. A caller that waits on another thread
+            also waits for two wake-ups, which may take as long as five calls of a quick
+            model. None before the first call, and if several run at once.
         front: Takes its calls on the loop; None if it has none, or has left the loop
             because a call was slow.
         slow_calls: Decides which calls on the loop were slow.

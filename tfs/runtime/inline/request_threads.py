@@ -1,8 +1,8 @@
 """Threads that run several requests of one model at the same time.
 
 They are for models that batch a part of themselves (``tfs.runtime.batched``), because a
-part can join only requests that are under way together. All other models are called by the
-one thread of their interpreter.
+part can join only requests that are under way together. All other models are called by
+the one thread of their interpreter.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ class RequestThreads:
         """Answers all waiting and new tasks with ``refusal``, and waits for running ones.
 
         Args:
-            refusal: Why nothing is computed any more; the first one that is given stays.
+            refusal: Why nothing is computed any more; the first one that is given
+                stays.
             deadline_s: Monotonic, by the given clock; None waits as long as it takes.
 
         Returns:

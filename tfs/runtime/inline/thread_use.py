@@ -40,10 +40,11 @@ class SlowCalls:
     Confined to the thread that calls. A call that computed for longer than the limit is
     slow. A call that waited for longer may have slept, or may have waited for another
     thread that had Python's lock and got no core. A thread that waits for Python's lock
-    wakes once in every switch interval (``sys.getswitchinterval``). If a call waited beyond
-    the limit even when one interval is subtracted for each wait, it slept, and is slow. Any
-    other call that waited is slow only if there was another one a short while ago. Time in
-    which a call neither computed nor waited was given to other threads by the kernel.
+    wakes once in every switch interval (``sys.getswitchinterval``). If a call waited
+    beyond the limit even when one interval is subtracted for each wait, it slept, and
+    is slow. Any other call that waited is slow only if there was another one a short
+    while ago. Time in which a call neither computed nor waited was given to other
+    threads by the kernel.
 
     Args:
         limit_s: How long a call may take.

@@ -17,12 +17,12 @@ class BusyCores:
     """Counts the calls that run in processes of one server. Loop-confined.
 
     When every core has a call, the loop has to run on the core of some worker. The best
-    one is that of the worker that wakes it, which has nothing to do until it is answered.
-    But the kernel often leaves the loop on its old core. There it interrupts a call, while
-    the core of the worker that has finished is idle. So a worker that has finished sets
-    the affinity of the loop's thread to its own core before it rings, and the next one
-    does the same. The loop takes its affinity back when a core is free. A thread that it
-    starts before that begins with ``run_anywhere``.
+    one is that of the worker that wakes it, which has nothing to do until it is
+    answered. But the kernel often leaves the loop on its old core. There it interrupts
+    a call, while the core of the worker that has finished is idle. So a worker that has
+    finished sets the affinity of the loop's thread to its own core before it rings, and
+    the next one does the same. The loop takes its affinity back when a core is free. A
+    thread that it starts before that begins with ``run_anywhere``.
 
     This is not done for short calls. There are so many of them that the loop rarely
     sleeps, and moving it while it runs costs it some microseconds.

@@ -1,8 +1,8 @@
 """Versions whose weights are on a device only once, shared by all their workers.
 
-A device has one keeper process, from the first version that is loaded there until the last
-one is unloaded. Each worker that loads a version takes a *lease* of the version's share,
-and the share is given back when the last interpreter has unloaded the version.
+A device has one keeper process, from the first version that is loaded there until the
+last one is unloaded. Each worker that loads a version takes a *lease* of the version's
+share, and the share is given back when the last interpreter has unloaded the version.
 
 - If the keeper dies, nothing guarantees any more that the memory which workers see stays
   what it was. The workers are ended and come back with a new keeper, and no model is
@@ -53,8 +53,8 @@ class _Member:
 class VersionShare:
     """One version's weights on its device. Made anywhere, then loop-confined.
 
-    Its members are the interpreters that use it. Each is named by the object that stands
-    for the version on that interpreter.
+    Its members are the interpreters that use it. Each is named by the object that
+    stands for the version on that interpreter.
     """
 
     def __init__(

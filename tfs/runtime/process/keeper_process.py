@@ -1,8 +1,8 @@
 """The host's end of the process that keeps the weights on one device.
 
-Leases are written to its channel whether it runs already or not: they wait there while it
-is forked. If it cannot be started, the channel is closed, and the holder of the other end
-of a lease sees that.
+Leases are written to its channel whether it runs already or not: they wait there while
+it is forked. If it cannot be started, the channel is closed, and the holder of the
+other end of a lease sees that.
 """
 
 from __future__ import annotations

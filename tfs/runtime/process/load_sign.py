@@ -1,10 +1,11 @@
 """Shows a loading worker whether the server has, or recently had, requests to answer.
 
-A thread that wakes up goes before a load. But one that was interrupted, and has had a few
-microseconds more than its share, has to wait for the load; and whatever runs beside a load
-takes longer. So where a load asks for the right of way (:mod:`tfs.core.right_of_way`), it
-looks at this sign and sleeps until the request is answered. If requests came recently, it
-is paced. The server knows that better than a worker which has only begun to look.
+A thread that wakes up goes before a load. But one that was interrupted, and has had a
+few microseconds more than its share, has to wait for the load; and whatever runs beside
+a load takes longer. So where a load asks for the right of way
+(:mod:`tfs.core.right_of_way`), it looks at this sign and sleeps until the request is
+answered. If requests came recently, it is paced. The server knows that better than a
+worker which has only begun to look.
 """
 
 from __future__ import annotations

@@ -18,9 +18,10 @@ from tfs.runtime.task_outcome import finish
 class OverlappingLane(Lane):
     """Hands tasks of one model to a worker that runs each on a thread of its own.
 
-    Unlike :class:`~tfs.runtime.process.call_lane.CallLane`, which runs one call after the
-    other and is quicker, replies come in any order here. The worker is also told when a
-    caller has gone, because a batched part asks for that in the middle of a call.
+    Unlike :class:`~tfs.runtime.process.call_lane.CallLane`, which runs one call after
+    the other and is quicker, replies come in any order here. The worker is also told
+    when a caller has gone, because a batched part asks for that in the middle of a
+    call.
 
     Loop-confined. It watches for replies itself.
     """

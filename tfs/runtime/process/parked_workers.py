@@ -1,10 +1,11 @@
 """Workers whose version was unloaded, kept for the next version of the same code.
 
-A swap costs a fork and the end of a process. Each takes milliseconds in the kernel, during
-which nothing else runs on that core. If the next version of a servable runs the same code
-with other weights, the worker of the version before will do: it drops its model and checks
-whether it is as it was before it had one (``guest/traces/clean_slate.py``). Only if it is,
-it waits here. If it finds anything changed, it ends like any other worker.
+A swap costs a fork and the end of a process. Each takes milliseconds in the kernel,
+during which nothing else runs on that core. If the next version of a servable runs the
+same code with other weights, the worker of the version before will do: it drops its
+model and checks whether it is as it was before it had one
+(``guest/traces/clean_slate.py``). Only if it is, it waits here. If it finds anything
+changed, it ends like any other worker.
 
     waiting   until another one has cleaned up            -> cleaning, ended
     cleaning  drops its model, and checks itself          -> parked, ended

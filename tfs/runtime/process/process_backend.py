@@ -66,7 +66,8 @@ class ProcessBackend:
     ) -> ProcessPool:
         """Returns a new pool; it takes memory only when something is loaded on it.
 
-        With ``may_grow``, that is on one interpreter at first; see :class:`ProcessPool`.
+        With ``may_grow``, that is on one interpreter at first; see
+        :class:`ProcessPool`.
         """
         with self._lock:
             self._num_made += 1

@@ -1,10 +1,10 @@
 """Backend ``process``: a worker beside the server, driven by the serving loop.
 
-The worker is forked by the zygote. A call costs two doorbells and one copy of each tensor
-into shared memory. Whatever a model does affects only its worker: a crash fails the call
-that crashed, and the next worker is up with all models within milliseconds. The deadlines
-and cancellations of clients never end a worker; only a call that takes impossibly long
-does.
+The worker is forked by the zygote. A call costs two doorbells and one copy of each
+tensor into shared memory. Whatever a model does affects only its worker: a crash fails
+the call that crashed, and the next worker is up with all models within milliseconds.
+The deadlines and cancellations of clients never end a worker; only a call that takes
+impossibly long does.
 
 Without a server, any :class:`ServingLoop` that runs on a thread will do as the loop.
 """
@@ -48,16 +48,16 @@ _HANDSHAKE_S: Final = 120.0  # torch's import on a loaded machine takes many sec
 class ProcessInterpreter:
     """Runs models in a process of their own. Thread-safe.
 
-    ``load``, ``unload``, ``close``, ``hold`` and ``exchange`` block, so the loop's thread
-    must not call them. Everything else happens on the loop.
+    ``load``, ``unload``, ``close``, ``hold`` and ``exchange`` block, so the loop's
+    thread must not call them. Everything else happens on the loop.
 
     Args:
         name: The interpreter's name in logs.
         loop: Drives the conversation; it must run on some thread while somebody waits.
         zygote: Forks the workers; shared by the interpreters of a server.
         options: Limits, timeouts and how workers are made.
-        spare: Provides the first worker, if it has one ready; shared by the interpreters
-            of a server that have the same options.
+        spare: Provides the first worker, if it has one ready; shared by the
+            interpreters of a server that have the same options.
         shares: Lets all workers of a version share its weights on a device; shared by
             the interpreters of a server. None: each worker has a copy.
         parked: Keeps workers whose version was unloaded; shared by the interpreters of
@@ -175,7 +175,8 @@ class ProcessInterpreter:
             source: What to load.
             files: Its payload, if another interpreter has staged it already;
                 descriptors are duplicated.
-            health: Shared by the interpreters of the version; None if there is only one.
+            health: Shared by the interpreters of the version; None if there is only
+                one.
             share: Its weights on a device, shared by the interpreters of the version.
                 None takes a share of its own, if the device has any to share.
 

@@ -77,7 +77,8 @@ class ProcessModel(OnAnotherThread):
         process_changes: What its code changed in the worker's process while it was
             loaded or measured.
         load_memory: What the worker observed of its memory during the load.
-        last_call_s: Seconds that the last call took in the worker; None before the first.
+        last_call_s: Seconds that the last call took in the worker; None before the
+            first.
 
     """
 

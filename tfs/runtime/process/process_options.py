@@ -35,12 +35,12 @@ class ProcessOptions:
         crashes: How many crashes are too many.
         on_quarantine: Called on the loop, once, with a version and the reason.
         kept_devices: By type of device, the kind of memory in which all workers of a
-            version share its weights (``device_shares.py``). On other devices each worker
-            has a copy.
+            version share its weights (``device_shares.py``). On other devices each
+            worker has a copy.
         keeps_spare: Whether one worker more than are used is kept ready, which takes
-            some 15 MB, and a second zygote, some 5 MB. :class:`ProcessBackend` then also
-            keeps workers of unloaded versions for a while, some 25 MB each, for the next
-            version with the same code.
+            some 15 MB, and a second zygote, some 5 MB. :class:`ProcessBackend` then
+            also keeps workers of unloaded versions for a while, some 25 MB each, for
+            the next version with the same code.
         keeps_templates: Whether :class:`ProcessBackend` keeps a process for each
             version that takes long to load, some 7 MB each, to fork its next workers.
         is_urgent: Whether loads need not give way to requests, because the server is

@@ -32,18 +32,18 @@ MakeTemplate: TypeAlias = Callable[[ModelSource, VersionFiles], VersionTemplate]
 class ProcessPool:
     """Interpreters that each load every version, from one copy of its bytes.
 
-    Thread-safe. Implements :class:`~tfs.runtime.interpreter.Interpreter`, except for the
-    order of tasks. The server makes a pool for each version, so that each has processes of
-    its own: loading it disturbs no other version, unloading ends the processes, and a
-    crash harms no other.
+    Thread-safe. Implements :class:`~tfs.runtime.interpreter.Interpreter`, except for
+    the order of tasks. The server makes a pool for each version, so that each has
+    processes of its own: loading it disturbs no other version, unloading ends the
+    processes, and a crash harms no other.
 
     Args:
         name: The pool's name in logs.
         interpreters: The interpreters of the pool.
         options: The options of these interpreters.
-        may_grow: If given, a version is first loaded on one interpreter. It is loaded on
-            the others when a call has to wait and this returns True. If many versions
-            are loaded at once, not all will be called, or stay here.
+        may_grow: If given, a version is first loaded on one interpreter. It is loaded
+            on the others when a call has to wait and this returns True. If many
+            versions are loaded at once, not all will be called, or stay here.
         make_template: If given, versions of platforms that take long to load get a
             process that has them loaded, from which their next workers are forked.
 
@@ -90,9 +90,9 @@ class ProcessPool:
     ) -> SpreadModel[ProcessInterpreter, ProcessModel]:
         """Loads on one interpreter, then from the same bytes on all others at once.
 
-        So a version that crashes while it is loaded does so only once. But a version that
-        imports for seconds should not take twice as long, so the others begin when the
-        first has taken ``slow_load_s``. Blocks until the version is loaded on all
+        So a version that crashes while it is loaded does so only once. But a version
+        that imports for seconds should not take twice as long, so the others begin when
+        the first has taken ``slow_load_s``. Blocks until the version is loaded on all
         interpreters, or on none.
         """
         model = self._load(source)

@@ -16,8 +16,8 @@ log = logging.getLogger(__name__)
 class Quarantine:
     """Counts the crashes of versions, and bars those with too many. Loop-confined.
 
-    A version's ``VersionHealth`` is shared by its interpreters: the first one that notices
-    quarantines the version, once, and all of them refuse it.
+    A version's ``VersionHealth`` is shared by its interpreters: the first one that
+    notices quarantines the version, once, and all of them refuse it.
 
     Args:
         clock: Tells when a crash happened.

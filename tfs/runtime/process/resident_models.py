@@ -257,11 +257,11 @@ class ResidentModels:
     def blame(self, how: str, *, is_innocent: bool, was_killed: bool) -> bool:
         """Blames a death on the model during whose call or load it happened.
 
-        It blames nobody if somebody else (an operator, or a kernel out of memory) killed
-        a worker that had worked well, or that only had a call which it had not begun: the
-        next worker may well work. If this worker had answered, the next one is started
-        without a pause, because a system that kills whatever is started would have done
-        so before it answered.
+        It blames nobody if somebody else (an operator, or a kernel out of memory)
+        killed a worker that had worked well, or that only had a call which it had not
+        begun: the next worker may well work. If this worker had answered, the next one
+        is started without a pause, because a system that kills whatever is started
+        would have done so before it answered.
         """
         num_calls = self.lanes.stats().num_calls - self._num_calls_before
         has_begun = any(call.has_begun for call in self._failed)

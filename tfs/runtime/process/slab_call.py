@@ -83,7 +83,8 @@ def write_request(
         sends and closes.
 
     Raises:
-        InvalidArgument: There are more tensors than a descriptor holds; nothing was sent.
+        InvalidArgument: There are more tensors than a descriptor holds; nothing was
+            sent.
         OSError: There is no memory for the memfd.
 
     """
@@ -175,8 +176,8 @@ def read_reply(
 ) -> tuple[Outcome, float]:
     """Reads a slot's reply; returns the outcome, its tensors copied, and the seconds.
 
-    The outcome is a :class:`SlowReply` if reading it would hold up the loop. That owns a
-    copy of what it has to read.
+    The outcome is a :class:`SlowReply` if reading it would hold up the loop. That owns
+    a copy of what it has to read.
 
     Args:
         slab: The slab that has the slot.

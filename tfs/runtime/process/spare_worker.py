@@ -1,9 +1,9 @@
 """One worker more than are wanted: forked and warm before anybody asks for it.
 
-A fork and the first load in a new process always take the same milliseconds, in which page
-tables, Python objects and pages of the allocator become the process's own. A spare has
-done that already. It is taken when a worker is needed, because one crashed or a version is
-being loaded. The next spare is made when no worker was needed for a while.
+A fork and the first load in a new process always take the same milliseconds, in which
+page tables, Python objects and pages of the allocator become the process's own. A spare
+has done that already. It is taken when a worker is needed, because one crashed or a
+version is being loaded. The next spare is made when no worker was needed for a while.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class SpareWorker:
     """Keeps at most one spare; its memory is about that of a worker without a model.
 
     Loop-confined, except for the constructor. It makes its first spare after the first
-    worker was wanted. It does not keep the zygote alive: when nobody wants that any more,
-    the spare ends too. While nothing happens, it does nothing.
+    worker was wanted. It does not keep the zygote alive: when nobody wants that any
+    more, the spare ends too. While nothing happens, it does nothing.
 
     Args:
         loop: Watches the spare.

@@ -1,7 +1,7 @@
 """Calls a model before it serves: to rehearse it, or to measure it on two threads.
 
-These calls go through the worker's control thread and not through the lanes, so nothing on
-the loop waits for them. One that hangs ends the worker and nothing else.
+These calls go through the worker's control thread and not through the lanes, so nothing
+on the loop waits for them. One that hangs ends the worker and nothing else.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """A zygote with one version loaded, whose forks have that version at once.
 
-Reading a graph takes a tenth of a second or more, even when all imports are done. A fork of
-a process that has read it shares the result, as far as nobody writes to it, so a crashed
-worker is back in the time that a fork takes. The template is a zygote of its own, forked
-from the one that has the platform's imports. It ends with the version; its workers do not
-end with it.
+Reading a graph takes a tenth of a second or more, even when all imports are done. A
+fork of a process that has read it shares the result, as far as nobody writes to it, so
+a crashed worker is back in the time that a fork takes. The template is a zygote of its
+own, forked from the one that has the platform's imports. It ends with the version; its
+workers do not end with it.
 """
 
 from __future__ import annotations

@@ -57,7 +57,8 @@ class WorkerConversation:
         on_event: Takes what the worker says without being asked.
         on_broken: Called when the worker is of no use any more; with the reason, if it
             was found here.
-        sign: Is set while the worker does something in the background; None sets nothing.
+        sign: Is set while the worker does something in the background; None sets
+            nothing.
 
     """
 

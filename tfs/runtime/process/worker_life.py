@@ -1,8 +1,8 @@
 """The process of one interpreter, from its start to that of the next: a state machine.
 
-The states and the moves between them are the table in ``worker_state.py``; any other move
-raises. Only the interpreter knows which models there are, and whose call ends with a death.
-It is told of each move by the methods of :class:`WorkerUser`.
+The states and the moves between them are the table in ``worker_state.py``; any other
+move raises. Only the interpreter knows which models there are, and whose call ends with
+a death. It is told of each move by the methods of :class:`WorkerUser`.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from tfs.runtime.process.zygote_conversation import Forked
 class WorkerLink:
     """Descriptors and memory shared with one worker. Loop-confined.
 
-    A link is made before its process, with the worker's ends in ``remote_fds``. It outlives
-    the process by the time that it takes to read what that had finished.
+    A link is made before its process, with the worker's ends in ``remote_fds``. It
+    outlives the process by the time that it takes to read what that had finished.
 
     Attributes:
         num_uses: How many interpreters had the worker so far.

@@ -76,8 +76,8 @@ class WorkerRequests:
             meanwhile: What the worker was doing if it dies, for messages.
 
         Raises:
-            ServingError: As ``ask``; or the worker's error; or there is no worker, or it
-                died.
+            ServingError: As ``ask``; or the worker's error; or there is no worker, or
+                it died.
 
         """
 

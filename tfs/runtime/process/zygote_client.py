@@ -1,11 +1,11 @@
 """The zygotes of a host: the first is started when workers are wanted, and ended after.
 
-A ``ZygoteProcess`` is the program, and a ``ZygoteConversation`` is what is said to it. The
-first zygote has forks. A **standby** takes its place when it is killed, because importing
-torch anew takes a second, in which no worker could be replaced. For each platform whose
-imports take long there is a **branch**, which has done these imports and forks the
-platform's workers. None needs another to stay alive, and no worker needs any: they are all
-children of this process (``guest/sibling_fork.py``).
+A ``ZygoteProcess`` is the program, and a ``ZygoteConversation`` is what is said to it.
+The first zygote has forks. A **standby** takes its place when it is killed, because
+importing torch anew takes a second, in which no worker could be replaced. For each
+platform whose imports take long there is a **branch**, which has done these imports and
+forks the platform's workers. None needs another to stay alive, and no worker needs any:
+they are all children of this process (``guest/sibling_fork.py``).
 """
 
 from __future__ import annotations
@@ -139,8 +139,8 @@ class ZygoteClient:
         ``on_done`` takes the worker, or the reason why there is none. The caller may
         close ``fds`` in it. A spare warms up, and then says so on its control channel.
         If the platform's imports take long (``platform_imports``), the worker has done
-        them. With ``keeper``, a kind of memory and a device, the process is not a worker
-        but keeps weights there (``guest/devices/weights_keeper.py``).
+        them. With ``keeper``, a kind of memory and a device, the process is not a
+        worker but keeps weights there (``guest/devices/weights_keeper.py``).
         """
         if self._closed:
             on_done(_CLOSED)
@@ -161,8 +161,8 @@ class ZygoteClient:
         """Forks a zygote that loads a version, from the process that forks its workers.
 
         Raises:
-            OSError: That process is not there now. If there can be one, it has been asked
-                for.
+            OSError: That process is not there now. If there can be one, it has been
+                asked for.
 
         """
         zygote = self._first

@@ -41,9 +41,9 @@ class Forked:
 OnForked = Callable[["Forked | str | None"], None]
 """Takes the process, or the reason why there is none.
 
-None means that the zygote ended meanwhile. Somebody who still wants a process has to ask
-again, with new descriptors: a process that nobody was told of may hold the old ones. It
-ends when they are closed.
+None means that the zygote ended meanwhile. Somebody who still wants a process has to
+ask again, with new descriptors: a process that nobody was told of may hold the old
+ones. It ends when they are closed.
 """
 
 

@@ -1,13 +1,13 @@
 """The zygote's program, and the thread whose children all processes are.
 
 Its start takes as long as importing torch. A server that will want workers starts it
-before anything else and hands it to the ``ZygoteClient``, which otherwise starts one when
-the first worker is wanted.
+before anything else and hands it to the ``ZygoteClient``, which otherwise starts one
+when the first worker is wanted.
 
 The processes that it forks, and those that they fork, are children of the thread that
-started it (``guest/sibling_fork.py``). So the kernel ends all of them with this process,
-and with no other. That thread stays as long as any of them does. It reaps them, and kills
-the processes that models started.
+started it (``guest/sibling_fork.py``). So the kernel ends all of them with this
+process, and with no other. That thread stays as long as any of them does. It reaps
+them, and kills the processes that models started.
 """
 
 from __future__ import annotations

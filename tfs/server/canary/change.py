@@ -49,9 +49,9 @@ def canary_override(
 ) -> Override:
     """Returns the override that starts, changes or, with None, ends a trial.
 
-    The primary stays what it is. If the config names none, and the version that was on trial
-    would take over as the newest, the end of the trial pins the version that answers now,
-    because the one on trial may have been rejected.
+    The primary stays what it is. If the config names none, and the version that was on
+    trial would take over as the newest, the end of the trial pins the version that
+    answers now, because the one on trial may have been rejected.
 
     Args:
         running: The config.
@@ -179,8 +179,8 @@ def note_on_rollback(
 ) -> str:
     """Returns a note on a rollback that named no version; "" if there is none.
 
-    If the newest version failed to load, the one before it answers already. A user who wants
-    to leave the newest then goes back one version further than intended.
+    If the newest version failed to load, the one before it answers already. A user who
+    wants to leave the newest then goes back one version further than intended.
 
     Args:
         name: The model.

@@ -66,8 +66,8 @@ class Tally:
     Attributes:
         primary: The requests of the primary.
         canary: The requests of the canary.
-        num_canary_faults: The canary's errors where the primary had none, or in its share
-            of a split; disputed ones are not among them.
+        num_canary_faults: The canary's errors where the primary had none, or in its
+            share of a split; disputed ones are not among them.
         num_pairs: Copies that both answered.
         num_pair_rows: Rows of the pairs.
         num_incomparable: Pairs that could not be compared.
@@ -127,8 +127,8 @@ class Tally:
 class Figures:
     """The figures of a tally; None is not measured yet. Immutable.
 
-    ``sure_latency_ratio`` is ``latency_ratio`` reduced by what chance could explain: a few
-    slow requests among thousands can double the mean of either version.
+    ``sure_latency_ratio`` is ``latency_ratio`` reduced by what chance could explain: a
+    few slow requests among thousands can double the mean of either version.
     """
 
     num_samples: int = 0
@@ -201,8 +201,8 @@ def _excess(
 ) -> float:
     """Returns how many of the canary's disputed errors are not the callers' fault.
 
-    Callers make mistakes and give up with either version. Errors of that kind that exceed
-    the primary's share, and what chance could explain, are the canary's own.
+    Callers make mistakes and give up with either version. Errors of that kind that
+    exceed the primary's share, and what chance could explain, are the canary's own.
     """
     if not num_canary or not num_primary:
         return 0.0

@@ -1,8 +1,8 @@
 """Remembers which trials a guard ended, so that a restart does not begin them again.
 
-A canary that was rejected must not get callers again because the server was restarted. A
-rejection applies to one trial only: that version under its base path, with these fractions
-and limits.
+A canary that was rejected must not get callers again because the server was restarted.
+A rejection applies to one trial only: that version under its base path, with these
+fractions and limits.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Rejection:
 class CanaryRejections:
     """Rejections by model, in memory and in the state directory. Thread-safe.
 
-    Only ``read`` blocks. The executor writes the file, in the order of the changes. If the
-    file cannot be read or written, that is logged, and it counts as absent; a trial that
-    begins again because of that will be rejected again.
+    Only ``read`` blocks. The executor writes the file, in the order of the changes. If
+    the file cannot be read or written, that is logged, and it counts as absent; a trial
+    that begins again because of that will be rejected again.
 
     Args:
         state_dir: Where they are kept; "" keeps them in memory only.

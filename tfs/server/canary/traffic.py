@@ -24,7 +24,8 @@ class TrialRoute:
 
     Attributes:
         trial: Records how requests end.
-        canary: The version on trial; None while it is not available, or if it was rejected.
+        canary: The version on trial; None while it is not available, or if it was
+            rejected.
         tee_fraction: Share of the primary's requests that are copied.
         split_fraction: Share of the callers that the canary answers.
         random: Returns a number in [0, 1).

@@ -1,9 +1,9 @@
 """One version on trial: its copies of the primary's requests, and its record.
 
 The primary answers first, and its caller has the answer before the copy is used. Copies
-wait in a small queue of their own and are computed one at a time; copies that do not fit are
-dropped and counted. So the primary never waits for the canary. Answers are compared on an
-executor, not on the serving loop.
+wait in a small queue of their own and are computed one at a time; copies that do not
+fit are dropped and counted. So the primary never waits for the canary. Answers are
+compared on an executor, not on the serving loop.
 """
 
 from __future__ import annotations

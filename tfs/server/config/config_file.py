@@ -1,9 +1,10 @@
 """Re-reads the config file when it changes.
 
-It is polled and not watched: editors, ConfigMap mounts and network file systems replace the
-file in ways that events miss, and one ``stat`` a second costs nothing. The bytes decide, not
-the time stamp, so touching the file changes nothing. A time stamp that is very recent is not
-trusted, because two edits within one tick of the file system's clock look alike.
+It is polled and not watched: editors, ConfigMap mounts and network file systems replace
+the file in ways that events miss, and one ``stat`` a second costs nothing. The bytes
+decide, not the time stamp, so touching the file changes nothing. A time stamp that is
+very recent is not trusted, because two edits within one tick of the file system's clock
+look alike.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ def look_at_config_file(path: str) -> os.stat_result:
     """Returns the ``stat`` of a file that will be read again and again.
 
     Raises:
-        FailedPrecondition: It is not a regular file; opening a pipe could block for ever.
+        FailedPrecondition: It is not a regular file; opening a pipe could block for
+            ever.
         OSError: It does not exist, or may not be looked at.
 
     """

@@ -1,8 +1,8 @@
 """The config in force, and how it changes.
 
-Validate first, commit last: a config that is refused changes nothing. One that is accepted is
-in force at once, and the caller is told when its new models answer, or why they will not. A
-newer config supersedes one that is still waited for.
+Validate first, commit last: a config that is refused changes nothing. One that is
+accepted is in force at once, and the caller is told when its new models answer, or why
+they will not. A newer config supersedes one that is still waited for.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class Refusal:
 class ConfigInForce:
     """The config that a server follows, and its changes. Thread-safe.
 
-    ``apply`` and ``override`` never block: one thread, the executor's, changes configs, and
-    that, not a lock, orders the changes. ``begin`` reads and writes the state directory.
-    Everybody may read at any time.
+    ``apply`` and ``override`` never block: one thread, the executor's, changes configs,
+    and that, not a lock, orders the changes. ``begin`` reads and writes the state
+    directory. Everybody may read at any time.
 
     Args:
         executor: An executor of one thread, which changes configs. Owned by the caller.
@@ -144,8 +144,8 @@ class ConfigInForce:
     def begin(self, config: ServerConfig, origin: Origin, path: str = "") -> None:
         """Puts the first config in force, with overrides laid over it; starts no thread.
 
-        Overrides that cannot be read, or that make the config invalid, are not in force,
-        and ``GetConfig`` says so.
+        Overrides that cannot be read, or that make the config invalid, are not in
+        force, and ``GetConfig`` says so.
 
         Raises:
             InvalidArgument: A platform is not there.
@@ -184,14 +184,14 @@ class ConfigInForce:
             origin: Where it came from.
             reason: The reason, for the log.
             on_done: Takes the outcome, once, on any thread: when the config was refused
-                (nothing has changed), when all models that are waited for answer or have
-                failed (the config stays), when a newer config supersedes it, or shortly
-                before the deadline.
+                (nothing has changed), when all models that are waited for answer or
+                have failed (the config stays), when a newer config supersedes it, or
+                shortly before the deadline.
             path: The file that it came from; "" for none.
             deadline_s: Monotonic; None waits as long as it takes.
-            waits_for_all: Whether to wait for all models, and for everything that follows
-                for changed ones; otherwise, as in TensorFlow Serving, only for models that
-                were not configured before.
+            waits_for_all: Whether to wait for all models, and for everything that
+                follows for changed ones; otherwise, as in TensorFlow Serving, only for
+                models that were not configured before.
             validate_only: Whether to stop after validation.
 
         """

@@ -112,8 +112,9 @@ def failure_of_primary(
 ) -> str | None:
     """Returns why a primary does not answer; "" if it does; None if unsettled.
 
-    It is for a model with which nothing else is wrong. Requests that name no version get only
-    the primary. So if it is missing, that is a failure, whatever serves beside it.
+    It is for a model with which nothing else is wrong. Requests that name no version
+    get only the primary. So if it is missing, that is a failure, whatever serves beside
+    it.
 
     Args:
         primary: The version that should answer.

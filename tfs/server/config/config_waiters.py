@@ -51,8 +51,8 @@ class Waiter:
         stale: States in which versions of its models had ended before.
         is_base: Whether the base was changed, rather than one model's override.
         version: The only version to wait for; None takes any.
-        changed: The models that were there before, and for which everything that follows
-            from the change is waited for, not only that some version serves.
+        changed: The models that were there before, and for which everything that
+            follows from the change is waited for, not only that some version serves.
         sought: The models in ``changed`` whose versions are looked for anew. If none is
             found, it is no success that a version from before goes on serving.
         notes: What the outcome tells beside the models.
@@ -95,8 +95,8 @@ class ConfigWaiters:
         clock: Measures deadlines.
         loop: Has the timers for deadlines.
         executor: Does the work at a deadline, which takes long for many models.
-        primary: Returns a model's primary, if its config names one, and the version that
-            answers.
+        primary: Returns a model's primary, if its config names one, and the version
+            that answers.
 
     """
 

@@ -18,7 +18,8 @@ def read_logging(
     """Returns a model's settings for its request log.
 
     Raises:
-        InvalidArgument: A value is wrong; names the model, the field and what is expected.
+        InvalidArgument: A value is wrong; names the model, the field and what is
+            expected.
         Unimplemented: A field asks for something that does not exist.
 
     """

@@ -1,8 +1,9 @@
 """Operators' changes of single models, which are laid over the base.
 
-An override is a ``ModelConfig`` whose top-level fields, where set, replace those of the base
-as a whole. (Protobuf's own merging would, for example, merge two canaries.) It holds until it
-is dropped, survives every new base, and is kept while its model is not configured.
+An override is a ``ModelConfig`` whose top-level fields, where set, replace those of the
+base as a whole. (Protobuf's own merging would, for example, merge two canaries.) It
+holds until it is dropped, survives every new base, and is kept while its model is not
+configured.
 """
 
 from __future__ import annotations

@@ -26,13 +26,13 @@ _PROBE_BYTES = 4096
 class OverridesFile:
     """``overrides.pbtxt`` of one state directory. Confined to one thread at a time.
 
-    If the file cannot be read, the server starts without overrides and says so. The file
-    stays where it is, so that every start says it again. When an override is written, the
-    file is moved aside to ``overrides.pbtxt.unreadable``.
+    If the file cannot be read, the server starts without overrides and says so. The
+    file stays where it is, so that every start says it again. When an override is
+    written, the file is moved aside to ``overrides.pbtxt.unreadable``.
 
-    If another server keeps its overrides in the same directory, they are read, but nothing
-    is written while that server runs. Nor is anything written afterwards if that server has
-    changed the file meanwhile.
+    If another server keeps its overrides in the same directory, they are read, but
+    nothing is written while that server runs. Nor is anything written afterwards if
+    that server has changed the file meanwhile.
 
     Args:
         state_dir: The directory; "" keeps overrides in memory only.

@@ -1,7 +1,7 @@
 """The running config: base, overrides, and the result of both. Pure.
 
-Every change makes a new :class:`RunningConfig` from the old one, or is refused. The server
-core swaps it in when everything else is ready.
+Every change makes a new :class:`RunningConfig` from the old one, or is refused. The
+server core swaps it in when everything else is ready.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ class RunningConfig:
         effective: The base with the active overrides laid over it.
         active: Models whose override is in force.
         why_inactive: Why the override of a model is not in force, by model.
-        tolerated: Models whose override was invalid from the start: it is kept aside and
-            does not prevent other changes.
+        tolerated: Models whose override was invalid from the start: it is kept aside
+            and does not prevent other changes.
 
     """
 
@@ -143,9 +143,9 @@ def with_base(
 ) -> RunningConfig:
     """Returns the running config after a new base; the overrides stay.
 
-    An override that does not fit makes the base invalid, so that the caller hears of it. For
-    a base that comes from a directory of models there is no caller: there the override is
-    set aside, and the other models are served.
+    An override that does not fit makes the base invalid, so that the caller hears of
+    it. For a base that comes from a directory of models there is no caller: there the
+    override is set aside, and the other models are served.
 
     Raises:
         InvalidArgument: A platform is not there, or base and override do not fit.
@@ -192,7 +192,8 @@ def _laid(
 ) -> RunningConfig:
     """Lays overrides over a base; an invalid one is set aside if it is tolerated.
 
-    ``made`` is the model whose override is being made; if that is invalid, it is an error.
+    ``made`` is the model whose override is being made; if that is invalid, it is an
+    error.
     """
     bad: dict[str, str] = {}
     for model in base.config.message.model_config_list.config:

@@ -1,8 +1,8 @@
 """A ``ModelServerConfig``, checked as a whole before anything is changed.
 
-The text format and the messages are TensorFlow Serving's, with fields of ours from 20001 on
-(docs/configuration.md). The rest of the server sees :class:`ServerConfig`, which is frozen
-and validated and has one :class:`ModelSettings` per model.
+The text format and the messages are TensorFlow Serving's, with fields of ours from
+20001 on (docs/configuration.md). The rest of the server sees :class:`ServerConfig`,
+which is frozen and validated and has one :class:`ModelSettings` per model.
 """
 
 from __future__ import annotations

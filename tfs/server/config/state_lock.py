@@ -1,9 +1,9 @@
 """Tells whether another server keeps its state in the same directory.
 
-Two servers that share one would replace each other's overrides: each knows only its own, and
-a restart would bring in those of the other. The directory itself is locked, so that no lock
-file is left in it. The kernel frees the lock when a server ends, however it ends. If a file
-system has no such locks, no server is kept away.
+Two servers that share one would replace each other's overrides: each knows only its
+own, and a restart would bring in those of the other. The directory itself is locked, so
+that no lock file is left in it. The kernel frees the lock when a server ends, however
+it ends. If a file system has no such locks, no server is kept away.
 """
 
 from __future__ import annotations

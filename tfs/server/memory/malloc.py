@@ -1,15 +1,16 @@
 """Tells glibc to keep the memory of large messages instead of giving it back at once.
 
-By default glibc maps every large block anew and unmaps it when it is freed. It also shrinks
-the heap whenever twice the size of such a block is free at its end (that size starts at 128
-KB and adapts to what glibc sees). A server whose requests and replies are images or larger
-then pays for page faults on most of them, again and again. With the thresholds below, such
-blocks come from the heap and stay there. The memory of a version is returned when it is
-unloaded, by ``malloc_trim`` (:mod:`managers.memory`), whatever the thresholds are.
+By default glibc maps every large block anew and unmaps it when it is freed. It also
+shrinks the heap whenever twice the size of such a block is free at its end (that size
+starts at 128 KB and adapts to what glibc sees). A server whose requests and replies are
+images or larger then pays for page faults on most of them, again and again. With the
+thresholds below, such blocks come from the heap and stay there. The memory of a version
+is returned when it is unloaded, by ``malloc_trim`` (:mod:`managers.memory`), whatever
+the thresholds are.
 
-There is one heap for all threads. From further heaps, ``malloc_trim`` does not return memory
-that is free at their ends, which is up to 64 MB for each thread that ever had a large
-message.
+There is one heap for all threads. From further heaps, ``malloc_trim`` does not return
+memory that is free at their ends, which is up to 64 MB for each thread that ever had a
+large message.
 """
 
 from __future__ import annotations

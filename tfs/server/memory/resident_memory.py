@@ -10,8 +10,9 @@ from collections.abc import Iterable
 def tree_resident_bytes(pid: int) -> int:
     """Returns the resident memory of a process tree; 0 where it cannot be read.
 
-    Memory that processes share is counted once, in equal parts; if the system does not tell
-    the parts, it is counted once per process. Takes about a millisecond for each process.
+    Memory that processes share is counted once, in equal parts; if the system does not
+    tell the parts, it is counted once per process. Takes about a millisecond for each
+    process.
     """
     total, waiting = 0, [pid]
     while waiting:

@@ -1,12 +1,13 @@
 """Gives back the memory of large messages, once none has come for a while.
 
-glibc is told to keep such memory (:mod:`tfs.server.memory.malloc`), because the next large
-message uses it again. After the last large message it would be kept for good: a burst of
-compressed images, or a hostile client, would leave the server as large as its peak.
+glibc is told to keep such memory (:mod:`tfs.server.memory.malloc`), because the next
+large message uses it again. After the last large message it would be kept for good: a
+burst of compressed images, or a hostile client, would leave the server as large as its
+peak.
 
-While requests wait for memory, a heap that grew is trimmed at once, because large blocks of
-many sizes leave holes into which none of them fits again. And large blocks do not come from
-the heap during that time, so that freed memory goes back to the system.
+While requests wait for memory, a heap that grew is trimmed at once, because large
+blocks of many sizes leave holes into which none of them fits again. And large blocks do
+not come from the heap during that time, so that freed memory goes back to the system.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Prometheus' text format, version 0.0.4: families of samples as lines. Pure.
 
-Names are given as they appear in the text. Families come in the order of their first sample,
-and the samples of each stay together, as the format requires.
+Names are given as they appear in the text. Families come in the order of their first
+sample, and the samples of each stay together, as the format requires.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A plain HTTP port for pages that monitoring reads. It answers only GET and HEAD.
 
 It is not for requests of clients. Each page is written by a thread of its own, at most
-``num_readers`` at once. A reader that takes longer than ``timeout_s`` in all, for example
-because it reads byte by byte, is cut off.
+``num_readers`` at once. A reader that takes longer than ``timeout_s`` in all, for
+example because it reads byte by byte, is cut off.
 """
 
 from __future__ import annotations

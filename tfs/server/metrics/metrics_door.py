@@ -25,8 +25,8 @@ def metrics_door(
 ) -> HttpDoor | None:
     """Returns the port for the page, not started; None if none is wanted.
 
-    As upstream (model_servers/server.cc), one of the two flags alone opens nothing, and a
-    file without a port is not read; the log says which flag is missing.
+    As upstream (model_servers/server.cc), one of the two flags alone opens nothing, and
+    a file without a port is not read; the log says which flag is missing.
 
     Raises:
         ServingError: The file of --monitoring_config_file cannot be used.

@@ -1,9 +1,9 @@
 """Counts requests under TensorFlow Serving's names, so that its dashboards keep working.
 
-The counters of a version disappear with it. These must not: Prometheus takes a number that
-falls for a restart, and would count the rest as new. So when a version is gone, its last seen
-numbers are kept for as long as its model is served. What it counted after the last scrape is
-lost.
+The counters of a version disappear with it. These must not: Prometheus takes a number
+that falls for a restart, and would count the rest as new. So when a version is gone,
+its last seen numbers are kept for as long as its model is served. What it counted after
+the last scrape is lost.
 """
 
 from __future__ import annotations

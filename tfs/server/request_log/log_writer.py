@@ -1,7 +1,7 @@
 """The thread that writes request logs, so that no request waits for a disk.
 
-Records wait in a bounded queue. Records that do not fit are dropped and counted, because a
-slow disk should cost log records and not answers.
+Records wait in a bounded queue. Records that do not fit are dropped and counted,
+because a slow disk should cost log records and not answers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Decides which requests of which models are logged.
 
-Models with equal settings share a logger. A change happens as a whole or not at all: first
-all new loggers are made, then the models' loggers are replaced, and then unused ones are
-closed. (TensorFlow Serving: core/server_request_logger.cc, request_logger.cc.)
+Models with equal settings share a logger. A change happens as a whole or not at all:
+first all new loggers are made, then the models' loggers are replaced, and then unused
+ones are closed. (TensorFlow Serving: core/server_request_logger.cc, request_logger.cc.)
 """
 
 from __future__ import annotations

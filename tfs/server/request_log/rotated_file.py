@@ -29,12 +29,12 @@ OnWritten: TypeAlias = Callable[[int, OSError | None], None]
 class RotatedFile:
     """Record files ``PREFIX-YYYYMMDD-HHMMSS-N.tfrecord``. Confined to the log writer.
 
-    A file is made when the first record comes; records are in it after ``flush``. Whenever
-    a file is made, the oldest files of the prefix, by their names and whichever server wrote
-    them, are deleted as far as the limits require.
+    A file is made when the first record comes; records are in it after ``flush``.
+    Whenever a file is made, the oldest files of the prefix, by their names and
+    whichever server wrote them, are deleted as far as the limits require.
 
-    A file contains only whole records, whatever fails: parts of records that a full disk
-    took are cut off again, and the file goes on from there.
+    A file contains only whole records, whatever fails: parts of records that a full
+    disk took are cut off again, and the file goes on from there.
 
     Args:
         prefix: Absolute path with which the names begin.

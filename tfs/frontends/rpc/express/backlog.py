@@ -2,10 +2,11 @@
 
 Answers that a client's windows or its socket do not take wait in memory. For one client
 their size is bounded by what it may ask for, but with many clients the sum would not
-be. When the sum exceeds what is open (:mod:`~tfs.frontends.rpc.express.http2.headroom`),
-large requests wait. Then, and whenever the sum exceeds its own limit, clients are cut
-off until the rest fits, first the one that has read least for the longest time: a few
-clients that read nothing must not keep the others from being served.
+be. When the sum exceeds what is open
+(:mod:`~tfs.frontends.rpc.express.http2.headroom`), large requests wait. Then, and
+whenever the sum exceeds its own limit, clients are cut off until the rest fits, first
+the one that has read least for the longest time: a few clients that read nothing must
+not keep the others from being served.
 
 A client that reads its answers at a fair pace counts as if it had just begun to wait,
 however much it has waiting. Such readers are waited for.

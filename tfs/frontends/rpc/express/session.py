@@ -281,8 +281,8 @@ class Session(SocketOutput):
     def is_stalled(self) -> bool:
         """Whether the favoured sends next to nothing of what it may.
 
-        Or gave the upload up and keeps the room for another. To be asked again and again;
-        it may take its time where it has finished uploads.
+        Or gave the upload up and keeps the room for another. To be asked again and
+        again; it may take its time where it has finished uploads.
         """
         connection = self.connection
         if connection.num_given_up != self._num_given_up and connection.has_window:

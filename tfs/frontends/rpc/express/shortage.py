@@ -1,8 +1,8 @@
 """Decides which sessions go on while memory is short.
 
-Sessions wait for two things: for the receive budget, to finish an upload; and for readers,
-if there is no room for further answers. Both are given out in turns, so that a crowd that
-holds on to what it got keeps nobody out.
+Sessions wait for two things: for the receive budget, to finish an upload; and for
+readers, if there is no room for further answers. Both are given out in turns, so that a
+crowd that holds on to what it got keeps nobody out.
 """
 
 from __future__ import annotations
@@ -110,9 +110,9 @@ class Shortage:
     def _may_favour(self) -> bool:
         """Whether the reserve may be lent to anybody.
 
-        Requests that it was lent for are worked on afterwards. It is not lent while these
-        take as much as is open to all: clients that send to a slow model, or send requests
-        that take long to read, would fill all of it.
+        Requests that it was lent for are worked on afterwards. It is not lent while
+        these take as much as is open to all: clients that send to a slow model, or send
+        requests that take long to read, would fill all of it.
         """
         shared = self._shared
         shared.uploaded = [each for each in shared.uploaded if _is_worked_on(each[0]())]
@@ -132,8 +132,8 @@ class Shortage:
         It is, in turn, the one that has waited longest, the one that came last and was
         not favoured yet, and one that finished an upload before. A crowd that came
         earlier and holds on to what it got must not keep the others out. So a few
-        waiting clients at a time are granted next to nothing, to see whether they go on,
-        and one that does is next.
+        waiting clients at a time are granted next to nothing, to see whether they go
+        on, and one that does is next.
         """
         wanting = [each for each in self._shared.starved if each.wants_favour]
         wanting = [each for each in wanting if each.can_be_answered] or wanting

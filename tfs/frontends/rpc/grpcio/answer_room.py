@@ -1,11 +1,11 @@
 """Limits answers that grpcio's clients do not take, for the whole server.
 
-grpcio keeps an answer until the client's windows and socket have taken it, however long that
-takes and however many there are. It only tells us when an answer is gone. So requests whose
-answers are expected to be long wait here until earlier answers were read. No requests of a
-client with many unread answers are read (:mod:`tfs.frontends.rpc.grpcio.uploads`). A client
-that takes nothing while others wait is disconnected; the system knows how much a client has
-taken.
+grpcio keeps an answer until the client's windows and socket have taken it, however long
+that takes and however many there are. It only tells us when an answer is gone. So
+requests whose answers are expected to be long wait here until earlier answers were
+read. No requests of a client with many unread answers are read
+(:mod:`tfs.frontends.rpc.grpcio.uploads`). A client that takes nothing while others wait
+is disconnected; the system knows how much a client has taken.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class AnswerRoom:
         most_bytes: The most that was taken since this was set to 0.
 
     Args:
-        open_bytes: How much answers may take before further ones wait. A longer answer has
-            its turn when little is taken.
+        open_bytes: How much answers may take before further ones wait. A longer answer
+            has its turn when little is taken.
         now: The time in seconds.
         connections: The connections of the clients.
         on_room: Called when there may be room that was not there before.

@@ -211,8 +211,8 @@ class GrpcioTransport:
         """Opens a listener again whose server ended by itself.
 
         A path that is not UTF-8 ends grpcio's loop, and its port is closed (seen with
-        1.85.1). One request must not end the server. grpcio tells nobody before the calls
-        that it left behind have ended, so this checks whether the port is open.
+        1.85.1). One request must not end the server. grpcio tells nobody before the
+        calls that it left behind have ended, so this checks whether the port is open.
         """
         while not self._draining:
             await asyncio.sleep(_LOOK_S)

@@ -1,14 +1,15 @@
 """Reads the requests of grpcio's clients a few at a time.
 
-If grpcio reads unary requests by itself, they are in memory, in whole or in part and those of
-all clients at once, before anybody here hears of them. So unary methods are registered as
-methods whose clients stream, which is the same on the wire. Then grpcio lets a client send
-only its look-ahead of some kilobytes, and the rest of a message when we ask for it.
+If grpcio reads unary requests by itself, they are in memory, in whole or in part and
+those of all clients at once, before anybody here hears of them. So unary methods are
+registered as methods whose clients stream, which is the same on the wire. Then grpcio
+lets a client send only its look-ahead of some kilobytes, and the rest of a message when
+we ask for it.
 
-Nobody knows how long a message is before it is there. So there are only a few *places* to be
-read, which are given first to clients whose last request was short. More places are opened, a
-few at each look, while the clients that have one have sent little. A client that has a place
-and sends nothing is disconnected as soon as others wait.
+Nobody knows how long a message is before it is there. So there are only a few *places*
+to be read, which are given first to clients whose last request was short. More places
+are opened, a few at each look, while the clients that have one have sent little. A
+client that has a place and sends nothing is disconnected as soon as others wait.
 """
 
 from __future__ import annotations
@@ -114,8 +115,8 @@ class Uploads:
 
     Args:
         now: The time in seconds.
-        is_open_to: Tells whether a client may have more answers; call :meth:`go_on` when
-            that changes.
+        is_open_to: Tells whether a client may have more answers; call :meth:`go_on`
+            when that changes.
         connections: The connections of the clients.
 
     """
@@ -143,7 +144,7 @@ class Uploads:
         self._is_jammed = False
 
     def take(self, peer: str) -> Upload | None:
-        """Returns the right to read a request, which the caller ends; None if it has to wait."""
+        """Returns the right to read a request, which the caller ends; None if not now."""
         client = self._clients.get(peer)
         if client is None:
             manner = self._manners.get(peer, Manner.UNKNOWN)

@@ -1,14 +1,15 @@
 """Memory of a CUDA device, shared by torch's CUDA IPC.
 
 It works as in ``torch.multiprocessing`` (torch/multiprocessing/reductions.py and
-torch/csrc/StorageSharing.cpp). An export names the allocation by its IPC handle, the place
-in it, an event after which the bytes are there, and a counter of its own in shared memory.
-The importer decrements the counter when it drops the storage. If the exporter drops a
-storage whose counter is not yet zero, its memory stays, "in limbo".
+torch/csrc/StorageSharing.cpp). An export names the allocation by its IPC handle, the
+place in it, an event after which the bytes are there, and a counter of its own in
+shared memory. The importer decrements the counter when it drops the storage. If the
+exporter drops a storage whose counter is not yet zero, its memory stays, "in limbo".
 
 An importer that is killed never decrements its counter, and that is the usual end of a
-worker. So the keeper does it when the worker is gone (``release``). Decrementing twice does
-no harm, since torch only asks whether the counter is above zero and never uses it again.
+worker. So the keeper does it when the worker is gone (``release``). Decrementing twice
+does no harm, since torch only asks whether the counter is above zero and never uses it
+again.
 """
 
 from __future__ import annotations

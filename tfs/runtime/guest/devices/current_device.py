@@ -16,8 +16,8 @@ def current_device(device: str) -> contextlib.AbstractContextManager[object]:
     """Makes ``device`` the calling thread's current device within the block.
 
     Each thread begins with the first device. So a model on another device that makes a
-    tensor on "cuda", or has kernels of its own, would use the wrong one. Does nothing for
-    the first device.
+    tensor on "cuda", or has kernels of its own, would use the wrong one. Does nothing
+    for the first device.
     """
     return _NONE if device in _FIRST else torch.cuda.device(device)
 

@@ -1,9 +1,9 @@
 """Recognizes that a process cannot use its device any more, and ends its worker.
 
-A kernel that fails (an index out of range, for example) ends the context of its process on
-that device: from then on every call of every model there fails with the same error. Other
-processes have contexts of their own. So the worker ends, and the next one has a new
-context.
+A kernel that fails (an index out of range, for example) ends the context of its process
+on that device: from then on every call of every model there fails with the same error.
+Other processes have contexts of their own. So the worker ends, and the next one has a
+new context.
 """
 
 from __future__ import annotations

@@ -1,19 +1,20 @@
 """The weights that a model has on its device, and which of them it shares with others.
 
-Without a lease all of them are the worker's own copies. With a lease, a storage whose bytes
-come unchanged from the version's files is opened from the keeper while the model is loaded.
-After the load ``settle`` decides what stays shared: **storages that only parameters use**.
-Buffers, plain tensors and anything else that a serving model might write to get copies of
-their own, in place, so that nobody who refers to such a tensor notices.
+Without a lease all of them are the worker's own copies. With a lease, a storage whose
+bytes come unchanged from the version's files is opened from the keeper while the model
+is loaded. After the load ``settle`` decides what stays shared: **storages that only
+parameters use**. Buffers, plain tensors and anything else that a serving model might
+write to get copies of their own, in place, so that nobody who refers to such a tensor
+notices.
 
 On a CPU, a page that is written to becomes the writer's own. A device cannot do that: a
-model that writes to a shared parameter writes to that of every worker. torch counts writes
-to a tensor, so this is noticed (``num_written``), and all workers can be given copies of
-their own. Writes that torch does not count, through ``parameter.data`` or a kernel of the
-model's, are not noticed.
+model that writes to a shared parameter writes to that of every worker. torch counts
+writes to a tensor, so this is noticed (``num_written``), and all workers can be given
+copies of their own. Writes that torch does not count, through ``parameter.data`` or a
+kernel of the model's, are not noticed.
 
-Small storages are not shared: a copy is no larger than what the device's allocator would
-waste by rounding up.
+Small storages are not shared: a copy is no larger than what the device's allocator
+would waste by rounding up.
 """
 
 from __future__ import annotations
@@ -106,7 +107,8 @@ class DeviceWeights:
     ) -> None:
         """Lets parameters that were copied use the shared storages instead.
 
-        For a loader that makes copies itself, of models whose tensors Python does not see.
+        For a loader that makes copies itself, of models whose tensors Python does not
+        see.
         """
         for parameter in parameters:
             if (

@@ -1,8 +1,8 @@
 """Shared memory of the system in the place of a device's: CUDA's IPC without a GPU.
 
-It is for tests of everything between a model and the device, not for serving. Weights on
-the CPU are shared by mapping their sealed file, where a model that writes changes only its
-own pages. Here, as on a device, it changes them for all.
+It is for tests of everything between a model and the device, not for serving. Weights
+on the CPU are shared by mapping their sealed file, where a model that writes changes
+only its own pages. Here, as on a device, it changes them for all.
 """
 
 from __future__ import annotations

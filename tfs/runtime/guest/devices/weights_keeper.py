@@ -1,8 +1,8 @@
 """The keeper of one device's weights: a process that keeps them there for all workers.
 
-It is a fork of the zygote and runs no code of models. It maps the sealed files of versions.
-When a worker is the first to ask for a place in a file, it copies that to the device. It
-gives workers handles by which they open what is there.
+It is a fork of the zygote and runs no code of models. It maps the sealed files of
+versions. When a worker is the first to ask for a place in a file, it copies that to the
+device. It gives workers handles by which they open what is there.
 
     host to keeper     {"lease": version, "files": [...]}, a worker's channel and the
                        files' descriptors | {"drop": version}

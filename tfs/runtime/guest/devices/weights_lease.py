@@ -3,10 +3,10 @@
     worker to keeper   {"open": place} | {"kept": [place, ...]}
     keeper to worker   {"handle": ...} | {"refused": why, "is_final": ...}
 
-A place is a file of the version, an offset and a number of bytes. "kept" says which of the
-opened places the model still uses once it is loaded; it has no answer. The lease lasts as
-long as the channel is open, and so long the keeper leaves what it opened where it is. So it
-ends with the worker, however that ends.
+A place is a file of the version, an offset and a number of bytes. "kept" says which of
+the opened places the model still uses once it is loaded; it has no answer. The lease
+lasts as long as the channel is open, and so long the keeper leaves what it opened where
+it is. So it ends with the worker, however that ends.
 """
 
 from __future__ import annotations

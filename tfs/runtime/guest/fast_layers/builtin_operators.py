@@ -3,8 +3,8 @@
 A graph calls each operator by its overload (``torch.ops.aten.linear.default``), whose
 arguments are matched against a schema and boxed one by one. A Python program calls a
 function of torch that reads them directly and then calls the same operator. In a DLRM's
-graph of 150 operators the matching takes 160 of 890 us, which made the graph slower than
-the module that it was exported from.
+graph of 150 operators the matching takes 160 of 890 us, which made the graph slower
+than the module that it was exported from.
 
 An operator is called by its function only if, with the arguments in the graph, the
 function can mean no other overload, and takes and returns the same.

@@ -1,10 +1,10 @@
 """Computes embedding bags by torch's operator for inference, with less around it.
 
 If its weight is a parameter, ``EmbeddingBag`` uses the operator that records what a
-gradient would need, even where no gradient can be asked for. It also makes the same row of
-offsets anew in each call. torch has another operator for inference, with the same kernel. A
-bag of four out of a thousand rows takes 10 instead of 19 us with it, which is half of what a
-DLRM with 26 tables takes; every bit is the same.
+gradient would need, even where no gradient can be asked for. It also makes the same row
+of offsets anew in each call. torch has another operator for inference, with the same
+kernel. A bag of four out of a thousand rows takes 10 instead of 19 us with it, which is
+half of what a DLRM with 26 tables takes; every bit is the same.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _offsets: dict[tuple[torch.Size, torch.dtype], torch.Tensor] = {}
 def quicken_bags(model: torch.nn.Module) -> None:
     """Has the model's own ``EmbeddingBag`` modules look up by the quick operator.
 
-    Subclasses, and modules whose ``forward`` was replaced, stay as they are. A quickened
-    module can be copied, pickled, scripted, traced and exported as before.
+    Subclasses, and modules whose ``forward`` was replaced, stay as they are. A
+    quickened module can be copied, pickled, scripted, traced and exported as before.
     """
     if (
         _operator is None

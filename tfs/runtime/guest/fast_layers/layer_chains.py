@@ -1,15 +1,16 @@
 """Runs chains of torch's own layers with less Python around their operators.
 
 A layer of a ``Sequential`` costs more than its operator: five Python functions, and a
-search for each parameter. Its output is also a new tensor, even if the layer only changes
-each element of what the layer before made, which nobody else has; a tensor that is larger
-than a core's cache then travels through memory. A chain that a model calls as a whole saves
-both. The operators are the same, in the same order, on the same elements, and such
-activations work in place. Every bit is the same; a MobileNetV3 takes a tenth less time.
+search for each parameter. Its output is also a new tensor, even if the layer only
+changes each element of what the layer before made, which nobody else has; a tensor that
+is larger than a core's cache then travels through memory. A chain that a model calls as
+a whole saves both. The operators are the same, in the same order, on the same elements,
+and such activations work in place. Every bit is the same; a MobileNetV3 takes a tenth
+less time.
 
 A layer that is not known, or has hooks, another ``forward`` or settings that make a
-difference, is called as before. All of this is checked anew in each call, so that a model
-may change its layers.
+difference, is called as before. All of this is checked anew in each call, so that a
+model may change its layers.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ def quicken_chains(model: nn.Module) -> None:
     """Makes the model's own ``Sequential`` modules run in this way.
 
     Chains where nothing would be saved, subclasses, and modules whose ``forward`` was
-    replaced, stay as they are. A quickened module can be copied, pickled, scripted, traced
-    and exported as before.
+    replaced, stay as they are. A quickened module can be copied, pickled, scripted,
+    traced and exported as before.
     """
     if any(getattr(owner, name) is not theirs for owner, name, theirs in _THEIRS):
         return  # the model, or some library, has replaced torch's own

@@ -1,13 +1,14 @@
 """Max pooling by torch's kernel for images stored pixel by pixel, which is the quick one.
 
-If an image is stored channel by channel, as in nearly every model, torch pools channel by
-channel and element by element. If it is stored pixel by pixel, torch takes a vector of
-channels at once. For 64 channels of 112x112 that takes 1.4 instead of 6.6 ms, including the
-conversion both ways, which saves an eighth of the time of a ResNet-18. The operator is the
-same, and a maximum does not round, so every bit is the same, also for NaNs and signed zeros.
+If an image is stored channel by channel, as in nearly every model, torch pools channel
+by channel and element by element. If it is stored pixel by pixel, torch takes a vector
+of channels at once. For 64 channels of 112x112 that takes 1.4 instead of 6.6 ms,
+including the conversion both ways, which saves an eighth of the time of a ResNet-18.
+The operator is the same, and a maximum does not round, so every bit is the same, also
+for NaNs and signed zeros.
 
-Nothing is kept, and only the tensors of the call are used. oneDNN's pooling takes half of
-that time again, but does not say what happens to a NaN.
+Nothing is kept, and only the tensors of the call are used. oneDNN's pooling takes half
+of that time again, but does not say what happens to a NaN.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ _OPERATOR: Final = torch.ops.aten.max_pool2d.default
 def quicken_modules(model: torch.nn.Module) -> None:
     """Has the model's own ``MaxPool2d`` modules pool like :func:`max_pool2d`.
 
-    Subclasses, and modules whose ``forward`` was replaced, stay as they are. A quickened
-    module can be copied, pickled, scripted, traced and exported as before.
+    Subclasses, and modules whose ``forward`` was replaced, stay as they are. A
+    quickened module can be copied, pickled, scripted, traced and exported as before.
     """
     for module in torch.nn.Module.modules(model):
         is_plain = type(module) is torch.nn.MaxPool2d and not module.return_indices

@@ -1,9 +1,9 @@
 """Calls a module as torch does, with less work on the way to its ``forward``.
 
-For each call torch checks whether the module was compiled, whether it is being traced, and
-eight tables for hooks, half of them through the module, whose attribute look-up is slow.
-That takes a microsecond, or three if something else ran since. The tables are always the
-same objects, whatever is put into them later.
+For each call torch checks whether the module was compiled, whether it is being traced,
+and eight tables for hooks, half of them through the module, whose attribute look-up is
+slow. That takes a microsecond, or three if something else ran since. The tables are
+always the same objects, whatever is put into them later.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _COMMON_TABLES: Final = (
 def module_call(module: torch.nn.Module) -> Callable[..., object]:
     """Returns a function that calls a module with inputs by name, including its hooks.
 
-    It is the module itself if that is not called in the usual way, because it was compiled,
-    is scripted, or its class has a way of its own.
+    It is the module itself if that is not called in the usual way, because it was
+    compiled, is scripted, or its class has a way of its own.
     """
     own, common = vars(module), vars(torch_module)
     tables = [own.get(name) for name in _OWN_TABLES]

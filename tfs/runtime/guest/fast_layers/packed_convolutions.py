@@ -1,24 +1,24 @@
 """Convolutions that keep their weights in the order in which oneDNN wants them.
 
-A convolution's kernel takes its weights in blocks of channels. torch puts them into that
-order in every call and drops the result afterwards; for the 45 MB of a ResNet-18 that is 4
-to 6 of the 40 ms that one image takes. Here each layer keeps its weights in blocks and uses
-torch's own operators for them (``mkldnn_prepacked``), which call the same kernel on the same
-elements, so that every bit is the same. This is checked with the first images of every
-shape, which are computed in both ways.
+A convolution's kernel takes its weights in blocks of channels. torch puts them into
+that order in every call and drops the result afterwards; for the 45 MB of a ResNet-18
+that is 4 to 6 of the 40 ms that one image takes. Here each layer keeps its weights in
+blocks and uses torch's own operators for them (``mkldnn_prepacked``), which call the
+same kernel on the same elements, so that every bit is the same. This is checked with
+the first images of every shape, which are computed in both ways.
 
-The blocks are a second copy of the weights, in this process only. So this is for a process
-in which a version is loaded once; several workers would each have a copy, while they share
-one now.
+The blocks are a second copy of the weights, in this process only. So this is for a
+process in which a version is loaded once; several workers would each have a copy, while
+they share one now.
 
-A layer uses its blocks only while its weights are those that the blocks were made from. They
-lie in a private mapping of the version's sealed file: whoever writes to them, by whatever
-alias, gets pages of its own for it, and the system says which. The system is asked again
-only after page faults, which are rare while a model serves. Weights anywhere else are left
-alone.
+A layer uses its blocks only while its weights are those that the blocks were made from.
+They lie in a private mapping of the version's sealed file: whoever writes to them, by
+whatever alias, gets pages of its own for it, and the system says which. The system is
+asked again only after page faults, which are rare while a model serves. Weights
+anywhere else are left alone.
 
-Weights in the order of ``mkldnn_reorder_conv2d_weight`` are for another kernel, which adds
-in another order and so gives other bits.
+Weights in the order of ``mkldnn_reorder_conv2d_weight`` are for another kernel, which
+adds in another order and so gives other bits.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ def quicken_convolutions(model: nn.Module, find_offset: FindOffset) -> None:
     """Has the model's own ``Conv2d`` modules with many weights keep them in blocks.
 
     That applies to modules whose weights lie in the version's file, according to
-    ``find_offset``. Nothing is kept before a layer is called. Subclasses, and modules whose
-    ``forward`` was replaced, stay as they are. A quickened module can be copied, pickled,
-    scripted, traced and exported as before; what it keeps is not copied.
+    ``find_offset``. Nothing is kept before a layer is called. Subclasses, and modules
+    whose ``forward`` was replaced, stay as they are. A quickened module can be copied,
+    pickled, scripted, traced and exported as before; what it keeps is not copied.
     """
     if not is_available():
         return

@@ -38,8 +38,8 @@ def quicken_program(program: torch.fx.GraphModule) -> None:
 def quicken_held(servable: object, code: types.ModuleType) -> None:
     """Quickens the modules that an object of a file, or the file itself, holds.
 
-    It looks in attributes, in short containers, and in objects of the file's own classes.
-    Compiled modules stay as they are: the compiler would find other code.
+    It looks in attributes, in short containers, and in objects of the file's own
+    classes. Compiled modules stay as they are: the compiler would find other code.
     """
     for module in _held(servable, code):
         if not any(map(_is_compiled, torch.nn.Module.modules(module))):

@@ -32,8 +32,8 @@ _namespace_of: Callable[[type], Mapping[str, object]] = type.__dict__[
 def all_objects() -> list[object]:
     """Returns all objects in this process that can be watched.
 
-    Makes the dictionaries of instances that have none yet. Objects are recognized by their
-    type, because a lazy object may say anything about its class.
+    Makes the dictionaries of instances that have none yet. Objects are recognized by
+    their type, because a lazy object may say anything about its class.
     """
     tracked = gc.get_objects()
     kinds = {*map(type, tracked)}

@@ -1,9 +1,9 @@
 """Checks whether a worker is as it was before it had a model, so that it may get another.
 
-The next version must get a process in which nothing shows that there was a version before.
-What can be put back is put back (random numbers, names that torch counts, loggers). If
-anything else differs from what was recorded before the first model was loaded, the process
-ends. Recorded are
+The next version must get a process in which nothing shows that there was a version
+before. What can be put back is put back (random numbers, names that torch counts,
+loggers). If anything else differs from what was recorded before the first model was
+loaded, the process ends. Recorded are
 
 - the contents of the zygote's objects, those of modules, classes and instances alike
   (``watched_objects.py``), so that anything that was patched, added or imported shows;
@@ -13,8 +13,8 @@ ends. Recorded are
 - mapped files, and how much memory is held.
 
 Memory that no object leads to cannot be checked, for example an extension's static
-variables. That is why a worker is reused only for the same code, and for a limited number
-of versions.
+variables. That is why a worker is reused only for the same code, and for a limited
+number of versions.
 """
 
 from __future__ import annotations
@@ -145,7 +145,8 @@ class CleanSlate:
     def restore(self) -> None:
         """Puts back what can be put back, as in a new fork. Blocks to collect garbage.
 
-        Random numbers of Python and torch are seeded anew; numpy's are the zygote's again.
+        Random numbers of Python and torch are seeded anew; numpy's are the zygote's
+        again.
         """
         make_way()
         if self._numpy_random is not None:
@@ -172,7 +173,8 @@ class CleanSlate:
     def changes(self) -> str:
         """Returns what differs, as a list for people; empty if nothing does. Blocks.
 
-        If something differs, this may take long, and memory: the process should end then.
+        If something differs, this may take long, and memory: the process should end
+        then.
         """
         self._await_ends_of_threads()
         found = self._watched.changes(self._words)

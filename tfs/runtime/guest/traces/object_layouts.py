@@ -26,8 +26,8 @@ _CELL_CONTENT: Final = 2
 def layouts() -> Mapping[type, tuple[int, ...]]:
     """Returns which words of each type of object should be compared.
 
-    For lists and sets, the first word is the number of places for items, and the second is
-    their address.
+    For lists and sets, the first word is the number of places for items, and the second
+    is their address.
 
     Raises:
         RuntimeError: This Python lays out its objects in a way that is not known here.

@@ -16,8 +16,9 @@ _NAMELESS: Final = (dict, tuple, set, types.CellType)
 def names_of(values: Sequence[object]) -> list[str]:
     """Returns names for objects: ``torch.nn.functional.relu``, ``a logging.Logger``.
 
-    An object without a name is described by its type. This takes some tenths of a second,
-    and lets the collector touch all objects, so it is for a process that will end.
+    An object without a name is described by its type. This takes some tenths of a
+    second, and lets the collector touch all objects, so it is for a process that will
+    end.
     """
     gc.unfreeze()  # the collector knows of nothing else who holds it
     names = _module_names()

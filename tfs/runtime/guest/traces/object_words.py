@@ -1,9 +1,9 @@
 """Reads words of Python's objects directly from memory.
 
-Looking into an object in Python counts references to its contents, which writes to every
-page that they are on. In a process that shares its memory with the one it was forked from,
-those pages would become its own. Reading the memory does not have this effect. Where the
-words are is found by experiment and not taken for granted.
+Looking into an object in Python counts references to its contents, which writes to
+every page that they are on. In a process that shares its memory with the one it was
+forked from, those pages would become its own. Reading the memory does not have this
+effect. Where the words are is found by experiment and not taken for granted.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def find_version_word() -> int:
     """Returns which word of a dict changes with each change of its contents.
 
     Raises:
-        RuntimeError: There is none (Python 3.14), or lists and sets are laid out in a way
-            that is not known here.
+        RuntimeError: There is none (Python 3.14), or lists and sets are laid out in a
+            way that is not known here.
 
     """
     sample: dict[str, object] = {"a": 1, "b": 2}

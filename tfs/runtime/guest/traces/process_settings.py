@@ -1,7 +1,8 @@
 """Settings that code can change for its process, and for the thread that it runs on.
 
-These are what Python's objects do not show (``watched_objects.py`` reads those): settings
-of torch, of Python, of the C library and of the kernel. Each has a name for messages.
+These are what Python's objects do not show (``watched_objects.py`` reads those):
+settings of torch, of Python, of the C library and of the kernel. Each has a name for
+messages.
 """
 
 from __future__ import annotations
@@ -243,8 +244,8 @@ def _torch_switches() -> dict[str, object]:
 def _default_device() -> object:
     """Returns torch's default device; None if it is the one that torch begins with.
 
-    Asking torch costs a new fork a millisecond and 0.7 MB, a quarter of what all settings
-    cost.
+    Asking torch costs a new fork a millisecond and 0.7 MB, a quarter of what all
+    settings cost.
     """
     holder = getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None)
     if holder is not None:

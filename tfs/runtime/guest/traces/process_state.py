@@ -24,8 +24,8 @@ _EVERY_LOADS: Final = frozenset(
 class ProcessState:
     """The state of the process when this is made. Immutable.
 
-    Settings of single threads are left out (gradients, numbers of threads), and so is what
-    code adds, as every import does.
+    Settings of single threads are left out (gradients, numbers of threads), and so is
+    what code adds, as every import does.
 
     Args:
         surface: The functions that can be replaced, as they were last seen.

@@ -1,9 +1,9 @@
 """Functions of torch and Python that a model can replace for all, and its registrations.
 
-Comparing thousands of functions and names counts references. That costs a fork 3 MB of the
-memory that it shares with its zygote, and 8 ms, over a third of a small model's load and
-first call. So they are compared only where something was added or replaced, which dicts and
-sets show (``object_words.py``) without being looked into.
+Comparing thousands of functions and names counts references. That costs a fork 3 MB of
+the memory that it shares with its zygote, and 8 ms, over a third of a small model's
+load and first call. So they are compared only where something was added or replaced,
+which dicts and sets show (``object_words.py``) without being looked into.
 """
 
 from __future__ import annotations

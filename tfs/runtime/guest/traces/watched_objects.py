@@ -1,14 +1,16 @@
 """Finds changes of existing objects without touching them.
 
-A model's code replaces, adds to or patches dictionaries (of modules, classes or instances,
-or held by any of them), lists, sets, functions and variables of closures. Comparing them
-object by object would count references, which writes to every page that they are on, and
-twenty megabytes that a worker shares with its zygote would become its own. So a few words
-of the memory of each object are read instead: of a dict its version (every change makes a
-new one), of a list or set the items, their number and their address, of a function its code
-and defaults, and of a closure's variable what it refers to.
+A model's code replaces, adds to or patches dictionaries (of modules, classes or
+instances, or held by any of them), lists, sets, functions and variables of closures.
+Comparing them object by object would count references, which writes to every page that
+they are on, and twenty megabytes that a worker shares with its zygote would become its
+own. So a few words of the memory of each object are read instead: of a dict its version
+(every change makes a new one), of a list or set the items, their number and their
+address, of a function its code and defaults, and of a closure's variable what it refers
+to.
 
-``object_layouts.py`` knows where these words are, ``all_objects.py`` which objects exist.
+``object_layouts.py`` knows where these words are, ``all_objects.py`` which objects
+exist.
 """
 
 from __future__ import annotations

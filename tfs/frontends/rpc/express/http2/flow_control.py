@@ -19,8 +19,9 @@ reduce what the favoured connection (below) gets.
 
 Uploads that together exceed the budget could each wait for bytes that only the end of
 another one would release. So a part of the budget is not open to all
-(:mod:`~tfs.frontends.rpc.express.http2.headroom`): it is a reserve, lent to one connection at
-a time, the favoured one, which can then finish, release its bytes, and make way.
+(:mod:`~tfs.frontends.rpc.express.http2.headroom`): it is a reserve, lent to one
+connection at a time, the favoured one, which can then finish, release its bytes, and
+make way.
 
 Small requests never wait for room: a connection that holds next to nothing gets its
 first 65,535 bytes again, whatever others hold.

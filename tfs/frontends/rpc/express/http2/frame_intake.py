@@ -66,8 +66,9 @@ _METADATA_BYTES: Final = 160  # what a header takes as an object, beside its byt
 class FrameIntake(StreamIntake, abc.ABC):
     """What the frames of a connection do, one by one. Confined to the serving loop.
 
-    A base of :class:`~tfs.frontends.rpc.express.http2.connection.Connection`; its own base
-    handles DATA. The layers above decide which frame is next, and how many are taken.
+    A base of :class:`~tfs.frontends.rpc.express.http2.connection.Connection`; its own
+    base handles DATA. The layers above decide which frame is next, and how many are
+    taken.
 
     Attributes:
         num_cut_off: Calls that ended early but whose work still runs; they count

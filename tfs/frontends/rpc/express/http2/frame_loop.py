@@ -9,10 +9,10 @@ answer of the book is a constant:
 - the only message of a request, whole and in one DATA frame that ends it;
 - a WINDOW_UPDATE without fault, for streams that are gone too: two follow each answer.
 
-They do what :mod:`~tfs.frontends.rpc.express.http2.frame_intake` and ``stream_intake`` would
-do; whatever one of their conditions does not hold for falls through to these, errors
-above all. The last three are one function because a call of one each, with what it has
-to look up again, is half a microsecond of ten for a small request.
+They do what :mod:`~tfs.frontends.rpc.express.http2.frame_intake` and ``stream_intake``
+would do; whatever one of their conditions does not hold for falls through to these,
+errors above all. The last three are one function because a call of one each, with what
+it has to look up again, is half a microsecond of ten for a small request.
 """
 
 from __future__ import annotations

@@ -37,7 +37,8 @@ class HeaderBlock:
         stream_id: The stream that it opens or ends; 0: no block is unfinished.
         ends_stream: Whether its HEADERS had END_STREAM.
         since_s: When it began.
-        small_bytes: What is longer is refused when it is whole, if there is room for it.
+        small_bytes: What is longer is refused when it is whole, if there is room for
+            it.
         large_bytes: What is longer ends the connection.
 
     Args:
@@ -117,7 +118,8 @@ def first_piece(flags: int, stream_id: int, payload: bytes) -> bytes:
     """Returns what of a HEADERS payload is header block: no padding, no priority.
 
     Raises:
-        ConnectionFault: Padding or priority do not fit, or the stream depends on itself.
+        ConnectionFault: Padding or priority do not fit, or the stream depends on
+            itself.
 
     """
     start, end = 0, len(payload)

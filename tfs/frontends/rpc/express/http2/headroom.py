@@ -1,16 +1,17 @@
 """Decides how much large requests and unread answers may take together.
 
-The operator's limit (``--max_receive_bytes``) is what a crowd of good clients may need. But a
-few clients that send and never finish, or ask and never read, would also fill it, and a
-server of 300 MB would grow to 800. So at first a sixteenth of it is open to all. The rest is
-lent to one connection at a time, to finish what it began. While good clients wait for each
-other, more is opened, a little every second.
+The operator's limit (``--max_receive_bytes``) is what a crowd of good clients may need.
+But a few clients that send and never finish, or ask and never read, would also fill it,
+and a server of 300 MB would grow to 800. So at first a sixteenth of it is open to all.
+The rest is lent to one connection at a time, to finish what it began. While good
+clients wait for each other, more is opened, a little every second.
 
-A client that holds a part without moving is cut off as soon as others wait for it: an upload
-after five seconds, the one for which all others wait after one or two, and a reader after
-one. So nothing more is opened before some of that time is over, while anybody was cut off, or
-for clients that send next to nothing. That is what tells a crowd from an attack. Rejected: a
-smaller limit, because an image of 60 MB, or fifty clients behind slow lines, are no attack.
+A client that holds a part without moving is cut off as soon as others wait for it: an
+upload after five seconds, the one for which all others wait after one or two, and a
+reader after one. So nothing more is opened before some of that time is over, while
+anybody was cut off, or for clients that send next to nothing. That is what tells a
+crowd from an attack. Rejected: a smaller limit, because an image of 60 MB, or fifty
+clients behind slow lines, are no attack.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class Headroom:
             before uploads have to wait for each other.
         unread_bytes: Bytes of answers that clients did not take yet; updated by the
             backlog.
-        waiting_bytes: Bytes of whole requests that wait for readers; updated by sessions.
+        waiting_bytes: Bytes of whole requests that wait for readers; updated by
+            sessions.
         begun_bytes: Bytes of requests that had waited and are worked on now.
 
     Args:
@@ -106,7 +108,8 @@ class Headroom:
     def open_to_answers_bytes(self) -> int:
         """If more than this is unread in all, large requests wait for readers.
 
-        Answers may be far longer than the requests for which an operator sets the limit.
+        Answers may be far longer than the requests for which an operator sets the
+        limit.
         """
         return max(self.open_bytes, self._least_to_answers_bytes)
 

@@ -89,7 +89,8 @@ class HpackDecoder:
         Raises:
             ConnectionFault: COMPRESSION_ERROR for anything RFC 7541 forbids,
                 ENHANCE_YOUR_CALM for a block that expands beyond eight times
-                ``max_list_bytes``, or is all table size updates. The decoder is of no further use.
+                ``max_list_bytes``, or is all table size updates. The decoder is of no
+                further use.
 
         """
         headers: list[Header] = []

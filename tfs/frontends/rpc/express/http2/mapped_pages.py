@@ -1,8 +1,8 @@
 """Memory in pages of its own, which the system is asked for by the portion.
 
-What was not written to takes none, growing copies nothing, and when nobody points into it
-any more it is the system's again. But pages that are asked for one by one, as they are
-written to, cost three times as much: 4.5 ms for 10 MB, not 1.6.
+What was not written to takes none, growing copies nothing, and when nobody points into
+it any more it is the system's again. But pages that are asked for one by one, as they
+are written to, cost three times as much: 4.5 ms for 10 MB, not 1.6.
 
 Rejected: huge pages, which take a third of that again. The system may look for one for
 milliseconds, and gives 2 MB for the first byte that is written.
@@ -30,7 +30,8 @@ class PageSupply:
     """Asks for pages before they are written to. Thread-safe.
 
     Attributes:
-        is_possible: Whether the system knows how; it is not asked again once it refused.
+        is_possible: Whether the system knows how; it is not asked again once it
+            refused.
 
     """
 

@@ -7,9 +7,10 @@ message the client is sent: real clients follow answers with small window update
 PINGs, and hedging ones cancel often. One that only annoys is closed after a few
 hundred frames.
 
-What clients that mean well do all at once is affordable: to give up every call that they
-may have open, 1,024 of them, and to open as many where there is room for fewer. Who gives
-a call up when its deadline passes, or after a second, pays nothing: no flood is that slow.
+What clients that mean well do all at once is affordable: to give up every call that
+they may have open, 1,024 of them, and to open as many where there is room for fewer.
+Who gives a call up when its deadline passes, or after a second, pays nothing: no flood
+is that slow.
 """
 
 from __future__ import annotations

@@ -18,17 +18,18 @@ from tfs.frontends.rpc.express.http2.frames import (
 class PeerSettings:
     """The settings that concern a server that pushes nothing. Loop-confined.
 
-    A HEADER_TABLE_SIZE below the default must be answered even by an encoder that
-    never indexes: its next block begins with an update of the table's size (RFC 9113
-    section 4.3.1), or the client closes the connection. It says 0, so that once is enough.
-    MAX_CONCURRENT_STREAMS and ENABLE_PUSH are about pushing; MAX_HEADER_LIST_SIZE
-    is advice, and our header lists are short.
+    A HEADER_TABLE_SIZE below the default must be answered even by an encoder that never
+    indexes: its next block begins with an update of the table's size (RFC 9113 section
+    4.3.1), or the client closes the connection. It says 0, so that once is enough.
+    MAX_CONCURRENT_STREAMS and ENABLE_PUSH are about pushing; MAX_HEADER_LIST_SIZE is
+    advice, and our header lists are short.
 
     Attributes:
         initial_window: Send window of a new stream, bytes.
         max_frame_size: Largest payload the peer takes.
-        max_whole_size: Largest payload that may be sent in one go with the header blocks
-            around it: as above, but nothing while the next block must begin otherwise.
+        max_whole_size: Largest payload that may be sent in one go with the header
+            blocks around it: as above, but nothing while the next block must begin
+            otherwise.
         needs_table_update: Whether it must.
 
     """

@@ -27,8 +27,8 @@ class ReceiveBuffers:
     Never the reason for more memory: what is kept was filled by a message before, and
     it is no more than ``max_bytes``.
 
-    A message that waits for room in a buffer from here takes all of that, however little
-    of it arrived. So nothing is lent while memory is scarce.
+    A message that waits for room in a buffer from here takes all of that, however
+    little of it arrived. So nothing is lent while memory is scarce.
 
     Attributes:
         kept_bytes: Of the buffers known here, those in use included.

@@ -8,9 +8,9 @@ recognized by one comparison of bytes rather than field by field. Whatever the f
 themselves could be refused for was checked the first time; what depends on the
 connection's state is checked every time.
 
-The effect is the same as that of :mod:`~tfs.frontends.rpc.express.http2.frame_intake` and
-``stream_intake``. Any request for which a condition does not hold is left to these, and
-errors above all.
+The effect is the same as that of :mod:`~tfs.frontends.rpc.express.http2.frame_intake`
+and ``stream_intake``. Any request for which a condition does not hold is left to these,
+and errors above all.
 """
 
 from __future__ import annotations

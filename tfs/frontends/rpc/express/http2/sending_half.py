@@ -48,9 +48,9 @@ _LARGEST_FRAME: Final = 65_536
 class SendingHalf:
     """What a connection sends. Confined to the serving loop.
 
-    The first base of :class:`~tfs.frontends.rpc.express.http2.connection.Connection`, which
-    adds what it receives. Both halves are one object, because they work on the same
-    streams and windows, and the path of a reply must have no detours.
+    The first base of :class:`~tfs.frontends.rpc.express.http2.connection.Connection`,
+    which adds what it receives. Both halves are one object, because they work on the
+    same streams and windows, and the path of a reply must have no detours.
 
     Attributes:
         out: Finished frames in sending order; the owner takes them.

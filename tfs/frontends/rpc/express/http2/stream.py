@@ -24,8 +24,8 @@ class Stream:
             budget.
         send_window: What we may send on it; negative after SETTINGS shrank it.
         has_sent_headers: Whether the response headers are out.
-        progress_s: When its outbox began to fill; later by what of it was sent since, as
-            long as that takes at the least pace.
+        progress_s: When its outbox began to fill; later by what of it was sent since,
+            as long as that takes at the least pace.
         message_s: When the message now arriving began, if it needs several chunks.
 
     """

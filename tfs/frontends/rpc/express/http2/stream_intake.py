@@ -47,8 +47,8 @@ _BITE: Final = 512  # of a payload, behind its first message
 class StreamIntake(SendingHalf):
     """What a connection's streams take in. Confined to the serving loop.
 
-    A base of :class:`~tfs.frontends.rpc.express.http2.connection.Connection`; the layers
-    between handle the other frames and decide when to stop.
+    A base of :class:`~tfs.frontends.rpc.express.http2.connection.Connection`; the
+    layers between handle the other frames and decide when to stop.
 
     Attributes:
         is_choked: Whether its client leaves so many answers unread that it gets no more
@@ -264,8 +264,8 @@ class StreamIntake(SendingHalf):
             most_frames: That may be taken; at least one.
 
         Returns:
-            The index behind what was taken, be it only the frame's head, and of how many
-            frames that was.
+            The index behind what was taken, be it only the frame's head, and of how
+            many frames that was.
 
         """
         if stream.assembler is not None:
@@ -354,8 +354,9 @@ class StreamIntake(SendingHalf):
     def _continue_data(self, data: bytes, index: int, size: int) -> int:
         """Takes of the DATA frame begun what has arrived; returns the new index.
 
-        No more of it than holds a few messages behind the first, which ``_num_messages``
-        counts: of five bytes each, one frame could bring fifty thousand.
+        No more of it than holds a few messages behind the first, which
+        ``_num_messages`` counts: of five bytes each, one frame could bring fifty
+        thousand.
         """
         stream_id = self._data_stream_id
         count = min(size - index, self._data_left)

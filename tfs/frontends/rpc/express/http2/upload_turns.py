@@ -1,8 +1,9 @@
 """Decides which of a connection's uploads goes on while room is short.
 
-Clients send several requests in turn, a part of each. If there is room for only one of them,
-none would ever be complete. So the windows of all streams are narrowed, by SETTINGS, and the
-upload that lacks least goes on, by a WINDOW_UPDATE of its own; then the next.
+Clients send several requests in turn, a part of each. If there is room for only one of
+them, none would ever be complete. So the windows of all streams are narrowed, by
+SETTINGS, and the upload that lacks least goes on, by a WINDOW_UPDATE of its own; then
+the next.
 
 Whatever the client does with this, the limit that counts is the connection's window.
 """
@@ -60,8 +61,9 @@ class UploadTurns:
         """Chooses the upload that lacks least.
 
         Returns:
-            The bytes that the connection may need for it, including those that its other
-            streams may send before they stop; and the frames that tell the client.
+            The bytes that the connection may need for it, including those that its
+            other streams may send before they stop; and the frames that tell the
+            client.
 
         """
         uploads = [
@@ -90,8 +92,8 @@ class UploadTurns:
     def end(self) -> bytes:
         """Returns the frames that let every stream go on again; empty if that has to wait.
 
-        The window of a stream that had a turn cannot be widened before the stream has used
-        it up, or it would be too wide for HTTP/2.
+        The window of a stream that had a turn cannot be widened before the stream has
+        used it up, or it would be too wide for HTTP/2.
         """
         self.stream = None
         if not self.is_narrow or any(map(self._is_going_on, self._let_on)):
