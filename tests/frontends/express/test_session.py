@@ -1233,6 +1233,33 @@ def test_a_protocol_fault_says_goodbye(rig: Rig) -> None:
     assert rig.transport.counters.faults == 1
 
 
+def test_who_still_sends_when_it_is_cut_off_reads_why() -> None:
+    """Over TCP the kernel resets what is closed too early, and forgets the GOAWAY."""
+    loop = ServingLoop(FakeClock(), name="cut off")
+    transport = ExpressTransport(loop, executor=InlineExecutor())
+    try:
+        (address,) = transport.start([ListenerOptions("x", "127.0.0.1:0")], {})
+        loop.step()
+        with socket.socket() as client:
+            client.settimeout(5)
+            client.connect(("127.0.0.1", int(address.rpartition(":")[2])))
+            client.sendall(HELLO + frames.window_update(0, 0))
+            for _ in range(4):
+                loop.step()
+            assert transport.counters.faults == 1
+            for _ in range(20):
+                client.sendall(bytes(10_000))
+                loop.step()
+            seen = b""
+            while data := client.recv(65_536):
+                seen += data
+            goaway = frames.goaway(0, ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE of 0")
+            assert seen.endswith(goaway)
+    finally:
+        transport.close()
+        loop.close()
+
+
 def test_connections_beyond_the_limit_are_closed(tmp_path: Path) -> None:
     """At once, without a word."""
     with running(tmp_path, ExpressOptions(max_connections=2)) as rig:

@@ -636,6 +636,7 @@ class Session(SocketOutput):
         self.is_closed = True
         shared = self._shared
         counters, connection = shared.counters, self.connection
+        was_told = not self._unsent  # all that there was to say
         try:
             shared.loop.unwatch(self._socket.fileno())
             shared.starved.pop(self, None)
@@ -659,5 +660,8 @@ class Session(SocketOutput):
             connection.close()
             connection.out.clear()
         finally:
-            self._socket.close()
+            if was_told and connection.fault is not None:
+                shared.lingering.take(self._socket)
+            else:
+                self._socket.close()
             self._on_closed(self)

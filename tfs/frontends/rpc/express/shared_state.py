@@ -17,6 +17,7 @@ from tfs.frontends.rpc.express.express_call import ExpressCall, dispatch_all
 from tfs.frontends.rpc.express.http2.flow_control import ReceiveBudget
 from tfs.frontends.rpc.express.http2.headroom import Headroom
 from tfs.frontends.rpc.express.http2.receive_buffers import ReceiveBuffers
+from tfs.frontends.rpc.express.lingering_sockets import LingeringSockets
 from tfs.frontends.rpc.express.options import ExpressOptions
 from tfs.frontends.rpc.express.turns import Turn, Turns
 
@@ -189,6 +190,7 @@ class SharedState:
         buffers: Memory of large requests, used again.
         turns: How much a connection may take in a round.
         deadlines: Of all unfinished calls that began in rounds before.
+        lingering: Sockets of clients that were cut off, until they know.
         counters: What happened.
         opened: Calls that began in this round and have a deadline; see
             :meth:`watch_deadlines`.
@@ -224,6 +226,7 @@ class SharedState:
     buffers: ReceiveBuffers = field(init=False)
     turns: Turns = field(init=False)
     deadlines: Deadlines[ExpressCall] = field(init=False)
+    lingering: LingeringSockets = field(init=False)
     counters: ExpressCounters = field(default_factory=ExpressCounters)
     opened: list[ExpressCall] = field(default_factory=list)
     arrived: list[ExpressCall] = field(default_factory=list)
@@ -259,6 +262,7 @@ class SharedState:
             )
         )
         self.deadlines = Deadlines(self.loop, ExpressCall.expire)
+        self.lingering = LingeringSockets(self.loop)
 
     def note_begun(
         self, call: ExpressCall, session: WaitingSession, num_bytes: int

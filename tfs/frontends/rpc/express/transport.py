@@ -311,6 +311,7 @@ class ExpressTransport:
         self._acceptor.close()
         for session in list(self._sessions):
             session.close()
+        self._shared.lingering.close()
         self._shared.deadlines.close()
         self._loop.remove_round_hook(self._hand_over)
         self._loop.remove_round_hook(self._flush)

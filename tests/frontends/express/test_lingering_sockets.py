@@ -1,0 +1,80 @@
+"""tfs.frontends.rpc.express.lingering_sockets: how long they are kept."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from tfs.core.serving_loop import ServingLoop
+from tfs.frontends.rpc.express.lingering_sockets import LingeringSockets
+from tfs.testing.fake_clock import FakeClock
+
+
+class Kept:
+    """A socket that lingers, and its client."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.loop = ServingLoop(self.clock, name="lingering")
+        self.sockets = LingeringSockets(self.loop)
+        self.client, self.server = socket.socketpair()
+        self.client.setblocking(False)
+        self.server.setblocking(False)
+        self.sockets.take(self.server)
+
+    @property
+    def is_closed(self) -> bool:
+        return self.server.fileno() == -1
+
+
+@pytest.fixture
+def kept() -> Iterator[Kept]:
+    kept = Kept()
+    yield kept
+    kept.sockets.close()
+    kept.client.close()
+    kept.loop.close()
+    assert kept.is_closed
+
+
+def test_the_client_is_told_that_nothing_follows(kept: Kept) -> None:
+    """What it sends meanwhile is taken; when it ends, that is all."""
+    assert kept.client.recv(1) == b""
+    kept.client.send(b"more")
+    kept.loop.step()
+    assert not kept.is_closed
+    kept.client.close()
+    kept.loop.step()
+    assert kept.is_closed
+
+
+def test_nobody_is_waited_for_longer_than_a_second(kept: Kept) -> None:
+    """Whether it sends or not."""
+    kept.clock.advance(0.9)
+    kept.loop.step()
+    assert not kept.is_closed
+    kept.clock.advance(0.2)
+    kept.loop.step()
+    assert kept.is_closed
+
+
+def test_nobody_is_listened_to_for_long(kept: Kept) -> None:
+    """A flood goes on for a few megabytes."""
+    num_sent = 0
+    while not kept.is_closed:
+        num_sent += kept.client.send(bytes(65_536))
+        kept.loop.step()
+        assert num_sent < 8 << 20
+    assert num_sent >= 4 << 20
+
+
+def test_a_crowd_is_let_go_of_at_once(kept: Kept) -> None:
+    """Files are for those who behave."""
+    pairs = [socket.socketpair() for _ in range(260)]
+    for _, server in pairs:
+        kept.sockets.take(server)
+    assert sum(server.fileno() == -1 for _, server in pairs) == 5
+    for client, _ in pairs:
+        client.close()
