@@ -116,6 +116,10 @@ def test_a_file_is_checked_without_a_server(
     assert main(["config", "validate", str(path)]) == 1
     assert "absolute path" in capsys.readouterr().err
     model = "name: 'a' base_path: '/m' model_platform: 'onnx'"
-    path.write_text(f"model_config_list {{ config {{ {model} }} }}")
+    other = "name: 'b' base_path: '/m' model_platform: 'caffe'"
+    both = f"config {{ {model} }} config {{ {other} }}"
+    path.write_text(f"model_config_list {{ {both} }}")
     assert main(["config", "validate", str(path)]) == 1
-    assert "unsupported platform onnx; known: hashmap" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "Model a requests unsupported platform onnx; known: hashmap" in error
+    assert "Model b requests unsupported platform caffe; known: hashmap" in error

@@ -28,6 +28,7 @@ from tfs.server.config.overrides import (
 from tfs.server.config.server_config import (
     Message,
     ServerConfig,
+    all_of,
     check_change,
     check_kind_change,
     read_config,
@@ -236,15 +237,20 @@ def check_platforms(config: ServerConfig, platforms: Collection[str]) -> None:
     """Checks that the server has what the config asks for.
 
     Raises:
-        InvalidArgument: A platform is not there.
+        InvalidArgument: Platforms are not there; names the model of each.
 
     """
-    for name, settings in config.models.items():
-        if settings.platform not in platforms:
-            raise InvalidArgument(
-                f"Model {name} requests unsupported platform {settings.platform}; "
-                f"known: {', '.join(sorted(filter(None, platforms)))}"
-            )
+    known = ", ".join(sorted(filter(None, platforms)))
+    errors = {
+        name: InvalidArgument(
+            f"Model {name} requests unsupported platform {settings.platform}; "
+            f"known: {known}"
+        )
+        for name, settings in config.models.items()
+        if settings.platform not in platforms
+    }
+    if errors:
+        raise all_of(errors)
 
 
 def changes(old: RunningConfig | None, new: RunningConfig) -> tuple[ModelChange, ...]:
