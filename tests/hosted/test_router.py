@@ -220,8 +220,8 @@ def test_traffic_sums_up_the_time_that_requests_take(fleet: Fleet) -> None:
     fleet.answer(0, b"")
     fleet.clock.advance(1)
     traffic = fleet.router.traffic["m"]
-    traffic.note(fleet.clock.now())
-    assert traffic.busy_s == pytest.approx(3)
+    assert traffic.take_busy_s(fleet.clock.now()) == pytest.approx(3)
+    assert traffic.take_busy_s(fleet.clock.now()) == 0
     fleet.router.set_routes({})
     assert fleet.router.traffic == {"m": traffic}
     fleet.answer(1, b"")

@@ -61,7 +61,8 @@ class ModelTraffic:
         num_moved: Requests that went to another job because the first could not take
             them.
         in_flight: Requests under way.
-        busy_s: Sum of the times of all requests under way, up to ``noted_s``.
+        busy_s: Sum of the times of all requests under way, up to ``noted_s`` and since
+            it was last taken.
         noted_s: When ``busy_s`` was last updated.
 
     """
@@ -81,6 +82,12 @@ class ModelTraffic:
         self.busy_s += self.in_flight * (now_s - self.noted_s)
         self.noted_s = now_s
         self.in_flight += change
+
+    def take_busy_s(self, now_s: float) -> float:
+        """Returns how long requests were under way, all together, since the last call."""
+        self.note(now_s)
+        busy_s, self.busy_s = self.busy_s, 0.0
+        return busy_s
 
 
 @dataclass(slots=True)

@@ -97,7 +97,6 @@ class HostedService:
         self._health = HealthHandler(self)
         self._transport = ExpressTransport(self._loop, stats=Stats())
         self._following: dict[str, LoadFollowing] = {}
-        self._busy: dict[str, float] = {}
         self._followed_s = self._clock.now()
         self._draining = False
 
@@ -161,11 +160,10 @@ class HostedService:
         period_s, self._followed_s = now_s - self._followed_s, now_s
         if period_s <= 0:
             return
-        load = {}
-        for name, traffic in self.router.traffic.items():
-            traffic.note(now_s)
-            load[name] = (traffic.busy_s - self._busy.get(name, 0.0)) / period_s
-            self._busy[name] = traffic.busy_s
+        load = {
+            name: traffic.take_busy_s(now_s) / period_s
+            for name, traffic in self.router.traffic.items()
+        }
         self._callers.submit(lambda: self._follow_load(now_s, load))
 
     def _follow_load(self, now_s: float, load: Mapping[str, float]) -> None:
