@@ -1,4 +1,4 @@
-"""Requests are read a few at a time through grpcio, and who sends none of them goes."""
+"""Requests are read a few at a time through grpcio, and by whose turn it is."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import pytest
 
 from tests.frontends.fake_connections import FakeConnections
 from tfs.core.errors import Unavailable
-from tfs.frontends.rpc.grpcio.uploads import LOOK_S, Upload, Uploads
+from tfs.frontends.rpc.grpcio.sender_watch import LOOK_S
+from tfs.frontends.rpc.grpcio.uploads import Upload, Uploads
 from tfs.testing.fake_clock import FakeClock
 
 MIB = 1 << 20
 PLACES = 2  # for clients that are new
+LOOKAHEAD = 65_000  # what a client sends unasked
 
 
 class Rig:
@@ -33,9 +35,16 @@ class Rig:
         assert upload is not None
         return upload
 
-    def wait(self, peer: str) -> asyncio.Task[Upload]:
-        """Returns a place that is not."""
+    def fill(self, held_bytes: int = 0) -> list[Upload]:
+        """Has new clients take all places that they may have, and send that much each."""
+        for number in range(PLACES):
+            self.connections.received_bytes[f"p{number}"] = held_bytes
+        return [self.begin(f"p{number}") for number in range(PLACES)]
+
+    def wait(self, peer: str, unasked_bytes: int = 0) -> asyncio.Task[Upload]:
+        """Returns a place that is not; the client sends what it may meanwhile."""
         assert self.uploads.take(peer) is None
+        self.connections.received_bytes[peer] += unasked_bytes
         return asyncio.ensure_future(self.uploads.wait(peer))
 
     def call(self, peer: str, size: int = 100) -> None:
@@ -72,8 +81,8 @@ def test_new_clients_have_a_few_places_and_those_of_short_requests_more() -> Non
 
     async def test(rig: Rig) -> None:
         rig.call("known")
-        held = [rig.begin(f"new{number}") for number in range(PLACES)]
-        new = rig.wait("new9")
+        held = rig.fill()
+        new = rig.wait("new")
         first, second = rig.begin("known"), rig.begin("known")
         last = rig.wait("known")
         await asyncio.sleep(0)
@@ -93,12 +102,10 @@ def test_who_sends_nothing_goes_sooner_where_others_wait() -> None:
     """After a second and a quarter, else after a minute; who sends stays."""
 
     async def test(rig: Rig) -> None:
-        for number in range(PLACES):
-            rig.begin(f"p{number}")
+        rig.fill()
         await rig.look(200, p1=10_000)
         assert rig.connections.gone == []
-        waiting = rig.wait("late")
-        rig.connections.received_bytes["late"] = 65_000
+        waiting = rig.wait("late", LOOKAHEAD)
         await asyncio.sleep(0)
         await rig.look(1, p1=10_000)
         assert rig.connections.gone == ["p0"]
@@ -111,8 +118,7 @@ def test_what_the_system_has_and_grpcio_did_not_read_is_no_silence() -> None:
     """A server without a processor disconnects nobody for that."""
 
     async def test(rig: Rig) -> None:
-        for number in range(PLACES):
-            rig.begin(f"p{number}")
+        rig.fill()
         rig.wait("late")
         rig.connections.unread_bytes = 1000
         await rig.look(40)
@@ -125,10 +131,8 @@ def test_a_new_client_that_sent_little_is_read_as_one_with_short_requests() -> N
     """Long requests would have filled what every client may send unasked."""
 
     async def test(rig: Rig) -> None:
-        for number in range(PLACES):
-            rig.begin(f"p{number}")
-        probe, large = rig.wait("probe"), rig.wait("large")
-        rig.connections.received_bytes.update(probe=300, large=65_000)
+        rig.fill()
+        probe, large = rig.wait("probe", 300), rig.wait("large", LOOKAHEAD)
         await asyncio.sleep(0)
         await rig.look()
         assert probe.done()
@@ -141,10 +145,8 @@ def test_clients_that_all_send_are_given_more_places() -> None:
     """After half a second, while they have sent little; taken back when nobody waits."""
 
     async def test(rig: Rig) -> None:
-        held = [rig.begin(f"p{number}") for number in range(PLACES)]
-        waiting = [rig.wait(f"w{number}") for number in range(6)]
-        for number in range(6):
-            rig.connections.received_bytes[f"w{number}"] = 65_000
+        held = rig.fill()
+        waiting = [rig.wait(f"w{number}", LOOKAHEAD) for number in range(6)]
         pace = {f"p{number}": 10_000 for number in range(PLACES)}
         pace.update({f"w{number}": 10_000 for number in range(6)})
         await rig.look(2, **pace)
@@ -155,8 +157,26 @@ def test_clients_that_all_send_are_given_more_places() -> None:
         for upload in [*held, *(task.result() for task in waiting)]:
             rig.uploads.end(upload)
         await rig.look(8)
-        held = [rig.begin(f"p{number}") for number in range(PLACES)]
+        rig.fill()
         assert rig.uploads.take("another") is None
+
+    run(test)
+
+
+def test_what_a_client_sent_before_is_not_held_by_what_it_sends_now() -> None:
+    """One that is connected for long has sent much; more places are opened beside it."""
+
+    async def test(rig: Rig) -> None:
+        for number in range(PLACES):
+            rig.call(f"p{number}")
+            rig.connections.received_bytes[f"p{number}"] = 100 * MIB
+        rig.call("known")
+        held = [rig.begin(f"p{number}") for number in range(PLACES)]
+        held += [rig.begin("known") for _ in range(2)]
+        waiting = rig.wait("late", LOOKAHEAD)
+        await rig.look(4, p0=10_000, p1=10_000, known=10_000)
+        assert waiting.done()
+        assert rig.connections.gone == []
 
     run(test)
 
@@ -165,11 +185,8 @@ def test_no_more_places_are_opened_when_those_who_have_one_sent_much() -> None:
     """Of requests that are not whole: they are in memory."""
 
     async def test(rig: Rig) -> None:
-        for number in range(PLACES):
-            rig.begin(f"p{number}")
-            rig.connections.received_bytes[f"p{number}"] = 9 * MIB
-        late = rig.wait("late")
-        rig.connections.received_bytes["late"] = 65_000
+        rig.fill(9 * MIB)
+        late = rig.wait("late", LOOKAHEAD)
         await rig.look(20, p0=10_000, p1=10_000)
         assert not late.done()
         assert rig.connections.gone == []
@@ -182,7 +199,7 @@ def test_long_requests_that_are_there_keep_other_long_ones_waiting() -> None:
 
     async def test(rig: Rig) -> None:
         rig.call("known")
-        held = [rig.begin(f"p{number}") for number in range(PLACES)]
+        held = rig.fill()
         for upload in held:
             rig.uploads.note_whole(upload, MIB)
         new = rig.wait("new")
@@ -233,11 +250,8 @@ def test_in_a_jam_a_few_calls_of_each_client_wait_and_the_others_are_refused() -
     """Each of them takes what its client may send unasked."""
 
     async def test(rig: Rig) -> None:
-        for number in range(PLACES):
-            rig.begin(f"p{number}")
-            rig.connections.received_bytes[f"p{number}"] = 9 * MIB
-        crowd = [rig.wait("many") for _ in range(500)]
-        rig.connections.received_bytes["many"] = MIB
+        rig.fill(9 * MIB)
+        crowd = [rig.wait("many", LOOKAHEAD) for _ in range(500)]
         await asyncio.sleep(0)
         await rig.look(4)
         assert not any(task.done() for task in crowd)
@@ -259,7 +273,7 @@ def test_a_call_that_is_cancelled_leaves_its_place_to_the_next(is_given: bool) -
     """While it waits, and in the instant in which it need not wait any more."""
 
     async def test(rig: Rig) -> None:
-        held = [rig.begin(f"p{number}") for number in range(PLACES)]
+        held = rig.fill()
         first, second = rig.wait("first"), rig.wait("second")
         await asyncio.sleep(0)
         if is_given:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tfs.frontends.rpc.answer_sizes import LARGE_BYTES, AnswerSizes
-from tfs.frontends.rpc.grpcio.uploads import Connections
+from tfs.frontends.rpc.grpcio.sockets import Connections
 from tfs.frontends.rpc.least_pace import LEAST_PACE_BYTES_PER_S
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ import struct
 import termios
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 _FILES: Final = "/proc/self/fd"
 _MAX_REMEMBERED: Final = 4096
@@ -33,6 +33,23 @@ class Traffic:
     received_bytes: int
     acked_bytes: int
     unread_bytes: int
+
+
+class Connections(Protocol):
+    """The connections of clients, by their names.
+
+    Attributes:
+        num_disconnected: Connections that were ended here.
+
+    """
+
+    num_disconnected: int
+
+    def traffic(self, peer: str) -> Traffic | None:
+        """Returns what went over a connection; None if it is not known."""
+
+    def disconnect(self, peer: str) -> bool:
+        """Ends a connection; returns False if that is not possible."""
 
 
 class Sockets:

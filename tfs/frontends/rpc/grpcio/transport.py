@@ -36,8 +36,9 @@ from tfs.frontends.rpc.grpcio.answer_room import AnswerRoom
 from tfs.frontends.rpc.grpcio.generic_handler import GenericHandler
 from tfs.frontends.rpc.grpcio.grpcio_call import GrpcioCall
 from tfs.frontends.rpc.grpcio.options import GrpcioOptions
+from tfs.frontends.rpc.grpcio.sender_watch import LOOK_S
 from tfs.frontends.rpc.grpcio.sockets import Sockets
-from tfs.frontends.rpc.grpcio.uploads import LOOK_S, Uploads
+from tfs.frontends.rpc.grpcio.uploads import Uploads
 from tfs.frontends.rpc.status_details import (
     handler_error,
 )

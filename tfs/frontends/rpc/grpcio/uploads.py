@@ -8,38 +8,30 @@ we ask for it.
 
 Nobody knows how long a message is before it is there. So there are only a few *places*
 to be read, which are given first to clients whose last request was short. More places
-are opened, a few at each look, while the clients that have one have sent little. A
-client that has a place and sends nothing is disconnected as soon as others wait.
+are opened, a few at each look, while the clients that have one have sent little.
+Whether a client that has a place uses it is watched elsewhere
+(:mod:`tfs.frontends.rpc.grpcio.sender_watch`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import enum
-import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 from tfs.core.errors import Unavailable
 from tfs.frontends.rpc.answer_sizes import LARGE_BYTES
-from tfs.frontends.rpc.grpcio.sockets import Traffic
-from tfs.frontends.rpc.least_pace import LEAST_PACE_BYTES_PER_S
-
-log = logging.getLogger(__name__)
-
-LOOK_S: Final = 0.25
-"""Seconds between two looks for clients that send nothing."""
+from tfs.frontends.rpc.grpcio.sender_watch import LOOK_S, SenderWatch, Turn
+from tfs.frontends.rpc.grpcio.sockets import Connections
 
 _PLACES: Final = 4
 _MOST_PLACES: Final = 48
 _MORE_PLACES: Final = 4  # at a look
-_SHORT_S: Final = 4.0  # for one that should have been short, where all places are taken
 _OPEN_BYTES: Final = 16 << 20  # sent of requests, before no more places are opened
 _KEPT_PLACES: Final = 2  # of them for clients with short requests
-_STUCK_S: Final = 1.0  # where others wait
-_LONGEST_S: Final = 60.0  # where nobody does, and for a whole request where others wait
 _CALM_LOOKS: Final = 2  # before more places are opened
 _QUICK_S: Final = 0.25
 _SHORT_BYTES: Final = LARGE_BYTES // 4
@@ -56,23 +48,6 @@ class Manner(enum.IntEnum):
     SHORT = 0
     UNKNOWN = 1
     LONG = 2
-
-
-class Connections(Protocol):
-    """The connections of clients, by their names.
-
-    Attributes:
-        num_disconnected: Connections that were ended here.
-
-    """
-
-    num_disconnected: int
-
-    def traffic(self, peer: str) -> Traffic | None:
-        """Returns what went over a connection; None if it is not known."""
-
-    def disconnect(self, peer: str) -> bool:
-        """Ends a connection; returns False if that is not possible."""
 
 
 @dataclass(slots=True, eq=False)
@@ -95,14 +70,12 @@ class Upload:
 class _Client:
     peer: str
     manner: Manner
+    is_new: bool  # no request of its connection was whole before it was met
     reading: dict[Upload, None] = field(default_factory=dict)  # the oldest first
     waiting: deque[asyncio.Future[Upload]] = field(default_factory=deque)
     waits_since_s: float = 0.0  # and nothing of it was read
     num_whole: int = 0
-    looked_s: float | None = None  # None: it was not looked at since it has a place
-    moved_s: float = 0.0  # when it last sent something
-    first_bytes: int = 0  # that it had sent beyond whole requests, at the first look
-    seen_bytes: int = 0  # at the last
+    reading_since_s: float = 0.0
     delivered_bytes: int = 0
 
 
@@ -132,23 +105,24 @@ class Uploads:
         self._now = now
         self._is_open_to = is_open_to
         self._connections = connections
+        self._watch = SenderWatch(connections)
         self._num_reading = 0
         self._num_whole = 0
         self._places = _PLACES
         self._clients: dict[str, _Client] = {}
         self._waiting: dict[_Client, None] = {}  # those with calls that wait
         self._manners: dict[str, Manner] = {}
-        self._looked_s = float("-inf")
         self._num_calm = 0  # looks
-        self._held_bytes = 0  # sent by those who have places, as far as that is known
         self._is_jammed = False
 
     def take(self, peer: str) -> Upload | None:
         """Returns the right to read a request, which the caller ends; None if not now."""
         client = self._clients.get(peer)
         if client is None:
-            manner = self._manners.get(peer, Manner.UNKNOWN)
-            client = self._clients[peer] = _Client(peer, manner)
+            manner = self._manners.get(peer)
+            client = self._clients[peer] = _Client(
+                peer, Manner.UNKNOWN if manner is None else manner, manner is None
+            )
         if client.waiting or not self._has_place(client):
             return None
         return self._begin(client)
@@ -226,8 +200,6 @@ class Uploads:
             self._num_reading -= 1
         else:
             return
-        if not client.reading:
-            client.looked_s = None
         self._tidy(client)
         self.go_on()
 
@@ -246,44 +218,53 @@ class Uploads:
                 turn.set_result(self._begin(client))
 
     def look(self) -> None:
-        """Disconnects clients that send nothing; to be called every :data:`LOOK_S`."""
+        """Adjusts the places to what was sent; to be called every :data:`LOOK_S`."""
         now_s = self._now()
-        # Without a processor we hear late of what came, which is no client's fault.
-        is_late = now_s - self._looked_s > 2 * LOOK_S
-        self._looked_s = now_s
-        is_anybody_stuck = False
-        num_slow = 0
-        self._held_bytes = 0
-        for client in list(self._clients.values()):
-            if client.reading:
-                if is_late:
-                    client.moved_s = now_s
-                is_anybody_stuck |= self._look_at(client, now_s)
-                num_slow += sum(
-                    now_s - each.begun_s >= LOOK_S for each in client.reading
-                )
-            elif client.manner is Manner.UNKNOWN:
+        turns = [self._turn(each) for each in self._clients.values() if each.reading]
+        seen = self._watch.look(turns, now_s, is_contested=bool(self._waiting))
+        for client in self._waiting:
+            if client.manner is Manner.UNKNOWN and not client.reading:
                 self._guess_manner(client)
-        # Quick ones would not be quicker for more places, and nobody sees what they hold.
-        is_slow = num_slow >= self._places - _KEPT_PLACES
-        if self._num_whole or self._held_bytes >= _OPEN_BYTES or not is_slow:
-            self._num_calm = 0
-        else:
-            self._num_calm += 1
-        if not self._waiting:
-            self._num_calm = 0
-            self._places = max(_PLACES, self._places - _MORE_PLACES)
-        elif self._num_calm > _CALM_LOOKS:
-            self._places = min(_MOST_PLACES, self._places + _MORE_PLACES)
+        is_much_held = seen.held_bytes >= _OPEN_BYTES
+        self._adjust_places(now_s, is_much_held)
         self._is_jammed = (
             self.num_waiting > _MANY_WAITING
-            and (is_anybody_stuck or self._held_bytes >= _OPEN_BYTES)
+            and (seen.is_anybody_stuck or is_much_held)
             and any(now_s - each.waits_since_s > _JAM_S for each in self._waiting)
         )
         if self._is_jammed:
             for client in list(self._waiting):
                 self._refuse_excess(client)
         self.go_on()
+
+    def _turn(self, client: _Client) -> Turn:
+        return Turn(
+            client.peer,
+            client.reading_since_s,
+            next(iter(client.reading)).begun_s,
+            len(client.reading),
+            client.delivered_bytes,
+            is_new=client.is_new,
+            is_hurried=self._num_reading >= self._places
+            and client.manner is Manner.SHORT,
+        )
+
+    def _adjust_places(self, now_s: float, is_much_held: bool) -> None:
+        # Quick ones would not be quicker for more places, and nobody sees what they hold.
+        num_slow = sum(
+            now_s - upload.begun_s >= LOOK_S
+            for client in self._clients.values()
+            for upload in client.reading
+        )
+        is_slow = num_slow >= self._places - _KEPT_PLACES
+        if not self._waiting or self._num_whole or is_much_held or not is_slow:
+            self._num_calm = 0
+        else:
+            self._num_calm += 1
+        if not self._waiting:
+            self._places = max(_PLACES, self._places - _MORE_PLACES)
+        elif self._num_calm > _CALM_LOOKS:
+            self._places = min(_MOST_PLACES, self._places + _MORE_PLACES)
 
     def _most_waiting(self) -> int:
         """Returns how many calls of one client may wait."""
@@ -304,48 +285,6 @@ class Uploads:
         if traffic is not None and traffic.received_bytes < _SHORT_BYTES:
             client.manner = Manner.SHORT
 
-    def _look_at(self, client: _Client, now_s: float) -> bool:
-        """Returns whether a client holds a place and sends nothing."""
-        begun_s = next(iter(client.reading)).begun_s
-        if now_s - begun_s < _QUICK_S:
-            client.looked_s = None
-            return False
-        traffic = self._connections.traffic(client.peer)
-        if traffic is None:
-            return True  # it is about to end
-        sent_bytes = traffic.received_bytes - client.delivered_bytes
-        if client.looked_s is None:
-            client.looked_s = client.moved_s = now_s
-            client.seen_bytes = sent_bytes
-            # All that a new client sent is of this request.
-            client.first_bytes = sent_bytes if client.delivered_bytes else 0
-            self._held_bytes += sent_bytes - client.first_bytes
-            return False  # for all that is known
-        wanted_bytes = (now_s - client.looked_s) * LEAST_PACE_BYTES_PER_S
-        has_sent = sent_bytes - client.seen_bytes >= wanted_bytes
-        # What the system has and grpcio did not read is no fault of the client.
-        if has_sent or traffic.unread_bytes:
-            client.moved_s = now_s
-        client.looked_s = now_s
-        client.seen_bytes = sent_bytes
-        self._held_bytes += sent_bytes - client.first_bytes
-        if now_s - client.moved_s >= (_STUCK_S if self._waiting else _LONGEST_S) or (
-            self._waiting and now_s - begun_s > self._most_s(client)
-        ):
-            log.warning(
-                "event=slow_sender peer=%s num_requests=%d is_closed=%s note=%r",
-                client.peer,
-                len(client.reading),
-                self._connections.disconnect(client.peer),
-                "it began requests and sends no more of them",
-            )
-        return not has_sent
-
-    def _most_s(self, client: _Client) -> float:
-        """Returns how long a request may take while others wait for it."""
-        is_full = self._num_reading >= self._places
-        return _SHORT_S if is_full and client.manner is Manner.SHORT else _LONGEST_S
-
     def _has_place(self, client: _Client) -> bool:
         num_taken = self._num_reading
         if client.manner is not Manner.SHORT:
@@ -353,7 +292,10 @@ class Uploads:
         return num_taken < self._places and self._is_open_to(client.peer)
 
     def _begin(self, client: _Client) -> Upload:
-        upload = Upload(client, self._now())
+        now_s = self._now()
+        if not client.reading:
+            client.reading_since_s = now_s
+        upload = Upload(client, now_s)
         client.reading[upload] = None
         self._num_reading += 1
         return upload
