@@ -13,20 +13,6 @@ MIB = 1 << 20
 SMALL = b"a small request"
 
 
-class Context:
-    """What grpcio tells of a call: that it is over."""
-
-    def __init__(self) -> None:
-        self._callbacks: list[Callable[[object], None]] = []
-
-    def add_done_callback(self, callback: Callable[[object], None]) -> None:
-        self._callbacks.append(callback)
-
-    def end(self) -> None:
-        for callback in self._callbacks:
-            callback(self)
-
-
 class Rig:
     """A room of 8 MiB, and its clients' connections."""
 
@@ -35,16 +21,15 @@ class Rig:
         self.connections = FakeConnections()
         self.room = AnswerRoom(8 * MIB, self.clock.now, self.connections)
 
-    async def ask(self, peer: str, size: int, request: bytes = SMALL) -> Context:
-        """Returns the context of a call that was answered, and is not read."""
-        context = Context()
-        taken = await self.room.enter(peer, request, context)
+    async def ask(self, peer: str, size: int, request: bytes = SMALL) -> Taken:
+        """Returns what a call takes that was answered, and is not read."""
+        taken = await self.room.enter(peer, request)
         self.room.answer(taken, request, size)
-        return context
+        return taken
 
 
 def started(rig: Rig, peer: str, request: bytes) -> asyncio.Task[Taken]:
-    return asyncio.ensure_future(rig.room.enter(peer, request, Context()))
+    return asyncio.ensure_future(rig.room.enter(peer, request))
 
 
 def run(test: Callable[[Rig], Coroutine[None, None, None]]) -> None:
@@ -58,15 +43,15 @@ def test_who_reads_none_of_many_small_answers_has_no_more_read() -> None:
     """Beyond a quarter of a megabyte each, once all together take what is open."""
 
     async def test(rig: Rig) -> None:
-        contexts = []
+        unread = []
         for number in range(400):
-            contexts += [await rig.ask("ipv4:1", 1000)]
+            unread += [await rig.ask("ipv4:1", 1000)]
             await rig.ask(f"ipv4:{number % 10 + 2}", 20_000)
         assert rig.room.taken_bytes > 8 * MIB
         assert not rig.room.is_open_to("ipv4:1")
         assert rig.room.is_open_to("ipv4:99")
-        for context in contexts[:350]:
-            context.end()
+        for taken in unread[:350]:
+            rig.room.leave(taken)
         assert rig.room.is_open_to("ipv4:1")
 
     run(test)
@@ -84,7 +69,7 @@ def test_a_client_that_reads_nothing_has_its_next_requests_wait() -> None:
         assert not large.done()
         assert not small.done()
         assert rig.room.taken_bytes // MIB == 6
-        first.end()
+        rig.room.leave(first)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -101,7 +86,7 @@ def test_what_is_longer_than_the_room_has_its_turn() -> None:
     async def test(rig: Rig) -> None:
         huge = await rig.ask("ipv4:1", MIB, bytes(20 * MIB))
         assert rig.room.taken_bytes // MIB == 1
-        huge.end()
+        rig.room.leave(huge)
         assert rig.room.taken_bytes == 0
 
     run(test)
@@ -150,7 +135,7 @@ def test_good_readers_that_wait_for_each_other_are_given_more_room() -> None:
     """A little every second, after some; it is taken back when nobody waits."""
 
     async def test(rig: Rig) -> None:
-        contexts = [await rig.ask(f"ipv4:{n}", 2 * MIB, bytes(MIB)) for n in range(4)]
+        unread = [await rig.ask(f"ipv4:{n}", 2 * MIB, bytes(MIB)) for n in range(4)]
         waiting = [started(rig, "ipv4:9", bytes(MIB)) for _ in range(2)]
         for _ in range(8):
             rig.clock.advance(1.0)
@@ -160,8 +145,8 @@ def test_good_readers_that_wait_for_each_other_are_given_more_room() -> None:
             await asyncio.sleep(0)
         assert rig.connections.gone == []
         await asyncio.wait_for(asyncio.gather(*waiting), 5.0)
-        for context in contexts:
-            context.end()
+        for taken in unread:
+            rig.room.leave(taken)
         for _ in range(8):
             rig.room.look()
         assert rig.room._open_bytes == 8 * MIB

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import socket
+import struct
 import threading
+import weakref
 
 import grpc
 import grpc.aio
@@ -24,10 +27,11 @@ from tests.frontends.express.wire import (
     grpc_headers,
     headers_frame,
 )
-from tfs.core.call import Call, ListenerOptions, RpcMethod
+from tfs.core.call import Call, ListenerOptions, MethodKind, RpcMethod
+from tfs.core.errors import NotFound
 from tfs.core.serving_loop import ServingLoop
 from tfs.frontends.rpc.express.http2 import frames
-from tfs.frontends.rpc.express.http2.frames import PREFACE, Setting
+from tfs.frontends.rpc.express.http2.frames import PREFACE, FrameType, Setting
 from tfs.frontends.rpc.express.http2.hpack_decoder import encode_literal
 from tfs.frontends.rpc.grpcio.options import GrpcioOptions
 from tfs.frontends.rpc.grpcio.transport import GrpcioTransport
@@ -144,6 +148,70 @@ def test_all_calls_of_a_client_with_hundreds_at_once_are_answered() -> None:
             {path: RpcMethod(path, lambda call: call.reply(b"here"))},
         )
         asyncio.run(call(address))
+    finally:
+        transport.close()
+        loop.close()
+
+
+@pytest.mark.parametrize("kind", list(MethodKind))
+def test_nothing_is_left_of_a_call_that_failed(kind: MethodKind) -> None:
+    """Not until the collector comes by: its message may be long."""
+    loop = ServingLoop()
+    loop.start()
+    path = "/test.Service/Fail"
+    calls: list[weakref.ref[Call]] = []
+
+    def handle(call: Call) -> None:
+        calls.append(weakref.ref(call))
+        try:
+            raise NotFound("nothing")
+        except NotFound as error:
+            call.fail(error)
+
+    transport = make(loop)
+    gc.disable()
+    try:
+        (address,) = transport.start(
+            [ListenerOptions("grpc", "127.0.0.1:0")],
+            {path: RpcMethod(path, handle, kind)},
+        )
+        with grpc.insecure_channel(address, OPTIONS) as channel:
+            ask = channel.stream_stream(path, bytes, bytes)
+            with pytest.raises(grpc.RpcError) as caught:
+                list(ask(iter([b"a message"]), timeout=PATIENCE_S))
+            assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+        for _ in range(500):
+            if calls[0]() is None:
+                break
+            threading.Event().wait(0.01)
+        assert calls[0]() is None
+    finally:
+        gc.enable()
+        transport.close()
+        loop.close()
+
+
+def test_clients_are_told_how_little_they_may_send_unasked() -> None:
+    """Sixty-four calls a connection, and 8 KB of each: no crowd of them fills memory."""
+    loop = ServingLoop()
+    loop.start()
+    transport = make(loop)
+    told: dict[int, int] = {}
+    try:
+        (address,) = transport.start([ListenerOptions("grpc", "127.0.0.1:0")], {})
+        host, _, port = address.rpartition(":")
+        with socket.create_connection((host, int(port)), PATIENCE_S) as client:
+            client.sendall(HELLO)
+            received = b""
+            while not told:
+                received += client.recv(65_536)
+                word, _, _ = frames.unpack_head(received, 0)
+                payload = received[frames.HEAD_SIZE : frames.HEAD_SIZE + (word >> 8)]
+                assert word & 0xFF == FrameType.SETTINGS
+                if len(payload) == word >> 8:
+                    told.update(struct.iter_unpack(">HI", payload))
+        assert told[Setting.MAX_CONCURRENT_STREAMS] == 64
+        assert told[Setting.INITIAL_WINDOW_SIZE] == 8192
     finally:
         transport.close()
         loop.close()

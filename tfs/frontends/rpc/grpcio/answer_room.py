@@ -15,7 +15,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from tfs.frontends.rpc.answer_sizes import LARGE_BYTES, AnswerSizes
 from tfs.frontends.rpc.grpcio.sockets import Connections
@@ -103,14 +103,14 @@ class AnswerRoom:
         self._has_refused = True
         return False
 
-    async def enter(self, peer: str, request: bytes, context: Any) -> Taken:
+    async def enter(self, peer: str, request: bytes) -> Taken:
         """Waits for room for a request's answer, if that is expected to be long.
 
-        Returns its part of the room, which it keeps until grpcio's context is done.
+        Returns its part of the room, to be given back when the call is over.
         """
         num_bytes = self._sizes.expected_bytes(request)
         if num_bytes < LARGE_BYTES:
-            return self._take(peer, num_bytes, context)
+            return self._take(peer, num_bytes)
         if not self._has_room(peer, num_bytes):
             turn = asyncio.get_running_loop().create_future()
             entry = peer, num_bytes, turn
@@ -121,7 +121,7 @@ class AnswerRoom:
                 if entry in self._waiting:
                     self._waiting.remove(entry)
                 raise
-        taken = self._take(peer, num_bytes, context)
+        taken = self._take(peer, num_bytes)
         self._go_on()
         return taken
 
@@ -136,6 +136,14 @@ class AnswerRoom:
             taken.num_bytes = num_bytes
             if self._waiting:
                 self._go_on()
+
+    def leave(self, taken: Taken) -> None:
+        """Gives back the part of a call that is over; to be called once."""
+        del self._taken[taken]
+        self._add(taken, -taken.num_bytes)
+        if not self._by_peer[taken.peer]:
+            del self._by_peer[taken.peer]
+        self._go_on()
 
     def look(self) -> None:
         """Disconnects clients that read nothing; to be called about once a second."""
@@ -203,21 +211,13 @@ class AnswerRoom:
         self._paces[peer] = since_s, now_s, traffic.acked_bytes
         return since_s
 
-    def _take(self, peer: str, num_bytes: int, context: Any) -> Taken:
+    def _take(self, peer: str, num_bytes: int) -> Taken:
         num_bytes += _CALL_BYTES
         taken = Taken(peer, num_bytes)
         self._taken[taken] = None
         self._by_peer.setdefault(peer, 0)
         self._add(taken, num_bytes)
-        context.add_done_callback(lambda _: self._leave(taken))
         return taken
-
-    def _leave(self, taken: Taken) -> None:
-        del self._taken[taken]
-        self._add(taken, -taken.num_bytes)
-        if not self._by_peer[taken.peer]:
-            del self._by_peer[taken.peer]
-        self._go_on()
 
     def _add(self, taken: Taken, num_bytes: int) -> None:
         self.taken_bytes += num_bytes

@@ -20,11 +20,12 @@ from tfs.core.call import (
 )
 from tfs.core.errors import (
     Code,
+    Internal,
     ServingError,
     Unimplemented,
-    serving_error,
+    forget_frames,
 )
-from tfs.frontends.rpc.grpcio.answer_room import AnswerRoom
+from tfs.frontends.rpc.grpcio.answer_room import AnswerRoom, Taken
 from tfs.frontends.rpc.grpcio.grpcio_call import CallHost, GrpcioCall
 from tfs.frontends.rpc.grpcio.uploads import Upload, Uploads
 from tfs.frontends.rpc.status_details import (
@@ -98,16 +99,42 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
     async def _unary(
         self, method: RpcMethod, metadata: Metadata, requests: Any, context: Any
     ) -> bytes:
+        try:
+            return await self._answer(method, metadata, context)
+        except ServingError as failure:
+            error = failure
+        forget_frames(error)
+        # What abort raises holds this frame, and grpcio's state of the call, which these
+        # two lead to, holds what abort raised: a cycle, with all that the call had.
+        del requests
+        try:
+            await context.abort(*_status(error))
+        finally:
+            del context
+        raise AssertionError("abort returns never")
+
+    async def _answer(
+        self, method: RpcMethod, metadata: Metadata, context: Any
+    ) -> bytes:
+        """Returns a unary call's answer; raises its error."""
         host = self._host
         room = host.answer_room
         peer = str(context.peer())
-        upload = await self._begin(peer, context)
+        upload = await self._begin(peer)
         try:
-            request = await self._read(upload, context)
-            taken = await room.enter(peer, request, context)
+            request = await context.read()
+            if not isinstance(request, bytes):  # grpcio's mark of an end
+                raise CARDINALITY
+            if upload is not None:
+                host.uploads.note_whole(upload, len(request))
+            taken = await room.enter(peer, request)
         finally:
             if upload is not None:
                 host.uploads.end(upload)
+        # This task's end is the answer's. (A callback of the context is a cycle.)
+        task = asyncio.current_task()
+        assert task is not None
+        task.add_done_callback(functools.partial(_leave, room, taken))
         call = self._call(method, metadata, request, context)
         host.loop.post(functools.partial(host.serve, method, call))
         try:
@@ -119,67 +146,50 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         if isinstance(outcome, bytes):
             room.answer(taken, request, len(outcome))
             return outcome
-        # grpcio's state of a call keeps what abort raises, and so this frame, until the
-        # collector comes by: not with the message.
-        del call, request
-        await _abort(context, outcome)
-        raise AssertionError("abort returns never")
+        if isinstance(outcome, ServingError):
+            raise outcome
+        raise Internal("transport: a unary call was finished without a reply")
 
     async def _server_stream(
         self, method: RpcMethod, metadata: Metadata, requests: Any, context: Any
     ) -> AsyncIterator[bytes]:
-        request = await self._first(context)
-        if request is None:
-            await _abort(context, CARDINALITY)
-            return
-        call = self._call(method, metadata, request, context)
-        async for message in self._stream(method, call, context):
-            yield message
+        try:
+            request = await self._first(context)
+            if request is None:
+                raise CARDINALITY
+            call = self._call(method, metadata, request, context)
+            async for message in self._stream(method, call):
+                yield message
+        except ServingError as error:
+            _fail(context, error)
 
     async def _bidirectional(
         self, method: RpcMethod, metadata: Metadata, requests: Any, context: Any
     ) -> AsyncIterator[bytes]:
-        first = await self._first(context)
-        if first is None:
-            return  # a client that says nothing gets no answer, and OK
-        call = self._call(method, metadata, first, context)
-        pump = asyncio.ensure_future(self._pump(requests.__aiter__(), call))
         try:
-            async for message in self._stream(method, call, context):
-                yield message
-        finally:
-            pump.cancel()
+            first = await self._first(context)
+            if first is None:
+                return  # a client that says nothing gets no answer, and OK
+            call = self._call(method, metadata, first, context)
+            pump = asyncio.ensure_future(self._pump(requests.__aiter__(), call))
+            try:
+                async for message in self._stream(method, call):
+                    yield message
+            finally:
+                pump.cancel()
+        except ServingError as error:
+            _fail(context, error)
 
-    async def _begin(self, peer: str, context: Any) -> Upload | None:
+    async def _begin(self, peer: str) -> Upload | None:
         """Waits until a request may be read; None for peers that nobody can tell apart."""
         if peer.startswith("unix:"):
             return None
         uploads = self._host.uploads
-        upload = uploads.take(peer)
-        if upload is None:
-            try:
-                upload = await uploads.wait(peer)
-            except ServingError as error:
-                await _abort(context, error)
-        return upload
-
-    async def _read(self, upload: Upload | None, context: Any) -> bytes:
-        """Returns the request; ends the call if there is none, or no room for it."""
-        request: object = await context.read()
-        if not isinstance(request, bytes):  # grpcio's mark of an end
-            await _abort(context, CARDINALITY)
-            raise AssertionError("abort returns never")
-        if upload is not None:
-            try:
-                self._host.uploads.note_whole(upload, len(request))
-            except ServingError as error:
-                del request
-                await _abort(context, error)
-        return request
+        return uploads.take(peer) or await uploads.wait(peer)
 
     async def _first(self, context: Any) -> bytes | None:
         """Returns the first message of a stream; None if there is none."""
-        upload = await self._begin(str(context.peer()), context)
+        upload = await self._begin(str(context.peer()))
         try:
             message = await context.read()
         finally:
@@ -194,8 +204,9 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         host.loop.post(call.take_half_close)
 
     async def _stream(
-        self, method: RpcMethod, call: GrpcioCall, context: Any
+        self, method: RpcMethod, call: GrpcioCall
     ) -> AsyncIterator[bytes]:
+        """Yields the messages of a stream; raises its error."""
         host = self._host
         host.loop.post(functools.partial(host.serve, method, call))
         try:
@@ -212,8 +223,8 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
             raise
         outcome = call.outcome
         if isinstance(outcome, ServingError):
-            await _abort(context, outcome)
-        elif outcome is not None:
+            raise outcome
+        if outcome is not None:
             yield outcome
 
     def _call(
@@ -235,18 +246,29 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 
 
 async def _refuse(error: ServingError, requests: Any, context: Any) -> None:
-    await _abort(context, error)
+    _fail(context, error)
 
 
-async def _abort(context: Any, error: object) -> None:
-    if not isinstance(error, ServingError):
-        error = serving_error(
-            RuntimeError("a unary call was finished without a reply"), "transport"
-        )
+def _leave(room: AnswerRoom, taken: Taken, task: object) -> None:
+    room.leave(taken)
+
+
+def _fail(context: Any, error: ServingError) -> None:
+    """Has a stream end with an error when its handler returns."""
+    forget_frames(error)  # they lead to the context
+    code, message, trailers = _status(error)
+    context.set_code(code)
+    context.set_details(message)
+    context.set_trailing_metadata(trailers)
+
+
+def _status(
+    error: ServingError,
+) -> tuple[grpc.StatusCode, str, tuple[tuple[str, bytes], ...]]:
     details = status_details(error)
     trailers = () if details is None else ((DETAILS_KEY, details),)
     code = STATUS_CODES[int(error.code if error.code is not Code.OK else Code.UNKNOWN)]
-    await context.abort(code, wire_message(error), trailers)
+    return code, wire_message(error), trailers
 
 
 def _peer(context: Any, listener: str) -> Peer:

@@ -15,6 +15,7 @@ from tfs.core.errors import (
     Cancelled,
     DeadlineExceeded,
     ServingError,
+    forget_frames,
 )
 from tfs.core.servable import CancelToken
 from tfs.core.serving_loop import ServingLoop, Timer
@@ -83,6 +84,7 @@ class GrpcioCall:
 
     def fail(self, error: ServingError) -> None:
         """Finishes with the error."""
+        forget_frames(error)  # they lead to this call: a cycle, which has the message
         self._finish(error)
 
     def finish(self) -> None:
