@@ -317,12 +317,37 @@ request is before it is there, so its limits are coarser:
 - Clients of a Unix socket have no names, so they are neither made to wait nor disconnected.
 - Memory that was freed is given back to the system within seconds.
 
-What the library itself keeps is not limited: up to 64 KB of each call whose request waits, for up
-to 1,024 calls of a connection (`grpc.max_concurrent_streams`; set it far higher than the number
-of calls that clients make at once, because grpcio refuses some before it is reached). If 512 calls
-wait in all and none proceeds, eight of each connection stay and the others are UNAVAILABLE. Sixty
-clients with 250 such calls each take half a gigabyte. `grpc.http2.lookahead_bytes=8192` reduces
-that to an eighth, if no client's library is confused by windows below 0, as httpx is.
+- A connection may have 64 calls (`grpc.max_concurrent_streams`); clients know that, and let
+  further ones wait. If 512 calls wait in all and none proceeds, eight of each connection stay and
+  the others are UNAVAILABLE.
+- Of a request that nobody reads yet, a client may send 8 KB (`grpc.http2.lookahead_bytes`), so
+  longer ones cost one more round trip. Clients have to count windows below 0, as HTTP/2 asks. If
+  one does not (httpx does not, when a connection begins with a request beyond 64 KB), set
+  `grpc.http2.lookahead_bytes=65535`.
+
+The library itself keeps some 20 KB of each call. MB that a server has resident (257 at first, 297
+to 327 after one good call of 10 MB, which the last column compares it with) while sixty clients
+are connected through grpcio, November 2026, two busy cores:
+
+| what each client does | MB | times |
+|---|---|---|
+| reads no answers of 10 MB | 354 | 1.2 |
+| reads answers of 10 MB at 20 KB/s | 367 | 1.2 |
+| reads no answers of 48 KB | 341 | 1.1 |
+| opens no window for 250 answers of 48 KB | 424 | 1.4 |
+| sends all but the end of 250 requests of 10 MB | 369 | 1.2 |
+| sends 60 KB of each, and acknowledges no settings | 381 | 1.3 |
+| begins 1,000 calls, and sends nothing | 325 | 1.1 |
+| sends 250 calls with 7 KB of headers | 372 | 1.2 |
+| claims messages of up to 4 GB | 324 | 1.0 |
+| sends 10 MB that are no message, again and again | 349 | 1.1 |
+| resets its calls, thousands in a second | 366 to 406 | 1.2 to 1.4 |
+| asks in 40 bytes for answers of 10 MB (one value for all elements) | 639 | 2.2 |
+| sends 10 MB after 10 MB to reflection | 877 | 2.9 |
+| reads no answers of 10 MB, through a Unix socket | 2,192 | 6.9 |
+
+Others are answered meanwhile, small requests within milliseconds to seconds and 10 MB within ten
+seconds, except while calls are reset by the thousand.
 
 ## TLS, and details that differ
 

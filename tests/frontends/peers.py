@@ -228,6 +228,7 @@ class _Conversation:
                     self.h2.local_flow_control_window(stream),
                     self.h2.max_outbound_frame_size,
                 )
+                room = max(0, room)  # a server may take windows back
                 part, unsent = unsent[:room], unsent[room:]
                 if unsent and not part:
                     break
