@@ -54,7 +54,7 @@ class CallAnswerer:
         self._on_out_of_memory = on_out_of_memory
         self._inputs = InputReader(slab.map)
         self._outputs = OutputWriter(slab)
-        self._num_threads = 0  # unknown: the number belongs to each thread
+        self._num_threads = 0  # not known yet: each thread has its own number
 
     def overflow_bytes(self, slot: Slot) -> int:
         """Returns how many bytes of inputs come in a memfd; 0 if they are in the slot."""
@@ -123,7 +123,8 @@ class CallAnswerer:
                 name = loaded.signature_names[signature_index]
                 who = f"{loaded.source.id.slashed}, signature {name!r}"
             fault = serving_error(error, who)
-            forget_frames(fault)  # this one holds it, and what the model had made
+            # This frame refers to the error, and so to all that the model had made.
+            forget_frames(fault)
             text = (
                 fault.to_bytes(_MAX_TEXT_BYTES)
                 if isinstance(fault, InvalidItems)
@@ -132,7 +133,7 @@ class CallAnswerer:
             ns = time.perf_counter_ns() - begun_ns
             slab.write_words(slot.reply_word, (int(fault.code), ns, 0, len(text)))
             slab.write_text(slot.reply_word + REPLY_WORDS, text)
-            del fault  # and with it what the model's frames held
+            del fault  # frees what the model's frames held
         if ran_out:
             self._on_out_of_memory()
         return loaded, overflow_fd

@@ -49,7 +49,7 @@ class CallChannel:
         try:
             os.write(self.reply_fd, _ONE)
         except BrokenPipeError:
-            return  # the host is gone; so are we, soon
+            return  # the host is gone, and this process will end soon
 
     def receive_tensors(self, size_bytes: int) -> mmap.mmap:
         """Maps the memfd of the request that was taken last. Blocks until it is there."""

@@ -18,7 +18,7 @@ from tfs.runtime.guest.fault_text import one_line
 log = logging.getLogger(__name__)
 
 _MAX_TOLD: Final = 8
-_MAX_FRAMES: Final = 8  # the innermost; a recursion has thousands
+_MAX_FRAMES: Final = 8  # the innermost frames; a recursion has thousands
 # Other frames say little about the model: torch's own on the way to a forward, and ours.
 _OTHERS: Final = (
     os.path.dirname(torch.__file__) + os.sep,

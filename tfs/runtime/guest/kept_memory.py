@@ -33,7 +33,7 @@ class KeptMemory:
     def excess_bytes(self) -> int:
         """Returns by how much it has grown, if that is too much; otherwise 0."""
         touched_bytes = (_num_faults() - self._faults) * PAGESIZE
-        # Faults of huge pages count once.
+        # A fault counts once, however large its page is.
         added_bytes = touched_bytes + max(0, _made_bytes() - self._made_bytes)
         if self._last_bytes + added_bytes - self._first_bytes <= self._most_bytes:
             return 0

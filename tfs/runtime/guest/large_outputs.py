@@ -20,7 +20,7 @@ from tfs.runtime.guest.torch_tensor import DTYPE_OF, to_view
 _LARGEST_WASTE: Final = 2
 """Most bytes of memory that a view may keep alive for each of its own bytes."""
 
-# torch offers these to itself only; without them everything is copied.
+# These functions are private to torch. If they are missing, everything is copied.
 _num_owners: Callable[[torch.Tensor], int] | None = getattr(
     torch.Tensor, "_use_count", None
 )
@@ -31,7 +31,7 @@ def is_large(value: Output) -> bool:
     """Tells whether an output is large enough to check who else refers to it."""
     return (
         isinstance(value, torch.Tensor)
-        and value.layout is torch.strided  # others have no such size
+        and value.layout is torch.strided  # other layouts have no such size
         and value.nbytes >= LARGE_BYTES
     )
 
@@ -76,7 +76,7 @@ def _is_sole(tensor: torch.Tensor, addresses: Collection[int]) -> bool:
     if (
         _num_owners is None
         or _num_users is None
-        or _num_owners(tensor) != 1  # a compiled model has it as well
+        or _num_owners(tensor) != 1  # a compiled model may refer to it as well
         or not tensor.is_cpu
         or not tensor.is_contiguous()
         or tensor.is_conj()
@@ -87,7 +87,7 @@ def _is_sole(tensor: torch.Tensor, addresses: Collection[int]) -> bool:
     storage = tensor.untyped_storage()
     return (
         _num_users(storage._cdata) == 2  # ``tensor`` and ``storage``
-        # What torch did not allocate it cannot resize: numpy's arrays, mapped files.
+        # torch cannot resize memory of others, such as numpy's arrays and mapped files.
         and (storage.resizable() or storage.data_ptr() in addresses)
         and not storage.is_shared()
         and storage.nbytes() <= _LARGEST_WASTE * tensor.nbytes

@@ -55,7 +55,7 @@ class LoadedModel:
         self.guest = guest
         self.weights = weights or DeviceWeights(source.device)
         self.num_calls = 0
-        # In the order both sides agree on: that of the source's mappings.
+        # Both sides use the order of the source's mappings.
         self.signature_names = tuple(source.signatures)
         self.input_names = tuple(tuple(s.inputs) for s in source.signatures.values())
 

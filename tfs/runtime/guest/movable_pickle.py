@@ -77,7 +77,7 @@ def pickle_movable(obj: object, packages: Sequence[OpenPackage]) -> Pickled:
     pickler._persistent_id = storages.persistent_id
     log = logging.getLogger("torch.package.importer")
     level = log.level
-    log.setLevel(logging.ERROR)  # it warns of each importer that does not know a name
+    log.setLevel(logging.ERROR)  # it would warn of each importer that lacks a name
     try:
         pickler.dump(obj)
         SealedFile.seal(arena_fd)
@@ -123,8 +123,8 @@ def unpickle_movable(
                 count=size_bytes,
                 offset=offset,
             ).untyped_storage()
-        # Untyped ones as well, as torch.load does it: what rebuilds the tensors of newer
-        # dtypes takes no other.
+        # Untyped storages are wrapped too, as torch.load does it: the functions that
+        # rebuild tensors of newer dtypes accept nothing else.
         return torch.storage.TypedStorage(  # type: ignore[no-untyped-call]
             wrap_storage=storage, dtype=dtype or torch.uint8, _internal=True
         )
@@ -173,7 +173,7 @@ class _StorageWriter:
             for package in packages
             for mapping in package.mappings()
         ]
-        # By address; the storages are kept, so that no address is used twice.
+        # By address. The storages are kept alive, so that no address is used again.
         self._written: dict[tuple[int, int], tuple[int, torch.UntypedStorage]] = {}
 
     def persistent_id(self, obj: object) -> object:
@@ -195,8 +195,8 @@ class _StorageWriter:
         for package_id, start, mapping in self._places:
             offset = address - start
             if offset >= 0 and offset + size_bytes <= len(mapping):
-                # Unless this interpreter has written to it: then the archive no longer
-                # says what the tensor holds.
+                # If this interpreter has written to it, the archive does not hold the
+                # tensor's values any more.
                 if num_written_pages(mapping, offset, size_bytes) == 0:
                     return package_id, offset
                 break

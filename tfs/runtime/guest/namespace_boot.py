@@ -35,11 +35,11 @@ def boot(entry_address: int, free_address: int, environment: Mapping[str, str]) 
     os.environ.update({**environment, **dict.fromkeys(_ONE_THREAD, "1")})
     _load_locally()
     let_threads_end(free_address)
-    # Nobody finalises this Python: what it prints must not wait in a buffer.
+    # This Python is never finalised, so what it prints must not stay in a buffer.
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    # torch.package's own use of it, which nobody here can change.
+    # torch.package itself uses it, which we cannot change.
     warnings.filterwarnings("ignore", message="TypedStorage is deprecated")
     guest = importlib.import_module("tfs.runtime.guest.namespace_guest")
     ctypes.c_uint64.from_address(entry_address).value = guest.start()

@@ -69,7 +69,7 @@ class NamespaceGuest:
         self._models: dict[int, LoadedModel] = {}
         self._own = _PerThread()
         self._sessions: SessionGuest | None = None
-        self._kept: list[torch.Tensor] = []  # what the caller is about to read
+        self._kept: list[torch.Tensor] = []  # outputs that the caller is about to read
         self._operations: dict[str, Callable[..., object]] = {
             "call": self._call,
             "check": self._check,
@@ -131,7 +131,7 @@ class NamespaceGuest:
 
     def _load(self, model_id: int, source: bytes, files: Mapping[str, int]) -> float:
         """Loads a version from the process's descriptors; returns seconds taken."""
-        # From this very process: pickle is safe here.
+        # The bytes come from this very process, so pickle is safe here.
         version: ModelSource = pickle.loads(source)
         begun_s = time.perf_counter()
         torch.set_num_threads(1)
@@ -162,8 +162,8 @@ class NamespaceGuest:
         if loaded is None:
             raise not_loaded()
         self._set_threads(loaded.source.intra_op_threads)
-        # Inputs made in inference mode keep no version counters, which every operator
-        # on them would have to look after.
+        # Inputs that are made in inference mode have no version counters, which every
+        # operator would have to maintain.
         with _InferenceMode(True):
             values: dict[str, Value] = {}
             for name, (code, shape, data) in inputs:
@@ -253,7 +253,7 @@ def _give_memory_back() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-_started: list[object] = []  # what C holds an address of must stay
+_started: list[object] = []  # kept alive, because C code has their addresses
 
 
 def start() -> int:
@@ -261,7 +261,7 @@ def start() -> int:
     torch.set_num_threads(1)
     guest = NamespaceGuest()
     gc.collect()
-    gc.freeze()  # torch's objects are here to stay; collections need not look at them
+    gc.freeze()  # collections need not look at torch's objects, which all stay
     entry = _ENTRY(guest.answer)
     _started.extend((guest, entry))
     return ctypes.cast(entry, ctypes.c_void_p).value or 0

@@ -53,7 +53,8 @@ def end_group_with_pipe(pipe_fd: int) -> None:
     process itself does not.
     """
     with contextlib.suppress(OSError):
-        # Opened anew: whom to signal is the open file's to know, which others have too.
+        # The pipe is opened again, because the receiver of the signal is a property of
+        # the open file, which other processes share.
         own_fd = os.open(f"/proc/self/fd/{pipe_fd}", os.O_RDONLY | os.O_NONBLOCK)
         fcntl.fcntl(own_fd, fcntl.F_SETOWN, -os.getpid())
         fcntl.fcntl(own_fd, fcntl.F_SETSIG, signal.SIGKILL)
@@ -61,7 +62,7 @@ def end_group_with_pipe(pipe_fd: int) -> None:
     poll = select.poll()
     poll.register(pipe_fd, 0)
     if poll.poll(0):
-        os._exit(0)  # it closed before anybody could tell
+        os._exit(0)  # it had closed before the kernel was asked to watch it
     os.close(pipe_fd)
 
 

@@ -16,8 +16,8 @@ from typing import Final
 MODULES: Final[Mapping[str, Sequence[str]]] = {
     "torch_export": (
         "tfs.runtime.guest.torch_export",
-        # What reading a program imports when it comes to it; names of torch's own,
-        # so that one that is gone costs nothing but its time.
+        # Modules that torch imports only while it reads a program. They are private to
+        # torch; if one does not exist any more, the first load imports what it needs.
         "torch.export._trace",
         "torch.export._unlift",
         "torch.fx.experimental.validator",
@@ -30,7 +30,7 @@ MODULES: Final[Mapping[str, Sequence[str]]] = {
 }
 """Modules to import in advance, by platform; the other platforms import little."""
 
-# Of this process, whose modules they are; forks inherit both.
+# Per process, like the modules themselves; forks inherit both.
 _spent_s: dict[str, float] = {}
 
 
@@ -39,14 +39,14 @@ def import_for(platform: str) -> None:
 
     A missing one is reported when a version that needs it is loaded.
     """
-    # Needs torch, which the server's process may have to do without.
+    # This imports torch, which the server's process may lack.
     from tfs.runtime.guest.devices.no_devices import no_devices
 
     begun_s = time.thread_time()
     for name in MODULES[platform]:
         with contextlib.suppress(ImportError):
             module = importlib.import_module(name)
-            # Whatever goes wrong in it, a version that is loaded tells of as well.
+            # If something is wrong here, loading a version reports it too.
             with contextlib.suppress(Exception), no_devices():
                 getattr(module, "warm_up", lambda: None)()
     _spent_s[platform] = time.thread_time() - begun_s

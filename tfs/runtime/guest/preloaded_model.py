@@ -67,7 +67,7 @@ class PreloadedModel:
 def open_descriptors() -> set[int]:
     """Returns the numbers of all descriptors that this process has open."""
     listed = map(int, os.listdir("/proc/self/fd"))
-    return {fd for fd in listed if _is_open(fd)}  # but for the listing's own
+    return {fd for fd in listed if _is_open(fd)}  # without the one used for listing
 
 
 def _is_open(fd: int) -> bool:

@@ -10,7 +10,7 @@ import contextlib
 import os
 from typing import Final
 
-_MAX_BYTES: Final = 15  # the kernel's
+_MAX_BYTES: Final = 15  # the kernel's limit
 
 
 def name_process(name: str) -> None:

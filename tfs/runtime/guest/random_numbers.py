@@ -22,13 +22,13 @@ def seed_random(seed: int | None = None) -> None:
         seed = int.from_bytes(os.urandom(8), "little")
     random.seed(seed)
     if is_asked_for and "numpy" in sys.modules:
-        importlib.import_module("numpy.random")  # else its first use would
+        importlib.import_module("numpy.random")  # if imported later, it is unseeded
     numpys: Any = sys.modules.get("numpy.random")
     if numpys is not None:
         numpys.seed(seed % 2**32)
     if any(getattr(torch.version, name, None) for name in ("cuda", "hip", "xpu")):
         torch.manual_seed(seed)
     else:
-        # The same for the processor. Asking for devices that there are not would make
-        # 450 pages this process's own: 2 ms, at each fork.
+        # This does the same for the processor alone. Looking for devices that do not
+        # exist would write to 450 shared pages: 2 ms at each fork.
         torch.default_generator.manual_seed(seed)

@@ -89,11 +89,11 @@ class RequestSlots:
         self._channel.close()
 
     def _run(self) -> None:
-        answer_soon()  # who made it is in no hurry
+        answer_soon()  # the thread that made this one need not be quick
         try:
             self._answer_calls()
-        except BaseException as error:  # a model may have closed all there is
-            # As on the main thread: a call that nobody answers would hang till its end.
+        except BaseException as error:  # a model may have closed all descriptors
+            # As on the main thread: otherwise calls would wait until they time out.
             print(f"process {os.getpid()}: {error!r}", file=sys.stderr, flush=True)
             os._exit(_EXIT_STATUS)
 
@@ -131,7 +131,7 @@ class RequestSlots:
                     self._channel.ring()
                 if loaded is not None:
                     self._on_call(loaded)
-                loaded = memory = None  # unloading must find the last reference its own
+                loaded = memory = None  # unloading must hold the last reference
 
 
 class _SlotMark:

@@ -24,9 +24,9 @@ ADD_SEALS = 1033  # fcntl.FADD_SEALS; absent from the module before Python 3.13
 _SEALS = 0x1 | 0x2 | 0x4 | 0x8  # SEAL, SHRINK, GROW, WRITE
 _FD_FOLDER = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
 _COPY_BYTES = 8 << 20
-# The byte of a pagemap entry that tells whether a page is present (its highest bit) or
-# swapped out (bit 62), and still the file's own (bit 61), and a table of what it says: 1
-# for a private copy.
+# One byte of a pagemap entry tells whether the page is present (the highest bit), is
+# swapped out (bit 62), and is still the file's own (bit 61). The table below gives 1 for
+# a byte that means a private copy.
 _FLAGS_BYTE = 7 if sys.byteorder == "little" else 0
 _IS_WRITTEN = bytes(flags & 0xC0 != 0 and flags & 0x20 == 0 for flags in range(256))
 

@@ -46,7 +46,7 @@ def share_weights(
     del anchor
     for tensor in tensors:
         if tensor.layout is not torch.strided:
-            continue  # it has no bytes of its own, its parts have
+            continue  # only its parts have bytes
         size_bytes = tensor.nbytes
         if (
             size_bytes < _MIN_BYTES

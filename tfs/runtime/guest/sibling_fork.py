@@ -52,18 +52,18 @@ def fork_sibling() -> tuple[int, int]:
         OSError: The system does not fork; nothing happened.
 
     """
-    # Neither lets go of Python's lock: a copy is made of a process that holds it.
+    # Neither of them releases Python's lock, so the copy holds it as well.
     libc, python = ctypes.PyDLL(None, use_errno=True), ctypes.pythonapi
     ctypes.set_errno(0)
     number = ctypes.c_long(_CLONE[platform.machine()])
     pidfd = ctypes.c_int(-1)
     own_number = ctypes.c_void_p(_own_number_address(libc))
-    flags = _CLONE_PIDFD | _CLONE_PARENT  # with the signal that the parent is used to
+    flags = _CLONE_PIDFD | _CLONE_PARENT  # keeps the signal that the parent gets
     if own_number:
         flags |= _CLONE_CHILD_SETTID | _CLONE_CHILD_CLEARTID
     python.PyOS_BeforeFork()
-    # The fourth argument is the address on some machines, the fifth on others; the
-    # other one of the two is not looked at.
+    # The address is the fourth argument on some machines and the fifth on others; the
+    # kernel ignores the other one.
     pid: int = libc.syscall(
         number,
         ctypes.c_ulong(flags),
@@ -86,7 +86,7 @@ def _own_number_address(libc: ctypes.PyDLL) -> int | None:
     """Returns where the C library keeps this thread's number; None if unknown."""
     address = ctypes.c_void_p()
     if libc.prctl(_PR_GET_TID_ADDRESS, ctypes.byref(address), 0, 0, 0) != 0:
-        return None  # a kernel without checkpoints
+        return None  # the kernel was built without support for checkpoints
     if not address.value:
         return None
     is_it = ctypes.c_int.from_address(address.value).value == threading.get_native_id()

@@ -162,7 +162,7 @@ def rollback_target(
                 f"{_listed(candidates)}"
             )
         return version
-    # When nothing answers, what failed is to be left behind.
+    # If no version answers, the newest known one counts as the one to go back from.
     present = primary if primary is not None else max({*known, *at_hand}, default=None)
     older = [each for each in candidates if present is not None and each < present]
     if not candidates:

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from tfs.server.canary.difference import Difference
 
 LATENCY_BOUNDS_S: Final = exponential_bounds(0.0001, 2.0, 20)
-# Guards look after every request: at 2 they would see faults in most fair splits.
+# A guard judges again and again as requests come. With 2 deviations it would sooner or
+# later find a fault in most splits between equal versions.
 _CHANCE_DEVIATIONS: Final = 3.0
-# Errors a caller can bring about. DEADLINE_EXCEEDED is often CANCELLED: clients cancel
-# when their deadline comes, and may be heard before the server's own timer.
+# Errors that a caller can cause. A deadline that passed often shows as CANCELLED,
+# because clients cancel then, which may arrive before the server's own timer fires.
 _DISPUTED: Final = (InvalidArgument, OutOfRange, Cancelled)
 
 
@@ -111,7 +112,7 @@ class Tally:
         self.num_pairs += 1
         self.num_pair_rows += num_rows
         if found is None:
-            # Outputs of another form are another answer, for every row.
+            # Outputs of another form count as a different answer in every row.
             self.num_incomparable += 1
             self.num_class_rows += num_rows
             self.num_disagreeing += num_rows

@@ -100,8 +100,8 @@ def _add(total: Difference, one: TensorView, other: TensorView) -> Difference:
     a, b = _numbers(one), _numbers(other)
     with np.errstate(all="ignore"):
         diff = np.abs(a - b)
-    # Equal infinities, and not-a-number in both, are no difference; in one only,
-    # they are as far apart as can be.
+    # Equal infinities do not differ, nor does not-a-number in both. Either of them in
+    # only one of the two is an infinite difference.
     same = (a == b) | (np.isnan(a) & np.isnan(b))
     diff = np.where(same, 0.0, np.nan_to_num(diff, nan=np.inf, posinf=np.inf))
     return Difference(
@@ -160,7 +160,7 @@ def _numbers(view: TensorView) -> NDArray[np.float64] | NDArray[np.complex128]:
 
 
 def _bytes_of(dtype: DType, view: TensorView) -> NDArray[np.float64]:
-    # Types numpy does not know (float8): their codes tell at least that they differ.
+    # numpy lacks some types (float8). Their codes show at least that values differ.
     del dtype
     return np.frombuffer(
         view.buffer,

@@ -63,7 +63,8 @@ class TrialRoute:
         if not is_split and not is_teed:
             return handle
         servable = _Observed(handle.servable, self.trial, is_canary, is_teed, is_split)
-        # It has what a holder of a pin may use; the counter stays the manager's.
+        # It offers everything that users of a handle need. The manager's own handle
+        # still counts the use.
         return _ObservedHandle(handle, servable)  # type: ignore[return-value]
 
 

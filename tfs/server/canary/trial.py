@@ -36,12 +36,13 @@ from tfs.server.model_settings import CanarySettings
 log = logging.getLogger(__name__)
 
 _COPY_DEADLINE_S: Final = 30.0  # a copy that waits longer in the canary is dropped
-# A canary hangs that has had a copy for so long, and so many times as long as the
-# primary took for it; half of what a call in a process is given (--interpreter_call_timeout_s).
+# A canary hangs if it has worked on a copy for this long, and for this many times as
+# long as the primary did. The time is half of what a call in a process may take
+# (--interpreter_call_timeout_s).
 _HANG_S: Final = 15.0
 _HANG_RATIO: Final = 10.0
 
-_SAMPLES_PER_LOOK: Final = 256  # a guard looks again when it has 1/256 more
+_SAMPLES_PER_LOOK: Final = 256  # a guard judges again when there are 1/256 more samples
 
 Pin = Callable[[], ServableHandle[Servable]]
 
@@ -123,17 +124,17 @@ class Trial:
         self._lock = threading.Lock()
         self._settings = settings
         self._tallies: dict[str, Tally] = {}
-        self._refused = Tally()  # of no signature in particular
+        self._refused = Tally()  # requests that belong to no signature
         self._queue = CopyQueue()
         self._is_busy = False
-        self._hangs_from_s = math.inf  # when what the canary has now is overdue
+        self._hangs_from_s = math.inf  # when the copy that the canary has is overdue
         self._is_closed = False
         self._rejected = "" if rejection is None else rejection.reason
         self._since_s = parts.clock.wall_s() if rejection is None else rejection.since_s
         self._num_teed = 0
         self._num_dropped = 0
         self._num_split = [0, 0]
-        self._judged_from = 0  # samples at which the guard looks again
+        self._judged_from = 0  # the number of samples at which the guard judges again
 
     @property
     def settings(self) -> CanarySettings:
@@ -392,7 +393,7 @@ class Trial:
             self._parts.post(self._run_next)
 
     def _compare(self, copied: Copy, outcome: Outcome, latency_s: float) -> None:
-        # With numpy, which a server without a canary does not wait for at its start.
+        # This imports numpy, for which a server without a canary need not wait.
         from tfs.server.canary.difference import difference
 
         before = copied.outcome
@@ -418,7 +419,8 @@ class Trial:
             num += sum(tally.canary.num for tally in self._tallies.values())
             if num < max(guard.min_samples, self._judged_from):
                 return
-            # Of many samples one more changes little, and the figures take 40 us.
+            # One more of many samples changes little, and computing the figures takes
+            # 40 us.
             self._judged_from = num + 1 + num // _SAMPLES_PER_LOOK
             figures = figures_of([*self._tallies.values(), self._refused])
             limits = judge(guard, figures)

@@ -62,10 +62,11 @@ class CudaStorage:
 
     def __init__(self, storage: torch.UntypedStorage) -> None:
         self._storage = storage
-        # Each export wraps the storage's memory once more, takes an event and a counter,
-        # and keeps them until the storage is gone. So that workers which come and go for
-        # months need no more than are there at once, names are given out again: who had
-        # one before is gone, and nobody asks a counter while the storage is held.
+        # Each export wraps the storage's memory once more, and takes an event and a
+        # counter, which are kept until the storage is gone. Workers may come and go for
+        # months, so handles that were released are given out again; then there are only
+        # as many as there were workers at once. That is safe: the worker that had the
+        # handle is gone, and nobody reads the counter while the storage is held.
         self._released: list[Handle] = []
 
     @property

@@ -31,7 +31,7 @@ def check_device(device: str, who: str) -> None:
     """
     if device == "cpu":
         return
-    # A build without CUDA counts none.
+    # A torch that was built without CUDA counts no devices.
     num_devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if (torch.device(device).index or 0) < num_devices:
         return

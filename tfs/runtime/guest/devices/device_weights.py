@@ -149,7 +149,7 @@ class DeviceWeights:
         """Copies what must not be shared, and tells the keeper which places are kept."""
         if self._lease is None:
             return
-        gc.collect()  # what only unpickling referred to
+        gc.collect()  # frees objects to which only unpickling referred
         users = self._users()
         kept: list[Place] = []
         for place, storage in self._opened.items():
@@ -178,12 +178,12 @@ class DeviceWeights:
         if users:
             with torch._C.DisableTorchFunctionSubclass():
                 for each in gc.get_objects():
-                    # By its type: objects may answer to isinstance with code.
+                    # Not isinstance(), which may run code of the object.
                     if not issubclass(type(each), torch.Tensor):
                         continue
                     try:
                         found = users.get(each.untyped_storage()._cdata)
-                    except Exception:  # sparse, or without memory
+                    except Exception:  # the tensor is sparse, or has no memory
                         continue
                     if found is not None:
                         found.append(each)

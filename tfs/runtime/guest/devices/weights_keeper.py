@@ -39,7 +39,7 @@ from tfs.runtime.guest.devices.weights_lease import Place
 from tfs.runtime.guest.fault_text import one_line
 from tfs.runtime.guest.sealed_file import SealedFile
 
-_MAX_PLACES: Final = 100_000  # of one lease; no model has more weights
+_MAX_PLACES: Final = 100_000  # that one lease may open; no model has more weights
 
 
 class _Version:
@@ -154,7 +154,7 @@ class WeightsKeeper:
     def _drop(self, key: int) -> None:
         version = self._versions.get(key)
         if version is None:
-            self._tell_dropped(key)  # no lease of it came so far
+            self._tell_dropped(key)  # no worker has asked for this version yet
         else:
             version.is_dropped = True
             self._drop_if_unused(version)
@@ -207,8 +207,8 @@ class WeightsKeeper:
             except Exception as error:  # the device may be full
                 self._memory.collect()
                 return {"refused": one_line(error), "is_final": False}
-            # Else all that was copied counts as this process's, which the kernel would
-            # take for the largest there is when memory runs out.
+            # Otherwise all pages that were copied would count as this process's. When
+            # memory runs out, the kernel would take it for the largest, and kill it.
             version.mappings[place[0]].madvise(mmap.MADV_DONTNEED)
         try:
             handle = held.export()

@@ -23,7 +23,7 @@ from torch.nn import functional
 
 from tfs.runtime.guest.fast_layers.plain_call import has_own_forward, is_plain_call
 
-# Not bfloat16, where a NaN comes out as another NaN.
+# bfloat16 is left out, because a NaN would come out as another NaN.
 _DTYPES: Final = frozenset({torch.float32, torch.float64, torch.float16})
 # Below either number the copies cost what the kernel saves; measured with AVX-512.
 _LEAST_CHANNELS: Final = 8

@@ -51,7 +51,7 @@ _MOST_SHAPES: Final = 64
 """Most shapes of images that are compared and remembered; images of other shapes go to
 torch."""
 
-# torch convolves smaller images without oneDNN.
+# For smaller images torch does not use oneDNN.
 _LEAST_ELEMENTS: Final = 20_480
 
 _theirs: Final = (nn.Conv2d.forward, nn.Conv2d._conv_forward, functional.conv2d)

@@ -32,7 +32,7 @@ def quicken_program(program: torch.fx.GraphModule) -> None:
         each(program) for each in (quicken_graph, quicken_bag_nodes, call_builtins)
     ]
     if any(changed):
-        program.recompile()  # once: it takes milliseconds
+        program.recompile()  # once for all changes, because it takes milliseconds
 
 
 def quicken_held(servable: object, code: types.ModuleType) -> None:
@@ -54,7 +54,7 @@ def _held(servable: object, code: types.ModuleType) -> Iterator[torch.nn.Module]
         if id(value) in seen:
             continue
         seen.add(id(value))
-        # By type, because an object may say anything about its class.
+        # Not isinstance(), because an object may claim any class.
         kind = type(value)
         if issubclass(kind, torch.nn.Module):
             assert isinstance(value, torch.nn.Module)
@@ -70,7 +70,7 @@ def _held(servable: object, code: types.ModuleType) -> Iterator[torch.nn.Module]
 
 
 def _is_compiled(module: torch.nn.Module) -> bool:
-    # The class of what torch.compile() returns, which nobody imports for this.
+    # The class of what torch.compile() returns. It is not imported only to compare with.
     return "_orig_mod" in vars(module).get("_modules", {}) or (
         vars(module).get("_compiled_call_impl") is not None
     )
