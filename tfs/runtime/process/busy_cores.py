@@ -38,7 +38,7 @@ class BusyCores:
 
     def __init__(self, loop: ServingLoop) -> None:
         self._loop = loop
-        # Of the main thread: the loop's own may be narrowed just now.
+        # The main thread's cores; a worker may have narrowed the loop's just now.
         self._cores = (
             os.sched_getaffinity(os.getpid())
             if hasattr(os, "sched_getaffinity")
@@ -58,6 +58,6 @@ class BusyCores:
     def settle(self) -> None:
         """Restores the loop's affinity if a core is free. Runs on the loop's thread."""
         if self._may_be_moved and self.num_running < len(self._cores):
-            with contextlib.suppress(OSError):  # what it may run on has changed
+            with contextlib.suppress(OSError):  # the cores that it may use changed
                 os.sched_setaffinity(0, self._cores)
-            self._may_be_moved = self.num_running > 0  # they were told before
+            self._may_be_moved = self.num_running > 0  # running calls may still move it

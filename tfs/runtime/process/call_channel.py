@@ -11,7 +11,7 @@ from typing import Final
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.slab import NUM_SLOTS, STARTED, WORD_BYTES, Slab
 
-_MOST_REPLIES: Final = 1024  # more are found the next time
+_MOST_REPLIES: Final = 1024  # others are read the next time
 
 
 class CallChannel:
@@ -33,7 +33,7 @@ class CallChannel:
     def __init__(
         self, slab_bytes: int, num_overlapping: int = 0, *, spins: bool = False
     ) -> None:
-        # Each thread takes one request by its read of the doorbell.
+        # Each read of the doorbell lets one thread take one request.
         one_each = os.EFD_SEMAPHORE if num_overlapping else 0
         with contextlib.ExitStack() as undo:
             self.slab = Slab.create(slab_bytes, num_overlapping or NUM_SLOTS)

@@ -36,7 +36,7 @@ class CallLane(Lane):
         self._cores = cores
         self._look_backoff = SpinBackoff()
         self._calls: deque[WorkerCall] = deque()
-        self._sequence = 0  # requests written to the present worker
+        self._sequence = 0  # how many requests the present worker was given
         self._head_begun_s = 0.0
         self.channel: CallChannel | None = None
 
@@ -72,7 +72,7 @@ class CallLane(Lane):
         """Answers all calls that a worker has finished, the oldest first."""
         num_replies = channel.num_replies()
         if channel is not self.channel:
-            return  # it is not ready yet, and rings for nothing
+            return  # the worker is not ready yet
         calls = self._calls
         done: list[tuple[InferenceTask, Outcome]] = []
         for _ in range(num_replies):
@@ -91,7 +91,7 @@ class CallLane(Lane):
             done.append((call.task, outcome))
             if calls:
                 self._head_begun_s = self._now()
-        # The worker first: it computes while the answers are handed out.
+        # The worker gets its next call first: it computes while answers are handed out.
         if self._queue:
             self._pump()
         if not calls and self._spin_s:
@@ -122,8 +122,8 @@ class CallLane(Lane):
         self._cancel_timer()
         failed: list[WorkerCall] = []
         while self._calls:
-            # Calls run in order: the first may have been running whatever the worker
-            # said, the next only if it said so.
+            # Calls run in order. The first may have been running even if the worker did
+            # not say so; the others were running only if it did.
             if failed and self._calls[0].sequence >= num_started:
                 break
             call = self._calls.popleft()
@@ -183,8 +183,8 @@ class CallLane(Lane):
         if self._spin_s and model.times.is_within(index, task.num_rows, self._spin_s):
             self._loop.look_until(now_s + self._spin_s, self._look_backoff)
 
-    # One timer serves many calls: it is armed anew only when it fires, and looks then
-    # which call runs.
+    # One timer serves many calls. When it fires, it looks which call runs, and is set
+    # for that one.
 
     def _arm_timer(self) -> None:
         when_s = self._head_begun_s + self._head_limit_s()

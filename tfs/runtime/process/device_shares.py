@@ -30,7 +30,8 @@ from tfs.runtime.process.zygote_client import ZygoteClient
 
 log = logging.getLogger(__name__)
 
-_DROP_S: Final = 10.0  # for a killed worker to be gone, and the device to be told
+# How long to wait until a killed worker is gone and the keeper frees the device's memory
+_DROP_S: Final = 10.0
 
 OnLost = Callable[[str], None]
 """Takes the reason why a worker must not go on with its shared weights."""
@@ -46,8 +47,8 @@ class _Member:
     def __init__(self, keeper: KeeperProcess, on_lost: OnLost) -> None:
         self.keeper = keeper
         self.on_lost = on_lost
-        self.shared_bytes = 0  # unknown until the worker has told
-        self.lost = ""  # why its keeper died, if it did before that
+        self.shared_bytes = 0  # 0 until the worker has reported
+        self.lost = ""  # why its keeper died, if that came first
 
 
 class VersionShare:
@@ -68,7 +69,7 @@ class VersionShare:
         self._who = who
         self._refusal = ""
         self._members: dict[object, _Member] = {}
-        self._keeper: KeeperProcess | None = None  # the one that has some of it
+        self._keeper: KeeperProcess | None = None  # the one that holds weights of it
 
     @property
     def shared_bytes(self) -> int:
@@ -154,7 +155,7 @@ class VersionShare:
         if self._members or keeper is None:
             on_done()
             return
-        # A member that takes a share from now on must not wait until this is over.
+        # A member that comes from now on gets a new key, so it need not wait for this.
         key, self.key = self.key, self._shares.new_key()
         self._keeper = None
         self._shares.drop(keeper, self.device, key, on_done)
@@ -190,7 +191,7 @@ class DeviceShares:
         self._versions: dict[KeeperProcess, dict[int, VersionShare]] = {}
         self._dropping: dict[tuple[KeeperProcess, int], Callable[[], None]] = {}
         self._histories: dict[str, CrashHistory] = {}
-        self._refused: dict[str, str] = {}  # by device: why for good
+        self._refused: dict[str, str] = {}  # by device: why it never shares
         self._told: set[tuple[str, str]] = set()
         self._closed = False
 

@@ -6,7 +6,7 @@ import os
 import threading
 from typing import Final
 
-_KEPT: Final = 1000  # more do not die within the round in which their end is noticed
+_KEPT: Final = 1000  # fewer processes end before their ends are noticed
 
 
 class ExitStatuses:
@@ -34,7 +34,7 @@ class ExitStatuses:
         try:
             how = os.WEXITED | os.WNOHANG | os.WNOWAIT
             found = os.waitid(os.P_PIDFD, pidfd, how)
-        except ChildProcessError:  # it has been reaped, and noted before
+        except ChildProcessError:  # it was reaped, and its status noted, before
             with self._lock:
                 return self._by_pid.get(pid)
         return status_of(found) if found is not None else None

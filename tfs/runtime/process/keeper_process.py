@@ -114,7 +114,7 @@ class KeeperProcess:
     def _send(self, body: dict[str, object], fds: tuple[int, ...]) -> bool:
         try:
             control_channel.send(self._channel, json.dumps(body).encode(), fds)
-        except OSError as error:  # full or gone; the latter is seen to elsewhere
+        except OSError as error:  # it is full, or gone, which is noticed elsewhere
             log.warning("event=keeper_takes_nothing why=%r", error.strerror)
             return False
         return True
@@ -142,8 +142,8 @@ class KeeperProcess:
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
         os.close(self._pidfd)
         self._pidfd = -1
-        # torch counts who opened a device's memory in files, and removes them when its
-        # process ends by itself.
+        # torch keeps files that count who opened a device's memory. It removes them only
+        # if its process is not killed.
         for path in glob.glob(f"/dev/shm/torch_{self.pid}_*"):
             with contextlib.suppress(OSError):
                 os.unlink(path)

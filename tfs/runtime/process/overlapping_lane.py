@@ -30,7 +30,7 @@ class OverlappingLane(Lane):
         super().__init__(terms)
         self._calls: dict[int, _Overlapping] = {}  # by slot
         self._free: list[int] = []
-        self._num_written = 0  # to the present worker
+        self._num_written = 0  # requests that the present worker was given
         self._num_read = 0
         self._channel: CallChannel | None = None
 
@@ -52,7 +52,7 @@ class OverlappingLane(Lane):
         if channel is None:
             return
         done = self._take_all(channel)
-        # The worker first: it computes while the answers are handed out.
+        # The worker gets its next calls first: it computes while answers are handed out.
         self._pump()
         for task, outcome in done:
             self._finish(task, outcome)
@@ -85,7 +85,7 @@ class OverlappingLane(Lane):
         return [call for call in calls if call.sequence < num_started]
 
     def _calls_of(self, model: ProcessModel | None) -> bool:
-        return bool(self._calls)  # they are all of one model
+        return bool(self._calls)  # a lane has calls of one model only
 
     def _pump(self) -> None:
         channel = self._channel
@@ -144,7 +144,7 @@ class OverlappingLane(Lane):
                 self._loop.post(mark)
 
         token.on_cancel = on_cancel
-        mark()  # it may have come in between
+        mark()  # it may have been cancelled meanwhile
 
     def _take_all(self, channel: CallChannel) -> list[tuple[InferenceTask, Outcome]]:
         done: list[tuple[InferenceTask, Outcome]] = []

@@ -32,8 +32,8 @@ from tfs.runtime.process.worker_link import WorkerLink
 
 log = logging.getLogger(__name__)
 
-_MOST_PARKED: Final = 4  # more only where a version has more
-_MOST_USES: Final = 64  # of a process: each may leave too little to be noticed
+_MOST_PARKED: Final = 4  # more only if one version has more workers
+_MOST_USES: Final = 64  # of one process; each use may leave a little behind unnoticed
 _CLEANING_S: Final = 5.0
 _AGE_S: Final = 30.0
 
@@ -244,7 +244,7 @@ class ParkedWorkers:
         self._parked.remove(parked)
         self._loop.unwatch(parked.link.pidfd)
         self._loop.unwatch(parked.link.control.fileno())
-        parked.conversation.end()  # and with it the sign, in memory that may go
+        parked.conversation.end()  # before the memory that holds its sign is unmapped
         self._arm()
 
     def _end(self, parked: _Parked) -> None:

@@ -97,7 +97,7 @@ class ProcessPool:
         """
         model = self._load(source)
         is_slow = source.platform in SLOW_IMPORTS
-        # Not for a version on a device: a fork could not use its context.
+        # A version on a device has no template: a fork could not use its context.
         if self._make_template is not None and is_slow and source.device == "cpu":
             template = self._make_template(source, model.members[0][1].files)
             self._templates.append(template)
@@ -119,7 +119,7 @@ class ProcessPool:
         first, *others = self._interpreters
         share = first.share_of(source)
         if source.concurrency > 1:
-            others = []  # its requests must meet in one interpreter
+            others = []  # its requests must all be in one interpreter
         try:
             if not others:
                 return SpreadModel([(first, first.load(source, None, health, share))])
@@ -203,7 +203,7 @@ class _Growth:
             )
             try:
                 thread.start()
-            except RuntimeError:  # no room for a thread; the next call asks again
+            except RuntimeError:  # no thread could start; the next call tries again
                 return
             self._thread = thread
 
@@ -236,7 +236,7 @@ class _Growth:
                 )
         except (ServingError, OSError) as error:
             if self._ended or interpreter.state is WorkerState.CLOSED:
-                return  # nobody wants it any more
+                return  # it is not wanted any more
             log.warning("event=no_interpreter_added servable=%s error=%s", who, error)
         finally:
             self._files.close()
@@ -265,7 +265,7 @@ class _Spread:
         self._source = source
         self._files = files
         self._health = health
-        # Each is written by the thread of its interpreter, and read when that has ended.
+        # Each value is written by its interpreter's thread, and read after that ended.
         self._loaded: dict[ProcessInterpreter, ProcessModel | Exception] = {}
 
     def load(
@@ -277,7 +277,7 @@ class _Spread:
         """Loads on all interpreters, each by a thread that waits for it, or on none."""
         threads = [self._begin(first)]
         threads[0].join(patience_s)
-        # Undecided, or well: if it has failed already, the others need not try.
+        # If the first has failed already, the others need not try.
         if not isinstance(self._loaded.get(first), Exception):
             threads += [self._begin(each) for each in others]
         for thread in threads:

@@ -80,8 +80,8 @@ class ResidentModels:
             loop.clock, self.lanes.refuse, options.on_quarantine
         )
         self._models: dict[int, ProcessModel] = {}
-        self._mapping: ProcessModel | None = None  # being loaded again
-        self._num_calls_before = 0  # when the present worker was new
+        self._mapping: ProcessModel | None = None  # the model being loaded again
+        self._num_calls_before = 0  # calls when the present worker began
         self._failed: list[
             WorkerCall
         ] = []  # those that a dead worker was in, to be answered
@@ -228,7 +228,7 @@ class ResidentModels:
                 reply: WorkerReply | None, model: ProcessModel = model
             ) -> None:
                 if reply is None:
-                    return  # it died over it; seen to elsewhere
+                    return  # the worker died, which is noticed elsewhere
                 self._mapping = None
                 error = reply.error()
                 if error is not None:

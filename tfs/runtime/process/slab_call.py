@@ -93,7 +93,7 @@ def write_request(
         _write_spilled(slab, slot, model_id, signature_index, task, spill)
         return os.dup(spill.fd)
     inputs = task.inputs
-    # What the words depend on, except for the sizes of strings, which are never planned.
+    # All that the words depend on, except sizes of strings, which have no plans.
     form: list[object] = [slot, task.num_rows]
     for name in task.signature.inputs:
         view = inputs.get(name)
@@ -212,7 +212,7 @@ def read_reply(
         if overflow_fd is None:
             raise CorruptReply("no memfd for its outputs")
         if _is_slow(plan):
-            with contextlib.suppress(OSError):  # no descriptor is left
+            with contextlib.suppress(OSError):  # the process has no descriptor left
                 own_fd = os.dup(overflow_fd)
                 return SlowReply(partial(_outputs_once, plan, own_fd)), call_s
         return _outputs(plan, overflow_fd), call_s
@@ -229,7 +229,7 @@ def read_reply(
         elif math.prod(shape) <= MANY_STRINGS:
             outputs[name] = TensorView(STRING, shape, _strings(data, shape))
         else:
-            outputs[name] = TensorView(STRING, shape, data)  # for now
+            outputs[name] = TensorView(STRING, shape, data)  # unpacked below
             is_slow = True
     if is_slow:
         return SlowReply(partial(_unpacked, outputs)), call_s

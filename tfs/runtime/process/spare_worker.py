@@ -66,7 +66,7 @@ class SpareWorker:
         link = self._link
         if link is None or not self._is_warm:
             return None
-        if has_ended(link.pidfd):  # in this very round perhaps
+        if has_ended(link.pidfd):  # perhaps in this very round of the loop
             self._drop()
             return None
         self._unwatch(link)
@@ -122,7 +122,7 @@ class SpareWorker:
             else:
                 self._drop()
                 if outcome is None:
-                    self._note_use()  # the next zygote makes the next one
+                    self._note_use()  # the next zygote makes the next spare
                 else:
                     log.warning("event=no_spare_worker why=%r", outcome)
 

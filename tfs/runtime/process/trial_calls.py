@@ -197,7 +197,7 @@ class TrialCalls:
             )
             for name, view in call.inputs.items()
         }
-        # The inputs go through a memfd written here: the loop must not copy a large batch.
+        # Inputs go to a memfd on this thread, so that the loop copies no large batch.
         fd = new_memfd("probe")
         try:
             with open(fd, "wb", closefd=False) as file:

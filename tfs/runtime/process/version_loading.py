@@ -84,7 +84,7 @@ class VersionLoading:
             if share is not None:
                 self._loop.post(lambda: share.leave(model, lambda: None))
             raise
-        # The worker maps weights and does not read them: what it takes is importing.
+        # The worker maps weights without reading them, so imports take most of the time.
         model.process_changes = str(reply.get("changes", ""))
         import_s = reply.get("import_s")
         model.import_s = import_s if isinstance(import_s, float) else None
@@ -93,8 +93,8 @@ class VersionLoading:
         )
 
     def _is_in_background(self) -> bool:
-        # Only where nobody is served: in an interpreter at work a thread of low
-        # priority would hold the GIL and not run.
+        # Only if the interpreter serves nobody. Otherwise a thread of low priority could
+        # hold the GIL without getting a core.
         return not self._residents.has_models and not self._options.is_urgent()
 
     def _answer(self, source: ModelSource, send: Send) -> Mapping[str, object]:

@@ -61,7 +61,7 @@ class VersionTemplate:
         self._timer: Timer | None = None
         self._closed = False
         self._num_failures = 0
-        # Not while the version is measured and perhaps moved, nor beside other loads.
+        # Later: now the version is measured and perhaps moved, and others may load.
         loop.post(self._start_later)
 
     @property
@@ -86,7 +86,7 @@ class VersionTemplate:
             return
         request = {
             "template": self._source.platform,
-            # Read by a process of ours, from a channel nobody else holds.
+            # Pickle is safe: only our own process has the other end of the channel.
             "source": base64.b64encode(pickle.dumps(self._source)).decode(),
             "files": list(self._files.files),
             "options": asdict(self._options),
@@ -94,7 +94,7 @@ class VersionTemplate:
         platform, fds = self._source.platform, self._files.fds
         try:
             forked = self._zygote.fork_template(platform, request, fds)
-        except OSError:  # there is no zygote now
+        except OSError:  # there is no zygote at the moment
             self._start_later()
             return
         self._zygote_with_it = ZygoteConversation(
@@ -113,7 +113,7 @@ class VersionTemplate:
             self._start_later()
         else:
             log.warning("event=no_template servable=%s why='it does not load'", who)
-        return True  # who asked it for a worker asks the zygote instead
+        return True  # those who asked it for a worker ask the zygote instead
 
     def _start_later(self) -> None:
         if self._closed:

@@ -94,7 +94,7 @@ class WorkerConversation:
     ) -> None:
         """Asks the worker for something."""
         if not background and op in RUN_CODE:
-            self._link.knows_itself = False  # what its control thread has is not seen
+            self._link.knows_itself = False  # its control thread is not watched
         message_id = self._next_id
         self._next_id += 1
         self._awaited[message_id] = on_reply
@@ -105,7 +105,7 @@ class WorkerConversation:
         try:
             control_channel.send(self._link.control, pickle.dumps(message), fds)
         except OSError as error:
-            # Its end answers the request.
+            # The request is answered when the worker's end is noticed.
             self._on_broken(f"was ended: it takes no requests ({error.strerror})")
 
     def read(self) -> None:
@@ -115,7 +115,7 @@ class WorkerConversation:
         for message in control_channel.waiting(self._link.control):
             if message is None:
                 self._over = True
-                self._on_broken(None)  # it is dying; the zygote knows of what
+                self._on_broken(None)  # it is dying, and the zygote learns why
             else:
                 self._take(*message)
             if self._over:

@@ -269,7 +269,7 @@ class WorkerLife:
 
     def _fork(self) -> None:
         self._move(WorkerState.FORKING)
-        # If imports take long, a fork that has them is faster than a spare without them.
+        # If imports take long, a fork of a process that has them beats a spare without.
         is_common = self.platform not in SLOW_IMPORTS
         ready: WorkerLink | None = None
         if is_common and self._parked is not None and self.code is not None:
@@ -298,7 +298,7 @@ class WorkerLife:
                 self._on_forked(link)
             else:
                 self.link = None
-                link.close()  # and with it what a zygote may have made before it ended
+                link.close()  # ends a worker too that the zygote forked before it ended
                 self._num_lost_forks += 1
                 if outcome is None and self._num_lost_forks < _MAX_LOST_FORKS:
                     self._ask_for_fork()
@@ -373,7 +373,7 @@ class WorkerLife:
         was_killed: bool = False,
     ) -> None:
         """Fails the running calls, blames the model unless innocent, and starts anew."""
-        self._user.reader_of(link)(READABLE)  # what it had finished is good
+        self._user.reader_of(link)(READABLE)  # calls that it had finished succeed
         self.last_end = how
         self.num_deaths += 1
         log.error(
@@ -415,7 +415,7 @@ class WorkerLife:
     def _drop_link(self, last_model_id: int | None = None) -> None:
         link, self.link = self.link, None
         if self.conversation is not None:
-            self.conversation.end()  # a call that was rehearsed may hang yet
+            self.conversation.end()  # a rehearsed call may still hang
         self.conversation = None
         self._ended_for, self._ended_innocent = None, False
         if link is not None:

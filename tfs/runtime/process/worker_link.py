@@ -66,9 +66,9 @@ class WorkerLink:
         """
         if self.pidfd >= 0:
             with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self.pidfd, 0)  # its number is its own yet
+                signal.pidfd_send_signal(self.pidfd, 0)  # its pid is not reused yet
                 with contextlib.suppress(OSError):
-                    # Of all its threads; whichever is the last gives the memory back.
+                    # For all its threads, because the last to end frees the memory.
                     os.setpriority(os.PRIO_PGRP, self.pid, LOWEST)
                 signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 

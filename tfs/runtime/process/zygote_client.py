@@ -206,7 +206,7 @@ class ZygoteClient:
             if self._branches.get(platform) is branch:
                 del self._branches[platform]
             log.warning("event=zygote_branch_ended platform=%s why=%r", platform, why)
-            # If it was not made, was that because the process that should have made it ended?
+            # Try again if it had been made, or if the process that should make it ended.
             return branch.pid is not None or num_ends != self._num_ends
 
         def on_ready() -> None:
@@ -237,7 +237,7 @@ class ZygoteClient:
             if standby is not None:
                 standby.close(why)
             if zygote.pid is not None and self._num_users:
-                self._start()  # for the next interpreter that loses its worker
+                self._start()  # for the next interpreter that needs a worker
         return zygote.pid is not None
 
     def _stand_by_later(self) -> None:

@@ -198,7 +198,7 @@ class ZygoteConversation:
         except BlockingIOError:
             request.on_done("the zygote does not keep up")
         except ConnectionError:
-            self._sent[token] = request  # answered with its end, which comes next
+            self._sent[token] = request  # answered when the zygote's end is noticed
         except OSError as error:
             request.on_done(f"the zygote cannot be asked: {error.strerror}")
         else:
@@ -232,7 +232,7 @@ class ZygoteConversation:
                     with (
                         theirs,
                         contextlib.suppress(OSError),
-                    ):  # its channel's end tells
+                    ):  # its channel's end is noticed
                         control_channel.send(
                             self._zygote.channel, body, (theirs.fileno(),)
                         )
@@ -240,8 +240,8 @@ class ZygoteConversation:
             case {"forked": int(token), "pid": int(pid)}:
                 request = self._sent.pop(token)
                 assert self.pid is not None
-                with contextlib.suppress(OSError):  # it has, or has ended
-                    # It does that, too: whoever comes first, nobody sees it without.
+                with contextlib.suppress(OSError):  # it did so itself, or has ended
+                    # The worker does this too; whoever is first, it has its group.
                     os.setpgid(pid, pid)
                 request.on_done(Forked(pid, fds.pop(), self.pid, self.exits))
             case {"failed": int(token), "why": str(why)}:

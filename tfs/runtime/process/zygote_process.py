@@ -111,19 +111,19 @@ class ZygoteProcess:
         self.channel.close()
         with self._lock:
             self._closed = True
-            if self._why is not None:  # otherwise it may be inherited right now
+            if self._why is not None:  # otherwise a start may be using it right now
                 self._theirs.close()
 
     def _run(self, environment: Mapping[str, str]) -> None:
-        run_anywhere()  # so that the program may
-        # Nothing is ever written. Its one end is the zygotes' and the workers', whose
-        # groups the kernel kills when the other one closes: with this process.
+        run_anywhere()  # so that the program may run on any core
+        # Nothing is ever written to this pipe. Zygotes and workers hold one end; when this
+        # process ends, the other end closes, and the kernel kills their groups.
         try:
             their_life_fd, life_fd = os.pipe()
         except OSError as error:
             self._end(f"it cannot be started: {error.strerror}")
             return
-        # Workers open it anew, also when they are another user already.
+        # Workers open it again, even after they have become another user.
         os.fchmod(their_life_fd, 0o444)
         try:
             process = subprocess.Popen(
@@ -139,21 +139,22 @@ class ZygoteProcess:
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 pass_fds=(self._theirs.fileno(), their_life_fd),
-                # Ctrl-C is the server's. No session of its own: where the system groups
-                # processes by session (autogroup), priorities hold within one, and a
-                # load of the lowest would take half a processor from the loop.
+                # In a group of its own, Ctrl-C reaches the server alone. It must not be
+                # a session: if the system groups processes by session (autogroup),
+                # priorities hold only within one, and a load at the lowest priority
+                # would take half a processor from the loop.
                 process_group=0,
             )
         except OSError as error:
-            # Their end stays open until we are closed: the channel's end would be
-            # noticed before the reason, and says less.
+            # Their end stays open until this is closed. Otherwise the end of the channel
+            # would be noticed first, and the reason lost.
             self._end(f"it cannot be started: {error.strerror}")
         else:
             self._theirs.close()
             self._reap(process)
         finally:
             os.close(their_life_fd)
-            os.close(life_fd)  # not before: it is what its holders live by
+            os.close(life_fd)  # only now, because it ends all that hold the other end
 
     def _reap(self, process: subprocess.Popen[bytes]) -> None:
         """Reaps this thread's children, until none is left that could have more."""
@@ -166,8 +167,8 @@ class ZygoteProcess:
             assert found is not None
             pid, status = found.si_pid, status_of(found)
             self.exits.note(pid, status)
-            if pid != process.pid:  # in whose group its forks begin
-                # Its number is its own until the next line, and so is that of its group.
+            if pid != process.pid:  # its forks begin in its own group
+                # It is not reaped yet, so no other process or group has its number.
                 with contextlib.suppress(OSError):
                     os.killpg(pid, signal.SIGKILL)
             with contextlib.suppress(ChildProcessError):
@@ -175,7 +176,7 @@ class ZygoteProcess:
             if pid == process.pid:
                 process.returncode = os.waitstatus_to_exitcode(status)
                 self._end(f"it ended with status {process.returncode}")
-        if process.returncode is None:  # others waited for it
+        if process.returncode is None:  # somebody else waited for it
             process.returncode = 0
             self._end("it ended")
 
