@@ -10,12 +10,11 @@ import pytest
 from tests.frontends.fake_connections import FakeConnections
 from tfs.core.errors import Unavailable
 from tfs.frontends.rpc.grpcio.sender_watch import LOOK_S
-from tfs.frontends.rpc.grpcio.uploads import Upload, Uploads
+from tfs.frontends.rpc.grpcio.uploads import LOOKAHEAD_BYTES, Upload, Uploads
 from tfs.testing.fake_clock import FakeClock
 
 MIB = 1 << 20
 PLACES = 2  # for clients that are new
-LOOKAHEAD = 65_000  # what a client sends unasked
 
 
 class Rig:
@@ -105,7 +104,7 @@ def test_who_sends_nothing_goes_sooner_where_others_wait() -> None:
         rig.fill()
         await rig.look(200, p1=10_000)
         assert rig.connections.gone == []
-        waiting = rig.wait("late", LOOKAHEAD)
+        waiting = rig.wait("late", LOOKAHEAD_BYTES)
         await asyncio.sleep(0)
         await rig.look(1, p1=10_000)
         assert rig.connections.gone == ["p0"]
@@ -132,7 +131,7 @@ def test_a_new_client_that_sent_little_is_read_as_one_with_short_requests() -> N
 
     async def test(rig: Rig) -> None:
         rig.fill()
-        probe, large = rig.wait("probe", 300), rig.wait("large", LOOKAHEAD)
+        probe, large = rig.wait("probe", 300), rig.wait("large", LOOKAHEAD_BYTES)
         await asyncio.sleep(0)
         await rig.look()
         assert probe.done()
@@ -146,7 +145,7 @@ def test_clients_that_all_send_are_given_more_places() -> None:
 
     async def test(rig: Rig) -> None:
         held = rig.fill()
-        waiting = [rig.wait(f"w{number}", LOOKAHEAD) for number in range(6)]
+        waiting = [rig.wait(f"w{number}", LOOKAHEAD_BYTES) for number in range(6)]
         pace = {f"p{number}": 10_000 for number in range(PLACES)}
         pace.update({f"w{number}": 10_000 for number in range(6)})
         await rig.look(2, **pace)
@@ -173,7 +172,7 @@ def test_what_a_client_sent_before_is_not_held_by_what_it_sends_now() -> None:
         rig.call("known")
         held = [rig.begin(f"p{number}") for number in range(PLACES)]
         held += [rig.begin("known") for _ in range(2)]
-        waiting = rig.wait("late", LOOKAHEAD)
+        waiting = rig.wait("late", LOOKAHEAD_BYTES)
         await rig.look(4, p0=10_000, p1=10_000, known=10_000)
         assert waiting.done()
         assert rig.connections.gone == []
@@ -186,7 +185,7 @@ def test_no_more_places_are_opened_when_those_who_have_one_sent_much() -> None:
 
     async def test(rig: Rig) -> None:
         rig.fill(9 * MIB)
-        late = rig.wait("late", LOOKAHEAD)
+        late = rig.wait("late", LOOKAHEAD_BYTES)
         await rig.look(20, p0=10_000, p1=10_000)
         assert not late.done()
         assert rig.connections.gone == []
@@ -251,7 +250,7 @@ def test_in_a_jam_a_few_calls_of_each_client_wait_and_the_others_are_refused() -
 
     async def test(rig: Rig) -> None:
         rig.fill(9 * MIB)
-        crowd = [rig.wait("many", LOOKAHEAD) for _ in range(500)]
+        crowd = [rig.wait("many", LOOKAHEAD_BYTES) for _ in range(500)]
         await asyncio.sleep(0)
         await rig.look(4)
         assert not any(task.done() for task in crowd)

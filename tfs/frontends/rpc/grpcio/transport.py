@@ -38,7 +38,7 @@ from tfs.frontends.rpc.grpcio.grpcio_call import GrpcioCall
 from tfs.frontends.rpc.grpcio.options import GrpcioOptions
 from tfs.frontends.rpc.grpcio.sender_watch import LOOK_S
 from tfs.frontends.rpc.grpcio.sockets import Sockets
-from tfs.frontends.rpc.grpcio.uploads import Uploads
+from tfs.frontends.rpc.grpcio.uploads import LOOKAHEAD_BYTES, Uploads
 from tfs.frontends.rpc.status_details import (
     handler_error,
 )
@@ -56,8 +56,6 @@ _STOP_S = 5.0
 # one that it did not hand over yet, whatever it holds, and we 6 KB (measured with 1.85.1).
 _MAX_STREAMS = 64
 _MAX_PENDING = 8192  # calls of all connections that grpcio did not hand over yet
-# What clients may send of a request that nobody reads. Longer ones cost a round trip.
-_LOOKAHEAD_BYTES = 8192
 _MUCH_BYTES = (
     1 << 20
 )  # of answers or requests, worth a trim of the heap once they are gone
@@ -255,7 +253,7 @@ class GrpcioTransport:
             # Beyond as many it cancels calls at random, whoever made them.
             "grpc.server.max_pending_requests": _MAX_PENDING,
             "grpc.server.max_pending_requests_hard_limit": 2 * _MAX_PENDING,
-            "grpc.http2.lookahead_bytes": _LOOKAHEAD_BYTES,
+            "grpc.http2.lookahead_bytes": LOOKAHEAD_BYTES,
             # Else it makes that up to 4 MB where the line is quick.
             "grpc.http2.bdp_probe": 0,
         }

@@ -27,6 +27,9 @@ from tfs.frontends.rpc.answer_sizes import LARGE_BYTES
 from tfs.frontends.rpc.grpcio.sender_watch import LOOK_S, SenderWatch, Turn
 from tfs.frontends.rpc.grpcio.sockets import Connections
 
+LOOKAHEAD_BYTES: Final = 8192
+"""What clients may send of a request before it is read; shorter ones are whole then."""
+
 _PLACES: Final = 4
 _MOST_PLACES: Final = 48
 _MORE_PLACES: Final = 4  # at a look
@@ -34,7 +37,6 @@ _OPEN_BYTES: Final = 16 << 20  # sent of requests, before no more places are ope
 _KEPT_PLACES: Final = 2  # of them for clients with short requests
 _CALM_LOOKS: Final = 2  # before more places are opened
 _QUICK_S: Final = 0.25
-_SHORT_BYTES: Final = LARGE_BYTES // 4
 _MAX_WAITING: Final = 4096  # each takes some kilobytes, and what grpcio looks ahead
 _MANY_WAITING: Final = 512
 _LEAST_WAITING: Final = 8  # of one client
@@ -282,7 +284,7 @@ class Uploads:
     def _guess_manner(self, client: _Client) -> None:
         """Guesses whether a new client's request is short, or its windows are full."""
         traffic = self._connections.traffic(client.peer)
-        if traffic is not None and traffic.received_bytes < _SHORT_BYTES:
+        if traffic is not None and traffic.received_bytes < LOOKAHEAD_BYTES:
             client.manner = Manner.SHORT
 
     def _has_place(self, client: _Client) -> bool:
