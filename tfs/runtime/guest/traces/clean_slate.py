@@ -92,6 +92,7 @@ def _seen_to() -> list[object]:
         *(each for cache in _typing_caches() for each in gc.get_referents(cache)),
         *(vars(each).get("_cache") for each in [logging.root, *loggers.values()]),
         loggers,
+        logging._handlerList,  # type: ignore[attr-defined]
         linecache.cache,
         package_importer._package_imported_modules.data,  # type: ignore[attr-defined]
         re._cache,  # type: ignore[attr-defined]
@@ -103,6 +104,11 @@ def _seen_to() -> list[object]:
         vars(threading._dangling),  # type: ignore[attr-defined]
         threading._dangling.data,  # type: ignore[attr-defined]
     ]
+
+
+def _log_handlers() -> list[object]:
+    """Returns weak references to all that are alive; the list itself moves as it grows."""
+    return list(logging._handlerList)  # type: ignore[attr-defined]
 
 
 class CleanSlate:
@@ -127,6 +133,7 @@ class CleanSlate:
         self._filters = list(warnings.filters)
         self._mangling = dict(vars(_mangling))
         self._loggers = dict(logging.root.manager.loggerDict)
+        self._handlers = _log_handlers()
         self._random = dict(vars(random._inst))
         self._seeds = [dict(each) for each in _noted_seeds()]
         self._numpy_random = _numpy_random_state()
@@ -190,6 +197,8 @@ class CleanSlate:
         found += [name for name in now if now[name] != self._settings.get(name)]
         if list(warnings.filters) != self._filters:
             found.append("warnings.filters")
+        if _log_handlers() != self._handlers:
+            found.append("handlers of logs")
         if self._numpy_random is None and _numpy_random_state() is not None:
             found.append("numpy.random")
         found += [
