@@ -58,10 +58,12 @@ from tfs.core.signature import TensorSpec
 from tfs.core.tensor_view import TensorView
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.model_source import ModelSource
+from tfs.runtime.process import zygote_client
 from tfs.runtime.process.crash_policy import CrashPolicy
 from tfs.runtime.process.process_interpreter import ProcessInterpreter
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.worker_state import WorkerState
+from tfs.runtime.process.zygote_process import ZygoteProcess
 
 X = {"x": floats((1, 2))}
 
@@ -596,15 +598,23 @@ def test_a_call_that_takes_too_much_memory_fails_alone(
 
 
 def test_what_a_worker_logs_says_when_and_how_grave(
-    capfd: pytest.CaptureFixture[str], host: ProcessHost, tmp_path: Path
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Its lines stand among the server's; a model finds no logging set up."""
-    loaded = host.interpreter().load(
-        package(tmp_path, TellsHandlers(), {"serving_default": signature()})
-    )
-    error = ask(loaded, X).error()
+    # Outputs are what they were for the program of the zygote: one of this test's.
+    monkeypatch.setattr(zygote_client, "ZygoteProcess", ZygoteProcess)
+    source = package(tmp_path, TellsHandlers(), {"serving_default": signature()})
+    lines: list[str] = []
+
+    def is_told() -> bool:
+        told = capfd.readouterr().err.splitlines()
+        lines.extend(line for line in told if "call_failed" in line)
+        return bool(lines)
+
+    with process_host() as host:
+        error = ask(host.interpreter().load(source), X).error()
+        until(is_told, "the worker's line")
     assert "root handlers: []" in error.message
-    lines = [line for line in capfd.readouterr().err.splitlines() if "call_fa" in line]
     (line,) = lines
     assert re.match(r"[\d-]{10} [\d:,]{12} W tfs\.\S+ event=call_failed ", line)
 
