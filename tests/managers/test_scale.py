@@ -1,7 +1,7 @@
 """A thousand models: what a step costs depends on what changed, not on what is there.
 
-The bounds are generous, because other things run beside tests; `make bench-core` has
-the figures.
+The bounds are generous, and on processor time, because other things run beside tests;
+`make bench-core` has the figures.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def test_thousand_models_come_up_and_swap_in_seconds(pools: Pools) -> None:
     env = Environment(pools)
     names = [f"model{index}" for index in range(NUM_MODELS)]
     for version in (1, 2):
-        started_s = time.perf_counter()
+        started_s = time.process_time()
         for name in names:
             env.aspire(name, version)
         env.settle()
-        elapsed_s = time.perf_counter() - started_s
-        print(f"version {version} of {NUM_MODELS} models: {elapsed_s:.2f} s")
-        assert elapsed_s < 20.0
+        spent_s = time.process_time() - started_s
+        print(f"version {version} of {NUM_MODELS} models: {spent_s:.2f} s")
+        assert spent_s < 20.0
         ids = env.manager.list_available_ids()
         assert {i.version for i in ids} == {version}
         assert len(ids) == NUM_MODELS
