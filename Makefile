@@ -72,7 +72,7 @@ serve: $(STAMP) ## run a server: make serve SERVE_ARGS="--model_name=... --model
 
 test: $(STAMP) ## the whole suite, without the stress tests
 	@echo "==> pytest"
-	@$(BIN)/python -m pytest -q -m 'not stress' \
+	@$(BIN)/python -m pytest -q \
 	  --numprocesses=$(PYTEST_PROCESSES) --dist=loadfile $(PYTEST_ARGS)
 
 check: $(STAMP) ## style, types, import contracts, generated code
