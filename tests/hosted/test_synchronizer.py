@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from tfs.core.errors import FailedPrecondition, Unavailable
+from tfs.core.executor import InlineExecutor
 from tfs.hosted.controller import Controller, parse_model_config
 from tfs.hosted.fleet import Job
 from tfs.hosted.fleet_store import FleetStore
@@ -29,9 +30,13 @@ class Jobs:
         self.refusing: set[str] = set()
         self.loading: set[str] = set()
         self.told: list[tuple[str, tuple[str, ...]]] = []
+        self.asked: list[str] = []
         self.forgotten: list[str] = []
+        self.on_asked: Callable[[str], None] = lambda _: None
 
     def list_models(self, address: str) -> admin_service_pb2.ListModelsResponse:
+        self.asked.append(address)
+        self.on_asked(address)
         if address in self.dead:
             raise Unavailable("nobody there")
         reply = admin_service_pb2.ListModelsResponse()
@@ -57,6 +62,22 @@ class Jobs:
         self.forgotten.append(address)
 
 
+class HeldExecutor(InlineExecutor):
+    """Runs what it is given when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: list[Callable[[], object]] = []
+
+    def submit(self, fn: Callable[[], object]) -> None:
+        self.held.append(fn)
+
+    def run_all(self) -> None:
+        held, self.held = self.held, []
+        for fn in held:
+            fn()
+
+
 class Bench:
     """A synchronizer over two jobs, one model on the first of them."""
 
@@ -70,7 +91,7 @@ class Bench:
             self.store,
             self.controller,
             self.jobs,
-            self._take,
+            self.take,
             self.clock,
             options=SynchronizerOptions(down_after_s=10, only_routes=only_routes),
         )
@@ -78,7 +99,7 @@ class Bench:
         self.controller.add_job(Job("b", 200 * MIB))
         self.controller.add_model(parse_model_config('name: "m" base_path: "/m"'))
 
-    def _take(self, routes: Mapping[str, tuple[str, ...]]) -> None:
+    def take(self, routes: Mapping[str, tuple[str, ...]]) -> None:
         self.routes = routes
 
     def look(self, after_s: float = 1.0) -> None:
@@ -214,6 +235,29 @@ def test_a_job_that_is_forced_out_is_let_go_at_once(bench: Bench) -> None:
     assert bench.routes == {"m": ()}
     bench.look()
     assert bench.routes == {"m": ("b",)}
+
+
+def test_a_job_that_is_gone_is_neither_asked_nor_left_open(tmp_path: Path) -> None:
+    """Its question waited for a thread, or began just before it was removed."""
+    bench = Bench(tmp_path)
+    waiting = HeldExecutor()
+    bench.synchronizer = Synchronizer(
+        bench.store, bench.controller, bench.jobs, bench.take, bench.clock, waiting
+    )
+    bench.look()
+    bench.controller.remove_job("a", force=True)
+    bench.look()
+    assert bench.jobs.forgotten == ["a"]
+
+    def remove(address: str) -> None:
+        bench.jobs.on_asked = lambda _: None
+        bench.controller.remove_job(address, force=True)
+        bench.look()
+
+    bench.jobs.on_asked = remove
+    waiting.run_all()  # a's question, then b's, which b does not outlive
+    assert bench.jobs.asked == ["b"]
+    assert bench.jobs.forgotten == ["a", "b", "b"]
 
 
 def test_a_router_beside_the_synchronizer_tells_nothing(tmp_path: Path) -> None:

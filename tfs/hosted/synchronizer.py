@@ -232,6 +232,8 @@ class Synchronizer:
                     return
 
     def _ask(self, address: str, record: _JobRecord) -> None:
+        if self._is_gone(address, record):  # while this waited for a thread
+            return
         try:
             record.report = report_of(self._client.list_models(address))
             record.answered_s = self._clock.now()
@@ -240,6 +242,7 @@ class Synchronizer:
             _note_problem(address, record, error)
         finally:
             record.is_asked = False
+            self._close_if_gone(address, record)
 
     def _tell_if_new(
         self,
@@ -253,6 +256,8 @@ class Synchronizer:
             return
 
         def tell() -> None:
+            if self._is_gone(address, record):
+                return
             try:
                 self._client.apply(address, config)
                 record.told = wanted
@@ -262,11 +267,20 @@ class Synchronizer:
                 return
             finally:
                 record.is_told = False
+                self._close_if_gone(address, record)
             names = [each.name for each in config.model_config_list.config]
             log.info("event=job_told address=%s models=%s", address, ",".join(names))
 
         record.is_told = True
         self._executor.submit(tell)
+
+    def _is_gone(self, address: str, record: _JobRecord) -> bool:
+        return self._jobs.get(address) is not record
+
+    def _close_if_gone(self, address: str, record: _JobRecord) -> None:
+        """Closes what a call opened that began before its job was removed."""
+        if self._is_gone(address, record):
+            self._client.forget(address)
 
     def _note_jobs(self, fleet: Fleet) -> Fleet:
         """Tells the controller which jobs went down or came back; returns the wanted state."""
