@@ -133,14 +133,15 @@ def test_a_process_that_is_new_is_told_again(bench: Bench) -> None:
 
 
 def test_a_silent_job_is_replaced_and_comes_back(bench: Bench) -> None:
-    """Requests stop going there at once; its models move after the patience."""
+    """Its models move after the patience; until then requests find no other job."""
     bench.look()
     bench.look()
     bench.jobs.dead.add("a")
     bench.look()
-    assert bench.routes == {"m": ()}
+    assert bench.routes == {"m": ("a",)}
     assert bench.controller.fleet().placement == {"m": ("a",)}
     bench.look(10)
+    assert bench.routes == {"m": ()}
     assert bench.controller.fleet().placement == {"m": ("b",)}
     bench.look()
     bench.look()
@@ -150,6 +151,25 @@ def test_a_silent_job_is_replaced_and_comes_back(bench: Bench) -> None:
     assert not bench.controller.fleet().jobs["a"].is_down
     bench.look()
     assert bench.jobs.served == {"a": [], "b": ["m"]}
+
+
+def test_a_job_that_missed_a_question_is_tried_where_no_other_answers(
+    bench: Bench,
+) -> None:
+    """It may only be slow; requests that another replica can take do not wait for it."""
+    bench.controller.scale("m", 2)
+    for _ in range(3):
+        bench.look()
+    bench.jobs.dead.add("b")
+    bench.look()
+    assert bench.routes == {"m": ("a",)}
+    bench.jobs.dead.add("a")
+    bench.look()
+    assert bench.routes == {"m": ("a", "b")}
+    bench.jobs.dead.clear()
+    bench.jobs.served["a"] = []
+    bench.look()
+    assert bench.routes == {"m": ("b",)}
 
 
 def test_a_job_that_comes_back_keeps_what_it_has(bench: Bench) -> None:

@@ -55,17 +55,30 @@ def report_of(reply: admin_service_pb2.ListModelsResponse) -> JobReport:
 
 
 def routes_of(
-    fleet: Fleet, reports: Mapping[str, JobReport]
+    fleet: Fleet,
+    reports: Mapping[str, JobReport],
+    silent: Mapping[str, JobReport],
 ) -> dict[str, tuple[str, ...]]:
-    """Returns the addresses that answer for each model, even where it has no place."""
-    return {
-        name: tuple(
+    """Returns the addresses that answer for each model, even where it has no place.
+
+    Where there is none, those that did when they answered last: one of them that is
+    merely slow to say so takes the request, and one that is gone cannot make it worse.
+
+    Args:
+        fleet: What is wanted.
+        reports: Of the jobs that answered the last question.
+        silent: The last reports of those that did not, unless they are given up.
+
+    """
+
+    def said(by: Mapping[str, JobReport], name: str) -> tuple[str, ...]:
+        return tuple(
             address
             for address in fleet.jobs
-            if address in reports and name in reports[address].answering
+            if address in by and name in by[address].answering
         )
-        for name in fleet.models
-    }
+
+    return {name: said(reports, name) or said(silent, name) for name in fleet.models}
 
 
 def config_of(

@@ -3,9 +3,10 @@
 A thread looks at the store and at every job at intervals. When a job's models change,
 or the job has a new process, it tells the job the whole list of its models
 (AdminService.ApplyConfig), which is idempotent, like aspired versions. What jobs report
-(ListModels) goes to routers as one table. A job that does not answer for
-``down_after_s`` is marked in the store, so that its models are placed elsewhere. When
-it answers again, the mark is removed.
+(ListModels) goes to routers as one table. Where none of a model's jobs answered the last
+question, what they said before counts. A job that does not answer for ``down_after_s`` is
+marked in the store, so that its models are placed elsewhere. When it answers again, the
+mark is removed.
 
 ("TensorFlow-Serving", section 3.1: the Synchronizer "instructs serving jobs which
 models/versions to keep loaded", and "informs a Router job which models are successfully
@@ -93,7 +94,8 @@ class _JobRecord:
     """What is known of a job. Written by one call of each kind to the job at a time."""
 
     answered_s: float
-    report: JobReport | None = None
+    report: JobReport | None = None  # None: it did not answer the last question
+    last_report: JobReport | None = None
     told: tuple[float, bytes] | None = None  # to which process, and what
     problem: str = ""
     is_asked: bool = False
@@ -177,7 +179,7 @@ class Synchronizer:
                 record.is_asked = True
                 self._executor.submit(partial(self._ask, address, record))
         reports = self.reports
-        self._on_routes(routes_of(fleet, reports))
+        self._on_routes(routes_of(fleet, reports, self._silent()))
         for address in gone:  # when no more requests go there
             self._client.forget(address)
         if self._options.only_routes:
@@ -215,6 +217,17 @@ class Synchronizer:
         records = [(address, each.report) for address, each in self._jobs.items()]
         return {address: report for address, report in records if report is not None}
 
+    def _silent(self) -> Mapping[str, JobReport]:
+        """The last reports of the jobs that missed a question and are not given up."""
+        since_s = self._clock.now() - self._options.down_after_s
+        return {
+            address: each.last_report
+            for address, each in self._jobs.items()
+            if each.report is None
+            and each.last_report is not None
+            and each.answered_s > since_s
+        }
+
     def _run(self) -> None:
         while True:
             try:
@@ -235,7 +248,8 @@ class Synchronizer:
         if self._is_gone(address, record):  # while this waited for a thread
             return
         try:
-            record.report = report_of(self._client.list_models(address))
+            report = report_of(self._client.list_models(address))
+            record.report = record.last_report = report
             record.answered_s = self._clock.now()
         except ServingError as error:
             record.report = None
