@@ -432,6 +432,7 @@ class LoaderHarness:
         return Progress.DONE
 
     def _note_failure(self, error: ServingError, prefix: str) -> Progress:
+        is_retry, is_unexpected = self._num_failures > 0, isinstance(error, Internal)
         self._num_failures += 1
         pause_s = self._retry.pause_s(self._num_failures, error)
         log.warning(
@@ -440,8 +441,9 @@ class LoaderHarness:
             self._num_failures,
             pause_s,
             error,
-            # A retry fails the same way as a rule: one traceback tells it all.
-            exc_info=error.__cause__ if self._num_failures == 1 else None,
+            # Any other error says in its message what there is to know. And a retry
+            # fails the same way as a rule: one traceback tells it all.
+            exc_info=error.__cause__ if is_unexpected and not is_retry else None,
         )
         # It is kept with the state: what the attempt had loaded must not be kept with it.
         forget_frames(error)

@@ -13,6 +13,7 @@ from managers.retry import RetryOptions
 from tfs.core.errors import (
     Cancelled,
     Code,
+    DataLoss,
     FailedPrecondition,
     Internal,
     InvalidArgument,
@@ -184,6 +185,22 @@ def test_foreign_exception_becomes_internal(fault: BaseException) -> None:
     assert harness.error is not None
     assert harness.error.code is Code.INTERNAL
     assert "half_plus_two/7" in harness.error.message
+
+
+@pytest.mark.parametrize("is_expected", [True, False])
+def test_a_traceback_is_logged_only_of_what_nobody_expected(
+    caplog: pytest.LogCaptureFixture, is_expected: bool
+) -> None:
+    """An error that was understood says in its message what there is to know."""
+    cause = ValueError("cut off")
+    fault: Exception = cause
+    if is_expected:
+        fault = DataLoss("model.pt is damaged")
+        fault.__cause__ = cause
+    loading(FakeLoader(ID, errors=[fault])).load_once()
+    (record,) = caplog.records
+    assert "event=load_attempt_failed" in record.getMessage()
+    assert bool(record.exc_info) is not is_expected
 
 
 def test_retries_back_off_up_to_the_cap_and_then_succeed() -> None:
