@@ -250,7 +250,7 @@ class AspiredVersionsManager:
         note: str | None = None,
         resident_bytes: int | None = None,
     ) -> None:
-        """Adds what was found out about an available version to its state."""
+        """Adds what was found out about a version to its state, now or with the next."""
         self._basic.annotate(servable_id, note=note, resident_bytes=resident_bytes)
 
     def load_status(self, servable_id: ServableId) -> LoadStatus | None:

@@ -378,8 +378,13 @@ class BasicManager:
         note: str | None = None,
         resident_bytes: int | None = None,
     ) -> None:
-        """Adds what was found out about an available version to its state."""
+        """Adds what was found out about a version to its state.
+
+        That of a version which cannot be requested yet is published with its next state.
+        """
         managed = self._versions.find_serving(servable_id)
+        if managed is None:
+            managed = self._versions.find(servable_id)
         if managed is not None:
             self._events.annotate(managed, note, resident_bytes)
 

@@ -738,6 +738,22 @@ def test_state_says_since_when_it_holds(world: World) -> None:
     assert (state.since_s, state.error) == (world.clock.wall_s(), None)
 
 
+def test_what_is_found_out_while_it_loads_is_published_with_it(world: World) -> None:
+    """AVAILABLE comes once, and says at once where the version runs."""
+    world.load(
+        world.loader(
+            "S3",
+            1,
+            on_load=lambda: world.manager.annotate(S3_1, note="runs inline"),
+        )
+    )
+    world.settle()
+    assert world.events(S3_1) == ["START", "LOADING", "AVAILABLE"]
+    state = world.monitor.state(S3_1)
+    assert state is not None
+    assert state.note == "runs inline"
+
+
 def test_what_is_known_already_is_not_published_again(world: World) -> None:
     """A note that says nothing new is no news for anybody who follows states."""
     world.load(world.loader("S3", 1))

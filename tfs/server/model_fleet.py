@@ -122,7 +122,7 @@ class ModelFleet:
             interpreter=self._interpreter,
             profiler=self._profiler,
             batch=batcher.batch,
-            note=self._keep_note,
+            note=self._note_place,
             on_front=self._watch_front,
             warm_up_s=options.load_probe_budget_s,
             clock=loop.clock,
@@ -272,6 +272,14 @@ class ModelFleet:
             version.state in END_STATES for version in self._manager.snapshots(name)
         ):
             self._interpreters.forget(name)
+
+    def _note_place(
+        self, servable_id: ServableId, note: str, resident_bytes: int | None
+    ) -> None:
+        """Adds a note at once, so that a version that loads is published with it."""
+        with self._noting:
+            self._notes[servable_id] = note, resident_bytes
+        self._manager.annotate(servable_id, note=note, resident_bytes=resident_bytes)
 
     def _keep_note(
         self, servable_id: ServableId, note: str, resident_bytes: int | None
