@@ -40,6 +40,17 @@ def test_module_is_packaged_and_its_path_printed(
     assert signature.labels == ("a", "b")
 
 
+def test_warnings_are_told_as_sentences(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A line of a log, event=..., is for whoever runs servers."""
+    spec = "tests.models.for_command_line:net"
+    assert packaged(spec, "--out", str(tmp_path)) == 0
+    told = capsys.readouterr().err
+    assert "event=" not in told
+    assert "tfs package: warning: module in training mode: module " in told
+
+
 def test_the_form_may_be_called_a_platform(tmp_path: Path) -> None:
     """As `tfs.export.save` and its messages call it."""
     base = str(tmp_path / "base")

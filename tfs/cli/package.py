@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tfs.cli.argument_range import version_number
+from tfs.cli.told_warnings import told_warnings
 from tfs.core.errors import InvalidArgument, ServingError
 
 if TYPE_CHECKING:
@@ -146,7 +147,8 @@ def _add_packaging(model: argparse._ArgumentGroup) -> None:
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit status, 1 with a message on a mistake."""
     try:
-        return _run(args)
+        with told_warnings("tfs package"):
+            return _run(args)
     except ServingError as error:
         print(f"tfs package: {error.message}", file=sys.stderr)
     except OSError as error:
