@@ -10,7 +10,7 @@ import pytest
 from tfs.core.stats import Stats
 from tfs.server.core import ServerCore
 from tfs.server.metrics.metrics_door import metrics_door
-from tfs.server.options import ServerOptions
+from tfs.server.options import DEFAULT_PORT, ServerOptions
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,8 @@ from tfs.server.options import ServerOptions
         ("absent", 0, "rest_api_port opens no port"),
         ("disabled", 8501, "nothing_on_rest_api_port"),
         ("", 8501, "nothing_on_rest_api_port"),
+        ("broken", DEFAULT_PORT, "--rest_api_port cannot be the same as --port"),
+        ("", DEFAULT_PORT, "--rest_api_port cannot be the same as --port"),
         ("", 0, ""),
     ],
 )

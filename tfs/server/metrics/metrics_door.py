@@ -26,7 +26,8 @@ def metrics_door(
     """Returns the port for the page, not started; None if none is wanted.
 
     As upstream (model_servers/server.cc), one of the two flags alone opens nothing, and
-    a file without a port is not read; the log says which flag is missing.
+    a file without a port is not read; the log says which flag is missing. The port of
+    gRPC is none for the page: the log has an error, and the server serves without it.
 
     Raises:
         ServingError: The file of --monitoring_config_file cannot be used.
@@ -36,6 +37,12 @@ def metrics_door(
     if not port:
         if file:
             log.warning("event=no_metrics why='--rest_api_port opens no port for them'")
+        return None
+    if port == options.port:
+        log.error(
+            "event=no_metrics why='--rest_api_port cannot be the same as --port: use "
+            "another one for metrics'"
+        )
         return None
     path = read_monitoring_config(file) if file else ""
     if not path:
