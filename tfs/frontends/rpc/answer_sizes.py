@@ -1,9 +1,9 @@
 """Remembers which models give long answers to short requests.
 
-The size of an answer is known only when it is there. For a hundred requests of a few
-bytes each, computed together, that is too late: they made a server of two hundred
-megabytes grow to a gigabyte. So models with long answers are remembered, and their
-requests wait for room as requests of that length do.
+The size of an answer is known only once it has been computed. If a hundred short
+requests are computed together, that is too late: a server of two hundred megabytes grew
+to a gigabyte. So models with long answers are remembered, and their requests wait for
+room as if they were as long as the answers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 LARGE_BYTES: Final = 65_536
-"""Requests or answers of so many bytes wait for readers."""
+"""Requests and answers of at least this many bytes wait for room."""
 
 _MAX_MODELS: Final = 256
 _MODEL_SPEC: Final = 0x0A  # field 1 of inference requests, and the name in it
@@ -22,7 +22,8 @@ class AnswerSizes:
     """The models with long answers, by what a request begins with. Loop-confined.
 
     Attributes:
-        by_model: Bytes of the last long answer, and when that was; false, as a rule.
+        by_model: For each model, the bytes of its last long answer and when that was.
+            Usually empty.
 
     """
 
@@ -32,7 +33,7 @@ class AnswerSizes:
         self.by_model: dict[bytes, tuple[int, float]] = {}
 
     def note(self, request: bytes | memoryview, num_bytes: int, now_s: float) -> None:
-        """Takes note of a long answer, where its request was none."""
+        """Remembers a long answer to a short request."""
         if num_bytes < LARGE_BYTES or len(request) >= LARGE_BYTES:
             return
         model = _model_of(request)
@@ -41,7 +42,7 @@ class AnswerSizes:
         self.by_model[model] = num_bytes, now_s
 
     def expected_bytes(self, request: bytes | memoryview) -> int:
-        """Returns what will be taken: the request's length, or its answer's."""
+        """Returns the length of the request or that of its expected answer."""
         size = len(request)
         if size >= LARGE_BYTES or not self.by_model:
             return size
@@ -49,14 +50,14 @@ class AnswerSizes:
         return size if found is None else max(size, found[0])
 
     def sweep(self, now_s: float) -> None:
-        """Forgets models without long answers of late; they may be others by now."""
+        """Forgets models without long answers lately; they may have been replaced."""
         for model, (_, at_s) in list(self.by_model.items()):
             if now_s - at_s > _REMEMBERED_S:
                 del self.by_model[model]
 
 
 def _model_of(request: bytes | memoryview) -> bytes:
-    """Returns the model's name if that comes first, as all serializers have it."""
+    """Returns the model's name if it comes first, where all serializers put it."""
     if len(request) < 4 or request[0] != _MODEL_SPEC or request[2] != _MODEL_SPEC:
         return b""
     return bytes(request[4 : 4 + request[3]])

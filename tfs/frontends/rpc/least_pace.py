@@ -5,4 +5,4 @@ from __future__ import annotations
 from typing import Final
 
 LEAST_PACE_BYTES_PER_S: Final = 16_384
-"""A slower one is treated as one that stopped."""
+"""A client that is slower than this is treated as if it had stopped."""

@@ -17,24 +17,25 @@ MAX_HINTED_MESSAGE_BYTES: Final = 4096
 TRUNCATED: Final = "...TRUNCATED"
 DETAILS_KEY: Final = "grpc-status-details-bin"
 CARDINALITY: Final = Unimplemented("the method takes exactly one request message")
-"""gRPC's answer to none, or to more than one."""
+"""gRPC's error for no request message, or for more than one."""
 
 _RETRY_INFO_URL = "type.googleapis.com/google.rpc.RetryInfo"
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
 def wire_message(error: ServingError) -> str:
-    """Returns the message clients see: cut at 1,024 characters, control-free.
+    """Returns the message that clients see: at most 1,024 characters, no controls.
 
-    Earlier if it would travel in more than clients take (7 KB: 1,024 letters with
-    accents do not), and marked as cut either way; never before TensorFlow Serving, whose
-    characters are bytes. A client of grpcio that is sent 9 KB tells every seventh of its
-    callers RESOURCE_EXHAUSTED instead of the error.
+    It is cut earlier if its encoded form would be longer than clients accept (7 KB;
+    1,024 letters with accents fit). A message that is cut is marked as such. It is
+    never cut earlier than by TensorFlow Serving, whose characters are bytes. If a
+    grpcio client is sent 9 KB, every seventh call fails with RESOURCE_EXHAUSTED instead
+    of the error.
     """
     hinted = error.retry_after_s is not None
     max_bytes = MAX_HINTED_MESSAGE_BYTES if hinted else MAX_MESSAGE_BYTES
     message = error.message
-    if len(message) > MAX_MESSAGE_CHARS:  # first: a name in it may be megabytes long
+    if len(message) > MAX_MESSAGE_CHARS:  # it may quote megabytes
         message = message[:MAX_MESSAGE_CHARS] + TRUNCATED
     message = _UNPRINTABLE.sub("?", message)
     if not message.isascii() or "%" in message:
@@ -45,8 +46,8 @@ def wire_message(error: ServingError) -> str:
 def handler_error(error: BaseException, path: str) -> ServingError:
     """Returns what a client is told when a handler raised ``error``.
 
-    Errors of ours say what they say; the text of any other stays in the server's log,
-    for it may quote what is not the client's to know.
+    Our own errors are passed on as they are. The text of any other error stays in the
+    server's log, because it may quote what the client should not know.
     """
     if isinstance(error, ServingError):
         return error
@@ -54,7 +55,7 @@ def handler_error(error: BaseException, path: str) -> ServingError:
 
 
 def percent_encode(message: str) -> bytes:
-    """Returns ``message`` as ``grpc-message`` wants it: printable ASCII without %."""
+    """Returns ``message`` percent-encoded for ``grpc-message``: printable ASCII."""
     if message.isascii() and message.isprintable() and "%" not in message:
         return message.encode()
     return b"".join(map(_encoded_char, message))

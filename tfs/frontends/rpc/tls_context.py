@@ -10,7 +10,7 @@ from tfs.core.call import TlsOptions
 from tfs.core.errors import InvalidArgument
 
 ALPN_PROTOCOL: Final = "h2"
-# RFC 9113, section 9.2.2: with TLS 1.2 forward secrecy and an AEAD. TLS 1.3 has
+# RFC 9113, section 9.2.2: TLS 1.2 needs forward secrecy and an AEAD. TLS 1.3 has
 # no others.
 _CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
@@ -61,7 +61,7 @@ def server_context(tls: TlsOptions) -> ssl.SSLContext:
 
 
 def _load(context: ssl.SSLContext, cert: bytes, key: bytes) -> None:
-    # The ssl module reads files only; these are in memory, and nobody else's.
+    # The ssl module reads only files. These are in memory and private to this process.
     fds = [_in_memory(cert), _in_memory(key)]
     try:
         cert_path, key_path = [f"/proc/self/fd/{fd}" for fd in fds]
@@ -79,7 +79,7 @@ def _in_memory(content: bytes) -> int:
 
 
 def _no_password() -> str:
-    # Without this an encrypted key would ask for its password on the terminal.
+    # Without this OpenSSL would ask for an encrypted key's password on the terminal.
     raise ValueError("the key is encrypted")
 
 

@@ -33,16 +33,16 @@ _OUT_OF_FILES: Final = frozenset(
 class Acceptor:
     """The listeners and handshakes of one transport.
 
-    ``open`` is for any thread, before all else; the rest is confined to the serving
-    loop.
+    ``open`` comes first and may be called on any thread. All else is confined to the
+    serving loop.
 
     Attributes:
-        handshakes: Those under way, the oldest first.
+        handshakes: The handshakes under way, the oldest first.
 
     Args:
-        shared: What the sessions are made with.
-        executor: Shakes hands.
-        sessions: Of the transport; those that begin are put in, those that close leave.
+        shared: The state that all sessions share.
+        executor: Performs TLS handshakes.
+        sessions: The transport's sessions. New ones are added, closed ones removed.
         on_accepted: Told on the loop after clients were accepted or turned away.
 
     """
@@ -61,7 +61,7 @@ class Acceptor:
         self._on_accepted = on_accepted
         self._listeners: list[Listener] = []
         self._methods: dict[Listener, MethodTable] = {}
-        self._plain_hosts: set[str] = set()  # whose clients were seen to speak no TLS
+        self._plain_hosts: set[str] = set()  # hosts whose clients used no TLS
         self.handshakes: dict[TlsHandshake, None] = {}
 
     def open(
@@ -113,7 +113,7 @@ class Acceptor:
         return len(self._sessions) + len(self.handshakes)
 
     def close(self) -> None:
-        """Closes listeners and handshakes, no sessions; idempotent."""
+        """Closes listeners and handshakes, but no sessions; idempotent."""
         listeners, self._listeners = self._listeners, []
         for listener in listeners:
             for listening in listener.sockets:
@@ -140,7 +140,7 @@ class Acceptor:
                 if error.errno in _OUT_OF_FILES:
                     self._pause(listener, listening, error)
                     break
-                continue  # the client left before we came: ECONNABORTED and kin
+                continue  # the client left first (ECONNABORTED and the like)
             if self.num_connections >= self._shared.options.max_connections:
                 self._shared.counters.refused_connections += 1
                 client.close()
@@ -163,7 +163,7 @@ class Acceptor:
         methods: MethodTable,
     ) -> None:
         if len(self.handshakes) >= self._shared.options.max_handshakes:
-            # A crowd of slow ones must not keep the others out.
+            # Many slow handshakes must not keep other clients out.
             slow = (each for each in self.handshakes if not each.is_busy)
             oldest = next(slow, None)
             if oldest is None:

@@ -20,7 +20,8 @@ from typing import Final, Generic, TypeVar
 from tfs.frontends.rpc.express.http2.headroom import Headroom
 from tfs.frontends.rpc.least_pace import LEAST_PACE_BYTES_PER_S
 
-_FAIR_S: Final = 1.0  # behind the fair pace by no more than that are all alike
+# Readers that are behind the fair pace by no more than this are treated alike.
+_FAIR_S: Final = 1.0
 
 R = TypeVar("R")
 
@@ -29,7 +30,7 @@ R = TypeVar("R")
 class _Wait:
     num_bytes: int
     resident_bytes: int
-    fair_s: float  # when this much would have begun to wait at the least pace
+    fair_s: float  # when the wait would have begun at the least pace
 
 
 class Backlog(Generic[R]):
@@ -41,8 +42,8 @@ class Backlog(Generic[R]):
 
     Args:
         limit_bytes: As above.
-        headroom: Is told how much waits, and says how much may wait while others wait
-            for room; by default one that is as large as the limit.
+        headroom: Is told how many bytes wait, and tells how many may wait while others
+            wait for room. By default it is as large as the limit.
 
     """
 
@@ -61,9 +62,9 @@ class Backlog(Generic[R]):
 
         Args:
             reader: The reader it waits for.
-            num_bytes: What the reader has to read.
+            num_bytes: How many bytes the reader has to read.
             now_s: The time now.
-            resident_bytes: What is kept in memory for that, if it is more.
+            resident_bytes: How many bytes are kept in memory for it, if that is more.
 
         """
         resident_bytes = max(num_bytes, resident_bytes)

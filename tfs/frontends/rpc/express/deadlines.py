@@ -47,8 +47,8 @@ class Deadlines(Generic[T]):
         self._loop = loop
         self._expire = expire
         self._buckets: dict[int, Bucket[T]] = {}
-        # The last one added to, and for which deadline: requests that come together
-        # mostly share theirs.
+        # The bucket that was added to last, and its deadline. Requests that arrive
+        # together mostly have the same one.
         self._latest: Bucket[T] = {}
         self._latest_s = -math.inf
         self._ticks: list[int] = []  # a heap of the keys of _buckets
@@ -99,8 +99,8 @@ class Deadlines(Generic[T]):
         now_tick = int(self._loop.clock.now() * TICKS_PER_S + 1e-6)
         ticks = self._ticks
         while ticks and (ticks[0] <= now_tick or not self._buckets[ticks[0]]):
-            self._latest_s = -math.inf  # it may be the bucket that goes
-            # Its own removal from the bucket is part of ending an entry, hence a copy.
+            self._latest_s = -math.inf  # the cached bucket may be the one removed
+            # Ending an entry removes it from the bucket, so this iterates over a copy.
             for entry in list(self._buckets.pop(heapq.heappop(ticks))):
                 self._expire(entry)
         if ticks and self._timer is None:

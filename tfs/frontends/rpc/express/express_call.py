@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 class WaitingMessages(Protocol):
-    """Messages that wait for an earlier one; false while none waits. Loop-confined."""
+    """Messages that wait for an earlier one; falsy if there are none. Loop-confined."""
 
     def __bool__(self) -> bool: ...
 
@@ -41,12 +41,12 @@ class WaitingMessages(Protocol):
         ...
 
     def add_end(self) -> None:
-        """Takes note that the client sends no more; something waits before that."""
+        """Notes that the client sends no more. Earlier messages still wait."""
         ...
 
 
 class CallOwner(Protocol):
-    """What a call needs of the session that it arrived on. Loop-confined."""
+    """What a call needs from its session. Loop-confined."""
 
     connection: Connection
     peer: Peer
@@ -59,7 +59,7 @@ class CallOwner(Protocol):
         ...
 
     def mark_dirty(self) -> None:
-        """Has what was sent written at the end of the round."""
+        """Requests that output is written at the end of the round."""
         ...
 
     def admit(self, call: ExpressCall) -> None:
@@ -67,7 +67,7 @@ class CallOwner(Protocol):
         ...
 
     def on_answered(self, stream: Stream) -> None:
-        """A call was finished by its handler, or before it got to one."""
+        """Notes that a call was finished, by its handler or before it reached one."""
         ...
 
     def reply_all(
@@ -77,27 +77,28 @@ class CallOwner(Protocol):
         ...
 
     def note_large_answer(self, request: bytes | memoryview, num_bytes: int) -> None:
-        """Takes note that a model's answers are long."""
+        """Notes that a model's answers are long."""
         ...
 
     def on_late_finish(self, call: ExpressCall) -> None:
-        """A call was finished again, or after it was cut off."""
+        """Notes that a call was finished twice, or after it was cut off."""
         ...
 
     def on_handler_failure(self, call: ExpressCall, error: Exception) -> None:
-        """A handler raised; the call is failed by the caller."""
+        """Notes that a handler raised; the caller then fails the call."""
         ...
 
     def expire(self, call: ExpressCall) -> None:
-        """The deadline of a call has passed."""
+        """Ends a call whose deadline has passed."""
         ...
 
 
 class ExpressCall:
-    """A unary call. ``reply`` and ``fail`` are thread-safe; the rest is the loop's.
+    """A unary call. ``reply`` and ``fail`` are thread-safe; the rest is loop-confined.
 
     Attributes:
-        metadata: The request's, lower-case keys; ``-bin`` values are bytes.
+        metadata: The request's metadata. Keys are in lower case, ``-bin`` values are
+            bytes.
 
     """
 
@@ -129,7 +130,7 @@ class ExpressCall:
         self.is_dispatched = False
         self.has_message = False
         self.bucket: Bucket[ExpressCall] | None = None
-        # Messages that wait for one before them to be decompressed.
+        # Messages that wait until an earlier one has been decompressed.
         self.inbox: WaitingMessages | None = None
         self._session = session
         self._cancel: CancelToken | None = None
@@ -153,7 +154,7 @@ class ExpressCall:
 
     @property
     def cancel(self) -> CancelToken:
-        """Marked when nobody waits any more."""
+        """Marked when nobody waits for the answer any more."""
         token = self._cancel
         if token is None:
             token = self._cancel = CancelToken()
@@ -439,7 +440,8 @@ class ExpressStreamCall(ExpressCall):
                 fn(message)
             except Exception as error:
                 self._on_handler_failure(error)
-            # Only now: what a handler has not taken yet is the client's to wait for.
+            # Released only now, so that the client waits until the handler takes
+            # messages.
             self._session.connection.release(self.stream, len(message) + PREFIX_SIZE)
         self._half_close()
 

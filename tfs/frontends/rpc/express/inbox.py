@@ -1,4 +1,4 @@
-"""The messages of a call that wait for one before them to be decompressed."""
+"""The messages of a call that wait until an earlier one has been decompressed."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from tfs.frontends.rpc.express.inflation import decompress, is_suspicious
 from tfs.frontends.rpc.express.shared_state import SharedState
 
 Item = tuple[memoryview, bool] | None
-"""A message and whether it is compressed; None for the client's end."""
+"""A message and whether it is compressed; None once the client sends no more."""
 
 
 class Inbox:
-    """Hands a call its messages in order, none of them compressed any more.
+    """Decompresses the messages of a call and hands them to it in order.
 
-    A ``WaitingMessages`` of :mod:`~tfs.frontends.rpc.express.express_call`. They are
-    decompressed on the executor, one at a time; what comes meanwhile waits.
+    Implements ``WaitingMessages`` of :mod:`~tfs.frontends.rpc.express.express_call`.
+    Messages are decompressed on the executor, one at a time; later ones wait.
     Loop-confined.
 
     Args:
-        call: Takes them, and the client's end; is failed with what goes wrong.
-        shared: The executor, the loop and the receive budget.
+        call: Takes the messages and the client's end. It fails if an error occurs.
+        shared: Provides the executor, the loop and the receive budget.
         max_message_bytes: Largest message, decompressed.
 
     """
@@ -49,11 +49,11 @@ class Inbox:
             self._go_on()
 
     def add_end(self) -> None:
-        """Takes note that the client sends no more; something waits before that."""
+        """Notes that the client sends no more. Earlier messages still wait."""
         self._items.append(None)
 
     def _go_on(self) -> None:
-        """Hands over what comes before the next compressed message."""
+        """Hands over all messages before the next compressed one."""
         items, call = self._items, self._call
         while items and not call.is_finished:
             item = items[0]
@@ -79,11 +79,11 @@ class Inbox:
         self._call.inbox = None
 
     def _inflate(self, body: memoryview) -> None:
-        # On the executor's thread.
+        # Runs on the executor's thread.
         outcome: bytes | memoryview | ServingError = b""
         call = self._call
         try:
-            if not call.is_finished:  # while it waited for those before it
+            if not call.is_finished:  # it may have been finished while it waited
                 outcome = decompress(
                     body,
                     call.stream.head.encoding,
@@ -91,7 +91,7 @@ class Inbox:
                     self._shared.headroom.open_to_answers_bytes,
                 )
         except ServingError as error:
-            forget_frames(error)  # they hold the message, and the outcome them
+            forget_frames(error)  # its frames keep the message alive
             outcome = error
         self._shared.loop.post(partial(self._on_inflated, outcome))
 
@@ -106,7 +106,7 @@ class Inbox:
             call.fail(outcome)
             self._let_go()
             return
-        assert item is not None  # it was what was decompressed
+        assert item is not None  # the item that was decompressed
         budget = self._shared.budget
         grown_bytes = len(outcome) - len(item[0])
         # What costs its sender nothing has no claim to what others need.

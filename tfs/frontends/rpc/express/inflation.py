@@ -1,11 +1,11 @@
-"""Compressed messages, unpacked into memory that follows what they really hold.
+"""Decompresses messages into memory that grows with what they really contain.
 
 A message may unpack to a thousand times its size. One of more than a megabyte is unpacked
-piece by piece into pages of its own, which go back to the system with the message instead
-of staying in the heap. One that unpacks suspiciously far is counted to its end before any
-of it is kept: if it is beyond the limit it never was in memory. For such a one the limit
-is lower, as it costs its sender nothing. Rejected: to believe the length at the end of a
-gzip stream, which is what the client says.
+piece by piece into pages of its own. These go back to the system with the message
+instead of staying in the heap. If a message expands suspiciously far, its whole output
+is counted before any of it is kept, so one beyond the limit is never in memory. The
+limit is lower for such messages, because they cost their sender nothing. Rejected:
+trusting the length at the end of a gzip stream, which a client may choose freely.
 """
 
 from __future__ import annotations
@@ -18,19 +18,21 @@ from tfs.core.errors import Internal, ResourceExhausted, ServingError
 from tfs.frontends.rpc.express.http2.mapped_pages import map_pages, page_supply
 from tfs.frontends.rpc.express.http2.request_head import Encoding
 
-# zlib's words for "this container, largest window"; gRPC's deflate is zlib's format.
+# zlib's codes for each container with the largest window. gRPC's deflate is zlib's
+# format.
 _WINDOWS: Final = {Encoding.GZIP: 31, Encoding.DEFLATE: 15}
 _SMALL_BYTES: Final = 1 << 20
-# An output bound makes zlib hand back the input it has not used, so that comes in slices.
+# With a bound on its output, zlib copies the input that it has not used. So input is
+# passed in slices.
 _INPUT_BYTES: Final = 16_384
 _PIECE_BYTES: Final = 1 << 18
-# What has information in it shrinks to a tenth, rarely more.
+# Data that carries information rarely shrinks to less than a tenth.
 _SUSPICIOUS_BYTES: Final = 4 << 20
 _SUSPICIOUS_RATIO: Final = 32
 
 
 def is_suspicious(num_bytes: int, num_compressed_bytes: int) -> bool:
-    """Tells whether a message shrank further than what has information in it."""
+    """Tells whether a message shrank further than data with information does."""
     return (
         num_bytes > _SUSPICIOUS_BYTES
         and num_bytes >= num_compressed_bytes * _SUSPICIOUS_RATIO
@@ -43,17 +45,18 @@ def decompress(
     max_bytes: int,
     max_suspicious_bytes: int | None = None,
 ) -> bytes | memoryview:
-    """Returns the message that was compressed; it never exceeds ``max_bytes``.
+    """Returns the decompressed message, which never exceeds ``max_bytes``.
 
-    Nor ``max_suspicious_bytes`` where it is suspicious, if there is such a limit.
+    If there is a limit ``max_suspicious_bytes``, a suspicious message does not exceed
+    that either.
 
-    Nothing stands for itself: gRPC's own library reads an empty message so, whatever its
-    flag says. Blocks for about 1 ms per megabyte of output, twice that where it is counted
-    first: not for the serving loop. Thread-safe.
+    An empty body is an empty message, whatever its flag says, as in gRPC's own library.
+    Blocks for about 1 ms per megabyte of output, or twice that if it is counted first,
+    so it must not run on the serving loop. Thread-safe.
 
     Raises:
-        ServingError: RESOURCE_EXHAUSTED, it expands too far; INTERNAL, it is not
-            one whole stream of that encoding, or that encoding is none.
+        ServingError: RESOURCE_EXHAUSTED if it expands too far. INTERNAL if it is not
+            one whole stream of that encoding, or the encoding does not compress.
 
     """
     if encoding not in _WINDOWS:
@@ -105,7 +108,7 @@ def _unpack(
 def _pieces(
     body: bytes | memoryview, encoding: Encoding
 ) -> Iterator[tuple[bytes, int]]:
-    """Yields what comes out, and how much of ``body`` went in for that and all before."""
+    """Yields pieces of output, each with the number of input bytes used so far."""
     inflater = zlib.decompressobj(_WINDOWS[encoding])
     whole = memoryview(body)
     for start in range(0, len(whole), _INPUT_BYTES):
@@ -121,7 +124,7 @@ def _pieces(
 
 
 class _Pages:
-    """Grows without being copied, and is the system's again when nobody views it."""
+    """Memory that grows without copies and is freed when nobody views it any more."""
 
     __slots__ = ("_max_bytes", "_pages", "_ready", "_room", "size")
 
@@ -129,7 +132,7 @@ class _Pages:
         self.size = 0
         self._max_bytes = max_bytes
         self._room = min(max_bytes, 2 * _SMALL_BYTES)
-        # Pages that nothing was written to take no memory.
+        # Pages take no memory before they are written to.
         self._pages = map_pages(self._room)
         self._ready = 0
 

@@ -1,8 +1,9 @@
 """Sockets of clients that broke a rule, kept until they have seen why they were cut off.
 
-If a socket is closed while its client still sends, the kernel resets the connection, and the
-client's kernel forgets what it has not read yet: the GOAWAY with the reason. So only the
-sending direction is closed first, and what comes is read and forgotten, for a bounded time.
+If a socket is closed while its client still sends, the kernel resets the connection.
+The client's kernel then drops what the client has not read yet, such as the GOAWAY with
+the reason. So only the sending direction is closed at first. Whatever still arrives is
+read and dropped, for a bounded time.
 """
 
 from __future__ import annotations
@@ -14,26 +15,26 @@ from typing import Final
 from tfs.core.serving_loop import HANG_UP, ServingLoop
 
 _LINGER_S: Final = 1.0
-_MOST_SOCKETS: Final = 256  # of more none is kept: a crowd is no reason to
+_MOST_SOCKETS: Final = 256  # further sockets are closed at once
 _READ_BYTES: Final = 65_536
-_MOST_BYTES: Final = 4 << 20  # of one; a connection's window is 8 MB at the most
+_MOST_BYTES: Final = 4 << 20  # read from one socket; a window is at most 8 MB
 
 
 class LingeringSockets:
-    """What is left of such connections. Confined to the serving loop."""
+    """The sockets of such connections. Confined to the serving loop."""
 
     def __init__(self, loop: ServingLoop) -> None:
         self._loop = loop
         self._left_bytes: dict[socket.socket, int] = {}
 
     def take(self, client: socket.socket) -> None:
-        """Closes a socket that is not watched any more, once its client has ended, too."""
+        """Takes over an unwatched socket and closes it once its client has closed."""
         if len(self._left_bytes) >= _MOST_SOCKETS:
             client.close()
             return
         try:
             client.shutdown(socket.SHUT_WR)
-        except OSError:  # it is gone already
+        except OSError:  # the connection is gone already
             client.close()
             return
         self._left_bytes[client] = _MOST_BYTES

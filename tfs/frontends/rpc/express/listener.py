@@ -1,7 +1,7 @@
 """Sockets that listen: "host:port", "[v6]:port" or "unix:/absolute/path".
 
-A host that is a name is every address it stands for: clients take the first one they
-like of "localhost", which is ::1 as often as 127.0.0.1.
+If the host is a name, the server listens on every address of that name. Of "localhost",
+some clients use ::1 and others 127.0.0.1.
 """
 
 from __future__ import annotations
@@ -21,25 +21,27 @@ from tfs.frontends.rpc.express.tls_contexts import TlsContexts
 
 UNIX: Final = "unix:"
 _BACKLOG = 1024
-_MAX_UNIX_PATH_BYTES: Final = 107  # Linux's sun_path, with a zero at its end
+_MAX_UNIX_PATH_BYTES: Final = 107  # Linux's sun_path has 108, with a zero at its end
 _ANY_IPV4: Final = "0.0.0.0"
 _NO_IPV6: Final = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 """Errors of binding to an address that this machine does not have."""
 
 
 class Listener:
-    """Bound, listening, non-blocking sockets. Made off the loop, then the loop's.
+    """Bound, listening, non-blocking sockets.
+
+    Created on any thread; from then on confined to the serving loop.
 
     Attributes:
         options: The options that it was made with.
         address: Where it listens, with the real port.
-        sockets: One, or one for each address of a host's name.
-        tls: TLS of the connections; None for plain text.
+        sockets: One socket, or one for each address of a host's name.
+        tls: The TLS contexts of its connections; None for plain text.
 
     Raises:
         Unavailable: The address is in use, unknown or not ours, or the certificates
             cannot be used; nothing is open.
-        ValueError: It is not an address.
+        ValueError: The address cannot be parsed.
 
     """
 
@@ -69,21 +71,21 @@ class Listener:
             ) from error
 
     def accept(self, listening: socket.socket) -> tuple[socket.socket, Peer]:
-        """Returns a new connection's socket, non-blocking, and who it is.
+        """Returns a new connection's socket, non-blocking, and its peer.
 
         Args:
-            listening: Which of ``sockets`` it came to.
+            listening: The one of ``sockets`` to accept from.
 
         Raises:
-            OSError: As ``accept``; BlockingIOError when there is none.
+            OSError: As ``accept``; BlockingIOError if no connection waits.
 
         """
         client, raw = listening.accept()
         client.setblocking(False)
         if self._unix_path:
-            # Whoever can open the path is on this machine.
+            # Only processes on this machine can open the path.
             return client, Peer(self.address, self.options.name, is_loopback=True)
-        with contextlib.suppress(OSError):  # it may be gone already
+        with contextlib.suppress(OSError):  # the path may be gone already
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return client, Peer(_text(raw), self.options.name, _is_loopback(raw[0]))
 
@@ -98,13 +100,13 @@ class Listener:
 
 
 def _bind_tcp(address: str) -> tuple[list[socket.socket], str]:
-    """Returns the sockets, and where they listen as the address says it."""
+    """Returns the sockets, and the address with the real port."""
     host, separator, port = address.rpartition(":")
     if not separator or not port.isdigit():
         raise ValueError(f"not an address (host:port or unix:/path): {address!r}")
     if host == _ANY_IPV4:
-        # Any address of either family, as to grpc and so to TensorFlow Serving:
-        # "localhost" is ::1 first on many hosts.
+        # These mean any address of either family, as in grpc and so in TensorFlow
+        # Serving: on many hosts "localhost" is ::1 first.
         try:
             listening = _listening(socket.AF_INET6, ("::", int(port)))
         except OSError as error:
@@ -136,7 +138,7 @@ def _bind_each(
     missing: OSError | None = None
     try:
         for family, where in places:
-            if opened:  # port 0 is any free one, but the same for all
+            if opened:  # port 0 becomes the same free port for all
                 where = (where[0], opened[0].getsockname()[1], *where[2:])
             try:
                 opened.append(_listening(family, where, is_alone=len(places) == 1))
@@ -160,7 +162,7 @@ def _close(sockets: Iterable[socket.socket]) -> None:
 def _listening(
     family: int, where: tuple[Any, ...], *, is_alone: bool = True
 ) -> socket.socket:
-    """Returns a socket; an IPv6 one that is alone takes IPv4 clients where it can."""
+    """Returns a socket; an IPv6 one that is alone takes IPv4 clients if possible."""
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -181,8 +183,8 @@ def _bind_unix(path: str, mode: int) -> socket.socket:
     listening = socket.socket(socket.AF_UNIX)
     try:
         _remove_stale(path)
-        # Before bind, so that the path never exists with wider permissions; bind
-        # applies the umask, hence once more afterwards.
+        # Permissions are set before bind, so that the path never exists with wider
+        # ones, and again afterwards, because bind applies the umask.
         os.fchmod(listening.fileno(), mode)
         listening.bind(path)
         os.chmod(path, mode)
@@ -195,8 +197,8 @@ def _bind_unix(path: str, mode: int) -> socket.socket:
 
 
 def _remedy(unix_path: str, error: OSError) -> str:
-    """Returns what to do about a place that cannot be listened on."""
-    if unix_path and error.errno is None:  # Python's own: too long
+    """Returns what an operator can do if binding to an address failed."""
+    if unix_path and error.errno is None:  # from Python: the path is too long
         return f"choose a path of at most {_MAX_UNIX_PATH_BYTES} bytes"
     if unix_path and error.errno == errno.ENOENT:
         return "make its directory first"
@@ -225,9 +227,7 @@ def _remove_stale(path: str) -> None:
 
 def _text(where: tuple[Any, ...]) -> str:
     host, port = where[0], where[1]
-    if (
-        host.startswith("::ffff:") and "." in host
-    ):  # an IPv4 client of a socket for both
+    if host.startswith("::ffff:") and "." in host:  # an IPv4 client of an IPv6 socket
         return f"{host.removeprefix('::ffff:')}:{port}"
     if ":" in host:
         return f"[{host}]:{port}"

@@ -1,17 +1,17 @@
 """Looks for the next request of a client that sends one at a time.
 
 Such a client waits for each answer before it sends the next request. So the loop is
-asleep when that arrives, and waking it (45 us on the virtual machines measured) is a
-good part of the latency. Also, its code and data have left the core's caches by then,
-and it takes half as long again. Looking for the request instead of sleeping saves both.
-It lasts as long as the client takes to send, which is mostly less processor time than
-sleeping would have cost.
+asleep when that request arrives, and waking it (45 us on the virtual machines measured)
+is a good part of the latency. Also, the loop's code and data have left the core's
+caches by then, so that the request itself takes half as long again. Looking for the
+request instead of sleeping saves both. It lasts until the client sends, which mostly
+takes less processor time than sleeping would have cost.
 
 The loop looks only after a few requests were received and answered one by one, with
-nothing else under way on their connection but streams (a Watch stays open as long as
-its client lives). If looks are in vain, because the client is slow or shares the core
-with the server, they become rare (:class:`~tfs.core.spin_backoff.SpinBackoff`). Without
-requests there are none.
+nothing but streams under way on their connection (a Watch stays open as long as its
+client lives). If no request is found, because the client is slow or shares the core
+with the server, the loop looks less and less often
+(:class:`~tfs.core.spin_backoff.SpinBackoff`). Without requests it does not look at all.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from tfs.frontends.rpc.express.http2.connection import Connection
 NUM_BEFORE: Final = 8
 """After this many requests that came one at a time, the loop looks for the next one."""
 
-_MAX_WATCHES: Final = 4  # to look through more would take what is to be saved
+_MAX_WATCHES: Final = 4  # looking through more streams would cost what looking saves
 
 
 class LoneCaller:
-    """Has the loop look for requests while they come one by one. Loop-confined.
+    """Makes the loop look for requests while they come one by one. Loop-confined.
 
     Args:
-        loop: Looks.
-        look_s: How long after each answer; 0 is never.
+        loop: The serving loop, which looks.
+        look_s: How long it looks after each answer; 0 means never.
 
     """
 
@@ -52,8 +52,8 @@ class LoneCaller:
         self._loop = loop
         self._look_s = look_s
         self._backoff = SpinBackoff()
-        self._connection: Connection | None = None  # whose request was the last one
-        self._num_answered = 0  # there, before this round
+        self._connection: Connection | None = None  # the one with the last request
+        self._num_answered = 0  # answered on that connection before this round
         self._num_alone = 0
         self._is_looking = False
 
@@ -61,7 +61,8 @@ class LoneCaller:
         """Takes a round into account, once its answers are written.
 
         Args:
-            connection: The one on which the last request came, in this round or before.
+            connection: The connection on which the last request arrived, in this round
+                or before.
 
         """
         if connection is not self._connection:
@@ -69,7 +70,7 @@ class LoneCaller:
             self._num_answered = self._num_alone = 0
         num = connection.num_answered - self._num_answered
         if num == 0:
-            return  # a part of a request, or what a client says beside them
+            return  # only a part of a request, or frames of no request
         self._num_answered += num
         if num == 1 and not (connection.streams and _has_calls(connection)):
             self._num_alone += 1
@@ -85,7 +86,7 @@ class LoneCaller:
 
 
 def _has_calls(connection: Connection) -> bool:
-    """Tells whether anything but streams of messages is under way."""
+    """Tells whether any call other than a stream of messages is under way."""
     streams = connection.streams
     if len(streams) > _MAX_WATCHES:
         return True

@@ -1,4 +1,4 @@
-"""What the express transport can be told."""
+"""The options of the express transport."""
 
 from __future__ import annotations
 
@@ -13,45 +13,46 @@ class ExpressOptions:
 
     Attributes:
         limits: What one connection may ask for.
-        max_receive_bytes: Receive windows granted and request bytes held, over all
-            connections.
-        max_connections: Beyond, new ones are closed at once.
-        max_handshakes: Of TLS, under way at the same time; beyond, the oldest that
-            waits for its client makes way.
-        max_read_bytes: Taken from one connection in one round; less while others
-            have something to do (:mod:`~tfs.frontends.rpc.express.turns`), as are
-            ``limits.max_requests_per_round`` and the next.
-        max_written_bytes: Of large answers, moved to one connection's socket in one
-            round.
-        max_unsent_bytes: Answers the kernel does not take; above, nothing more is
-            read from that connection.
-        max_stream_queued_bytes: Most answers that wait in one stream; above,
-            ``StreamCall.send`` refuses.
-        max_backlog_bytes: Answers that clients do not take, over all connections;
-            above, the slowest are closed.
-        least_open_bytes: What requests and such answers may take together before they
-            wait for each other, where that is more than a sixteenth of
-            ``max_receive_bytes``.
-        handshake_timeout_s: From accept until preface and SETTINGS are there; as long
-            again for TLS before it.
-        header_timeout_s: For a header block, or any frame but DATA, to be whole.
-        body_timeout_s: For a request message to be whole, plus one second per
+        max_receive_bytes: Most bytes of receive windows granted and requests held, over
+            all connections.
+        max_connections: Most connections; further ones are closed at once.
+        max_handshakes: Most TLS handshakes under way at the same time. For a further
+            one, the oldest that waits for its client is given up.
+        max_read_bytes: Most bytes taken from one connection in one round. While other
+            connections have something to do, this, ``limits.max_requests_per_round``
+            and ``max_written_bytes`` are reduced
+            (:mod:`~tfs.frontends.rpc.express.turns`).
+        max_written_bytes: Most bytes of large answers moved to one connection's socket
+            in one round.
+        max_unsent_bytes: While the kernel has not taken more bytes of answers than
+            this, nothing more is read from that connection.
+        max_stream_queued_bytes: Most bytes of answers that wait in one stream. Beyond
+            that, ``StreamCall.send`` refuses.
+        max_backlog_bytes: Most bytes of answers that clients do not take, over all
+            connections. Beyond that, the slowest connections are closed.
+        least_open_bytes: The least that requests and such answers may take together
+            before they wait for each other. It applies if it is more than a sixteenth
+            of ``max_receive_bytes``.
+        handshake_timeout_s: Time from accept until preface and SETTINGS have arrived.
+            A TLS handshake before that may take as long again.
+        header_timeout_s: Time for a header block, or any frame but DATA, to arrive.
+        body_timeout_s: Time for a request message to arrive, plus one second per
             ``min_body_bytes_per_s`` received.
         min_body_bytes_per_s: Slower clients are cut off after ``body_timeout_s``.
-        write_timeout_s: For a client to take anything of what waits for it; of an
-            answer, at 16 KB a second.
-        starve_timeout_s: While connections starve, requests of others fail that come
-            at less than ``min_body_bytes_per_s`` for as long.
-        favour_timeout_s: As much for the connection that is favoured, for which all
-            others wait; and for the receive budget to have room for it: then its
-            youngest unfinished request fails.
-        idle_timeout_s: Without any call, until a connection is drained.
-        keepalive_time_s: Without any byte, until the client is asked for a sign.
-        keepalive_timeout_s: How long the server waits for that sign.
-        drain_grace_s: For a client to see that we drain, before its later requests
-            are ignored.
-        sweep_interval_s: How often these timeouts are looked at; they are exact to
-            that much. Deadlines of calls are not among them.
+        write_timeout_s: Time for a client to take any of the bytes that wait for it.
+            Answers have to be taken at 16 KB a second.
+        starve_timeout_s: While connections starve, requests of others fail if they
+            arrive at less than ``min_body_bytes_per_s`` for this long.
+        favour_timeout_s: The same for the favoured connection, for which all others
+            wait. If the receive budget has no room for it for this long, its youngest
+            unfinished request fails.
+        idle_timeout_s: Time without any call after which a connection is drained.
+        keepalive_time_s: Time without any byte after which the client gets a PING.
+        keepalive_timeout_s: How long the server waits for the answer to that PING.
+        drain_grace_s: Time for a client to see that the server drains. Requests that it
+            sends later are ignored.
+        sweep_interval_s: How often these timeouts are checked, and so how exact they
+            are. Deadlines of calls are not among them.
         slow_round_s: A round that takes longer is logged.
         look_s: How long the loop looks for the next request of a client that sends one
             at a time, before it sleeps

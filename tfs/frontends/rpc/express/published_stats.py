@@ -1,6 +1,6 @@
-"""What express counts, by the names of ``tfs/core/stat_names.py``.
+"""The statistics of express, by the names of ``tfs/core/stat_names.py``.
 
-Everything is read when asked for: counting costs the serving loop nothing more.
+They are computed when they are read, so publishing costs the serving loop nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tfs.frontends.rpc.express.shared_state import ExpressCounters
 
 
 class Counted(Protocol):
-    """The transport, as far as it is counted. Read from any thread."""
+    """The parts of the transport that statistics read, from any thread."""
 
     @property
     def counters(self) -> ExpressCounters:
@@ -73,7 +73,8 @@ def publish(stats: Stats, transport: Counted) -> None:
     gauge(stat_names.RPC_RECEIVE_BYTES, lambda: transport.budget.used_bytes)
     gauge(stat_names.RPC_SLOW_ROUNDS, lambda: counters.slow_rounds)
     gauge(stat_names.RPC_HEADS, num_decoded, how="decoded")
-    # A head was found if it was not decoded; calls in progress are in neither.
+    # Heads that were not decoded were found in the cache. Neither number includes
+    # calls in progress.
     gauge(
         stat_names.RPC_HEADS,
         lambda: max(0, num_answered() - num_decoded()),

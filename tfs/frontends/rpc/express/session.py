@@ -45,11 +45,14 @@ _UNARY: Final = (
 )  # asked of every request; an enum takes a while to tell
 
 
-_KERNEL_BYTES: Final = 4 << 20  # what a socket takes whether its client reads or not
-_PROBE_S: Final = 0.5  # for a client to go on with its upload
-_STALL_S: Final = 1.0  # for the favoured; twice that where it finished one before
-_LEAST_PROGRESS_BYTES: Final = 16_384  # in that time: 1 Mbit/s is seven times as much
-_SMALL_MORE: Final = 4  # times as much may be unread where small ones are begun
+_KERNEL_BYTES: Final = 4 << 20  # a socket takes this even if its client does not read
+_PROBE_S: Final = 0.5  # time for a client to go on with its upload
+# The favoured client must make progress within this time. One that has finished uploads
+# gets twice as long.
+_STALL_S: Final = 1.0
+_LEAST_PROGRESS_BYTES: Final = 16_384  # in that time; 1 Mbit/s is seven times as fast
+# Small requests may begin with this many times as much unread as large ones.
+_SMALL_MORE: Final = 4
 
 
 class Session(SocketOutput):
@@ -58,8 +61,8 @@ class Session(SocketOutput):
     Attributes:
         peer: The client.
         opened_s: When it was accepted.
-        begun_bytes: What the requests in progress may take, as far as the server keeps
-            count.
+        begun_bytes: Bytes that the requests in progress may take, as far as the server
+            counts them.
         had_favour: Whether it was favoured before.
         probed_s: When its client was last granted a little, to see whether it goes on.
 
@@ -115,13 +118,13 @@ class Session(SocketOutput):
         self.probed_s = -inf
         # Of the upload that it was favoured for: since when it has had how many bytes.
         self._progress = now_s, 0
-        self._num_given_up = 0  # of its uploads, until then
+        self._num_given_up = 0  # uploads given up until then
         self._busy_s = -inf
         self._has_more = False
-        self._has_waited = False  # for others, since it had more
-        # Calls cut off whose handlers may still work on them.
+        self._has_waited = False  # whether others had a turn since
+        # Calls that were cut off and whose handlers may still work on them.
         self._cut_off: dict[int, tuple[weakref.ref[ExpressCall], Stream]] = {}
-        # Whole requests that are begun when answers before them were read.
+        # Whole requests that begin once earlier answers have been read.
         self._waiting: deque[ExpressCall] = deque()
         self.begun_bytes = 0
         shared.loop.watch(client.fileno(), self.on_ready)
@@ -135,7 +138,7 @@ class Session(SocketOutput):
         """Reads and writes what is possible; contains every exception."""
         try:
             if events & HANG_UP:
-                self.close()  # both directions are gone: nobody is left to answer
+                self.close()  # both directions are closed: nobody is left to answer
                 return
             if events & WRITABLE and self._unsent:
                 self._send_unsent()
@@ -210,7 +213,7 @@ class Session(SocketOutput):
             shared.starved[self] = None
 
     def refill(self) -> None:
-        """Grants the client what the receive budget had no room for before."""
+        """Grants the client what the receive budget had no room for until now."""
         if not self.is_closed:
             self.connection.refill()
             connection = self.connection
@@ -268,7 +271,7 @@ class Session(SocketOutput):
 
     @property
     def keeps_favour(self) -> bool:
-        """Whether the upload that it was favoured for is to be finished still."""
+        """Whether the upload that it was favoured for is unfinished."""
         connection = self.connection
         return (
             not self.is_closed
@@ -279,10 +282,10 @@ class Session(SocketOutput):
 
     @property
     def is_stalled(self) -> bool:
-        """Whether the favoured sends next to nothing of what it may.
+        """Whether the favoured client sends next to nothing of what it may.
 
-        Or gave the upload up and keeps the room for another. To be asked again and
-        again; it may take its time where it has finished uploads.
+        Also true if it gave the upload up and keeps the room for another one. This has
+        to be called repeatedly. A client that has finished uploads gets more time.
         """
         connection = self.connection
         if connection.num_given_up != self._num_given_up and connection.has_window:
@@ -324,7 +327,7 @@ class Session(SocketOutput):
         return self.connection.num_uploads
 
     def favour(self, is_favoured: bool) -> None:
-        """Lets it use the budget's reserve, or takes that back."""
+        """Lets the session use the budget's reserve, or ends that."""
         self.connection.favour(is_favoured)
         if is_favoured:
             self.had_favour = True
@@ -444,7 +447,7 @@ class Session(SocketOutput):
 
         Args:
             call: The request's.
-            size: The request's size in bytes.
+            size: The size of the request in bytes.
             num_bytes: The size of its answer or its own, whichever is larger.
 
         """
@@ -502,7 +505,7 @@ class Session(SocketOutput):
             call.dispatch()
         shared.waiting.pop(self, None)
         if self._waiting:
-            shared.waiting[self] = None  # behind the others
+            shared.waiting[self] = None  # move it behind the others
 
     def on_fault(self, stream: Stream, error: ServingError) -> None:
         call: ExpressCall | None = stream.owner
@@ -528,7 +531,7 @@ class Session(SocketOutput):
         """Notes that a call was finished, by its handler or before it reached one."""
         self._shared.budget.used_bytes -= stream.held_bytes
         stream.held_bytes = 0
-        stream.owner = None  # no cycle: the message goes with the call, at once
+        stream.owner = None  # no cycle, so the message is freed with the call
         if not self.is_dirty:
             self.is_dirty = True
             self._shared.dirty.append(self.flush)
@@ -541,7 +544,7 @@ class Session(SocketOutput):
         held_bytes = 0
         for call in calls:
             if call.is_finished:
-                num = len(streams)  # it was cut off: from here on one by one
+                num = len(streams)  # one was cut off: send the rest one by one
                 for left, message in zip(calls[num:], messages[num:], strict=True):
                     left.reply(message)
                 messages = messages[:num]
@@ -565,16 +568,16 @@ class Session(SocketOutput):
             self._shared.dirty.append(self.flush)
 
     def note_large_answer(self, request: bytes | memoryview, num_bytes: int) -> None:
-        """Takes note that a model's answers are long."""
+        """Notes that a model's answers are long."""
         self._shared.answer_sizes.note(request, num_bytes, self._now())
 
     def on_late_finish(self, call: ExpressCall) -> None:
-        """A call was finished again, or after it was cut off."""
+        """Notes that a call was finished twice, or after it was cut off."""
         self._shared.counters.late_finishes += 1
         self._on_work_ended(id(call))
 
     def on_handler_failure(self, call: ExpressCall, error: Exception) -> None:
-        """A handler raised: logged and counted; the call is the caller's to fail."""
+        """Logs and counts that a handler raised; the caller then fails the call."""
         self._shared.counters.handler_failures += 1
         log.error(
             "event=handler_failed method=%s peer=%s",
@@ -584,7 +587,7 @@ class Session(SocketOutput):
         )
 
     def expire(self, call: ExpressCall) -> None:
-        """The deadline of an unfinished call has passed."""
+        """Ends an unfinished call whose deadline has passed."""
         if call.is_finished:
             return
         error = DeadlineExceeded(f"{call.route.path}: deadline exceeded")
@@ -624,7 +627,7 @@ class Session(SocketOutput):
     # -- the end -----------------------------------------------------------------------
 
     def on_failure(self, error: Exception) -> None:
-        """Our own code raised: this connection is lost, the others are not."""
+        """Closes this connection, and no other, because our own code raised."""
         self._shared.counters.failures += 1
         log.error("event=connection_failed peer=%s", self.peer.address, exc_info=error)
         self.close()
@@ -636,7 +639,7 @@ class Session(SocketOutput):
         self.is_closed = True
         shared = self._shared
         counters, connection = shared.counters, self.connection
-        was_told = not self._unsent  # all that there was to say
+        was_told = not self._unsent  # whether everything was sent
         try:
             shared.loop.unwatch(self._socket.fileno())
             shared.starved.pop(self, None)

@@ -27,10 +27,10 @@ class ExpressCounters:
     """What happened since the start. Written by the loop, read by anybody.
 
     Attributes:
-        connections: Accepted.
-        refused_connections: Closed at once: too many.
-        failed_handshakes: TLS handshakes that failed: unknown clients, plain text, or
-            too slow.
+        connections: Connections that were accepted.
+        refused_connections: Connections closed at once because there were too many.
+        failed_handshakes: TLS handshakes that failed because the client was unknown,
+            too slow, or did not use TLS.
         faults: Connections closed because the peer broke a rule or was a nuisance.
         floods: Faults that were closed with ENHANCE_YOUR_CALM.
         failures: Connections closed because our own code raised.
@@ -38,10 +38,11 @@ class ExpressCounters:
         handler_failures: Exceptions that handlers raised.
         cut_off_calls: Calls that ended without their handler.
         late_finishes: Finishes of calls that had ended already.
-        slow_rounds: Rounds beyond ``slow_round_s``.
-        answered: Calls of connections that are closed; of open ones, they know.
-        resets: Streams that clients reset, of connections that are closed.
-        decoded_heads: Request heads not found in their cache, of such connections.
+        slow_rounds: Rounds that took longer than ``slow_round_s``.
+        answered: Calls answered on connections that are closed by now. Open connections
+            count their own; so it is with the next two.
+        resets: Streams that clients reset.
+        decoded_heads: Request heads that were not in the cache of header blocks.
 
     """
 
@@ -62,15 +63,15 @@ class ExpressCounters:
 
 
 class SlowReader(Protocol):
-    """A session as far as what waits for its client is concerned."""
+    """A session, as the backlog of unread answers sees it."""
 
     def cut_off_reader(self) -> None:
-        """Ends the connection: too much waits for those who read too slowly."""
+        """Ends the connection, because too many answers wait for slow readers."""
         ...
 
 
 class StarvedSession(Protocol):
-    """A session as far as the receive budget is concerned.
+    """A session, as the receive budget sees it.
 
     Attributes:
         had_favour: Whether it was favoured before.
@@ -81,17 +82,17 @@ class StarvedSession(Protocol):
 
     @property
     def wants_favour(self) -> bool:
-        """Whether it has an upload to finish, and its client may go on with that."""
+        """Whether it has an upload to finish that its client may continue."""
         ...
 
     @property
     def keeps_favour(self) -> bool:
-        """Whether the upload that it was favoured for is to be finished still."""
+        """Whether the upload that it was favoured for is unfinished."""
         ...
 
     @property
     def is_stalled(self) -> bool:
-        """Whether the favoured sends next to nothing of what it may."""
+        """Whether the favoured client sends next to nothing of what it may."""
         ...
 
     def give_up_uploads(self) -> None:
@@ -100,43 +101,43 @@ class StarvedSession(Protocol):
 
     @property
     def is_responsive(self) -> bool:
-        """Whether its client made use of what it was granted last to see that."""
+        """Whether its client has made use of what :meth:`probe` granted it."""
         ...
 
     @property
     def probed_s(self) -> float:
-        """When that was."""
+        """When its client was last probed."""
         ...
 
     def probe(self) -> None:
-        """Has its client show whether it goes on with its upload."""
+        """Grants its client a little, to see whether it goes on with its upload."""
         ...
 
     @property
     def can_be_answered(self) -> bool:
-        """Whether its client takes anything of an answer now."""
+        """Whether its client would take any part of an answer now."""
         ...
 
     @property
     def num_uploads(self) -> int:
-        """How many it has finished."""
+        """How many uploads it has finished."""
         ...
 
     def favour(self, is_favoured: bool) -> None:
-        """Lets it have the budget's reserve, or no more."""
+        """Lets the session use the budget's reserve, or ends that."""
         ...
 
     def refill(self) -> None:
-        """Grants the client what the receive budget has room for."""
+        """Grants the client as much as the receive budget has room for."""
         ...
 
 
 class WaitingSession(Protocol):
-    """A session some of whose requests wait for readers.
+    """A session with requests that wait until answers have been read.
 
     Attributes:
-        begun_bytes: What its requests that somebody works on may take, as far as the
-            server takes note of them.
+        begun_bytes: Bytes that its requests in progress may take, as far as the server
+            counts them.
 
     """
 
@@ -144,22 +145,22 @@ class WaitingSession(Protocol):
 
     @property
     def may_begin(self) -> bool:
-        """Whether one of them need not wait any more."""
+        """Whether the first waiting request may begin, or none waits."""
         ...
 
     def begin_waiting(self) -> None:
-        """Begins one of them if it may."""
+        """Begins waiting requests, at most one large one, if they may begin."""
         ...
 
 
 @dataclass(slots=True, frozen=True)
 class BegunCall:
-    """A request that somebody works on. Immutable.
+    """A request in progress. Immutable.
 
     Attributes:
-        call: Gone when nobody does.
-        session: Whose it is.
-        num_bytes: What its answer may take.
+        call: A weak reference to the call, which is gone when nobody works on it.
+        session: The session that it arrived on.
+        num_bytes: Bytes that its answer may take.
 
     """
 
@@ -169,50 +170,50 @@ class BegunCall:
 
     @property
     def is_over(self) -> bool:
-        """Whether it was answered, or given up and let go of."""
+        """Whether the call was answered, or was cut off and dropped by its handler."""
         call = self.call()
         return call is None or call.is_finished
 
 
 @dataclass(slots=True, eq=False)
 class SharedState:
-    """Made by the transport, used by its sessions. Loop-confined.
+    """The state that the transport shares with its sessions. Loop-confined.
 
     Attributes:
         loop: Runs everything.
         options: Limits and timeouts.
         executor: Runs decompression.
-        on_large_message: Called after each message that was compressed, and as long as
-            large ones come or wait to be read, the last time after that.
-        headroom: What requests and unread answers may take together.
+        on_large_message: Called after each compressed message, and repeatedly while
+            large messages arrive or wait to be read; a last time after that.
+        headroom: Decides how much requests and unread answers may take together.
         budget: The server's receive budget.
         backlog: Answers that clients do not take.
-        buffers: Memory of large requests, used again.
-        turns: How much a connection may take in a round.
-        deadlines: Of all unfinished calls that began in rounds before.
-        lingering: Sockets of clients that were cut off, until they know.
-        counters: What happened.
+        buffers: Memory of large requests, to be used again.
+        turns: Decides how much a connection may take in a round.
+        deadlines: The deadlines of unfinished calls that began in earlier rounds.
+        lingering: Sockets of clients that were cut off, kept until they know why.
+        counters: The counters that are published.
         opened: Calls that began in this round and have a deadline; see
             :meth:`watch_deadlines`.
-        arrived: Calls of one method that this round brought and that its handler takes
-            together; see :meth:`hand_over`.
-        dirty: Run at the end of the round, once: sessions that have output.
-        late: Run behind those: sessions that had more than one round takes.
+        arrived: Calls of one method that arrived in this round and that its handler
+            takes together; see :meth:`hand_over`.
+        dirty: Sessions that have output; served once, at the end of the round.
+        late: Sessions that received more than one round takes; served after ``dirty``.
         starved: Sessions that wait for the receive budget, the longest waiting first.
         waiting: Sessions with requests that wait for readers, the longest waiting first.
-        begun: Large requests, or with large answers, that somebody works on, as far as
-            they may be many: those that waited, and those of models known for that.
-        uploaded: Large requests that arrived while others waited for room, and that
-            somebody works on still.
-        answer_sizes: Which models are.
-        is_contested: Whether any of either had something to finish when timeouts were
-            last looked at.
-        favoured: The one of the starved, or lately of them, that may use the reserve.
-        num_favoured_uploads: What it had finished when it became that.
-        unfinished: Run in the next round: sessions that had too much for this one.
+        begun: Large requests, or requests with large answers, that are in progress, if
+            they may be many: those that waited, and those of models with long answers.
+        uploaded: Large requests that arrived while others waited for room, and that are
+            still in progress.
+        answer_sizes: The models that are known for long answers.
+        is_contested: Whether any starved or waiting session had something to finish
+            when timeouts were last checked.
+        favoured: The session that may use the reserve. It is starved, or was lately.
+        num_favoured_uploads: How many uploads it had finished when it was favoured.
+        unfinished: Sessions that had too much for this round and go on in the next.
         wants_round: Whether the next round should come at once.
         round_begun_s: When this round first received anything; None before.
-        loop_ident: The loop's thread; right once the loop runs the transport.
+        loop_ident: The loop's thread; valid once the loop runs the transport.
 
     """
 
@@ -267,13 +268,13 @@ class SharedState:
     def note_begun(
         self, call: ExpressCall, session: WaitingSession, num_bytes: int
     ) -> None:
-        """Takes note of a request whose answer may take that much."""
+        """Notes a request in progress whose answer may take that many bytes."""
         self.begun.append(BegunCall(weakref.ref(call), session, num_bytes))
         session.begun_bytes += num_bytes
         self.headroom.begun_bytes += num_bytes
 
     def forget_ended(self) -> None:
-        """Takes those off that were answered since."""
+        """Removes the requests that are over from those in progress."""
         begun = self.begun
         if not any(each.is_over for each in begun):
             return
@@ -288,10 +289,9 @@ class SharedState:
     def hand_over(self) -> None:
         """Hands the calls that arrived to their handler.
 
-        At the end of the round; sooner, before a call of another method is handed over:
-        to a handler it makes no difference. Those that were cut off meanwhile are
-        among them, so that it knows of every request that arrived whole; their tokens
-        are marked.
+        This happens at the end of the round, or before a call of another method is
+        handed over. It includes calls that were cut off meanwhile, whose tokens are
+        marked, so that handlers know of every request that arrived whole.
         """
         calls = self.arrived
         if calls:
@@ -299,9 +299,10 @@ class SharedState:
             dispatch_all(calls)
 
     def watch_deadlines(self, now_s: float) -> None:
-        """Has the calls that began in this round expire when it is time.
+        """Sets the deadlines of the calls that began in this round.
 
-        At its end: most are finished by then, where models answer at once.
+        This is done at the end of the round. If models answer at once, most calls are
+        finished by then and need none.
         """
         calls, self.opened = self.opened, []
         for call in calls:

@@ -1,8 +1,8 @@
 """Decides which sessions go on while memory is short.
 
 Sessions wait for two things: for the receive budget, to finish an upload; and for
-readers, if there is no room for further answers. Both are given out in turns, so that a
-crowd that holds on to what it got keeps nobody out.
+readers, if there is no room for further answers. Sessions get both in turns, so that
+many clients that keep what they got do not keep others out.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from tfs.frontends.rpc.express.shared_state import SharedState, StarvedSession
 
 _MIN_GRANT_BYTES: Final = 16_384
 _SCARCITY_INTERVAL_S: Final = 0.5  # a trim takes milliseconds
-_FEW_STARVED: Final = 2  # more are a crowd: their messages take what arrived of them
-_PROBED_AT_ONCE: Final = 8  # of those who wait for room
-_RESPONSIVE_S: Final = 2.0  # after it was seen, a client is thought to go on
+_FEW_STARVED: Final = 2  # with more, messages take no more memory than has arrived
+_PROBED_AT_ONCE: Final = 8  # waiting sessions that are probed at the same time
+_RESPONSIVE_S: Final = 2.0  # a client that made use of a probe is trusted this long
 
 
 class Shortage:
     """The turns of sessions that wait for memory. Confined to the serving loop.
 
     Args:
-        shared: The state of the transport; knows which sessions are starved or wait.
+        shared: The state of the transport, with the sessions that are starved or wait.
         on_scarcity: Called while requests wait for memory: at once, and then about once
             a second.
 
@@ -36,9 +36,9 @@ class Shortage:
         self._loop = shared.loop
         self._now = shared.loop.clock.now
         self._on_scarcity = on_scarcity
-        self._scarce_at_s = -inf  # when that was called last
-        self._num_turns = 0  # of those who waited for room
-        self._had_turn: StarvedSession | None = None  # was favoured last
+        self._scarce_at_s = -inf  # when on_scarcity was last called
+        self._num_turns = 0  # turns given to starved sessions
+        self._had_turn: StarvedSession | None = None  # favoured last
 
     def feed_starved(self) -> None:
         """Grants what the budget has left, and its reserve to one session at a time."""
@@ -110,9 +110,9 @@ class Shortage:
     def _may_favour(self) -> bool:
         """Whether the reserve may be lent to anybody.
 
-        Requests that it was lent for are worked on afterwards. It is not lent while
-        these take as much as is open to all: clients that send to a slow model, or send
-        requests that take long to read, would fill all of it.
+        Requests that arrived with its help are in progress afterwards. It is not lent
+        while these take as much as is open to all. Otherwise clients of a slow model,
+        or with requests that take long to read, would fill all of it.
         """
         shared = self._shared
         shared.uploaded = [each for each in shared.uploaded if _is_worked_on(each[0]())]
@@ -130,10 +130,10 @@ class Shortage:
         """Returns the session that may finish an upload next.
 
         It is, in turn, the one that has waited longest, the one that came last and was
-        not favoured yet, and one that finished an upload before. A crowd that came
-        earlier and holds on to what it got must not keep the others out. So a few
-        waiting clients at a time are granted next to nothing, to see whether they go
-        on, and one that does is next.
+        not favoured yet, and one that finished an upload before. Many clients that came
+        earlier and keep what they got must not keep the others out. So a few waiting
+        clients at a time are granted next to nothing, and one that makes use of it is
+        next.
         """
         wanting = [each for each in self._shared.starved if each.wants_favour]
         wanting = [each for each in wanting if each.can_be_answered] or wanting
@@ -160,7 +160,7 @@ class Shortage:
             return None
         self._num_turns += 1
         turn = self._num_turns % 3
-        if turn == 0:  # the longest waiting of those who finished one, if there are any
+        if turn == 0:  # the longest waiting one that has finished uploads
             order = [each for each in ready if each is not newest] or ready
         elif turn == 1:
             order = ready
@@ -171,7 +171,7 @@ class Shortage:
         return self._had_turn
 
     def _ask_newcomer(self, now_s: float) -> None:
-        """Grants the latest session a little, to see before its turn whether it goes on."""
+        """Grants the latest session a little, to see whether it goes on."""
         newcomer = _newcomer(
             [each for each in self._shared.starved if each.wants_favour]
         )
@@ -195,7 +195,7 @@ class Shortage:
 
 
 def _is_worked_on(call: ExpressCall | None) -> bool:
-    """Tells whether a request still has its message; one that was given up may, for long."""
+    """Tells whether a request still holds its message, even if it was cut off."""
     return call is not None and (not call.is_finished or call.cancel.error is not None)
 
 

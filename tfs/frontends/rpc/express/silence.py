@@ -1,4 +1,4 @@
-"""How long a client may keep a server waiting, by sending nothing or reading nothing."""
+"""Limits how long a client may keep the server waiting, in sending or in reading."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from tfs.frontends.rpc.express.shared_state import SharedState, StarvedSession
 
 
 class SilentSession(StarvedSession, Protocol):
-    """A session as far as its client's silence is concerned. Loop-confined."""
+    """A session, as its client's timeouts see it. Loop-confined."""
 
     connection: Connection
 
     def mark_dirty(self) -> None:
-        """Has what was sent written at the end of the round."""
+        """Requests that output is written at the end of the round."""
         ...
 
     def on_reset(self, stream: Stream) -> None:
-        """A stream is gone without an answer."""
+        """Notes that a stream is gone without an answer."""
         ...
 
     def close(self) -> None:
@@ -38,10 +38,10 @@ class SilentSession(StarvedSession, Protocol):
 
 
 class Silence:
-    """Closes, resets or pings what one client leaves undone. Loop-confined.
+    """Checks the timeouts of one client, and resets, pings or closes. Loop-confined.
 
     Args:
-        shared: Gives the timeouts, counts those that passed.
+        shared: Provides the timeouts, and counts those that passed.
         now_s: When the connection was accepted.
 
     """
@@ -80,12 +80,13 @@ class Silence:
         """Looks at every timeout but the deadlines of calls.
 
         Args:
-            session: Whose client it is, always the same; not kept, as it keeps this.
+            session: The client's session, the same at each call. It is not kept,
+                because it refers to this object.
             now_s: The time now.
-            read_s: When the client was last heard of.
-            unsent_since_s: Since when it takes nothing of what waits for it; None:
-                nothing does.
-            has_more: Whether it is for the server to go on with what it sent.
+            read_s: When bytes of the client were last read.
+            unsent_since_s: Since when the client has taken none of the bytes that wait
+                for it; None if no bytes wait.
+            has_more: Whether the server has yet to process bytes that the client sent.
 
         """
         connection = session.connection
@@ -138,7 +139,7 @@ class Silence:
                 elif stream.is_inside_message:
                     since_s = stream.message_s
                 else:
-                    continue  # such a client sends when it likes
+                    continue  # a stream's client may send at any time
                 allowed_s = (
                     options.body_timeout_s
                     + stream.received_bytes / options.min_body_bytes_per_s
@@ -154,7 +155,7 @@ class Silence:
                 session.on_reset(stream)
                 session.mark_dirty()
         if not connection.is_starved or self._shared.favoured is not session:
-            self._starved_since_s = None  # others are on, and it waits its turn
+            self._starved_since_s = None  # it waits while others have their turn
         elif self._starved_since_s is None:
             self._starved_since_s = now_s
         elif now_s - self._starved_since_s > self._allowed_starving_s:
@@ -162,9 +163,9 @@ class Silence:
 
     @property
     def _allowed_starving_s(self) -> float:
-        """How long the favoured may want more than it gets.
+        """How long the favoured session may need more than it gets.
 
-        Where it has used up what others could have, its client sends everything at once.
+        If it has used up what others could get, its client sends everything at once.
         """
         if self._shared.budget.free_to_favoured_bytes >= DEFAULT_WINDOW:
             return self._options.favour_timeout_s
@@ -173,10 +174,10 @@ class Silence:
     def _sweep_paces(self, session: SilentSession, now_s: float) -> None:
         """Fails uploads that are too slow for as long as others starve.
 
-        They may have the time of ``body_timeout_s`` where nobody wants the budget that
-        they hold, and however long they have to wait for it themselves. What their
-        client may still send cannot be taken back but by ending the connection, which
-        is drained: its other calls go on.
+        While nobody wants the budget that they hold, or while they wait for budget
+        themselves, only ``body_timeout_s`` applies. A window that was granted can only
+        be taken back by ending the connection. So the connection is drained, and its
+        other calls go on.
         """
         before = self._paces
         connection = session.connection
@@ -201,7 +202,7 @@ class Silence:
                 least = options.min_body_bytes_per_s * (now_s - since_s)
                 if stream.received_bytes - num_bytes < least:
                     if connection.is_narrow:
-                        self.give_up_uploads(session)  # they would waste turns as well
+                        self.give_up_uploads(session)  # they waste others' turns
                     else:
                         call.fail(too_slow())
                         self._let_go(session)
@@ -210,7 +211,7 @@ class Silence:
             self._paces[stream.id] = since_s, num_bytes
 
     def give_up_uploads(self, session: SilentSession) -> None:
-        """Fails what is unfinished, and has the client connect again for more."""
+        """Fails unfinished requests and drains the connection."""
         for stream in list(session.connection.streams.values()):
             call: ExpressCall | None = stream.owner
             if call is not None and (

@@ -1,4 +1,4 @@
-"""What one socket has to send: written once per round, the rest when the kernel takes it.
+"""Writes one socket's output once per round, and the rest when the kernel takes it.
 
 Ordinary answers take one system call per round. What the kernel does not take waits in
 ``_unsent``. While too much waits there, the socket is not watched for reading, so a
@@ -16,17 +16,17 @@ from tfs.core.serving_loop import READABLE, WRITABLE
 from tfs.frontends.rpc.express.http2.connection import Connection
 from tfs.frontends.rpc.express.shared_state import SharedState
 
-_FILL_BYTES: Final = 1 << 20  # of queued answers, per system call
+_FILL_BYTES: Final = 1 << 20  # bytes of queued answers per system call
 _MAX_BUFFERS: Final = 512  # per sendmsg; the kernel takes 1,024
 
 
 class SocketOutput(abc.ABC):
-    """What one socket is to send. Confined to the serving loop.
+    """Sends the output of one socket. Confined to the serving loop.
 
     The base of :class:`~tfs.frontends.rpc.express.session.Session`, which reads.
 
     Attributes:
-        connection: The protocol's state; whoever derives from this makes it.
+        connection: The protocol's state; created by the derived class.
         is_dirty: Whether it waits for the transport to call :meth:`flush`.
         is_closed: Whether the socket is gone.
 
@@ -59,7 +59,7 @@ class SocketOutput(abc.ABC):
         self._watched = READABLE
         self._unsent: deque[memoryview] = deque()
         self._unsent_bytes = 0
-        self._noted_bytes = 0  # in the server's backlog
+        self._noted_bytes = 0  # bytes noted in the backlog
         self._written_s = self._now()
 
     @abc.abstractmethod
@@ -68,7 +68,7 @@ class SocketOutput(abc.ABC):
 
     @abc.abstractmethod
     def on_failure(self, error: Exception) -> None:
-        """Our own code raised: this connection is lost, the others are not."""
+        """Closes this connection, and no other, because our own code raised."""
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -76,14 +76,14 @@ class SocketOutput(abc.ABC):
 
     @abc.abstractmethod
     def refill(self) -> None:
-        """Grants the client what the receive budget has room for."""
+        """Grants the client as much as the receive budget has room for."""
 
     @abc.abstractmethod
     def cut_off_reader(self) -> None:
-        """Ends the connection: too much waits for those who read too slowly."""
+        """Ends the connection, because too many answers wait for slow readers."""
 
     def mark_dirty(self) -> None:
-        """Has :meth:`flush` called at the end of the round."""
+        """Requests that :meth:`flush` is called at the end of the round."""
         if not self.is_dirty:
             self.is_dirty = True
             self._shared.dirty.append(self.flush)
@@ -102,7 +102,7 @@ class SocketOutput(abc.ABC):
             self.on_failure(error)
 
     def _note(self, waiting_bytes: int) -> None:
-        """Takes note of how much waits for the client now."""
+        """Notes how many bytes wait for the client now."""
         shared, connection = self._shared, self.connection
         self._noted_bytes = waiting_bytes
         resident_bytes = self._unsent_bytes + connection.resident_bytes
@@ -116,7 +116,7 @@ class SocketOutput(abc.ABC):
     def _write(self) -> None:
         connection = self.connection
         if self._unsent:
-            self._queue_output()  # the socket says when it is time to go on
+            self._queue_output()  # continued when the socket is ready
             self._watch()
             return
         num_left = self._shared.turns.current.num_written_bytes
@@ -160,7 +160,7 @@ class SocketOutput(abc.ABC):
             self.close()
 
     def _send_large(self) -> None:
-        """Writes what is not worth joining, straight from where it lies."""
+        """Writes large parts without copying them."""
         connection = self.connection
         out = connection.out
         if len(out) > _MAX_BUFFERS:
@@ -218,11 +218,11 @@ class SocketOutput(abc.ABC):
                 unsent.popleft()
             else:
                 continue
-            break  # a part was left: the kernel is full
+            break  # a part is left: the kernel's buffer is full
         self._watch()
 
     def _watch(self) -> None:
-        """Watches for what can go on: reading, unless too much waits; writing."""
+        """Watches the socket for reading, unless too much waits, and for writing."""
         waiting_bytes = self._unsent_bytes + self.connection.queued_bytes
         if not self._unsent:
             events = READABLE

@@ -1,8 +1,8 @@
 """An accepted socket until its TLS handshake is over.
 
-Only then is there a session: who never finishes a handshake holds no receive window,
-no header cache and no place among the calls. The arithmetic runs on an executor, one
-step at a time and connection, and the serving loop only moves the bytes.
+A session is made only then, so a client that never finishes its handshake holds no
+receive window, no header cache and no calls. The cryptography runs on an executor, one
+step per connection at a time, and the serving loop only moves the bytes.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ class TlsHandshake:
     """One connection's handshake. Confined to the serving loop.
 
     Attributes:
-        client: The socket; whoever takes it over in ``on_done`` closes it.
-        peer: Who it seems to be, before it has shown a certificate.
+        client: The socket; after ``on_done`` its receiver has to close it.
+        peer: The peer, before its certificate is known.
         opened_s: When it was accepted.
-        is_busy: Whether it waits for us and not for its client.
+        is_busy: Whether it waits for the executor, not for its client.
         is_plain_grpc: Whether it was closed because its client speaks gRPC without TLS.
-        unsent: The last bytes of the handshake, which the kernel did not take yet.
+        unsent: The last bytes of the handshake that the kernel has not taken yet.
 
     Args:
         on_done: Takes the handshake and its stream when it is complete.
-        on_closed: Is told when it failed; the socket is closed.
+        on_closed: Called when it has failed and the socket is closed.
 
     """
 
@@ -74,7 +74,7 @@ class TlsHandshake:
         self._contexts = contexts
         self._on_done = on_done
         self._on_closed = on_closed
-        self._stream: TlsStream | None = None  # made when the client has spoken
+        self._stream: TlsStream | None = None  # made when the client sends
         self._is_closed = False
         self.client = client
         self.peer = peer
@@ -113,16 +113,16 @@ class TlsHandshake:
             self.is_plain_grpc = True
             self.close()
             return
-        # Its next bytes wait in the kernel until these are done with.
+        # Further bytes wait in the kernel until these are processed.
         self._loop.unwatch(self.client.fileno())
         self.is_busy = True
         try:
             self._executor.submit(partial(self._step, data))
-        except RuntimeError:  # closed: so are we, soon
+        except RuntimeError:  # the executor is closed, and this will be soon
             self.close()
 
     def close(self) -> None:
-        """Gives up; idempotent, and nothing after ``on_done``."""
+        """Gives up the handshake; idempotent, and without effect after ``on_done``."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -131,7 +131,7 @@ class TlsHandshake:
         self._on_closed(self)
 
     def _step(self, data: bytes) -> None:
-        # On the executor's thread; the loop leaves the stream alone meanwhile.
+        # Runs on the executor's thread; the loop does not use the stream meanwhile.
         outcome: bool | Exception
         output = b""
         try:
@@ -186,12 +186,13 @@ class TlsHandshake:
 
 
 def _is_plain_http(data: bytes) -> bool:
-    """Tells whether a client speaks HTTP/1 in plain text, whom an alert tells nothing.
+    """Tells whether a client speaks HTTP/1 in plain text, and so reads no TLS alert.
 
-    A gRPC client in plain text is not answered: it says "Socket closed" then, and tries
-    again ever later, as with grpcio's servers. A line of HTTP/1, or a GOAWAY by itself,
-    it takes for another protocol; after SETTINGS and GOAWAY, which are what HTTP/2 has
-    for this, grpcio connects again at once, 300 times a second, and tells nobody why.
+    A gRPC client without TLS gets no answer. It then reports "Socket closed" and
+    retries at growing intervals, as with grpcio's servers. It would take a line of
+    HTTP/1, or a GOAWAY alone, for another protocol. After SETTINGS and GOAWAY, which
+    are HTTP/2's way to refuse, grpcio reconnects at once, 300 times a second, and
+    reports no reason.
     """
     method, blank, _ = data[:16].partition(b" ")
     return bool(blank) and method.isalpha() and method.isupper() and method != b"PRI"

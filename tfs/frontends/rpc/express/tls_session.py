@@ -1,7 +1,7 @@
-"""A session whose bytes are encrypted on the way.
+"""A session over TLS.
 
-Everything that is sent goes through ``_queue_output``, which encrypts; what waits in
-``_unsent`` is ciphertext.
+Everything that is sent goes through ``_queue_output``, which encrypts it. So
+``_unsent`` holds ciphertext.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from tfs.frontends.rpc.express.session import Session
 from tfs.frontends.rpc.express.shared_state import SharedState
 from tfs.frontends.rpc.express.tls_stream import TlsFault, TlsStream
 
-_MAX_FILL_BYTES: Final = 1 << 18  # of queued answers, encrypted in one go
+_MAX_FILL_BYTES: Final = 1 << 18  # bytes of queued answers encrypted at a time
 
 
 class TlsSession(Session):
-    """A client's connection over TLS, the handshake behind it.
+    """A client's connection over TLS, after the handshake.
 
     Args:
-        tls: Its encryption; may hold what the client sent after the handshake.
-        unsent: What is left of the handshake to send.
+        tls: Its encryption; may hold bytes that the client sent after the handshake.
+        unsent: The rest of the handshake that is still to be sent.
 
     """
 
@@ -47,20 +47,20 @@ class TlsSession(Session):
             self._watch()
 
     def begin(self) -> None:
-        """Takes what came with the end of the handshake; contains every exception."""
+        """Takes bytes that came with the handshake's end; contains every exception."""
         try:
             self._take(b"")
         except Exception as error:
             self.on_failure(error)
 
     def close(self) -> None:
-        """Says that nothing follows, if there is room to; then as any session."""
+        """Sends TLS's closing alert, if the socket has room, and closes the session."""
         if self.is_closed:
             return
         if not self._unsent:
             with contextlib.suppress(OSError):
                 self._socket.send(self._tls.end())
-        del self._tls  # 20 KB that need not wait for the garbage collector
+        del self._tls  # frees 20 KB before the garbage collector would
         super().close()
 
     def _read(self) -> None:
@@ -80,7 +80,7 @@ class TlsSession(Session):
             plain, has_ended = self._tls.decrypt(data)
         except TlsFault:
             self._shared.counters.faults += 1
-            self._flush_tls()  # the alert, for what it is worth
+            self._flush_tls()  # tries to send the alert
             self.close()
             return
         if plain:
@@ -93,7 +93,7 @@ class TlsSession(Session):
             self._flush_tls()
 
     def _flush_tls(self) -> None:
-        """Sends what TLS itself has to say: the answer to a key update, an alert."""
+        """Sends TLS's own output: the answer to a key update, or an alert."""
         output = self._tls.take_output()
         if output:
             self._queue(output)
@@ -120,7 +120,7 @@ class TlsSession(Session):
             num_bytes = self._shared.turns.current.num_written_bytes
             connection.fill(min(num_bytes, _MAX_FILL_BYTES))
         if self._unsent:
-            self._queue_output()  # the socket says when it is time to go on
+            self._queue_output()  # continued when the socket is ready
             self._watch()
             return
         self._queue_output()

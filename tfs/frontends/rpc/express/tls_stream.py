@@ -1,8 +1,8 @@
 """A server's end of one TLS connection, without a socket.
 
-Bytes of the network go in, bytes of HTTP/2 come out, and the other way about; the
-caller owns the socket. Between calls at most one unfinished record waits in here, and
-buffers are kept that have room for a few: bytes go through in portions.
+It turns bytes from the network into bytes of HTTP/2 and back; the caller owns the
+socket. Bytes pass through in portions. So between calls at most one unfinished record
+is held, and the buffers have room for only a few.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any, Final
 from tfs.frontends.rpc.tls_context import ALPN_PROTOCOL
 
 _RECORD_BYTES: Final = 16_384
-# What is put into OpenSSL's buffers at a time: each keeps, for as long as its connection
-# lives, a third more than it ever held.
+# Bytes put into OpenSSL's buffers at a time. As long as the connection lives, each
+# buffer keeps a third more memory than it ever held.
 _PORTION_BYTES: Final = 2 * _RECORD_BYTES
-# OpenSSL's own bounds of a client's hello and of its certificates, together.
+# The sum of OpenSSL's own limits for a client's hello and for its certificates.
 _MAX_HANDSHAKE_BYTES: Final = 262_144
 
 
@@ -46,11 +46,12 @@ class TlsStream:
     def handshake(self, data: bytes) -> bool:
         """Takes bytes of the handshake; returns whether it is complete.
 
-        Costs 0.4 to 2 ms of CPU when keys are used: not for the serving loop.
+        A step that uses keys takes 0.4 to 2 ms of CPU, so this must not run on the
+        serving loop.
 
         Raises:
-            TlsFault: The peer does not speak TLS as we do, is not whom we trust, or
-                does not speak HTTP/2 over it.
+            TlsFault: The peer uses no TLS that we accept, is not trusted, or does not
+                speak HTTP/2 over it.
 
         """
         self._handshake_bytes += len(data)
@@ -68,10 +69,10 @@ class TlsStream:
         return True
 
     def decrypt(self, data: bytes) -> tuple[bytes, bool]:
-        """Takes bytes; returns what whole records hold, and whether the peer ended.
+        """Returns what whole records contain, and whether the peer has ended.
 
         Raises:
-            TlsFault: They are not what the peer encrypted.
+            TlsFault: The bytes are not what the peer encrypted.
 
         """
         incoming, tls = self._incoming, self._tls
@@ -101,7 +102,7 @@ class TlsStream:
         return parts[0] if len(parts) == 1 else b"".join(parts), has_ended
 
     def encrypt(self, data: bytes) -> list[bytes]:
-        """Returns what to send for ``data``, whatever was due before it included.
+        """Returns the bytes to send for ``data``, after any that were due before.
 
         Raises:
             TlsFault: The connection is broken.
@@ -119,21 +120,22 @@ class TlsStream:
         return parts
 
     def take_output(self) -> bytes:
-        """Returns what to send besides data: handshake, key updates, alerts."""
+        """Returns the bytes to send besides data: handshake, key updates, alerts."""
         return self._outgoing.read() if self._outgoing.pending else b""
 
     def end(self) -> bytes:
-        """Returns the last bytes to send, which say that nothing follows."""
-        with contextlib.suppress(ssl.SSLError):  # nobody waits for the peer's end
+        """Returns the last bytes to send, which tell the peer that nothing follows."""
+        with contextlib.suppress(ssl.SSLError):  # the peer's end is not awaited
             self._tls.unwrap()
         return self._outgoing.read()
 
     @property
     def peer_names(self) -> tuple[str, ...]:
-        """The names in the client's verified certificate; empty without one only.
+        """The names in the client's verified certificate; empty only without one.
 
-        Its alternative names; its common name if it has none, as grpcio has it; else
-        what its subject says at all, or its number: an unnamed client is verified too.
+        These are its alternative names. Without these it is its common name, as in
+        grpcio; without that its whole subject, or its serial number, because a client
+        without a name is verified too.
         """
         certificate: Any = self._tls.getpeercert()  # nested tuples of names
         if not certificate:

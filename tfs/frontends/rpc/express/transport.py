@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 _CLOSE_TIMEOUT_S: Final = 5.0
 _LARGE_BYTES: Final = 1 << 20
 _TOLD_PER_ROUND: Final = 100
-_SWEPT_PER_ROUND: Final = 1000  # connections and streams: 0.3 ms
+_SWEPT_PER_ROUND: Final = 1000  # connections and streams; these take 0.3 ms
 
 
 class ExpressTransport:
@@ -55,11 +55,11 @@ class ExpressTransport:
     for the loop's too); everything else is confined to the serving loop.
 
     Args:
-        loop: Running, or to be run by the caller; closed by the caller, after this.
+        loop: The serving loop. The caller runs it, and closes it after this transport.
         options: Limits and timeouts.
-        executor: Decompresses requests and shakes hands; by default a thread of the
-            transport's own for each, started when first needed.
-        stats: Where what happens is published; None keeps it to ``counters``.
+        executor: Decompresses requests and performs TLS handshakes. By default the
+            transport uses a thread of its own for each, started when first needed.
+        stats: The registry in which counters are published; None publishes nothing.
         on_large_message: Called on the loop after each compressed message, and
             repeatedly while large messages arrive or wait to be read; a last time after
             that.
@@ -96,7 +96,7 @@ class ExpressTransport:
         self._shortage = Shortage(self._shared, on_scarcity)
         self._is_sweeping = False
         self._told_streams = self._shared.budget.told_streams_each
-        self._had_unread = False  # large answers, when timeouts were last looked at
+        self._had_unread = False  # whether large answers waited at the last sweep
         self._is_draining = False
         self._is_closed = False
         # Guards _is_drained; leaf lock.
@@ -120,7 +120,7 @@ class ExpressTransport:
         return addresses
 
     def drain(self, deadline_s: float) -> bool:
-        """Takes no new calls; blocks until those taken are finished.
+        """Refuses new calls; blocks until accepted ones are finished.
 
         Returns whether all were finished by the (monotonic) deadline.
         """
@@ -144,7 +144,7 @@ class ExpressTransport:
             self._loop.post(close_on_loop)
             if closed.wait(_CLOSE_TIMEOUT_S):
                 return
-        self._close()  # on the loop, or there is no loop any more
+        self._close()  # on the loop, or after it has ended
 
     @property
     def counters(self) -> ExpressCounters:
@@ -157,7 +157,7 @@ class ExpressTransport:
         return len(self._acceptor.handshakes)
 
     def connections(self) -> list[Connection]:
-        """Returns the open connections, to be looked at only. Thread-safe."""
+        """Returns the open connections, which must not be changed. Thread-safe."""
         return [session.connection for session in list(self._sessions)]
 
     @property
@@ -205,7 +205,7 @@ class ExpressTransport:
         if shared.starved or shared.favoured is not None:
             self._shortage.feed_starved()
         if shared.unfinished:
-            # Posted only now: what is posted earlier would run within this round.
+            # Posted only now, because earlier it would run within this round.
             for go_on in shared.unfinished:
                 self._loop.post(go_on)
             shared.unfinished.clear()
@@ -243,7 +243,7 @@ class ExpressTransport:
         self._loop.call_at(self._now() + self._options.sweep_interval_s, self._sweep)
 
     def _sweep(self) -> None:
-        # What is free is not returned yet, and should not be while more comes.
+        # Free memory is not returned yet, and should not be while more messages come.
         had_unread = self._had_unread
         self._had_unread = self._shared.headroom.unread_bytes >= _LARGE_BYTES
         if self._shared.buffers.sweep() or had_unread or self._had_unread:

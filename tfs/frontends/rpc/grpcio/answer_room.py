@@ -1,11 +1,11 @@
 """Limits answers that grpcio's clients do not take, for the whole server.
 
-grpcio keeps an answer until the client's windows and socket have taken it, however long
-that takes and however many there are. It only tells us when an answer is gone. So
-requests whose answers are expected to be long wait here until earlier answers were
-read. No requests of a client with many unread answers are read
+grpcio keeps every answer until the client's windows and socket have taken it, however
+long that takes. It only tells us when an answer is gone. So requests whose answers are
+expected to be long wait here until earlier answers have been read. While a client has
+many unread answers, no further requests of it are read
 (:mod:`tfs.frontends.rpc.grpcio.uploads`). A client that takes nothing while others wait
-is disconnected; the system knows how much a client has taken.
+is disconnected. The operating system tells how much a client has taken.
 """
 
 from __future__ import annotations
@@ -23,16 +23,20 @@ from tfs.frontends.rpc.least_pace import LEAST_PACE_BYTES_PER_S
 
 log = logging.getLogger(__name__)
 
-_READERS: Final = 4  # whose unread answers fill what is open
-_PATIENCE_S: Final = 2.0  # where others wait
-_LONGEST_S: Final = 30.0  # where nobody does
+_READERS: Final = 4  # one client may take this fraction (1/4) of the open room
+_PATIENCE_S: Final = 2.0  # how long a client may take nothing while others wait
+# How long it may take nothing while nobody waits, and how long an answer may stay
+# unread while others wait.
+_LONGEST_S: Final = 30.0
 _YOUNG_S: Final = 1.0
-_CALL_BYTES: Final = 4096  # what grpcio keeps of a call beside its answer
-_OWN_BYTES: Final = 262_144  # that each client may leave unread, whatever others do
-_STEPS: Final = 4  # from what is open at first to twice that
-_MOST: Final = 8  # times what is open at first
-_CALM_LOOKS: Final = 3  # a second apart: who takes nothing is gone by then
-_DRAINED_S: Final = 30.0  # the pace that tells a crowd of good readers from others
+_CALL_BYTES: Final = 4096  # what grpcio keeps of a call besides its answer
+_OWN_BYTES: Final = 262_144  # each client may leave this unread, whatever others do
+_STEPS: Final = 4  # the room grows by this fraction (1/4) of its first size
+_MOST: Final = 8  # the most that the room grows to, as a multiple of the first size
+# Looks, one second apart, without a disconnected client before the room grows. Clients
+# that take nothing are gone by then.
+_CALM_LOOKS: Final = 3
+_DRAINED_S: Final = 30.0  # good readers would empty the open room in this time
 
 
 @dataclass(slots=True, eq=False)
@@ -42,7 +46,7 @@ class Taken:
     Attributes:
         peer: The client, by grpcio's name.
         num_bytes: Bytes of its answer, as far as known, and of the call.
-        answered_s: Since when the client can take the answer; None before that.
+        answered_s: When the client could begin to take the answer; None before that.
 
     """
 
@@ -59,8 +63,8 @@ class AnswerRoom:
         most_bytes: The most that was taken since this was set to 0.
 
     Args:
-        open_bytes: How much answers may take before further ones wait. A longer answer
-            has its turn when little is taken.
+        open_bytes: How much memory answers may take before further ones wait. An answer
+            longer than that is let in when little is taken.
         now: The time in seconds.
         connections: The connections of the clients.
         on_room: Called when there may be room that was not there before.
@@ -85,9 +89,9 @@ class AnswerRoom:
         self._by_peer: dict[str, int] = {}
         self._paces: dict[str, tuple[float, float, int]] = {}
         self._waiting: deque[tuple[str, int, asyncio.Future[None]]] = deque()
-        self._has_refused = False  # since the last look
+        self._has_refused = False  # whether a client was refused since the last look
         self._drained_bytes = 0
-        self._num_calm = 0  # looks
+        self._num_calm = 0  # looks in a row that found only good readers
         self._num_disconnected = 0
 
     def is_open_to(self, peer: str) -> bool:
@@ -152,7 +156,7 @@ class AnswerRoom:
         is_contested = bool(self._waiting) or self._has_refused
         self._has_refused = False
         allowed_s = _PATIENCE_S if is_contested else _LONGEST_S
-        unread: dict[str, float] = {}  # since when
+        unread: dict[str, float] = {}  # since when each client has unread answers
         for each in self._taken:
             if each.answered_s is not None:
                 unread.setdefault(each.peer, each.answered_s)
@@ -174,7 +178,7 @@ class AnswerRoom:
         self._adjust(is_contested)
 
     def _adjust(self, is_contested: bool) -> None:
-        """Opens more room if requests wait, and all that they wait for are good readers."""
+        """Opens more room if requests wait only for clients that read well."""
         num_disconnected = self._connections.num_disconnected
         is_calm = num_disconnected == self._num_disconnected
         self._num_disconnected = num_disconnected
@@ -198,7 +202,7 @@ class AnswerRoom:
         now_s: float,
         pace: tuple[float, float, int] | None,
     ) -> float:
-        """Returns since when a client has taken next to nothing."""
+        """Returns the time since which a client has taken next to nothing."""
         traffic = self._connections.traffic(peer)
         if traffic is None:
             return since_s
@@ -234,7 +238,7 @@ class AnswerRoom:
         )
 
     def _go_on(self) -> None:
-        """Lets in the first request that waited and has room now; that lets in the next."""
+        """Lets in the first waiting request that has room, which lets in the next."""
         for entry in self._waiting:
             peer, num_bytes, turn = entry
             if self._has_room(peer, num_bytes):

@@ -39,15 +39,15 @@ STATUS_CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
 class MethodHost(CallHost, Protocol):
-    """The transport, as the handler of a listener sees it."""
+    """What the handler of a listener needs from the transport."""
 
     @property
     def answer_room(self) -> AnswerRoom:
-        """What answers may take."""
+        """The room that answers share."""
 
     @property
     def uploads(self) -> Uploads:
-        """Which requests are read."""
+        """Decides which requests are read."""
 
     def serve(self, method: RpcMethod, call: GrpcioCall) -> None:
         """Hands a call to its handler. On the serving loop."""
@@ -88,7 +88,8 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
             metadata,
         )
         match method.kind:
-            # To grpcio their clients stream, too: else it reads requests by itself.
+            # These too are registered as methods whose clients stream. Otherwise grpcio
+            # would read their requests by itself.
             case MethodKind.UNARY:
                 return grpc.stream_unary_rpc_method_handler(answer)
             case MethodKind.SERVER_STREAM:
@@ -104,8 +105,9 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         except ServingError as failure:
             error = failure
         forget_frames(error)
-        # What abort raises holds this frame, and grpcio's state of the call, which these
-        # two lead to, holds what abort raised: a cycle, with all that the call had.
+        # The exception that abort raises refers to this frame. `requests` and `context`
+        # refer to grpcio's state of the call, which keeps that exception. Without these
+        # deletions they would form a cycle that keeps everything the call had.
         del requests
         try:
             await context.abort(*_status(error))
@@ -123,7 +125,7 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         upload = await self._begin(peer)
         try:
             request = await context.read()
-            if not isinstance(request, bytes):  # grpcio's mark of an end
+            if not isinstance(request, bytes):  # grpcio's end-of-stream mark
                 raise CARDINALITY
             if upload is not None:
                 host.uploads.note_whole(upload, len(request))
@@ -131,7 +133,8 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         finally:
             if upload is not None:
                 host.uploads.end(upload)
-        # This task's end is the answer's. (A callback of the context is a cycle.)
+        # The answer is gone when this task ends. (A callback registered with the
+        # context would make a reference cycle.)
         task = asyncio.current_task()
         assert task is not None
         task.add_done_callback(functools.partial(_leave, room, taken))
@@ -169,7 +172,7 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         try:
             first = await self._first(context)
             if first is None:
-                return  # a client that says nothing gets no answer, and OK
+                return  # a client that sends no message gets no answer, and OK
             call = self._call(method, metadata, first, context)
             pump = asyncio.ensure_future(self._pump(requests.__aiter__(), call))
             try:
@@ -181,7 +184,7 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
             _fail(context, error)
 
     async def _begin(self, peer: str) -> Upload | None:
-        """Waits until a request may be read; None for peers that nobody can tell apart."""
+        """Waits until a request may be read; None for peers that have no name."""
         if peer.startswith("unix:"):
             return None
         uploads = self._host.uploads
@@ -254,8 +257,8 @@ def _leave(room: AnswerRoom, taken: Taken, task: object) -> None:
 
 
 def _fail(context: Any, error: ServingError) -> None:
-    """Has a stream end with an error when its handler returns."""
-    forget_frames(error)  # they lead to the context
+    """Makes a stream end with an error when its handler returns."""
+    forget_frames(error)  # they refer to the context
     code, message, trailers = _status(error)
     context.set_code(code)
     context.set_details(message)

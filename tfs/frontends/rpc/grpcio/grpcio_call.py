@@ -22,15 +22,15 @@ from tfs.core.serving_loop import ServingLoop, Timer
 
 
 class CallHost(Protocol):
-    """What a call needs of the transport it belongs to."""
+    """What a call needs from its transport."""
 
     @property
     def loop(self) -> ServingLoop:
-        """Where calls are handled."""
+        """The loop on which calls are handled."""
 
     @property
     def max_queued_messages(self) -> int:
-        """Messages of one stream that wait for a slow reader."""
+        """How many messages of one stream may wait for a slow reader."""
 
     def to_aio(self, fn: Callable[[], None]) -> None:
         """Runs ``fn`` on grpcio's thread; a burst costs one wake-up. Thread-safe."""
@@ -63,7 +63,7 @@ class GrpcioCall:
         self.outcome: bytes | ServingError | None = None
         self._host = host
         self._loop = host.loop
-        self._open = deque((None,))  # popping it is the right to finish
+        self._open = deque((None,))  # whoever pops the item may finish the call
         self._timer: Timer | None = None
         self._cancel_fns: list[Callable[[], None]] = []
         self._message_fn: Callable[[bytes | memoryview], None] | None = None
@@ -72,7 +72,7 @@ class GrpcioCall:
         self._half_closed = False
         self._max_queued_messages = host.max_queued_messages
         self.outbox: deque[bytes] = deque()
-        self.progress = asyncio.Event()  # set on grpcio's thread alone
+        self.progress = asyncio.Event()  # set only on grpcio's thread
 
     def reply(self, message: bytes) -> None:
         """Finishes with OK."""
@@ -84,7 +84,7 @@ class GrpcioCall:
 
     def fail(self, error: ServingError) -> None:
         """Finishes with the error."""
-        forget_frames(error)  # they lead to this call: a cycle, which has the message
+        forget_frames(error)  # they refer to this call: a cycle that keeps the message
         self._finish(error)
 
     def finish(self) -> None:
@@ -92,7 +92,7 @@ class GrpcioCall:
         self._finish(None)
 
     def send(self, message: bytes) -> bool:
-        """Queues a message unless too many wait."""
+        """Queues a message, unless too many wait already."""
         if not self._open or len(self.outbox) >= self._max_queued_messages:
             return False
         self.outbox.append(message)

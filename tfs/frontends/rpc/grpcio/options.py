@@ -17,10 +17,12 @@ class GrpcioOptions:
 
     Attributes:
         max_message_bytes: Largest request and reply.
-        max_queued_messages: Messages of one stream that wait for a slow reader.
-        open_answer_bytes: What answers may take together, under way and unread, before
-            requests for more of them wait; more is opened while good readers do.
-        channel_arguments: grpcio's own, laid over ours (``--grpc_channel_arguments``).
+        max_queued_messages: How many messages of one stream may wait for a slow reader.
+        open_answer_bytes: Bytes that answers, under way or unread, may take together
+            before further requests wait. It grows while those that wait do so only for
+            clients that read well.
+        channel_arguments: grpcio's own arguments, which override ours
+            (``--grpc_channel_arguments``).
 
     """
 

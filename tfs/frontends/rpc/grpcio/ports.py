@@ -23,11 +23,12 @@ def bind(server: Any, listener: ListenerOptions) -> str:
     """Opens ``listener`` on a grpcio server; returns the address with its real port.
 
     Raises:
-        Unavailable: The address is in use, also by a live server on a socket's path.
+        Unavailable: The address is in use. That includes the path of a Unix socket on
+            which another server listens.
 
     """
     address = listener.address
-    # grpcio replaces whatever socket file it finds, that of a live server as well.
+    # grpcio replaces any socket file that it finds, even that of a running server.
     if address.startswith("unix:") and _is_answering(address.removeprefix("unix:")):
         raise _cannot_listen(listener)
     try:
@@ -49,7 +50,7 @@ def _credentials(source: TlsSource) -> grpc.ServerCredentials:
     first = taken = source.current()
 
     def renewed() -> grpc.ServerCertificateConfiguration:
-        # On gRPC's threads. None keeps the last ones; grpcio's types do not know it.
+        # Runs on gRPC's threads. None, which grpcio's types omit, keeps the last ones.
         nonlocal taken
         tls = source.current()
         if tls is taken:
@@ -82,13 +83,13 @@ def _cannot_listen(listener: ListenerOptions) -> Unavailable:
 
 
 def is_open(address: str) -> bool:
-    """Tells whether somebody listens there, without disturbing who does."""
+    """Tells whether a server listens at an address, without disturbing that server."""
     if address.startswith("unix:"):
         return os.path.exists(address.removeprefix("unix:"))
     host, _, port = address.rpartition(":")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
-        # With this, only a listening socket is in the way.
+        # With this option, binding fails only if another socket listens there.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host.strip("[]"), int(port)))
@@ -102,7 +103,7 @@ def _is_answering(path: str) -> bool:
         probe.setblocking(False)
         try:
             probe.connect(path)
-        except BlockingIOError:  # alive, with a full backlog
+        except BlockingIOError:  # a server listens, and its backlog is full
             return True
         except OSError:
             return False

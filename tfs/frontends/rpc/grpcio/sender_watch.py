@@ -1,9 +1,9 @@
 """Watches whether grpcio's clients send the requests for which they have a place.
 
-grpcio says nothing of a request before it is whole. But the system knows how much came
-over a connection, and we know how much of that was whole requests. The difference, from
-one look to the next, tells clients that send from those that do not, and how much is in
-memory of requests that are not whole.
+grpcio does not report a request before it is whole. But the operating system counts the
+bytes that came over a connection, and we know how many of these were whole requests.
+The difference is what partial requests hold in memory. How it changes from one look to
+the next shows which clients send.
 
 A client that sends next to nothing is disconnected: soon if others wait, late if nobody
 does.
@@ -24,12 +24,13 @@ log = logging.getLogger(__name__)
 LOOK_S: Final = 0.25
 """Seconds between two looks."""
 
-_QUICK_S: Final = 0.25  # nobody looks at requests that take less
-_STUCK_S: Final = 1.0  # where others wait
-_LONGEST_S: Final = 60.0  # where nobody does, and for a whole request where others wait
-_HURRIED_S: Final = (
-    4.0  # for one that should have been short, where all places are taken
-)
+_QUICK_S: Final = 0.25  # younger requests are not looked at
+_STUCK_S: Final = 1.0  # how long a client may send nothing while others wait
+# How long it may send nothing while nobody waits, and how long a whole request may take
+# while others wait.
+_LONGEST_S: Final = 60.0
+# How long a request that should be short may take while all places are taken.
+_HURRIED_S: Final = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +39,13 @@ class Turn:
 
     Attributes:
         peer: The client, by grpcio's name.
-        since_s: When its turn began, which lasts as long as any request is being read.
+        since_s: When its turn began. A turn lasts as long as any request is being read.
         oldest_s: When we asked for the oldest of the requests.
         num_requests: Number of requests.
-        delivered_bytes: Bytes of whole requests, all that are known of this client.
-        is_new: Whether its connection brought nothing but these requests and those
-            bytes.
+        delivered_bytes: Bytes of all whole requests that this client is known to have
+            sent.
+        is_new: Whether nothing else came over its connection than these requests and
+            the delivered bytes.
         is_hurried: Whether it has less time, because its requests should be short.
 
     """
@@ -62,9 +64,8 @@ class Look:
     """What was seen of the clients that have a turn. Immutable.
 
     Attributes:
-        held_bytes: Bytes that they sent of requests that are not whole, as far as
-            known.
-        is_anybody_stuck: Whether one of them sends next to nothing.
+        held_bytes: Bytes of partial requests that they sent, as far as known.
+        is_anybody_stuck: Whether at least one of them sends next to nothing.
 
     """
 
@@ -74,11 +75,11 @@ class Look:
 
 @dataclass(slots=True)
 class _Pace:
-    since_s: float  # of the turn
+    since_s: float  # when the turn began
     looked_s: float
     moved_s: float  # when it last sent something
-    first_bytes: int  # of the connection, that are of no request in this turn
-    seen_bytes: int  # at the last look
+    first_bytes: int  # bytes of the connection that belong to no request in this turn
+    seen_bytes: int  # beyond whole requests, as the last look found
 
 
 class SenderWatch:
@@ -98,12 +99,13 @@ class SenderWatch:
         """Looks at all clients that have a turn; to be called every :data:`LOOK_S`.
 
         Args:
-            turns: One for each client that has requests read.
+            turns: One for each client whose requests are being read.
             now_s: The time.
             is_contested: Whether others wait for a turn.
 
         """
-        # Without a processor we hear late of what came, which is no client's fault.
+        # If this process got no processor for a while, it learns late of what was sent.
+        # That is not the clients' fault.
         is_late = now_s - self._looked_s > 2 * LOOK_S
         self._looked_s = now_s
         paces, self._paces = self._paces, {}
@@ -114,7 +116,7 @@ class SenderWatch:
                 continue
             traffic = self._connections.traffic(turn.peer)
             if traffic is None:
-                is_anybody_stuck = True  # it is about to end
+                is_anybody_stuck = True  # the connection is about to end
                 continue
             sent_bytes = traffic.received_bytes - turn.delivered_bytes
             pace = paces.get(turn.peer)
@@ -124,7 +126,8 @@ class SenderWatch:
             else:
                 wanted_bytes = (now_s - pace.looked_s) * LEAST_PACE_BYTES_PER_S
                 has_sent = sent_bytes - pace.seen_bytes >= wanted_bytes
-                # What the system has and grpcio did not read is no fault of the client.
+                # If the socket holds bytes that grpcio has not read yet, the client did
+                # send.
                 if has_sent or traffic.unread_bytes or is_late:
                     pace.moved_s = now_s
                 is_anybody_stuck |= not has_sent

@@ -15,13 +15,13 @@ from typing import Final, Protocol
 
 _FILES: Final = "/proc/self/fd"
 _MAX_REMEMBERED: Final = 4096
-# struct tcp_info of linux/tcp.h: tcpi_bytes_acked and tcpi_bytes_received.
+# Offsets in struct tcp_info of linux/tcp.h: tcpi_bytes_acked and tcpi_bytes_received.
 _COUNTS: Final = struct.Struct("=120xQQ")
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What went over a connection since it was opened. Immutable.
+    """The bytes that went over a connection since it was opened. Immutable.
 
     Attributes:
         received_bytes: Bytes that arrived, whether we have read them or not.
@@ -39,7 +39,7 @@ class Connections(Protocol):
     """The connections of clients, by their names.
 
     Attributes:
-        num_disconnected: Connections that were ended here.
+        num_disconnected: Number of connections that were ended by :meth:`disconnect`.
 
     """
 
@@ -55,12 +55,12 @@ class Connections(Protocol):
 class Sockets:
     """Finds connections by their clients' names. Confined to grpcio's thread.
 
-    Looking for one takes microseconds for each open file; the place where it was found is
+    A search takes microseconds for each open file, so the descriptor that was found is
     remembered. Peers have grpcio's names: "ipv4:127.0.0.1:51024",
     "ipv6:%5B::1%5D:51024". Clients of Unix sockets have no names, and are never found.
 
     Attributes:
-        num_disconnected: Connections that were shut down here.
+        num_disconnected: Number of connections that were shut down here.
 
     """
 
@@ -84,9 +84,9 @@ class Sockets:
         return None
 
     def disconnect(self, peer: str) -> bool:
-        """Shuts down a client's connection, as if the client had; grpcio does the rest.
+        """Shuts down a client's connection; returns whether there was one.
 
-        Returns whether there was one.
+        grpcio then cleans up as if the client had left.
         """
         with self._connection(peer) as connection:
             if connection is None:
@@ -140,7 +140,7 @@ def _address(peer: str) -> tuple[str, int] | None:
 def _copy(file: int, address: tuple[str, int]) -> socket.socket | None:
     """Returns a copy of a descriptor if it is a connection from this address."""
     try:
-        copy = os.dup(file)  # it may be closed meanwhile, and another's
+        copy = os.dup(file)  # the descriptor may have been closed and reused meanwhile
     except OSError:
         return None
     try:

@@ -49,16 +49,16 @@ _grpcio_log = logging.getLogger("grpc._cython.cygrpc")
 T = TypeVar("T")
 
 _START_S = 30.0
-_LOOK_S = 0.5  # between looks whether a listener is still open
+_LOOK_S = 0.5  # between two checks whether a listener is still open
 _LOOKS_A_SECOND = round(1 / LOOK_S)
 _STOP_S = 5.0
-# Calls of one connection; clients know it, and have others wait. grpcio takes 16 KB for
-# one that it did not hand over yet, whatever it holds, and we 6 KB (measured with 1.85.1).
+# Calls of one connection at a time. Clients are told this limit and hold further calls
+# back. Until a call is handed over, it takes 16 KB in grpcio, whatever its size, and
+# 6 KB here (measured with 1.85.1).
 _MAX_STREAMS = 64
-_MAX_PENDING = 8192  # calls of all connections that grpcio did not hand over yet
-_MUCH_BYTES = (
-    1 << 20
-)  # of answers or requests, worth a trim of the heap once they are gone
+_MAX_PENDING = 8192  # calls of all connections that grpcio has not handed over yet
+# After this many bytes of answers or requests it is worth trimming the heap.
+_MUCH_BYTES = 1 << 20
 
 
 def _is_worth_a_line(record: logging.LogRecord) -> bool:
@@ -168,8 +168,8 @@ class GrpcioTransport:
                 self._servers.append(server)
                 addresses.append(ports.bind(server, listener))
         finally:
-            # Also when one of them cannot be bound: only a server that was started
-            # lets go of its ports when it is stopped.
+            # This is done even if a listener cannot be bound, because stopping a server
+            # releases its ports only if it was started.
             for server in self._servers:
                 await server.start()
         for index, (listener, address) in enumerate(
@@ -190,7 +190,7 @@ class GrpcioTransport:
         return server
 
     async def _look_at_memory(self) -> None:
-        """Returns memory that grpcio freed; disconnects clients that send or read nothing."""
+        """Trims the heap; disconnects clients that do not send or do not read."""
         while not self._draining:
             for _ in range(_LOOKS_A_SECOND):
                 await asyncio.sleep(LOOK_S)
@@ -210,16 +210,17 @@ class GrpcioTransport:
     ) -> None:
         """Opens a listener again whose server ended by itself.
 
-        A path that is not UTF-8 ends grpcio's loop, and its port is closed (seen with
-        1.85.1). One request must not end the server. grpcio tells nobody before the
-        calls that it left behind have ended, so this checks whether the port is open.
+        A request path that is not UTF-8 ends grpcio's loop and closes its port (seen
+        with 1.85.1). One request must not end the server. grpcio does not report this
+        before the calls in progress have ended, so this checks whether the port is
+        open.
         """
         while not self._draining:
             await asyncio.sleep(_LOOK_S)
             if self._draining or ports.is_open(listener.address):
                 continue
             log.error("event=grpcio_server_failed listener=%s", listener.name)
-            with contextlib.suppress(Exception):  # what ended it comes out here
+            with contextlib.suppress(Exception):  # this raises what ended it
                 await asyncio.wait_for(self._servers[index].stop(0.0), _STOP_S)
             server = self._make_server(listener, methods)
             try:
@@ -242,19 +243,21 @@ class GrpcioTransport:
         arguments: dict[str, int | str] = {
             "grpc.max_receive_message_length": self._options.max_message_bytes,
             "grpc.max_send_message_length": self._options.max_message_bytes,
-            # With SO_REUSEPORT a second server on a taken port starts and steals
-            # half the connections; an operator wants the error.
+            # With SO_REUSEPORT a second server on the same port would start and take
+            # half of the connections. An operator wants an error instead.
             "grpc.so_reuseport": 0,
             "grpc.max_concurrent_streams": _MAX_STREAMS,
-            # Else calls that ended a moment ago count as well: of an asyncio client with
-            # more calls than allowed two fifths were refused (seen with 1.85.1). It is
-            # of use against clients that reset calls by the thousand.
+            # This protects against clients that reset calls by the thousand. But it
+            # also counts calls that ended a moment ago: two fifths of the calls of an
+            # asyncio client that made more than allowed were refused (seen with
+            # 1.85.1).
             "grpc.http.overload_protection": 0,
-            # Beyond as many it cancels calls at random, whoever made them.
+            # Beyond this limit grpcio cancels calls at random, of any client.
             "grpc.server.max_pending_requests": _MAX_PENDING,
             "grpc.server.max_pending_requests_hard_limit": 2 * _MAX_PENDING,
             "grpc.http2.lookahead_bytes": LOOKAHEAD_BYTES,
-            # Else it makes that up to 4 MB where the line is quick.
+            # Otherwise grpcio raises the look-ahead to as much as 4 MB on fast
+            # networks.
             "grpc.http2.bdp_probe": 0,
         }
         arguments.update(self._options.channel_arguments)
@@ -279,7 +282,7 @@ class GrpcioTransport:
 
     @property
     def max_queued_messages(self) -> int:
-        """Messages of one stream that wait for a slow reader."""
+        """How many messages of one stream may wait for a slow reader."""
         return self._options.max_queued_messages
 
     def serve(self, method: RpcMethod, call: GrpcioCall) -> None:
@@ -307,7 +310,7 @@ class GrpcioTransport:
             if aio is not None:
                 try:
                     aio.call_soon_threadsafe(self._run_finished)
-                except RuntimeError:  # closed meanwhile: nobody waits any more
+                except RuntimeError:  # the loop is closed: nobody waits
                     self._finished.clear()
 
     def _run_finished(self) -> None:

@@ -1,15 +1,14 @@
 """Reads the requests of grpcio's clients a few at a time.
 
-If grpcio reads unary requests by itself, they are in memory, in whole or in part and
-those of all clients at once, before anybody here hears of them. So unary methods are
-registered as methods whose clients stream, which is the same on the wire. Then grpcio
-lets a client send only its look-ahead of some kilobytes, and the rest of a message when
-we ask for it.
+If grpcio reads unary requests by itself, it holds the requests of all clients in
+memory, whole or in part, before it tells us about them. So unary methods are registered
+as methods whose clients stream, which is the same on the wire. Then a client may send
+only grpcio's look-ahead of some kilobytes until we ask for the message.
 
-Nobody knows how long a message is before it is there. So there are only a few *places*
-to be read, which are given first to clients whose last request was short. More places
-are opened, a few at each look, while the clients that have one have sent little.
-Whether a client that has a place uses it is watched elsewhere
+The length of a message is not known before it has arrived. So only a few requests are
+read at a time. Each takes a *place*, and clients whose last request was short get
+places first. More places are opened, a few at each look, while the clients that have
+one have sent little. Whether a client that has a place uses it is watched elsewhere
 (:mod:`tfs.frontends.rpc.grpcio.sender_watch`).
 """
 
@@ -32,14 +31,15 @@ LOOKAHEAD_BYTES: Final = 8192
 
 _PLACES: Final = 4
 _MOST_PLACES: Final = 48
-_MORE_PLACES: Final = 4  # at a look
-_OPEN_BYTES: Final = 16 << 20  # sent of requests, before no more places are opened
-_KEPT_PLACES: Final = 2  # of them for clients with short requests
-_CALM_LOOKS: Final = 2  # before more places are opened
+_MORE_PLACES: Final = 4  # opened, or closed, at one look
+_OPEN_BYTES: Final = 16 << 20  # no places are opened while partial requests hold this
+_KEPT_PLACES: Final = 2  # places that only clients with short requests get
+_CALM_LOOKS: Final = 2  # looks that must find little sent before places are opened
 _QUICK_S: Final = 0.25
-_MAX_WAITING: Final = 4096  # each takes some kilobytes, and what grpcio looks ahead
+# Calls that may wait. Each takes some kilobytes, besides what grpcio reads ahead.
+_MAX_WAITING: Final = 4096
 _MANY_WAITING: Final = 512
-_LEAST_WAITING: Final = 8  # of one client
+_LEAST_WAITING: Final = 8  # calls that each client may have waiting in any case
 _JAM_S: Final = 0.5
 _MAX_REMEMBERED: Final = 4096
 
@@ -72,10 +72,10 @@ class Upload:
 class _Client:
     peer: str
     manner: Manner
-    is_new: bool  # no request of its connection was whole before it was met
+    is_new: bool  # no whole request had arrived over its connection before
     reading: dict[Upload, None] = field(default_factory=dict)  # the oldest first
     waiting: deque[asyncio.Future[Upload]] = field(default_factory=deque)
-    waits_since_s: float = 0.0  # and nothing of it was read
+    waits_since_s: float = 0.0  # when a call began to wait, or one last got a place
     num_whole: int = 0
     reading_since_s: float = 0.0
     delivered_bytes: int = 0
@@ -112,9 +112,9 @@ class Uploads:
         self._num_whole = 0
         self._places = _PLACES
         self._clients: dict[str, _Client] = {}
-        self._waiting: dict[_Client, None] = {}  # those with calls that wait
+        self._waiting: dict[_Client, None] = {}  # the clients whose calls wait
         self._manners: dict[str, Manner] = {}
-        self._num_calm = 0  # looks
+        self._num_calm = 0  # looks in a row that found slow clients and little sent
         self._is_jammed = False
 
     def take(self, peer: str) -> Upload | None:
@@ -252,7 +252,8 @@ class Uploads:
         )
 
     def _adjust_places(self, now_s: float, is_much_held: bool) -> None:
-        # Quick ones would not be quicker for more places, and nobody sees what they hold.
+        # More places would not make quick requests quicker, and how much memory those
+        # take is not known.
         num_slow = sum(
             now_s - upload.begun_s >= LOOK_S
             for client in self._clients.values()
