@@ -272,7 +272,7 @@ class BasicManager:
             harness = failed.harness.renewed(
                 self._versions.next_generation(), reason, counts_on=counts_on
             )
-        except Exception as error:  # of its files, which may have gone since
+        except Exception as error:  # its files may be gone
             log.warning(
                 "event=not_tried_again servable=%s error=%s", servable_id.slashed, error
             )

@@ -266,7 +266,7 @@ class CachingManager:
             self._forget_failed(servable_id)
             data = self._factory.make(servable_id)
             self._basic.manage(data, reason="requested")
-        except Exception as error:  # a factory is anybody's; who waits must hear of it
+        except Exception as error:  # the factory's; waiting requesters must know
             done(serving_error(error, f"{servable_id}: making its loader"))
             return
         if data.error is not None:

@@ -11,7 +11,7 @@ from tfs.core.right_of_way import make_way
 
 log = logging.getLogger(__name__)
 
-_PAUSE_AFTER_FAULT_S = 1.0  # a step that raises is a bug; it must not spin
+_PAUSE_AFTER_FAULT_S = 1.0  # a step that raises is a bug and must not busy-loop
 
 
 class Driver:

@@ -94,7 +94,7 @@ class LoadExecution:
         def note_ran(was_late: bool) -> None:
             if was_late:
                 self._events.note_late(managed, is_late=False)
-            self._on_change(managed.harness.id.name)  # the pool can take another
+            self._on_change(managed.harness.id.name)  # the pool has room again
 
         try:
             self._pool.submit(managed, run, note_ran)
@@ -131,7 +131,7 @@ class LoadExecution:
         self._admission.release(managed)
         self._admission.end(managed)
         if self._releaser is not None:
-            self._releaser.owe()  # of what the attempt had made
+            self._releaser.owe()  # frees what the attempt had allocated
         harness = managed.harness
         log.warning(
             "event=load_failed servable=%s error=%s", harness.id.slashed, harness.error
@@ -184,7 +184,7 @@ class LoadExecution:
             self.end(managed)
         elif progress is Progress.AGAIN:
             with self._lock:
-                if managed.harness.retry_at_s is not None:  # not cancelled since
+                if managed.harness.retry_at_s is not None:  # not cancelled meanwhile
                     self._paused[managed] = None
             self._on_change(managed.harness.id.name)
         return progress is Progress.DONE

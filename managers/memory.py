@@ -124,5 +124,5 @@ class MemoryReleaser:
     def _release_safely(self) -> None:
         try:
             self._release()
-        except Exception:  # a version's end must be told all the same
+        except Exception:  # a version's end is reported in any case
             log.exception("event=memory_release_failed")

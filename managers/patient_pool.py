@@ -16,7 +16,7 @@ from managers.managed_version import ManagedVersion
 from tfs.core.clock import Clock
 from tfs.core.executor import Executor
 
-_MAX_NUM_LATE: Final = 32  # whose threads are made up for: the rest is in the way
+_MAX_NUM_LATE: Final = 32  # late calls whose threads are replaced by new ones
 
 
 class _Task:

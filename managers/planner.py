@@ -100,7 +100,7 @@ class Planner:
         ]
         try:
             plan = self._policies.get(name, self._policy)(as_failed)
-        except Exception:  # ``plan`` tells
+        except Exception:  # ``plan`` reports it
             return []
         comes_back = any(
             action.kind is ActionKind.LOAD and action.generation in returning

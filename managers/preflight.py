@@ -150,7 +150,7 @@ class Preflight:
             harness = refused.harness.renewed(
                 self._versions.next_generation(), "; ".join(filter(None, (wanted, why)))
             )
-        except Exception as error:  # of its files, which may have gone since
+        except Exception as error:  # its files may be gone
             log.warning(
                 "event=not_tried_again servable=%s error=%s", version.id.slashed, error
             )

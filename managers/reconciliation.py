@@ -71,7 +71,7 @@ def reconcile(aspired: Aspired, harnesses: Sequence[LoaderHarness]) -> Reconcili
             why = f"replaced by its new contents; {aspired.reason}"
             result.unaspired.append((harness, why))
     if not wanted or wanted.keys() - kept:
-        result.given_up = unwanted  # what stood in for others
+        result.given_up = unwanted  # versions that stood in for others
     result.new = [data for version, data in wanted.items() if version not in kept]
     return result
 

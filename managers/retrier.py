@@ -104,7 +104,7 @@ class Retrier:
             return
         try:
             data = ServableData(harness.id, make_another())
-        except Exception as error:  # of its files, which may have gone since
+        except Exception as error:  # its files may be gone
             log.warning(
                 "event=not_tried_again servable=%s error=%s", harness.id.slashed, error
             )

@@ -131,7 +131,7 @@ class VersionEvents:
     def note_late(self, managed: ManagedVersion, *, is_late: bool) -> None:
         """Publishes the current state again, and whether it takes too long."""
         with self._publishing:
-            state = managed.harness.state  # once: its pool thread may move it on
+            state = managed.harness.state  # read once, as its pool thread may change it
             has_come = state in END_STATES or managed.is_serving
             managed.harness.is_late = is_late and not has_come
             if has_come:

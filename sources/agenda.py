@@ -77,7 +77,7 @@ class Agenda:
         self._storage_due_s = math.inf
         # Looks of the configuration taken in last that are not over.
         self._awaited: AbstractSet[str] = frozenset()
-        self._num_taken = 0  # its number
+        self._num_taken = 0  # the number of the configuration taken in last
         self._num_asked = 0  # configurations accepted
         self._num_applied = 0  # configurations whose servables were all looked at
         self._is_open = False

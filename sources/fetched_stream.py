@@ -21,15 +21,17 @@ from tfs.core.errors import ResourceExhausted, ServingError, Unavailable
 from tfs.core.servable_data import AspiredVersions, ServableData
 from tfs.core.servable_id import ServableId
 
-_LONG_S: Final = 0.005  # to tell the target of a servable
-_REST: Final = 3  # times as long as that
+# If telling the target about a servable takes longer than this, a rest follows that
+# lasts _REST times as long.
+_LONG_S: Final = 0.005
+_REST: Final = 3
 
 # Between tries of a copy that failed. A store that does not answer costs little to ask
 # again; a copy of gigabytes that is damaged in the store would be taken over and over.
 _FIRST_PAUSE_S: Final = 15.0
 _FIRST_PAUSE_OF_STORE_S: Final = 1.0
 _LAST_PAUSE_S: Final = 900.0
-_MAX_REMADE: Final = 2  # of a copy that was damaged: a disk that fails damages each
+_MAX_REMADE: Final = 2  # tries to replace a damaged copy; a failing disk damages each
 
 
 class Service(enum.Enum):
@@ -96,7 +98,7 @@ class FetchedStream:
         self._told: tuple[ServableData[StoragePath], ...] = ()
         # Copies of what is not aspired any more, oldest first.
         self._retired: dict[StoragePath, LocalCopy] = {}
-        self._is_stale = False  # whether a copy has ended that was not told of
+        self._is_stale = False  # whether a copy has ended that the target does not know
         self._rests_until_s = 0.0  # from telling; infinite while it is told
 
     @property

@@ -18,7 +18,7 @@ from sources.version_policy import name_versions
 
 log = logging.getLogger(__name__)
 
-_MAX_PROBLEMS: Final = 5  # told at once
+_MAX_PROBLEMS: Final = 5  # reported at a time
 
 MakeServable = Callable[[str, str], ServableToMonitor]
 """Takes a model's name and base path: which policy and platform it gets."""
@@ -143,5 +143,5 @@ def _is_text(name: str) -> bool:
 def _holds_versions(file_system: FileSystem, base_path: str) -> bool:
     try:
         return bool(name_versions(file_system.list_directories(base_path)))
-    except (FileNotFoundError, NotADirectoryError):  # it went meanwhile
+    except (FileNotFoundError, NotADirectoryError):  # it was removed meanwhile
         return False

@@ -337,7 +337,7 @@ def _why_no_version(file_system: FileSystem, base_path: str) -> str:
     return f"a version is a directory with a number for its name, such as {base_path}/1"
 
 
-_MAX_NAMES: Final = 5  # of files, in a message
+_MAX_NAMES: Final = 5  # file names in a message
 
 
 def why(error: OSError) -> str:

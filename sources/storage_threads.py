@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 
 PATIENCE_S: Final = 2.0
 """How long a call may take before others stop waiting for it."""
-_NUM_THREADS: Final = 4  # at once for one place, beside those of late calls
-_MAX_NUM_THREADS: Final = 32  # in all for one place: the rest waits, and says so
+_NUM_THREADS: Final = 4  # at once for one place, besides those of late calls
+_MAX_NUM_THREADS: Final = 32  # in all for one place; further calls wait and report it
 
 
 class StorageCall:

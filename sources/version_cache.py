@@ -267,7 +267,7 @@ class VersionCache:
             return False
         with self._lock:
             if self._num_remade[path.name] != num_remade:
-                return True  # somebody else saw it first, and there may be a new one
+                return True  # another user saw it first, and there may be a new copy
             log.warning(
                 "event=cache_copy_damaged version=%s why=%r", path.name, damage.why
             )

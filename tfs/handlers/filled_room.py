@@ -19,7 +19,8 @@ MAX_FILLED_BYTES: Final = 32 << 20
 """What requests in flight may take together beyond what was sent of them; one may take
 more while no other takes any."""
 
-_UNCOUNTED_BYTES: Final = 1 << 14  # of one request: ten thousand of them take 160 MB
+# Requests up to this size are not counted. Ten thousand of them take 160 MB.
+_UNCOUNTED_BYTES: Final = 1 << 14
 
 
 class NoRoomError(Exception):

@@ -100,7 +100,7 @@ class HealthHandler:
 
     def refresh(self) -> None:
         """Tells the watchers whose answer changed."""
-        # Once each: to know one takes a look at every model.
+        # Each is computed once, because that looks at every model.
         names = {service for service, _ in self._watchers.values()}
         statuses = {name: self._status(name) for name in names}
         for call, (service, _) in list(self._watchers.items()):

@@ -77,7 +77,7 @@ def fail_call(call: Call, error: Exception, where: str) -> Code:
 def failure_of(error: Exception, where: str) -> ServingError:
     """Returns what the caller gets; see :func:`fail_call`."""
     failure = serving_error(error, where)
-    forget_frames(failure)  # they hold the request, and its answer
+    forget_frames(failure)  # they keep the request and its answer alive
     return failure
 
 

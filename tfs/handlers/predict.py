@@ -78,7 +78,7 @@ class PredictHandler:
             lookup.acquire_shared if isinstance(lookup, SharedLookup) else None
         )
         self._plans: dict[RequestTemplate, RequestPlan] = {}
-        self._ordinary: Metadata = ()  # a client's calls share theirs: looked at once
+        self._ordinary: Metadata = ()  # last seen; a client's calls share one object
 
     def __call__(self, call: Call) -> None:
         """Starts the request; the call is finished when its outcome is known."""
@@ -155,7 +155,7 @@ class PredictHandler:
             logs = model.logs
             if logs:  # they take the message as it came, once it is answered
                 inputs = {key: view.read_only() for key, view in inputs.items()}
-            model.enter()  # the last that can fail: who entered is sure to leave
+            model.enter()  # nothing fails after this, so leave() follows
         except Exception as error:
             if room is not None:
                 room.leave()

@@ -22,7 +22,7 @@ from tfs.handlers.model_gate import PREDICT, ModelGate, RequestLog, log_answered
 from tfs.handlers.request_gate import RequestGate
 from tfs.handlers.request_stats import RequestStats
 
-_OK: Final = Code.OK  # an enum takes a while to tell
+_OK: Final = Code.OK  # looking a member up in an enum is slow
 _LARGE_LOGGED_BYTES: Final = 1 << 20
 
 

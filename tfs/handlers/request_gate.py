@@ -125,7 +125,7 @@ class RequestGate:
             log.error("event=handler_failed method=%s", method, exc_info=error)
         self.leave()
         known = serving_error(error, method)
-        forget_frames(known)  # they hold the message; who keeps the error need not
+        forget_frames(known)  # they would keep the message alive
         ended = call.cancel.error or known
         (stats or self._lost[method]).end(ended.code, begun_s)
         call.fail(known)

@@ -135,7 +135,7 @@ class PlannedTask(InferenceTask):
     @inputs.setter
     def inputs(self, inputs: Tensors) -> None:
         self._inputs = inputs
-        self.form = None  # its elements say something else now
+        self.form = None  # it described the old elements
 
     @property
     def on_done(self) -> Callable[[Outcome], None]:

@@ -56,7 +56,7 @@ class LoadFollowing:
             return need
         most = _largest(each for _, each in self._needs)
         if most < num_replicas and now_s - self._since_s >= self._options.window_s:
-            self._since_s = now_s  # the next one is a window away
+            self._since_s = now_s  # a new window begins
             return num_replicas - 1
         return num_replicas
 

@@ -51,7 +51,7 @@ def place(
         return settled
     packed = _pack(models, jobs, {})
     fewer = sum(packed.shortfall.values()) < sum(settled.shortfall.values())
-    # Who has a place keeps one: a full fleet takes no model away for another.
+    # A model that has a place keeps it. A full fleet takes no model away for another.
     keeps_all = all(
         packed.jobs[name] or not settled.jobs[name] for name in settled.jobs
     )

@@ -30,7 +30,8 @@ def wanted_models(
         if all(name in answering.get(address, ()) for address in placed) and placed:
             continue
         for address in wanted:
-            # Also of a model without any place: what serves goes on serving.
+            # This also holds for a model without any place: what serves goes on
+            # serving.
             if address not in placed and name in answering.get(address, ()):
                 wanted[address].append(name)
     return {address: tuple(sorted(names)) for address, names in wanted.items()}

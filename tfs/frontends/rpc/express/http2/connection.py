@@ -79,7 +79,7 @@ class Connection(FrameLoop):
         super().__init__(context)
         self.fault: ConnectionFault | None = None
         self.num_begun = 0
-        self._rest = b""  # received, not parsed
+        self._rest = b""  # received but not yet parsed
         self._rest_since_s = context.begun_s
         self._saw_preface = False
         # Our preface waits for the client's: who speaks HTTP/1 gets an answer in it.

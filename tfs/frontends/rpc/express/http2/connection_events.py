@@ -1,4 +1,4 @@
-"""What the owner of a connection is told."""
+"""The events that a connection reports to its owner."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ConnectionEvents(Protocol):
         ...
 
     def on_fault(self, stream: Stream, error: ServingError) -> None:
-        """The request cannot be read: answer with ``error``."""
+        """The request cannot be read; the owner has to answer with ``error``."""
         ...
 
     def on_reset(self, stream: Stream) -> None:
@@ -61,4 +61,4 @@ class _Nobody:
 
 
 NOBODY: Final[ConnectionEvents] = _Nobody()
-"""Whom a closed connection tells, so that it does not hold on to its owner."""
+"""Receives the events of closed connections, so that these do not keep their owners."""

@@ -41,13 +41,14 @@ from tfs.frontends.rpc.express.http2.frames import (
 from tfs.frontends.rpc.express.http2.headroom import Headroom
 
 LEAST_GRANT: Final = 16_384
-"""Less is not granted: it would cost more frames than it moves bytes."""
+"""The least number of bytes granted; for less, the frames would cost too much."""
 
-_LARGEST_LOAN: Final = 2 << 20  # of the reserve, at a time
+_LARGEST_LOAN: Final = 2 << 20  # bytes of the reserve lent at a time
 _MAX_STREAMS: Final = 16_384
 _LEAST_STREAMS: Final = 32
 _MORE_THAN_ENOUGH: Final = 3
-_LEAST_COUNTED: Final = 1 << 20  # of HTTP/2's own windows, however small the budget
+# At least this much of HTTP/2's first windows is counted, even if the budget is small.
+_LEAST_COUNTED: Final = 1 << 20
 
 
 class ReceiveBudget:

@@ -60,7 +60,7 @@ _LONG_S: Final = 1.0
 # Longer heads count against the receive budget, unless they are shared: HPACK makes one
 # of a few bytes, and a thousand streams may each have their own.
 _LONG_HEAD_BYTES: Final = 1024
-_METADATA_BYTES: Final = 160  # what a header takes as an object, beside its bytes
+_METADATA_BYTES: Final = 160  # memory of a header's objects, besides its bytes
 
 
 class FrameIntake(StreamIntake, abc.ABC):
@@ -242,7 +242,7 @@ class FrameIntake(StreamIntake, abc.ABC):
             else:
                 num_bytes = 0
         if stream_id > table.last_accepted_id:
-            table.remember_reset(stream_id)  # GOAWAY told it: never processed
+            table.remember_reset(stream_id)  # never processed, as our GOAWAY said
         elif (
             len(self.streams) + self.num_cut_off >= self._limits.max_concurrent_streams
             or len(self.streams) >= self._budget.max_streams_each
@@ -316,7 +316,7 @@ class FrameIntake(StreamIntake, abc.ABC):
             if allowed_s is None or allowed_s > _LONG_S:
                 allowed_s = _LONG_S
             if stream.opened_s + allowed_s <= self._now_s + _ABOUT_S:
-                return  # its time is up, or it took up a place for long: no flood
+                return  # its deadline is over or it waited for long: no flood
         self._annoyed(Annoyance.RST_STREAM)
 
     def _on_window_update(self, stream_id: int, payload: bytes) -> None:

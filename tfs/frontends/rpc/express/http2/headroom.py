@@ -20,13 +20,13 @@ from typing import Final
 
 _SHARE: Final = 16
 _LEAST_BYTES: Final = 8 << 20
-_STEPS: Final = 64  # from nothing to all of the limit
+_STEPS: Final = 64  # one step is this fraction (1/64) of the limit
 _LOOKS_BEFORE_MORE: Final = (
     7  # a second apart: readers who do not move are gone by then
 )
 _UPLOADS_BEFORE_MORE: Final = 20  # of clients that send: these go one by one
 _TURNOVER_S: Final = 16  # in which such clients have to use what is open
-_READERS: Final = 4  # whose unread answers fill what is open
+_READERS: Final = 4  # one client may take this fraction (1/4) of what is open
 
 
 class Headroom:

@@ -19,7 +19,8 @@ from tfs.frontends.rpc.express.http2.request_head import (
 )
 from tfs.frontends.rpc.express.http2.request_opening import RequestOpening
 
-_MAX_OPENING_BYTES: Final = 256  # of a block; it repeats that, and longer ones are rare
+# Longest block for which the opening, a second copy of it, is kept. Longer are rare.
+_MAX_OPENING_BYTES: Final = 256
 
 
 class HeadCache:
@@ -47,7 +48,7 @@ class HeadCache:
         self.openings: dict[bytes, RequestOpening] = {}
         self.num_decoded = 0
         self._decoder = decoder
-        self._max_bytes = max_bytes  # of blocks and of what they expand to
+        self._max_bytes = max_bytes  # blocks and their headers together
         self._size_bytes = 0
 
     def decode(self, block: bytes) -> RequestHead:

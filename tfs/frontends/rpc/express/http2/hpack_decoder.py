@@ -29,7 +29,7 @@ _STATIC: Final[tuple[Header, ...]] = (
     *((bytes(name), bytes(value)) for name, value in HeaderTable.STATIC_TABLE),
 )
 _NUM_STATIC: Final = len(_STATIC)  # counting the unused index 0
-_MAX_RESIZES: Final = 16  # in one block; RFC 7541 section 4.2 has a use for two
+_MAX_RESIZES: Final = 16  # per block; RFC 7541 section 4.2 needs at most two
 _MAX_INTEGER_SIZE: Final = 5  # bytes after the prefix; five reach 2^35
 _HUFFMAN_CACHE_SIZE: Final = 128
 _HUFFMAN_CACHED_LENGTH: Final = 64

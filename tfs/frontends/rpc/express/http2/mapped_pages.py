@@ -1,11 +1,12 @@
-"""Memory in pages of its own, which the system is asked for by the portion.
+"""Memory in pages of its own, requested from the system in portions.
 
-What was not written to takes none, growing copies nothing, and when nobody points into
-it any more it is the system's again. But pages that are asked for one by one, as they
-are written to, cost three times as much: 4.5 ms for 10 MB, not 1.6.
+Pages take no memory before they are written to, and grow without copies. They go back
+to the system when nothing refers to them any more. But if the system provides pages one
+by one, as they are written to, that costs three times as much: 4.5 ms for 10 MB, not
+1.6.
 
-Rejected: huge pages, which take a third of that again. The system may look for one for
-milliseconds, and gives 2 MB for the first byte that is written.
+Rejected: huge pages, which take a third of that time. But the system may search for one
+for milliseconds, and provides 2 MB for the first byte that is written.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import mmap
 from typing import Final
 
 PORTION_BYTES: Final = 262_144
-"""Worth a system call."""
+"""Bytes that are worth a system call."""
 
 _LARGEST_AHEAD: Final = 4  # of what there is, a share
 _MADV_POPULATE_WRITE: Final = 23  # Linux 5.14; our Python has no name for it

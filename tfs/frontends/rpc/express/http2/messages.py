@@ -25,7 +25,8 @@ _LEAST_ROOM: Final = 256
 _NO_ROOM: Final = memoryview(bytearray())
 _GROWTH: Final = 4
 _MAPPED_BYTES: Final = 1 << 20  # page faults cost more than the heap's zeros below
-# Smaller mappings are not worth it; larger beginnings, of a crowd, leave holes in a heap.
+# Smaller mappings are not worth it. If many messages began with more than this in the
+# heap, they would leave holes there.
 _LEAST_MAPPED_BYTES: Final = 65_536
 
 
@@ -125,7 +126,8 @@ class MessageAssembler:
             raise too_large(size, self._max_message_bytes)
         buffer = self._buffers.take(size) if self._buffers is not None else None
         self._is_lent = buffer is not None
-        # Thousands of streams may each announce a message and send nothing of it.
+        # No memory is taken before that, because thousands of streams may each announce
+        # a message and send nothing of it.
         self._body = _NO_ROOM if buffer is None else memoryview(buffer)[:size]
         self._ready = 0 if buffer is None else size
         self._filled = 0

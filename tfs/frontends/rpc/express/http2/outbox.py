@@ -1,4 +1,4 @@
-"""Answers of a stream that the client's flow-control windows did not take yet."""
+"""Answers of a stream that wait for the client's flow-control windows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from tfs.frontends.rpc.express.http2.frames import FrameType, frame_head
 
 Output = list[bytes | memoryview]
 
-# Of a stream of small messages, each would take ten times its bytes if kept apart.
+# If the small messages of a stream were kept apart, each would take ten times its
+# bytes.
 _SMALL_BYTES: Final = 512
 _JOINED_BYTES: Final = 4096
 
@@ -29,7 +30,7 @@ class Outbox:
     def __init__(self) -> None:
         self.size_bytes = 0
         self._parts: Output = []
-        self._start = 0  # what of the first part is gone
+        self._start = 0  # bytes already sent of the first part
 
     def __bool__(self) -> bool:
         return self.size_bytes > 0
@@ -50,7 +51,7 @@ class Outbox:
         elif len(part) <= _JOINED_BYTES:
             parts.append(bytes(part))
         else:
-            parts.append(memoryview(part))  # whose slices are no copies
+            parts.append(memoryview(part))  # slices of views are not copies
 
     def move(
         self, out: Output, stream_id: int, num_bytes: int, largest_frame: int

@@ -7,10 +7,10 @@ message the client is sent: real clients follow answers with small window update
 PINGs, and hedging ones cancel often. One that only annoys is closed after a few
 hundred frames.
 
-What clients that mean well do all at once is affordable: to give up every call that
-they may have open, 1,024 of them, and to open as many where there is room for fewer.
-Who gives a call up when its deadline passes, or after a second, pays nothing: no flood
-is that slow.
+The points allow for what well-behaved clients may do all at once: give up all 1,024
+calls that they may have open, and open as many while fewer are allowed. Giving a call
+up when its deadline passes, or after a second, costs nothing, because no flood is that
+slow.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tfs.frontends.rpc.express.http2.frames import ConnectionFault, ErrorCode
 
 _MAX_POINTS: Final = 2000.0
 _POINTS_PER_S: Final = 100.0
-_POINTS_PER_MESSAGE: Final = 20.0  # that the client is sent
+_POINTS_PER_MESSAGE: Final = 20.0  # regained for each message sent to the client
 # Clients give back the window that a small message took. Those of a thousand streams come
 # all at once, perhaps with what resets these.
 _UPDATES_PER_MESSAGE: Final = 2
@@ -66,7 +66,7 @@ class Patience:
         self._left = _MAX_POINTS
         self._at_s = now_s
         self._seen = 0
-        self._free_updates = 0  # WINDOW_UPDATEs that the messages sent may bring
+        self._free_updates = 0  # WINDOW_UPDATEs expected for messages sent
 
     def spend(
         self, what: Annoyance, now_s: float, num_sent: int, times: int = 1

@@ -89,7 +89,7 @@ class RepeatedRequests(FrameIntake, abc.ABC):
             The index behind what was taken, the number of requests and of updates.
 
         """
-        # A change of HPACK's table makes other heads of equal blocks.
+        # If HPACK's table changes, an equal block may mean another head.
         if self._openings.get(opening.block) is not opening:
             return index, 0, 0
         increment = opening.increment

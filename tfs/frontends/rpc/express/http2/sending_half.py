@@ -40,8 +40,8 @@ _ok_trailers = response.ok_trailers
 _small_reply = response.small_reply
 _pack_prefix = Struct(">BI").pack
 
-_LARGE_OUTPUT: Final = 8192  # is not joined with what goes before and after
-_LARGEST_CHUNK: Final = 262_144  # of one stream, before it is another's turn
+_LARGE_OUTPUT: Final = 8192  # parts of this size are not joined with others
+_LARGEST_CHUNK: Final = 262_144  # sent of one stream before the next has its turn
 _LARGEST_FRAME: Final = 65_536
 
 

@@ -39,9 +39,9 @@ from tfs.frontends.rpc.express.http2.stream_state import (
 from tfs.frontends.rpc.express.http2.upload_turns import UploadTurns
 
 LARGE_REQUEST: Final = 65_536
-"""Bytes of a request from which on it is an upload."""
+"""A request of at least this many bytes is an upload."""
 
-_BITE: Final = 512  # of a payload, behind its first message
+_BITE: Final = 512  # bytes of a payload taken at a time, after its first message
 
 
 class StreamIntake(SendingHalf):
@@ -125,7 +125,7 @@ class StreamIntake(SendingHalf):
 
     @property
     def upload_in_turn(self) -> Stream | None:
-        """Which one may."""
+        """The upload that may go on while the others may not."""
         return self._upload_turns.stream
 
     @property

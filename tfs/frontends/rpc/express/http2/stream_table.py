@@ -48,7 +48,7 @@ class StreamTable:
         if stream_id in self._resets:
             return StreamState.RESET
         if not stream_id & 1:
-            return StreamState.IDLE  # ours to open, and we never do
+            return StreamState.IDLE  # only a server opens these, and we never do
         return StreamState.CLOSED
 
     def advance_to(self, stream_id: int) -> None:

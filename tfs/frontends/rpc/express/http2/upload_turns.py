@@ -45,7 +45,7 @@ class UploadTurns:
         self.is_narrow = False
         self._streams = streams
         self.stream: Stream | None = None
-        self._let_on: list[int] = []  # whose windows are wider than the others'
+        self._let_on: list[int] = []  # streams whose windows are wider than the others'
 
     @property
     def has_turn(self) -> bool:
