@@ -47,7 +47,7 @@ _LARGEST_LOAN: Final = 2 << 20  # bytes of the reserve lent at a time
 _MAX_STREAMS: Final = 16_384
 _LEAST_STREAMS: Final = 32
 _MORE_THAN_ENOUGH: Final = 3
-# At least this much of HTTP/2's first windows is counted, even if the budget is small.
+# Up to this much of HTTP/2's first windows counts, even if half of the budget is less.
 _LEAST_COUNTED: Final = 1 << 20
 
 
@@ -96,17 +96,17 @@ class ReceiveBudget:
         self.uploaded_bytes = 0
 
     def grant(self, num_bytes: int) -> None:
-        """Takes note of what a client may send beyond what it might."""
+        """Notes bytes that a client may send in addition."""
         self.used_bytes += num_bytes
 
     @property
     def largest_request_bytes(self) -> int:
-        """The longest message that could ever be received, with nothing beside it."""
+        """The longest message that could be received if nothing else were."""
         return max(self.limit_bytes - DEFAULT_WINDOW, DEFAULT_WINDOW)
 
     @property
     def free_bytes(self) -> int:
-        """What nobody has taken, reserve included; not below 0."""
+        """Bytes that nobody has taken, including the reserve; at least 0."""
         return self._free_bytes(self.limit_bytes, _LEAST_COUNTED)
 
     @property
@@ -122,7 +122,7 @@ class ReceiveBudget:
 
     @property
     def free_to_all_bytes(self) -> int:
-        """What may still be granted to whoever is not favoured; not below 0."""
+        """Bytes that may still be granted to connections not favoured; at least 0."""
         open_bytes = self.headroom.open_bytes
         most_bytes = max(open_bytes // 2, _LEAST_COUNTED)
         return self._free_bytes(open_bytes - self.headroom.unread_bytes, most_bytes)
@@ -133,7 +133,7 @@ class ReceiveBudget:
         return max(0, limit_bytes - self.used_bytes + forgiven_bytes)
 
     def count_windows(self, num_more: int) -> None:
-        """Takes note of connections that came, or went."""
+        """Notes that connections were opened; a negative number: closed."""
         self.num_windows += num_more
         share = max(_LEAST_STREAMS, _MAX_STREAMS // max(1, self.num_windows))
         self.max_streams_each = share
@@ -142,7 +142,7 @@ class ReceiveBudget:
             self.told_streams_each = 1 << share.bit_length() - 1
 
     def release(self, num_bytes: int) -> None:
-        """Takes note that bytes held are done with."""
+        """Notes that held bytes are no longer needed."""
         self.used_bytes -= num_bytes
 
 
@@ -234,7 +234,7 @@ class ReceiveWindow:
         return window_update(0, granted)
 
     def probe(self) -> bytes:
-        """Returns the WINDOW_UPDATE of next to nothing, to see whether it is used."""
+        """Returns a very small WINDOW_UPDATE, to see whether the client uses it."""
         self.size += LEAST_GRANT
         self._budget.grant(LEAST_GRANT)
         return window_update(0, LEAST_GRANT)
@@ -269,7 +269,7 @@ def budget_used_up() -> ServingError:
 
 
 def too_slow() -> ServingError:
-    """Returns the error of a request that takes room that faster ones wait for."""
+    """Returns the error of a slow request whose room faster ones wait for."""
     return ResourceExhausted(
         "the request arrives too slowly while others wait for the server's receive "
         "budget; retry later"

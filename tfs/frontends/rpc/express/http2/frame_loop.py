@@ -45,10 +45,10 @@ _unpack_prefix = Struct(">BI").unpack_from
 TINY_UPDATES_AT_ONCE: Final = 32
 """Tiny WINDOW_UPDATEs are counted against the client by this many at a time."""
 
-# What else the bound of requests in one go stands for, so that it bounds the time as
-# well: frames beside the two of a request (grpc's own clients send five), of which one
-# takes up to 3 us, and bytes of a header block that has to be decoded, 0.2 us each where
-# Huffman's code is used.
+# Other work that counts towards the limit of requests per round, so that the limit
+# bounds time as well. Frames beyond the two of a request (grpc's own clients send five)
+# take up to 3 us each. Bytes of a header block that has to be decoded take 0.2 us each
+# if they are Huffman-coded.
 _OTHERS_PER_REQUEST: Final = 8
 _BLOCK_BYTES_PER_REQUEST: Final = 256
 
@@ -113,7 +113,7 @@ class FrameLoop(RepeatedRequests, abc.ABC):
                 index = self._continue_data(data, index, size)
                 if self.is_closed:
                     return index, False
-                # A stream's messages are work as well, each like a request.
+                # Each message of a stream counts as much as a request.
                 num_messages, self._num_messages = self._num_messages, 0
                 if self._data_stream_id:
                     num_whole_left -= num_messages

@@ -119,7 +119,7 @@ class Headroom:
         return self.open_to_answers_bytes // _READERS
 
     def look(self, is_contested: bool, num_cut_off: int, uploaded_bytes: int) -> None:
-        """Opens more, or less again. To be called once a second.
+        """Adjusts how much is open. To be called once a second.
 
         Args:
             is_contested: Whether anybody waits for room.

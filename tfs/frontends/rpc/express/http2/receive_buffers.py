@@ -5,8 +5,9 @@ an image that costs as much as copying the image, for 10 MB several times that. 
 that send large messages send many of one size, so the next message mostly fits into
 the memory of one before.
 
-Nobody tells when a message is done with: tensors point into it, wherever they went.
-But Python refuses to resize a buffer while anything points into it, so trying tells.
+No event tells when a message is no longer needed, because tensors anywhere may point
+into it. But Python refuses to resize a buffer while anything points into it, so an
+attempt to resize tells.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class ReceiveBuffers:
     little of it arrived. So nothing is lent while memory is scarce.
 
     Attributes:
-        kept_bytes: Of the buffers known here, those in use included.
+        kept_bytes: Size of the buffers known here, including those in use.
 
     """
 

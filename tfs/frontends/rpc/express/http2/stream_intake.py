@@ -55,8 +55,8 @@ class StreamIntake(SendingHalf):
             room for requests; kept by the owner.
         num_uploads: Large requests that arrived whole in several parts.
         num_given_up: Large requests that ended before they were whole.
-        frame_bytes: Of a DATA frame from the middle of one, its head included; 0 before
-            there was any.
+        frame_bytes: Size of a DATA frame from the middle of an upload, with its head; 0
+            before there was any.
 
     Args:
         context: What it is made with.
@@ -134,9 +134,9 @@ class StreamIntake(SendingHalf):
         return self._window.size >= LEAST_GRANT
 
     def favour(self, is_favoured: bool) -> None:
-        """Lets one upload use the receive budget's reserve for what it lacks, or no more.
+        """Lets one upload use the receive budget's reserve, or ends that.
 
-        Which one is decided again whenever the window is refilled.
+        Which upload that is, is decided again whenever the window is refilled.
         """
         self._is_favoured = is_favoured
         self._window.reserve_bytes = 0
@@ -184,7 +184,7 @@ class StreamIntake(SendingHalf):
         return stream.received_bytes
 
     def probe(self) -> None:
-        """Lets the client send next to nothing, to see whether it uses that."""
+        """Lets the client send a few bytes, to see whether it does."""
         self.out.append(self._window.probe())
 
     @property

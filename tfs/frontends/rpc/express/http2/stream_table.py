@@ -52,7 +52,7 @@ class StreamTable:
         return StreamState.CLOSED
 
     def advance_to(self, stream_id: int) -> None:
-        """Takes note that the client has opened a stream, and none between."""
+        """Notes that the client has opened a stream and skipped any ids before it."""
         if stream_id - self.last_id > 2:
             self._skipped_ids = range(self.last_id + 1, stream_id)
         self.last_id = stream_id
@@ -62,7 +62,7 @@ class StreamTable:
         return stream_id in self._skipped_ids
 
     def remember_reset(self, stream_id: int) -> None:
-        """Takes note that we reset a stream: what is under way to it is forgiven."""
+        """Notes that we reset a stream, so that frames under way to it are ignored."""
         self._resets[stream_id] = None
         if len(self._resets) > _MAX_RECENT_RESETS:
             self._resets.popitem(last=False)
