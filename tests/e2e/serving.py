@@ -240,10 +240,11 @@ def _environment() -> dict[str, str]:
     return {**inherited, "PYTHONPATH": str(ROOT)}
 
 
-# pytest says which test runs; torch's compiler where its caches are, and more.
+# pytest says which test runs; torch's compiler where its caches are, and commands that
+# ran in this process how much grpc is to tell.
 _NOTED_BY_LIBRARIES: Final = (
     *("PYTEST_CURRENT_TEST", "TORCH", "_TORCH", "TRITON_"),
-    *("CUBLAS_", "CUDA_", "KMP_"),
+    *("CUBLAS_", "CUDA_", "KMP_", "GRPC_"),
 )
 _FIRST_NAMES: Final = frozenset(os.environ) - {"PYTEST_CURRENT_TEST"}
 

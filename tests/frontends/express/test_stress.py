@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import random
 import resource
+import select
 import socket
 import ssl
 import threading
@@ -117,11 +118,17 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 
 def _until_closed(client: socket.socket, data: Callable[[int], bytes]) -> None:
-    """Sends what ``data`` says until the server hangs up; reads on the way."""
+    """Sends what ``data`` says until the server hangs up; reads on the way.
+
+    The server goes on reading for a while after it has hung up, so that clients can read
+    why. To send is no proof that it listens.
+    """
     with client:
         for index in range(100_000):
             try:
                 client.sendall(data(index))
+                if select.select([client], [], [], 0)[0] and not client.recv(65_536):
+                    return
             except OSError:
                 return
     raise AssertionError("the server put up with all of it")
