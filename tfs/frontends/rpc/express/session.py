@@ -413,16 +413,8 @@ class Session(SocketOutput):
             shared.headroom.unread_bytes or shared.answer_sizes.by_model
         ) and not self._may_go_on(call, call.message):
             self._wait(call)
-            return
-        arrived = shared.arrived
-        if arrived and arrived[0].route is not call.route:
-            shared.hand_over()
-            arrived = shared.arrived
-        if call.route.burst_handler is None:
-            call.dispatch()
         else:
-            call.is_dispatched = True
-            arrived.append(call)
+            call.dispatch()
 
     def _may_go_on(self, call: ExpressCall, message: bytes | memoryview) -> bool:
         """Tells whether a request need not wait, and counts the long answer it may have.
