@@ -423,7 +423,10 @@ def test_a_worker_holds_its_own_descriptors_only(
     ask(model, X).outputs()
     for interpreter in (first, second):
         pid = pid_of(interpreter)
-        kinds = kinds_of_descriptors(pid)
+        # A worker that has answered may look at its own pages for a moment.
+        kinds = [
+            kind for kind in kinds_of_descriptors(pid) if not kind.endswith("/pagemap")
+        ]
         # Slab and archive, each once more for its mapping and its reader.
         assert [kind for kind in kinds if not kind.startswith("/memfd")] == [
             "anon_inode",
