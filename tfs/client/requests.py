@@ -197,27 +197,24 @@ def read_error(error: Any, address: str = "") -> ServingError:
         pass
     elif code is Code.DEADLINE_EXCEEDED and details == _LOCAL_DEADLINE:
         details = f"no answer from {address} in time; wait longer (timeout_s)"
-    elif (
-        code is Code.UNAVAILABLE
-        and details.startswith(_NO_CONNECTION)
-        and any(words in details for words in HUNG_UP)
-    ):
-        details = (
+    elif code is Code.UNAVAILABLE and details.startswith(_NO_CONNECTION):
+        details = _why_not_connected(address, details)
+    return kind(details, retry_after_s=retry_after_s)
+
+
+def _why_not_connected(address: str, details: str) -> str:
+    """Returns what a user can do about a connection that grpc could not make."""
+    if any(words in details for words in HUNG_UP):
+        return (
             f"what listens at {address} hung up; see whether it wants TLS "
             f"(credentials) or a certificate of ours ({details})"
         )
-    elif (
-        code is Code.UNAVAILABLE
-        and details.startswith(_NO_CONNECTION)
-        and any(words in details for words in UNTRUSTED)
-    ):
-        details = (
+    if any(words in details for words in UNTRUSTED):
+        return (
             f"what listens at {address} is not trusted: its certificate is signed by "
             f"others than the credentials name, or is another host's ({details})"
         )
-    elif code is Code.UNAVAILABLE and details.startswith(_NO_CONNECTION):
-        details = f"no server answers at {address}; is it there? ({details})"
-    return kind(details, retry_after_s=retry_after_s)
+    return f"no server answers at {address}; is it there? ({details})"
 
 
 def read_reply(what: Rpc[R], reply: bytes) -> R:
