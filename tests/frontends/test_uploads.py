@@ -284,3 +284,35 @@ def test_a_call_that_is_cancelled_leaves_its_place_to_the_next(is_given: bool) -
         assert first.cancelled()
 
     run(test)
+
+
+@pytest.mark.parametrize("is_popped", [False, True])
+def test_a_client_is_forgotten_with_its_last_call(is_popped: bool) -> None:
+    """Whether its cancelled call still waits, or its turn came in that instant."""
+
+    async def test(rig: Rig) -> None:
+        held = rig.fill()
+        first = rig.wait("first")
+        await asyncio.sleep(0)
+        first.cancel()
+        if not is_popped:
+            await asyncio.wait([first])
+        for upload in held:
+            rig.uploads.end(upload)
+        await asyncio.wait([first])
+        assert not rig.uploads._clients
+
+    run(test)
+
+
+def test_a_client_without_a_place_is_remembered_only_while_it_waits() -> None:
+    """Its call may end before it waits."""
+
+    async def test(rig: Rig) -> None:
+        held = rig.fill()
+        assert rig.uploads.take("late") is None
+        for upload in held:
+            rig.uploads.end(upload)
+        assert not rig.uploads._clients
+
+    run(test)

@@ -119,12 +119,7 @@ class Uploads:
 
     def take(self, peer: str) -> Upload | None:
         """Returns the right to read a request, which the caller ends; None if not now."""
-        client = self._clients.get(peer)
-        if client is None:
-            manner = self._manners.get(peer)
-            client = self._clients[peer] = _Client(
-                peer, Manner.UNKNOWN if manner is None else manner, manner is None
-            )
+        client = self._client(peer)
         if client.waiting or not self._has_place(client):
             return None
         return self._begin(client)
@@ -136,14 +131,14 @@ class Uploads:
             Unavailable: Too many requests of this client wait.
 
         """
-        client = self._clients[peer]
+        client = self._client(peer)
         if len(client.waiting) >= self._most_waiting():
-            self._tidy(client)
             raise _too_many()
         if not client.waiting:
             client.waits_since_s = self._now()
         turn: asyncio.Future[Upload] = asyncio.get_running_loop().create_future()
         client.waiting.append(turn)
+        self._clients[peer] = client
         self.num_waiting += 1
         self._waiting[client] = None
         try:
@@ -216,7 +211,9 @@ class Uploads:
             turn = client.waiting.popleft()
             client.waits_since_s = self._now()
             self._note_left(client)
-            if not turn.done():
+            if turn.done():  # its call was cancelled
+                self._tidy(client)
+            else:
                 turn.set_result(self._begin(client))
 
     def look(self) -> None:
@@ -238,6 +235,16 @@ class Uploads:
             for client in list(self._waiting):
                 self._refuse_excess(client)
         self.go_on()
+
+    def _client(self, peer: str) -> _Client:
+        """Returns a client, which is kept only once it has a request or a call waits."""
+        client = self._clients.get(peer)
+        if client is not None:
+            return client
+        manner = self._manners.get(peer)
+        return _Client(
+            peer, Manner.UNKNOWN if manner is None else manner, manner is None
+        )
 
     def _turn(self, client: _Client) -> Turn:
         return Turn(
@@ -300,6 +307,7 @@ class Uploads:
             client.reading_since_s = now_s
         upload = Upload(client, now_s)
         client.reading[upload] = None
+        self._clients[client.peer] = client
         self._num_reading += 1
         return upload
 
