@@ -53,14 +53,15 @@ class Connection(FrameLoop):
     """The state of one connection. Confined to the serving loop.
 
     Attributes:
-        is_closed: Whether a GOAWAY with an error is queued, or the drain is over. The
-            owner then sends what is in ``out`` and closes the socket.
+        is_closed: Whether the connection has ended, by a GOAWAY with an error or
+            because its drain is over. The owner then sends what is in ``out`` and
+            closes the socket.
         is_draining: Whether the client was told that no new streams are wanted.
         fault: Why the peer was cut off, if it was.
-        num_begun: Requests begun in the last ``receive``.
+        num_begun: How many requests the last ``receive`` began.
 
     Args:
-        context: What it is made with.
+        context: The events, budget, limits and buffers that it uses.
 
     """
 
@@ -82,7 +83,8 @@ class Connection(FrameLoop):
         self._rest = b""  # received but not yet parsed
         self._rest_since_s = context.begun_s
         self._saw_preface = False
-        # Our preface waits for the client's: who speaks HTTP/1 gets an answer in it.
+        # Our preface waits for the client's, because a client that speaks HTTP/1 gets
+        # an answer in HTTP/1 instead.
         self._has_greeted = False
         self._told_streams = 0
         self.is_draining = False
@@ -96,29 +98,29 @@ class Connection(FrameLoop):
 
     @property
     def stuck_since_s(self) -> float | None:
-        """Since when a header block or a frame other than DATA is unfinished."""
+        """When the unfinished header block or frame (not DATA) began; None without."""
         if self._block.stream_id:
             return self._block.since_s
         return self._rest_since_s if self._rest else None
 
     @property
     def num_decoded_heads(self) -> int:
-        """Request heads that were not in the cache of header blocks."""
+        """How many request heads were not in the cache of header blocks."""
         return self._cache.num_decoded
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is no call and no trace of one."""
+        """Whether no call is open, and none that was cut off is still worked on."""
         return not self.streams and not self.num_cut_off
 
     # -- receiving ----------------------------------------------------------------------
 
     def receive(self, data: bytes, now_s: float) -> bool:
-        """Takes bytes from the peer; none, to continue after it returned True.
+        """Takes bytes from the peer; empty bytes continue after it has returned True.
 
         Returns:
             Whether whole frames are left because the limit of requests per round was
-            reached. Then call it again in the next round, with no new bytes.
+            reached. If so, call it again in the next round, with no new bytes.
 
         """
         if self.is_closed:
@@ -274,8 +276,9 @@ class Connection(FrameLoop):
     def close(self) -> None:
         """Forgets every stream (each brings ``on_reset``) and the window; idempotent.
 
-        Afterwards it calls its owner no more. Otherwise owner and connection would keep
-        each other alive, with all that they hold, until the garbage collector comes by.
+        Afterwards it makes no more calls to its owner, and refers to it no longer.
+        Otherwise the two would keep each other alive, with all that they hold, until
+        the garbage collector runs.
         """
         self.is_closed = True
         self._rest = b""

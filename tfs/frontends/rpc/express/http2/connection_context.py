@@ -1,4 +1,4 @@
-"""What a connection is made with, handed up through its layers as one value."""
+"""The surroundings of a connection, passed through its layers as one value."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ class ConnectionContext:
         budget: The server's receive budget.
         limits: What the peer may ask.
         begun_s: When the connection was accepted, by the loop's clock.
-        buffers: Provides the memory of large messages; None: each gets its own.
+        buffers: Provides the memory of large messages. None gives each a buffer of its
+            own.
 
     """
 

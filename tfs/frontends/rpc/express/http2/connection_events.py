@@ -11,10 +11,10 @@ from tfs.frontends.rpc.express.http2.stream import Stream
 class ConnectionEvents(Protocol):
     """What a connection tells its owner, from within ``receive``.
 
-    For each stream: ``on_open`` first; then any number of ``on_message``, then
-    ``on_end``, or all of it at once as ``on_request``; ``on_reset`` at most once,
-    as the last. A stream that the owner has answered or reset brings nothing more.
-    The owner may call any sending method from within these.
+    For each stream, ``on_open`` comes first. Then come any number of ``on_message`` and
+    one ``on_end``, or one ``on_request`` in place of them all. ``on_reset`` comes at
+    most once, as the last. A stream that the owner has answered or reset brings no more
+    events. The owner may call any sending method from within these.
     """
 
     def on_open(self, stream: Stream) -> None:

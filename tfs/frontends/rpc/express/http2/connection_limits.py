@@ -19,16 +19,16 @@ class ConnectionLimits:
         max_concurrent_streams: Calls at a time, including those cut off whose work
             still runs; fewer where there are many connections
             (:class:`~tfs.frontends.rpc.express.http2.flow_control.ReceiveBudget`).
-        max_requests_per_round: Requests taken from one ``receive``.
-        max_message_bytes: Longest message, of a request as of a reply.
+        max_requests_per_round: Most requests that one ``receive`` takes.
+        max_message_bytes: Longest message, in a request or a reply.
         max_header_list_bytes: Longest header list, by RFC 7541's count; a header
             block may be as long on the wire.
-        max_frame_size: Longest DATA payload we announce to take.
-        max_continuations: CONTINUATION frames per header block.
-        preferred_window: What a connection's receive window is raised to if the
-            budget allows.
-        max_queued_bytes: Answers waiting for the client's windows; above, new
-            streams are refused.
+        max_frame_size: Longest frame payload that we announce to take, in bytes.
+        max_continuations: Most CONTINUATION frames of one header block.
+        preferred_window: Bytes that a connection's receive window may grow to, if the
+            budget allows it.
+        max_queued_bytes: Bytes of answers that may wait for the client's windows. While
+            more wait, new streams are refused.
 
     """
 

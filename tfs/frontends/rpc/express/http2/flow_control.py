@@ -47,29 +47,34 @@ _LARGEST_LOAN: Final = 2 << 20  # bytes of the reserve lent at a time
 _MAX_STREAMS: Final = 16_384
 _LEAST_STREAMS: Final = 32
 _MORE_THAN_ENOUGH: Final = 3
-# Up to this much of HTTP/2's first windows counts, even if half of the budget is less.
+# The first windows that HTTP/2 gives count up to this many bytes, even if half of the
+# budget is less.
 _LEAST_COUNTED: Final = 1 << 20
 
 
 class ReceiveBudget:
-    """Bytes that clients may send, or have sent, at any time. Loop-confined.
+    """The bytes that clients may send, or have sent and that are in use. Loop-confined.
 
     Attributes:
         limit_bytes: The server's ``--max_receive_bytes``.
-        num_windows: Connections.
-        max_streams_each: Streams that each of them may have open. One takes a
-            kilobyte, and thirty bytes to open: a thousand on each of a thousand
-            connections were half a gigabyte.
-        told_streams_each: What clients are told of that: a power of two, so that it
-            changes rarely, and grows again only where there is more than enough room.
-        num_large_blocks: Unfinished header blocks that are longer than the lists taken.
-        used_bytes: Windows granted and bytes held.
-        uploaded_bytes: Of large requests that arrived whole, since the start.
-        headroom: What of the limit is open to all, and what unread answers take of it.
+        num_windows: Open connections; each has one window.
+        max_streams_each: Most streams that a connection may have open. A stream takes a
+            kilobyte and costs its client thirty bytes: a thousand on each of a thousand
+            connections took half a gigabyte.
+        told_streams_each: The limit of streams that clients are told. It is a power of
+            two, so that it rarely changes, and grows again only if there is far more
+            room.
+        num_large_blocks: Unfinished header blocks that are longer than any header list
+            that is accepted.
+        used_bytes: Bytes of windows granted, and of requests held.
+        uploaded_bytes: Bytes of large requests that have arrived whole since the start.
+        headroom: The part of the limit that is open to all, and what unread answers
+            take of it.
 
     Args:
         limit_bytes: The server's ``--max_receive_bytes``.
-        headroom: Shared with the backlog of unread answers; one of its own by default.
+        headroom: Shared with the backlog of unread answers. By default the budget makes
+            its own.
 
     """
 
@@ -96,7 +101,7 @@ class ReceiveBudget:
         self.uploaded_bytes = 0
 
     def grant(self, num_bytes: int) -> None:
-        """Notes bytes that a client may send in addition."""
+        """Counts bytes that a client may now send in addition."""
         self.used_bytes += num_bytes
 
     @property
@@ -113,8 +118,8 @@ class ReceiveBudget:
     def free_to_favoured_bytes(self) -> int:
         """What may still be granted to whoever is favoured.
 
-        Nothing while unread answers take all that is open, or whole requests that wait
-        for readers half of that: more would wait as well.
+        It is 0 while unread answers take all that is open, or while whole requests that
+        wait for readers take half of that, because further requests would wait as well.
         """
         headroom = self.headroom
         has_too_much = 2 * headroom.waiting_bytes >= headroom.open_to_answers_bytes
@@ -128,12 +133,12 @@ class ReceiveBudget:
         return self._free_bytes(open_bytes - self.headroom.unread_bytes, most_bytes)
 
     def _free_bytes(self, limit_bytes: int, most_bytes: int) -> int:
-        """Returns what is free where at most so many of HTTP/2's own bytes count."""
+        """Returns what is free if HTTP/2's first windows count up to ``most_bytes``."""
         forgiven_bytes = max(0, self.num_windows * DEFAULT_WINDOW - most_bytes)
         return max(0, limit_bytes - self.used_bytes + forgiven_bytes)
 
     def count_windows(self, num_more: int) -> None:
-        """Notes that connections were opened; a negative number: closed."""
+        """Counts connections that were opened, or with a negative number closed."""
         self.num_windows += num_more
         share = max(_LEAST_STREAMS, _MAX_STREAMS // max(1, self.num_windows))
         self.max_streams_each = share
@@ -150,11 +155,11 @@ class ReceiveWindow:
     """One connection's window for what its client sends. Loop-confined.
 
     Attributes:
-        size: What the client may still send, bytes.
-        target: What the window is refilled to; never beyond ``preferred``.
+        size: Bytes that the client may still send.
+        target: Bytes that the window is refilled to; never beyond ``preferred``.
         is_starved: Whether the last refill was refused for want of budget, and
             next to nothing is left of what was granted before.
-        reserve_bytes: What it may still be granted of the budget's reserve.
+        reserve_bytes: Bytes of the budget's reserve that it may still be granted.
 
     """
 
@@ -169,7 +174,8 @@ class ReceiveWindow:
         "target",
     )
 
-    # A share of the free budget, so that the first connections leave some.
+    # A window takes at most this fraction (1/8) of the free budget, so that the first
+    # connections leave some.
     _LARGEST_SHARE: Final = 8
     _GROWTH: Final = 4
 
@@ -207,14 +213,16 @@ class ReceiveWindow:
         budget = self._budget
         free_bytes = free_to_all_bytes = budget.free_to_all_bytes
         if self.target < self._preferred:
-            # Not of the reserve: what is left of a wide window stays with its client.
+            # The target does not grow by the reserve, because what is left of a wide
+            # window stays with its client.
             share = free_to_all_bytes // self._LARGEST_SHARE
             grown = min(self._GROWTH * self.target, self._preferred, share)
             self.target = max(self.target, grown)
             self.low_water = self.target // 2
         wanted = self.target - self.size if is_due else 0
         if reserve_bytes:
-            # Not all at once: it may have to stop, for its client reads no answers.
+            # It is not lent all at once, because the upload has to stop if its client
+            # reads no answers.
             most = min(reserve_bytes, max(self.target, _LARGEST_LOAN) - self.size)
             lent = min(most, budget.free_to_favoured_bytes)
             if lent > min(wanted, free_bytes):
@@ -240,10 +248,10 @@ class ReceiveWindow:
         return window_update(0, LEAST_GRANT)
 
     def refill_own(self, held_bytes: int) -> bytes:
-        """As :meth:`refill`, of HTTP/2's first window, whatever others take.
+        """Does as :meth:`refill`, up to HTTP/2's first window, whatever others take.
 
         Args:
-            held_bytes: What the connection holds of requests.
+            held_bytes: Bytes of requests that the connection holds.
 
         """
         granted = DEFAULT_WINDOW - self.size - held_bytes

@@ -1,4 +1,4 @@
-"""What each frame but DATA does, by the book: the table of stream states, and limits.
+"""What each frame but DATA does, by the table of stream states and by the limits.
 
 There is one method per frame type. Frames that are neither an error nor of any use
 still cost the client points (:mod:`~tfs.frontends.rpc.express.http2.patience`), so that
@@ -51,32 +51,33 @@ TINY_INCREMENT: Final = 64
 _SMALL_CONTINUATION: Final = 512
 
 _ABOUT_S: Final = 0.1
-"""Seconds by which a client's clock may be ahead of ours: a busy client may write a
-request, and that it gave it up, in one go."""
+"""Seconds by which a client's clock may be ahead of ours. A busy client may send a
+request and its RST_STREAM in one go."""
 
 _LONG_S: Final = 1.0
-"""Whoever waits that long for an answer has not come to reset streams."""
+"""A client that resets a stream after waiting this many seconds does not flood us."""
 
-# Longer heads count against the receive budget, unless they are shared: HPACK makes one
-# of a few bytes, and a thousand streams may each have their own.
+# Longer heads count against the receive budget, unless the cache shares them. With
+# HPACK a few bytes may stand for a long head, and each of a thousand streams may have
+# its own.
 _LONG_HEAD_BYTES: Final = 1024
 _METADATA_BYTES: Final = 160  # memory of a header's objects, besides its bytes
 
 
 class FrameIntake(StreamIntake, abc.ABC):
-    """What the frames of a connection do, one by one. Confined to the serving loop.
+    """Carries out the frames of a connection, one by one. Confined to the serving loop.
 
     A base of :class:`~tfs.frontends.rpc.express.http2.connection.Connection`; its own
     base handles DATA. The layers above decide which frame is next, and how many are
     taken.
 
     Attributes:
-        num_cut_off: Calls that ended early but whose work still runs; they count
-            against ``max_concurrent_streams``. Kept by the owner.
-        num_resets: Streams that the peer reset.
+        num_cut_off: Calls that ended early and whose work still runs. They count
+            against ``max_concurrent_streams``. The owner keeps the number up to date.
+        num_resets: How many streams the peer has reset.
 
     Args:
-        context: What it is made with.
+        context: The events, budget, limits and buffers that it uses.
 
     """
 
@@ -112,7 +113,7 @@ class FrameIntake(StreamIntake, abc.ABC):
     def _check_head(
         self, frame_type: int, flags: int, stream_id: int, length: int
     ) -> None:
-        """Checks what a frame's head tells, before its payload has arrived.
+        """Checks what a frame's head says, before the payload has arrived.
 
         Raises:
             ConnectionFault: It is too long, malformed, or out of order.
@@ -135,17 +136,19 @@ class FrameIntake(StreamIntake, abc.ABC):
             and length > self._block.small_bytes
             and not (frame_type in BLOCK_FRAMES and self._has_room_for_block(length))
         ):
-            # Only DATA is taken as it comes; anything else would sit in memory.
+            # Only DATA is taken as it arrives. Any other frame would wait in memory
+            # until it is whole.
             raise ConnectionFault(
                 ErrorCode.ENHANCE_YOUR_CALM, "header or control frame too large"
             )
 
     def _has_room_for_block(self, size_bytes: int) -> bool:
-        """Tells whether a block of more than is small may be; takes the place for it.
+        """Tells whether a header block may be large, and takes a place for it if so.
 
-        The call of such a block is refused. Other calls of the connection must not end
-        for it, since the client may be a proxy. So it has to be decoded all the same, a
-        few at a time per server.
+        The call of such a block is refused. The other calls of the connection must go
+        on, because the client may be a proxy. So the block has to be decoded all the
+        same, which keeps HPACK's table in step; a server does so for a limited number
+        of blocks at a time.
         """
         if size_bytes > self._block.large_bytes:
             return False
@@ -158,7 +161,7 @@ class FrameIntake(StreamIntake, abc.ABC):
         return True
 
     def _forget_large_block(self) -> None:
-        """Gives back the place of a large block, if it had one."""
+        """Gives back the place that a large header block took, if one did."""
         if self._has_large_block:
             self._has_large_block = False
             self._budget.num_large_blocks -= 1
@@ -250,7 +253,7 @@ class FrameIntake(StreamIntake, abc.ABC):
             or num_bytes > self._budget.free_to_all_bytes
         ):
             self._refuse(stream_id, ErrorCode.REFUSED_STREAM, ends)
-            # Of our other limits than the announced one it cannot know.
+            # Its client cannot know any limit but the announced one.
             is_excess = len(self.streams) >= self._limits.max_concurrent_streams
             self._annoyed(Annoyance.REFUSED_STREAM if is_excess else Annoyance.NO_ROOM)
         else:
@@ -266,7 +269,7 @@ class FrameIntake(StreamIntake, abc.ABC):
                 self._on_opened(stream, num_bytes, ends)
 
     def _on_opened(self, stream: Stream, num_head_bytes: int, ends: bool) -> None:
-        """Continues a stream that was not answered or reset at once."""
+        """Continues a stream that was neither answered nor reset at once."""
         self._budget.used_bytes += num_head_bytes
         stream.held_bytes += num_head_bytes
         if ends:
@@ -276,7 +279,7 @@ class FrameIntake(StreamIntake, abc.ABC):
                 self._events.on_end(stream)
 
     def _on_late_block(self, stream_id: int, block: bytes, ends: bool) -> None:
-        """A second header block: trailers, or a fault; HPACK wants it either way."""
+        """Takes a stream's second header block, which is trailers or a fault."""
         is_malformed = False
         try:
             self._cache.decode_trailers(block)

@@ -1,8 +1,8 @@
 """The loop over a connection's frames, with shortcuts for most of the traffic.
 
-Any frame may be taken by the book: its head is checked, and what it does is asked of
-the table of stream states. The shortcuts take what ordinary clients send, where every
-answer of the book is a constant:
+Any frame may be taken the ordinary way: its head is checked, and the table of stream
+states says what it does. The shortcuts take what ordinary clients send, for which the
+result of each of these checks is known beforehand:
 
 - whole requests that begin as the one before did (``repeated_requests``);
 - a head that the cache knows, on a stream that may be opened;
@@ -10,9 +10,10 @@ answer of the book is a constant:
 - a WINDOW_UPDATE without fault, for streams that are gone too: two follow each answer.
 
 They do what :mod:`~tfs.frontends.rpc.express.http2.frame_intake` and ``stream_intake``
-would do; whatever one of their conditions does not hold for falls through to these,
-errors above all. The last three are one function because a call of one each, with what
-it has to look up again, is half a microsecond of ten for a small request.
+would do. Any frame for which one of their conditions does not hold is left to these,
+and errors above all. The last three are parts of one function. As functions of their
+own, which have to look things up again, they would take half a microsecond more of the
+ten that a small request costs.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ from tfs.frontends.rpc.express.http2.stream_state import OPENED, REQUESTED
 _unpack_prefix = Struct(">BI").unpack_from
 
 TINY_UPDATES_AT_ONCE: Final = 32
-"""Tiny WINDOW_UPDATEs are counted against the client by this many at a time."""
+"""Tiny WINDOW_UPDATEs are charged to the client in groups of this many."""
 
-# Other work that counts towards the limit of requests per round, so that the limit
+# Other work also counts towards the limit of requests per round, so that the limit
 # bounds time as well. Frames beyond the two of a request (grpc's own clients send five)
-# take up to 3 us each. Bytes of a header block that has to be decoded take 0.2 us each
-# if they are Huffman-coded.
+# take up to 3 us each. The bytes of a header block that has to be decoded take 0.2 us
+# each if they are Huffman-coded.
 _OTHERS_PER_REQUEST: Final = 8
 _BLOCK_BYTES_PER_REQUEST: Final = 256
 
@@ -59,11 +60,12 @@ class FrameLoop(RepeatedRequests, abc.ABC):
     A base of :class:`~tfs.frontends.rpc.express.http2.connection.Connection`.
 
     Attributes:
-        max_requests: Begun, and made whole, in one go; the owner's to change.
-        max_large: Of these, how many may be large.
+        max_requests: Most requests begun, and most completed, in one ``receive``. The
+            owner may change it.
+        max_large: How many of those completed may be large.
 
     Args:
-        context: What it is made with.
+        context: The events, budget, limits and buffers that it uses.
 
     """
 
@@ -84,12 +86,13 @@ class FrameLoop(RepeatedRequests, abc.ABC):
 
         """
         size = len(data)
-        # Heads and what belongs to them may be far apart: both are counted.
+        # A request's head and its messages may be far apart, so both are counted.
         num_left = num_whole_left = self.max_requests
         num_others_left = num_left * _OTHERS_PER_REQUEST
         self._num_large = 0
         block = self._block
-        # Only one frame may come: SETTINGS at first, or CONTINUATION.
+        # Only one type of frame may come now: SETTINGS at first, CONTINUATION within a
+        # header block.
         is_strict = block.stream_id != 0 or not self._saw_settings
         latest = self._opening
         if latest is not None and not is_strict and not self._data_stream_id:
@@ -177,7 +180,8 @@ class FrameLoop(RepeatedRequests, abc.ABC):
             elif frame_type == 1:
                 if end <= size and flags == END_HEADERS and num_left > 0:
                     fragment = data[payload:end]
-                    # Some clients send many heads, and what belongs to them behind.
+                    # Some clients send many heads before the messages that belong to
+                    # them.
                     is_followed = end + HEAD_SIZE <= size and data[end + 3] != 1
                     opening = openings.get(fragment) if is_followed else None
                     if opening is not None:
@@ -247,7 +251,7 @@ class FrameLoop(RepeatedRequests, abc.ABC):
                         self._num_tiny_updates += increment < TINY_INCREMENT
                         index = end
                         continue
-            # Anything else, by the book.
+            # Any other frame is taken the ordinary way.
             if num_others_left <= 0:
                 return index, True
             num_others_left -= 1
@@ -271,7 +275,7 @@ class FrameLoop(RepeatedRequests, abc.ABC):
             is_strict = block.stream_id != 0 or not self._saw_settings
 
     def _charge_tiny_updates(self) -> None:
-        """Charges for the tiny WINDOW_UPDATEs that the shortcuts took.
+        """Charges the client for the tiny WINDOW_UPDATEs that the shortcuts took.
 
         Raises:
             ConnectionFault: They were too many.

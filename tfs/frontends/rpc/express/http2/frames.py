@@ -1,8 +1,8 @@
 """HTTP/2 frames (RFC 9113, sections 4 and 6): names, limits and wire form.
 
-Everything here is pure. The receiving side checks a frame's nine-byte head with
-:func:`check_head` before a byte of its payload is used; the sending side is a set
-of functions that return finished frames.
+Everything here is pure. A received frame's nine-byte head is checked by
+:func:`check_head` before a byte of its payload is used. For sending there are functions
+that return finished frames.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class ConnectionFault(Exception):
     """The peer broke the protocol (or our patience); the connection must close.
 
     Attributes:
-        code: Goes into GOAWAY.
+        code: The error code that GOAWAY carries.
         reason: For GOAWAY's debug data and the log; no peer data in it.
 
     """
@@ -122,8 +122,8 @@ def check_head(frame_type: int, flags: int, stream_id: int, size: int) -> None:
     """Checks what RFC 9113 section 6 says about a frame's size and stream.
 
     Raises:
-        ConnectionFault: FRAME_SIZE_ERROR or PROTOCOL_ERROR. PRIORITY of a wrong
-            size, only a stream error there, is treated as one of the connection.
+        ConnectionFault: FRAME_SIZE_ERROR or PROTOCOL_ERROR. A PRIORITY frame of a wrong
+            size, which is only a stream error in the RFC, ends the connection here.
 
     """
     if stream_id == 0 and frame_type in _ON_STREAM_ONLY:

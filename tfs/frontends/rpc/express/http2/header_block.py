@@ -1,7 +1,7 @@
-"""A header block, as HEADERS and CONTINUATION bring it (RFC 9113, section 4.3).
+"""The header block that HEADERS and CONTINUATION frames bring (RFC 9113, section 4.3).
 
-The pieces are joined before HPACK sees a byte of them: nothing else may come between
-(section 6.10), so what waits is one block per connection, and bounded.
+The pieces are joined before HPACK decodes any of them. Since no other frame may come
+between them (section 6.10), one block per connection waits, and its size is bounded.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from tfs.frontends.rpc.express.http2.frames import (
 )
 
 _SLACK_BYTES: Final = 256
-"""Bytes by which a header block may exceed the header list: padding, priority, table
-updates."""
+"""Bytes by which a header block may exceed its header list, for padding, priority and
+table size updates."""
 
 _LARGEST_TIMES: Final = 4
-"""A block may be so many times as long as the header lists that we take: Envoy forwards
-60 KB, and clients' libraries do not look at what we announced."""
+"""A block may be this many times as long as the longest header list that we take. Envoy
+forwards 60 KB, and clients' libraries ignore the limit that we announce."""
 
 MAX_LARGE_BLOCKS: Final = 64
-"""Unfinished header blocks longer than such a list, over all connections: 4 MB."""
+"""Most unfinished header blocks longer than such a list, over all connections; together
+they take 4 MB."""
 
 
 class HeaderBlock:
-    """The header block that waits for CONTINUATION, if one does. Loop-confined.
+    """A connection's unfinished header block, if there is one. Loop-confined.
 
     Attributes:
         stream_id: The stream that it opens or ends; 0: no block is unfinished.
         ends_stream: Whether its HEADERS had END_STREAM.
-        since_s: When it began.
-        small_bytes: What is longer is refused when it is whole, if there is room for
-            it.
-        large_bytes: What is longer ends the connection.
+        since_s: When its first piece arrived.
+        small_bytes: The call of a longer block is refused, once the block is whole.
+        large_bytes: A longer block ends the connection.
 
     Args:
-        limits: How long it may be, and of how many pieces.
+        limits: How long a block may be, and in how many pieces it may come.
         now_s: The time.
 
     """
@@ -71,13 +71,13 @@ class HeaderBlock:
 
     @property
     def size_bytes(self) -> int:
-        """What has arrived of it."""
+        """How many bytes of it have arrived."""
         return len(self._pieces)
 
     def begin(
         self, stream_id: int, piece: bytes, ends_stream: bool, now_s: float
     ) -> None:
-        """Takes the first piece of a block that does not end with it."""
+        """Takes the first piece of a block of which more will come."""
         self.stream_id = stream_id
         self.ends_stream = ends_stream
         self.since_s = now_s
@@ -88,7 +88,8 @@ class HeaderBlock:
         """Takes the payload of a CONTINUATION.
 
         Raises:
-            ConnectionFault: ENHANCE_YOUR_CALM; it is too long, or too cut up.
+            ConnectionFault: ENHANCE_YOUR_CALM: the block is too long, or comes in too
+                many pieces.
 
         """
         self._pieces += piece
@@ -100,7 +101,7 @@ class HeaderBlock:
             raise block_too_long()
 
     def take(self) -> bytes:
-        """Returns the block, which is whole; none waits any more."""
+        """Returns the block, which is whole; afterwards no block is unfinished."""
         block = bytes(self._pieces)
         self.stream_id = 0
         self._pieces = bytearray()
@@ -108,14 +109,14 @@ class HeaderBlock:
 
 
 def block_too_long() -> ConnectionFault:
-    """Returns the fault of a client whose header block there is no room for."""
+    """Returns the fault of a client whose header block is longer than is accepted."""
     return ConnectionFault(
         ErrorCode.ENHANCE_YOUR_CALM, "header block too long or too cut up"
     )
 
 
 def first_piece(flags: int, stream_id: int, payload: bytes) -> bytes:
-    """Returns what of a HEADERS payload is header block: no padding, no priority.
+    """Returns the header block in a HEADERS payload, without padding and priority.
 
     Raises:
         ConnectionFault: Padding or priority do not fit, or the stream depends on

@@ -2,16 +2,16 @@
 
 The operator's limit (``--max_receive_bytes``) is what a crowd of good clients may need.
 But a few clients that send and never finish, or ask and never read, would also fill it,
-and a server of 300 MB would grow to 800. So at first a sixteenth of it is open to all.
-The rest is lent to one connection at a time, to finish what it began. While good
-clients wait for each other, more is opened, a little every second.
+and a server of 300 MB would grow to 800. So at first only a sixteenth of it is open to
+all. The rest is lent to one connection at a time, so that it can finish what it began.
+While good clients wait for each other, a little more is opened every second.
 
-A client that holds a part without moving is cut off as soon as others wait for it: an
-upload after five seconds, the one for which all others wait after one or two, and a
-reader after one. So nothing more is opened before some of that time is over, while
-anybody was cut off, or for clients that send next to nothing. That is what tells a
-crowd from an attack. Rejected: a smaller limit, because an image of 60 MB, or fifty
-clients behind slow lines, are no attack.
+A client that holds a part of the room and makes no progress is cut off while others
+wait: an upload after five seconds, the one for which all others wait after one or two,
+and a reader after one. So no more is opened before these times are over, after anybody
+was cut off, or for clients that send next to nothing. This tells a crowd from an
+attack. Rejected: a smaller limit, because an image of 60 MB, or fifty clients behind
+slow lines, are no attack.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _SHARE: Final = 16
 _LEAST_BYTES: Final = 8 << 20
 _STEPS: Final = 64  # one step is this fraction (1/64) of the limit
 _LOOKS_BEFORE_MORE: Final = (
-    7  # a second apart: readers who do not move are gone by then
+    7  # a second apart: readers that make no progress are gone by then
 )
-_UPLOADS_BEFORE_MORE: Final = 20  # of clients that send: these go one by one
-_TURNOVER_S: Final = 16  # in which such clients have to use what is open
+_UPLOADS_BEFORE_MORE: Final = 20  # the same for uploads, which go on one by one
+_TURNOVER_S: Final = 16  # time in which uploads have to use all that is open
 _READERS: Final = 4  # one client may take this fraction (1/4) of what is open
 
 
@@ -42,12 +42,12 @@ class Headroom:
             backlog.
         waiting_bytes: Bytes of whole requests that wait for readers; updated by
             sessions.
-        begun_bytes: Bytes of requests that had waited and are worked on now.
+        begun_bytes: Bytes of requests that had to wait and are being worked on now.
 
     Args:
         limit_bytes: As above.
-        least_bytes: The least that is open if the limit is small: all of it to answers,
-            and to requests no more than three quarters of the limit.
+        least_bytes: The least that is open if the limit is small. Answers may take all
+            of it, requests no more than three quarters of the limit.
 
     """
 
@@ -90,13 +90,14 @@ class Headroom:
 
     @property
     def is_tight(self) -> bool:
-        """Whether unread answers take half of it, so that clients that read nothing must go."""
+        """Whether unread answers take over half of it, so that idle readers must go."""
         return 2 * self.unread_bytes > self.open_to_answers_bytes
 
     def has_room(self, num_bytes: int) -> bool:
-        """Tells whether a request may begin whose answer is as long as itself.
+        """Tells whether a request of so many bytes, and as long an answer, may begin.
 
-        One that is longer than what is open may also begin, when little is unread.
+        A request that is longer than all that is open may also begin, while little is
+        unread.
         """
         open_bytes = self.open_to_answers_bytes
         unread_bytes = self.unread_bytes + self.begun_bytes
@@ -123,9 +124,9 @@ class Headroom:
 
         Args:
             is_contested: Whether anybody waits for room.
-            num_cut_off: Clients that were cut off for being slow, since the start.
-            uploaded_bytes: Bytes of large requests that arrived whole, since the start.
-                Requests that were given up do not count as use of what is open.
+            num_cut_off: How many clients were cut off for being slow since the start.
+            uploaded_bytes: Bytes of large requests that have arrived whole since the
+                start. Those that were given up do not count as use of what is open.
 
         """
         used_bytes = uploaded_bytes - self._uploaded_bytes

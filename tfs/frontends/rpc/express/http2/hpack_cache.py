@@ -1,10 +1,9 @@
 """A connection's header blocks, decoded and checked once.
 
-gRPC clients repeat the same few header blocks on a connection, so most requests
-need one dictionary look-up instead of HPACK. That is sound only while equal bytes
-mean equal headers, hence the rule: a block is kept only if decoding it left the
-dynamic table as it was, and any change of the table (insertion, eviction, size
-update) empties the cache.
+gRPC clients repeat the same few header blocks on a connection, so most requests need
+one dictionary look-up instead of HPACK. That is sound only as long as equal bytes mean
+equal headers. So a block is kept only if decoding it left the dynamic table unchanged,
+and any change of the table (insertion, eviction, size update) empties the cache.
 """
 
 from __future__ import annotations
@@ -19,18 +18,19 @@ from tfs.frontends.rpc.express.http2.request_head import (
 )
 from tfs.frontends.rpc.express.http2.request_opening import RequestOpening
 
-# Longest block for which the opening, a second copy of it, is kept. Longer are rare.
+# Longest block for which an opening is kept, which holds a second copy of the block.
+# Longer ones are rare.
 _MAX_OPENING_BYTES: Final = 256
 
 
 class HeadCache:
-    """From header block to request head. Confined to the serving loop.
+    """Request heads by their header blocks. Confined to the serving loop.
 
     Attributes:
         by_block: The blocks that may be looked up instead of decoded; a reader
             that misses calls :meth:`decode`.
         openings: How requests begin with some of these blocks.
-        num_decoded: Heads that were not found there.
+        num_decoded: How many heads were not found there, and were decoded.
 
     """
 
@@ -82,7 +82,7 @@ class HeadCache:
         return self._decoder.list_bytes
 
     def note_opening(self, opening: RequestOpening | None) -> None:
-        """Keeps how requests begin with a block that may be looked up; None: nothing."""
+        """Keeps how requests with a kept block begin; does nothing with None."""
         if opening is not None and len(opening.block) <= _MAX_OPENING_BYTES:
             self.openings[opening.block] = opening
 

@@ -6,8 +6,8 @@ times the bytes that have arrived, unless it is a buffer that an earlier message
 The announced length only decides when the message is whole, and whether it is too long.
 
 Messages of more than a megabyte grow into memory pages of their own: bytes that have
-not arrived take next to no memory, bytes that have are not copied as the buffer grows,
-and nothing of it stays in the heap.
+not arrived take next to no memory, bytes that have arrived are not copied as the buffer
+grows, and nothing stays in the heap afterwards.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ PREFIX_SIZE: Final = 5
 _LEAST_ROOM: Final = 256
 _NO_ROOM: Final = memoryview(bytearray())
 _GROWTH: Final = 4
-_MAPPED_BYTES: Final = 1 << 20  # page faults cost more than the heap's zeros below
+# Below this, page faults cost more than zeroing memory of the heap.
+_MAPPED_BYTES: Final = 1 << 20
 # Smaller mappings are not worth it. If many messages began with more than this in the
 # heap, they would leave holes there.
 _LEAST_MAPPED_BYTES: Final = 65_536
@@ -34,12 +35,12 @@ class MessageAssembler:
     """Cuts one stream's DATA payloads into messages. Loop-confined.
 
     Attributes:
-        missing_bytes: What is still missing of the message that has begun; 0 while none
-            has, or while only a part of its prefix has arrived.
+        missing_bytes: How much of the current message is still missing; 0 while none
+            has begun, or while only a part of its prefix has arrived.
 
     Args:
         max_message_bytes: Longest body taken, as sent (compressed or not).
-        buffers: Where large messages get their memory, if it has some.
+        buffers: Lends the memory for large messages, if it has any.
 
     """
 
@@ -66,7 +67,7 @@ class MessageAssembler:
         self._body: memoryview | None = None
         self._is_lent = False
         self._filled = 0
-        self._ready = 0  # of that room, what may be written to as it is
+        self._ready = 0  # how much of that room may be written to already
         self._size = 0
 
     @property
@@ -77,11 +78,11 @@ class MessageAssembler:
     def feed(self, chunk: memoryview) -> Iterable[tuple[bool, memoryview]]:
         """Returns (compressed flag, body) of each message that ``chunk`` completes.
 
-        To be used up before the next ``feed``.
+        The result has to be consumed before the next ``feed``.
 
         Raises:
-            ServingError: RESOURCE_EXHAUSTED, the message is too long; INTERNAL, the
-                flag byte is neither 0 nor 1. The call must fail with it.
+            ServingError: RESOURCE_EXHAUSTED if the message is too long, INTERNAL if the
+                flag byte is neither 0 nor 1. The call must fail with this error.
 
         """
         if len(chunk) < self.missing_bytes:
@@ -145,8 +146,8 @@ class MessageAssembler:
         return body
 
     def _grow(self, body: memoryview, end: int) -> memoryview:
-        # By large factors, and never within the allocator: growing two messages in
-        # turn would copy each of them many times over.
+        # It grows by large factors and is not resized in the allocator, which would
+        # copy two messages that grow in turn many times over.
         wanted = max(end, len(body) * _GROWTH) if body else end * _GROWTH
         room = min(self._size, max(wanted, _LEAST_ROOM))
         buffer = body.obj
@@ -156,7 +157,8 @@ class MessageAssembler:
             self._body = memoryview(buffer)
             return self._body
         filled = self._filled
-        # A process may have 65,530 mappings: none for what is next to nothing yet.
+        # A process may have 65,530 mappings, so a message of which little has arrived
+        # gets none.
         is_mapped = self._size > _MAPPED_BYTES and room >= _LEAST_MAPPED_BYTES
         larger = memoryview(map_pages(room) if is_mapped else bytearray(room))
         larger[:filled] = body[:filled]

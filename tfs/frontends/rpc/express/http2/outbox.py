@@ -8,14 +8,14 @@ from tfs.frontends.rpc.express.http2.frames import FrameType, frame_head
 
 Output = list[bytes | memoryview]
 
-# If the small messages of a stream were kept apart, each would take ten times its
+# Small messages of a stream are joined. Kept apart, each would take ten times its
 # bytes.
 _SMALL_BYTES: Final = 512
 _JOINED_BYTES: Final = 4096
 
 
 class Outbox:
-    """Bytes in the order of sending. Loop-confined; false when empty.
+    """Bytes to be sent, in order. Loop-confined; falsy when empty.
 
     Large parts are never copied and small ones are joined. Next to nothing is kept
     beside them, because an attacker can have tens of thousands of these.
@@ -41,7 +41,7 @@ class Outbox:
         return self._start
 
     def add(self, part: bytes | memoryview) -> None:
-        """Puts bytes behind the others."""
+        """Adds bytes behind the others."""
         if not part:
             return
         parts = self._parts
@@ -59,7 +59,8 @@ class Outbox:
         """Moves bytes into ``out``, cut into DATA frames; returns how many frames.
 
         Args:
-            out: Gets the frames, their heads and payloads as parts of their own.
+            out: The list that gets the frames, with heads and payloads as separate
+                parts.
             stream_id: The stream of the frames.
             num_bytes: How many bytes to move, no more than are in it.
             largest_frame: The largest payload of a frame.

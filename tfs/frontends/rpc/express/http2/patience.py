@@ -1,11 +1,11 @@
 """How many useless or wrong frames a connection may send before it is closed.
 
-The known HTTP/2 floods (rapid reset CVE-2023-44487, CONTINUATION CVE-2024-27316,
-PING, SETTINGS, empty frames) all make the server work without asking it for
-anything. Each such frame costs points; points come back with time and with every
-message the client is sent: real clients follow answers with small window updates and
-PINGs, and hedging ones cancel often. One that only annoys is closed after a few
-hundred frames.
+The known HTTP/2 floods (rapid reset CVE-2023-44487, CONTINUATION CVE-2024-27316, PING,
+SETTINGS, empty frames) all make the server work without asking it for anything. Each
+such frame costs points. Points come back with time, and with every message that the
+client is sent, because real clients follow answers with small window updates and PINGs,
+and clients that hedge often cancel. A client that sends nothing else is closed after a
+few hundred such frames.
 
 The points allow for what well-behaved clients may do all at once: give up all 1,024
 calls that they may have open, and open as many while fewer are allowed. Giving a call
@@ -23,14 +23,14 @@ from tfs.frontends.rpc.express.http2.frames import ConnectionFault, ErrorCode
 _MAX_POINTS: Final = 2000.0
 _POINTS_PER_S: Final = 100.0
 _POINTS_PER_MESSAGE: Final = 20.0  # regained for each message sent to the client
-# Clients give back the window that a small message took. Those of a thousand streams come
-# all at once, perhaps with what resets these.
+# After each small message a client sends a WINDOW_UPDATE. Those of a thousand streams
+# may come all at once, perhaps with the frames that reset the streams.
 _UPDATES_PER_MESSAGE: Final = 2
 _MAX_UPDATES: Final = 4096
 
 
 class Annoyance(enum.Enum):
-    """What costs points.
+    """The kinds of frames that cost points.
 
     Attributes:
         words: What it is called in the reason that the client reads.
@@ -51,7 +51,8 @@ class Annoyance(enum.Enum):
     REFUSED_STREAM = "refused streams", 5
     NO_ROOM = "streams that there is no room for", 1
 
-    # The words are part of the value: members of equal values would be one member.
+    # The words are part of the value, because members with equal values would be one
+    # member.
     def __init__(self, words: str, points: float) -> None:
         self.words = words
         self.points = points
@@ -71,7 +72,7 @@ class Patience:
     def spend(
         self, what: Annoyance, now_s: float, num_sent: int, times: int = 1
     ) -> None:
-        """Charges for ``what``; ``num_sent`` counts messages since the start.
+        """Charges for ``what``. ``num_sent`` counts the messages sent since the start.
 
         Raises:
             ConnectionFault: ENHANCE_YOUR_CALM; the points are used up.

@@ -1,4 +1,4 @@
-"""What the client told us about itself in SETTINGS (RFC 9113, section 6.5)."""
+"""The settings that the client has sent (RFC 9113, section 6.5)."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class PeerSettings:
 
     A HEADER_TABLE_SIZE below the default must be answered even by an encoder that never
     indexes: its next block begins with an update of the table's size (RFC 9113 section
-    4.3.1), or the client closes the connection. It says 0, so that once is enough.
-    MAX_CONCURRENT_STREAMS and ENABLE_PUSH are about pushing; MAX_HEADER_LIST_SIZE is
-    advice, and our header lists are short.
+    4.3.1), or the client closes the connection. Ours sets it to 0, so that once is
+    enough. MAX_CONCURRENT_STREAMS and ENABLE_PUSH are about pushing;
+    MAX_HEADER_LIST_SIZE is advice, and our header lists are short.
 
     Attributes:
-        initial_window: Send window of a new stream, bytes.
-        max_frame_size: Largest payload the peer takes.
-        max_whole_size: Largest payload that may be sent in one go with the header
-            blocks around it: as above, but nothing while the next block must begin
-            otherwise.
-        needs_table_update: Whether it must.
+        initial_window: Send window of a new stream, in bytes.
+        max_frame_size: Largest frame payload that the peer takes, in bytes.
+        max_whole_size: Largest payload that may be sent together with the header blocks
+            around it. It is ``max_frame_size``, or 0 while the next block must begin
+            with an update of the table's size.
+        needs_table_update: Whether the next block must begin so.
 
     """
 
@@ -52,7 +52,7 @@ class PeerSettings:
         """Applies a SETTINGS payload in order.
 
         Returns:
-            By how much the windows of the open streams move; may be negative.
+            By how many bytes the windows of the open streams change; may be negative.
 
         Raises:
             ConnectionFault: A value is out of its range.

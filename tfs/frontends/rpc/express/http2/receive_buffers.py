@@ -1,9 +1,9 @@
 """Memory of large messages, used again once nobody points into it.
 
-A fresh buffer has to be zeroed, and faulted in where the allocator has not got it; for
-an image that costs as much as copying the image, for 10 MB several times that. Clients
-that send large messages send many of one size, so the next message mostly fits into
-the memory of one before.
+A fresh buffer has to be zeroed, and its pages faulted in if the allocator does not have
+them. For an image of 602 KB that costs as much as copying the image, for 10 MB several
+times as much. Clients that send large messages usually send many of one size, so the
+next message mostly fits into the memory of an earlier one.
 
 No event tells when a message is no longer needed, because tensors anywhere may point
 into it. But Python refuses to resize a buffer while anything points into it, so an
@@ -25,14 +25,14 @@ Buffer: TypeAlias = bytearray | mmap.mmap
 class ReceiveBuffers:
     """Buffers that were lent and may be lent again. Loop-confined.
 
-    Never the reason for more memory: what is kept was filled by a message before, and
-    it is no more than ``max_bytes``.
+    It never makes the server take more memory: every buffer kept was filled by an
+    earlier message, and together they take no more than ``max_bytes``.
 
-    A message that waits for room in a buffer from here takes all of that, however
-    little of it arrived. So nothing is lent while memory is scarce.
+    An unfinished message in a lent buffer takes all of that buffer, however little of
+    the message has arrived. So nothing is lent while memory is scarce.
 
     Attributes:
-        kept_bytes: Size of the buffers known here, including those in use.
+        kept_bytes: Size of all buffers kept, including those in use.
 
     """
 
@@ -47,7 +47,7 @@ class ReceiveBuffers:
 
     @property
     def is_scarce(self) -> bool:
-        """Whether uploads wait for each other; what is kept is forgotten then."""
+        """Whether uploads wait for each other; no buffers are kept meanwhile."""
         return self._is_scarce
 
     @is_scarce.setter
@@ -59,8 +59,8 @@ class ReceiveBuffers:
     def take(self, size_bytes: int) -> Buffer | None:
         """Returns a buffer of at least that size and at most twice that, or None.
 
-        Its contents are what was in it before. It is free again when nothing points
-        into it any more.
+        It still contains the bytes of an earlier message. It is free again when nothing
+        points into it any more.
         """
         buffers = self._buffers
         if size_bytes < _LEAST_BYTES or not buffers:
@@ -75,7 +75,7 @@ class ReceiveBuffers:
         return None
 
     def keep(self, buffer: Buffer) -> None:
-        """Takes note of a buffer that a whole message has filled."""
+        """Keeps a buffer that a whole message has filled, if it has a suitable size."""
         size_bytes = len(buffer)
         if not _LEAST_BYTES <= size_bytes <= self._max_bytes:
             return
@@ -91,13 +91,13 @@ class ReceiveBuffers:
     def sweep(self) -> bool:
         """Forgets everything if nothing was lent or kept since the last sweep.
 
-        Returns whether there was anything to forget, or to use.
+        Returns whether anything was lent, kept or forgotten since then.
         """
         was_used, self._was_used = self._was_used, False
         return was_used or self.clear()
 
     def clear(self) -> bool:
-        """Forgets everything; what is in use stays its user's.
+        """Forgets every buffer; those in use stay with their users.
 
         Returns whether there was anything to forget.
         """

@@ -3,10 +3,10 @@
 A client sends the same frames for each of its requests, except for the stream's id and
 the message: HEADERS with a block that is in the cache, a WINDOW_UPDATE of the stream
 (if the client uses grpc's own library), then DATA. The beginning of the last request is
-kept, cut at the stream's id (:class:`RequestOpening`), so that the next one is
-recognized by one comparison of bytes rather than field by field. Whatever the frames
-themselves could be refused for was checked the first time; what depends on the
-connection's state is checked every time.
+kept, split at the stream's id (:class:`RequestOpening`), so that the next one is
+recognized by one comparison of bytes rather than field by field. Faults of the frames
+themselves were looked for the first time. What depends on the connection's state is
+checked every time.
 
 The effect is the same as that of :mod:`~tfs.frontends.rpc.express.http2.frame_intake`
 and ``stream_intake``. Any request for which a condition does not hold is left to these,
@@ -42,15 +42,15 @@ _unpack_update = UPDATE.unpack_from
 
 
 class RepeatedRequests(FrameIntake, abc.ABC):
-    """Takes requests that are like the one before. Confined to the serving loop.
+    """Takes requests that begin as the one before did. Confined to the serving loop.
 
     A base of :class:`~tfs.frontends.rpc.express.http2.connection.Connection`.
 
     Attributes:
-        is_closed: Nothing more is taken in.
+        is_closed: Whether the connection takes nothing more in.
 
     Args:
-        context: What it is made with.
+        context: The events, budget, limits and buffers that it uses.
 
     """
 
@@ -61,7 +61,7 @@ class RepeatedRequests(FrameIntake, abc.ABC):
         self.is_closed = False
         self._num_tiny_updates = 0
         self._openings = self._cache.openings
-        self._opening: RequestOpening | None = None  # the last that a request had
+        self._opening: RequestOpening | None = None  # that of the last request
 
     def _take_repeated(
         self,
@@ -72,21 +72,21 @@ class RepeatedRequests(FrameIntake, abc.ABC):
         most: int,
         most_updates: int,
     ) -> tuple[int, int, int]:
-        """Takes whole requests that begin alike, up to one that does not.
+        """Takes whole requests that begin alike, up to the first that does not.
 
-        Each with the WINDOW_UPDATE of the connection behind it, if there is one: that
-        makes room for the answer before.
+        If a WINDOW_UPDATE of the connection follows a request, it is taken as well:
+        clients send it for the answer before.
 
         Args:
             opening: How they begin.
-            data: Received.
-            index: Of a frame of HEADERS; none but that may come.
+            data: Bytes received.
+            index: Offset of a frame; any frame may come there.
             size: Length of ``data``.
-            most: Requests that may be taken.
-            most_updates: As many WINDOW_UPDATEs of the connection may be taken.
+            most: How many requests may be taken.
+            most_updates: How many WINDOW_UPDATEs of the connection may be taken.
 
         Returns:
-            The index behind what was taken, the number of requests and of updates.
+            The index behind what was taken, and how many requests and updates that was.
 
         """
         # If HPACK's table changes, an equal block may mean another head.
@@ -100,7 +100,7 @@ class RepeatedRequests(FrameIntake, abc.ABC):
         announced = head.content_length
         table, streams = self._table, self.streams
         events, window, limits = self._events, self._window, self._limits
-        # No stream is reset meanwhile, so that no more calls are cut off.
+        # No stream is reset meanwhile, so the number of calls cut off stays the same.
         max_streams = min(
             limits.max_concurrent_streams - self.num_cut_off,
             self._budget.max_streams_each,

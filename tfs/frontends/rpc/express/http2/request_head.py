@@ -1,9 +1,9 @@
 """A request's headers, checked once and made into a value that calls share.
 
-Three outcomes, by how wrong the headers are: a :class:`RequestHead` (fine); one
-whose ``refusal`` says with which HTTP or gRPC status to answer (understandable, but
-not a call we take); or :class:`MalformedHead` (the stream is reset, RFC 9113
-section 8.1.1).
+There are three outcomes. Correct headers make a :class:`RequestHead`. Headers that can
+be understood but are no call that we take make one whose ``refusal`` says with which
+HTTP or gRPC status to answer. Headers that break HTTP/2's rules raise
+:class:`MalformedHead`, and the stream is reset (RFC 9113 section 8.1.1).
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class RequestHead:
         metadata: What handlers see: the custom headers, ``-bin`` ones decoded.
         timeout_s: The value of ``grpc-timeout``; None if it was not sent.
         encoding: The value of ``grpc-encoding``.
-        content_length: What the body must sum up to; None if not said.
-        refusal: None for a call to take; else the answer.
+        content_length: How many bytes of DATA must come; None if that was not sent.
+        refusal: The answer to a request that is not taken; None if it is.
 
     """
 
@@ -88,15 +88,16 @@ _CONNECTION_SPECIFIC: Final = frozenset(
         b"upgrade",
     )
 )
-# Read here and not passed on; gRPC keeps what else starts with "grpc-" to itself.
+# These are read here and not passed on. Any other name that starts with "grpc-" is
+# reserved by gRPC.
 _READ: Final = frozenset(
     (b"content-type", b"te", b"content-length", b"grpc-timeout", b"grpc-encoding")
 )
 _NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+").fullmatch
 _BAD_VALUE_TEXT: Final = "NUL, CR or LF in a header value"
 _BAD_VALUE: Final = re.compile(rb"[\x00\r\n]").search
-# As many as the longest header list we announce has room for; values of "-bin" headers
-# are many with a byte each.
+# As many values as the longest header list that we announce has room for. A "-bin"
+# header may hold many values of a byte each.
 _MAX_METADATA: Final = 512
 _TIMEOUT: Final = re.compile(rb"([0-9]{1,8})([HMSmun])").fullmatch
 _UNIT_S: Final = {
@@ -159,7 +160,8 @@ def parse_head(headers: Sequence[Header], was_cut: bool = False) -> RequestHead:
             pseudo[name] = value
         else:
             regular = True
-            # As in _check_header; a client's ever new deadlines bring it all here.
+            # These are the checks of _check_header. Clients whose deadlines always
+            # differ come here with every request.
             if _NAME(name) is None or name in _CONNECTION_SPECIFIC:
                 _check_header(name, value)
             if name in _READ:
@@ -207,7 +209,8 @@ def _check(
     method = pseudo.get(b":method")
     raw_path = pseudo.get(b":path", b"")
     if method == b"CONNECT" and b":authority" in pseudo and len(pseudo) == 2:
-        return RequestHead("", refusal=_WRONG_METHOD)  # it has no path (section 8.5)
+        # CONNECT has no path (section 8.5).
+        return RequestHead("", refusal=_WRONG_METHOD)
     if method is None or not pseudo.get(b":scheme") or not raw_path:
         raise MalformedHead("missing pseudo-header")
     try:

@@ -1,4 +1,4 @@
-"""How a client's requests begin: the frames before a message, but for the stream's id."""
+"""How a client's requests begin: the frames before the message, without stream ids."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tfs.frontends.rpc.express.http2.frames import (
 from tfs.frontends.rpc.express.http2.request_head import RequestHead
 
 UPDATE: Final = Struct(">IBII")
-"""A WINDOW_UPDATE, whole: (length << 8 | type, flags, stream id, increment)."""
+"""A whole WINDOW_UPDATE frame: (length << 8 | type, flags, stream id, increment)."""
 
 UPDATE_WORD: Final = 4 << 8 | FrameType.WINDOW_UPDATE
 
@@ -30,8 +30,8 @@ class RequestOpening:
     Attributes:
         block: The header block.
         head: What it says.
-        head_size: The bytes of its HEADERS frame.
-        increment: Increment of the WINDOW_UPDATE behind that; 0: there is none.
+        head_size: Bytes of its HEADERS frame.
+        increment: Increment of the WINDOW_UPDATE behind that; 0 if there is none.
         parts: The bytes of both around the stream's id.
         size: Bytes of both parts and the stream's id.
 
@@ -53,14 +53,14 @@ class RequestOpening:
 def read_opening(
     data: bytes, index: int, stream_id: int, block: bytes, head: RequestHead
 ) -> RequestOpening | None:
-    """Reads how a request begins; None if its DATA does not follow there.
+    """Returns how a request begins; None if its DATA does not follow its HEADERS.
 
     Args:
-        data: Received.
+        data: Bytes received.
         index: Offset of its HEADERS, whose only flag is END_HEADERS.
         stream_id: The id of the request's stream.
-        block: All the payload.
-        head: What that says.
+        block: The whole payload of HEADERS.
+        head: What the block says.
 
     """
     end = index + HEAD_SIZE + len(block)
@@ -83,7 +83,7 @@ def read_opening(
 
 
 def _is_data(data: bytes, index: int, stream_id: int) -> bool:
-    """Tells whether the head of a stream's DATA frame lies there, whole."""
+    """Tells whether the whole head of a stream's DATA frame lies at ``index``."""
     if len(data) < index + HEAD_SIZE or data[index + _TYPE_PLACE] != FrameType.DATA:
         return False
     return bool(unpack_head(data, index)[2] == stream_id)

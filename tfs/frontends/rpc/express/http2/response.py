@@ -50,7 +50,8 @@ _pack_after = struct.Struct(f">5sI{len(OK_TRAILERS_BLOCK)}s").pack
 SMALL_BYTES: Final = 4096
 """Longest message that is sent as one piece with its headers and trailers."""
 
-# By the message's length, at most SMALL_BYTES. Loop-confined; bounded by that.
+# Keyed by the message's length, which is at most SMALL_BYTES, so its size is bounded.
+# Loop-confined.
 _pack_whole: Final[dict[int, Callable[..., bytes]]] = {}
 
 
@@ -118,7 +119,8 @@ def error_block(error: ServingError, trailers_only: bool) -> bytes:
     if message:
         parts.append(encode_literal(b"grpc-message", percent_encode(message)))
     if error.code is Code.UNIMPLEMENTED:
-        parts.append(_ACCEPT_ENCODING)  # it may have been the encoding
+        # The request's encoding may be what is unsupported.
+        parts.append(_ACCEPT_ENCODING)
     details = status_details(error)
     if details is not None:
         text = base64.b64encode(details).rstrip(b"=")
@@ -131,7 +133,7 @@ def http_refusal(
 ) -> tuple[bytes, bytes]:
     """Returns header block and body of a plain HTTP answer to what is not gRPC.
 
-    The body is empty where there is to be none, or no room for it.
+    The body is empty if the answer must have none, or if there is no room for it.
     """
     body = refusal.text.encode() + b"\n"
     block = encode_literal(b":status", str(refusal.status).encode())

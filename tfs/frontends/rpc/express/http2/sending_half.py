@@ -1,8 +1,8 @@
 """The sending half of a connection: answers, their flow control, the end of streams.
 
-What can be sent at once collects in :attr:`SendingHalf.out`. What the client's windows
-do not take waits with its stream, and streams take turns. This half knows nothing of
-what arrives.
+Frames that can be sent at once collect in :attr:`SendingHalf.out`. Bytes that the
+client's windows do not take wait with their stream, and streams take turns. This half
+knows nothing of what arrives.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ class SendingHalf:
 
     Attributes:
         out: Finished frames in sending order; the owner takes them.
-        has_large_output: Whether ``out`` holds parts better not joined; the owner
-            resets it.
+        has_large_output: Whether ``out`` holds parts that are too large to be joined;
+            the owner resets it.
         streams: The live streams by id.
-        num_answered: Requests answered in full, and messages streamed.
+        num_answered: How many requests were answered in full, plus messages streamed.
         blocked: The streams whose answers wait for windows or their turn, by id.
         queued_bytes: Bytes of answers held back by flow control.
-        sent_bytes: Bytes that were handed to the socket of answers that are long or
-            were held back.
+        sent_bytes: How many bytes of answers that are long, or were held back, were
+            handed to the socket.
 
     Args:
         max_message_bytes: The longest message sent.
@@ -109,7 +109,7 @@ class SendingHalf:
 
     @property
     def resident_bytes(self) -> int:
-        """What answers held back take: all of each, however much of it was sent."""
+        """Bytes in memory for answers held back, including what was sent of them."""
         sent_bytes = sum(
             stream.outbox.sent_bytes
             for stream in self.blocked.values()
@@ -160,7 +160,7 @@ class SendingHalf:
     def send_replies(
         self, streams: Sequence[Stream], messages: Sequence[bytes]
     ) -> None:
-        """As :meth:`send_reply` with each stream and its message."""
+        """Does as :meth:`send_reply` with each stream and its message."""
         max_size = min(
             response.SMALL_BYTES,
             self._max_message_bytes,
@@ -190,7 +190,7 @@ class SendingHalf:
     def send_reply_parts(
         self, stream: Stream, parts: Sequence[bytes | memoryview]
     ) -> None:
-        """As :meth:`send_reply`, of a large message in parts that stay as they are."""
+        """Does as :meth:`send_reply` with the parts of a large message, uncopied."""
         size = sum(map(len, parts))
         if size > self._max_message_bytes:
             self.send_error(stream, self.too_large(size))
@@ -318,7 +318,7 @@ class SendingHalf:
                 break
 
     def _next(self, block: bytes) -> bytes:
-        """Returns the form in which a header block has to be sent if it is next."""
+        """Returns the bytes to send for a header block if it is sent next."""
         if not self._peer.needs_table_update:
             return block
         self._peer.on_table_update()
@@ -327,7 +327,7 @@ class SendingHalf:
     # -- the end of streams -----------------------------------------------------------
 
     def reset(self, stream: Stream, code: ErrorCode) -> None:
-        """Sends RST_STREAM and forgets the stream; brings no event."""
+        """Sends RST_STREAM and forgets the stream, if it is live; causes no event."""
         if stream.id not in self.streams:
             return
         self._drop(stream, step(stream.state, Signal.SEND_RST_STREAM).next_state)
@@ -343,7 +343,7 @@ class SendingHalf:
             raise RuntimeError(f"{signal.name} on {stream!r}")
 
     def _ended(self, stream: Stream) -> None:
-        """Closes a stream whose answer has ended, by RST if the client is not done yet."""
+        """Closes a stream whose answer has ended; resets it if its request has not."""
         self.num_answered += 1
         state = step(stream.state, Signal.SEND_END).next_state
         if state is StreamState.HALF_CLOSED_LOCAL:
@@ -354,7 +354,7 @@ class SendingHalf:
             self._drop(stream, state)
 
     def _drop(self, stream: Stream, state: StreamState) -> None:
-        """Takes a stream out of every table; its bytes stay held."""
+        """Takes a stream out of every table; its bytes still count as held."""
         stream.state = state
         if self.streams.pop(stream.id, None) is None:
             return

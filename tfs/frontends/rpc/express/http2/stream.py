@@ -17,16 +17,17 @@ class Stream:
         id: The stream id.
         head: The request's headers.
         state: Its row in the transition table.
-        owner: The events object's own reference.
+        owner: Whatever the events object keeps here, such as the call.
         opened_s: When its headers arrived.
-        received_bytes: DATA payload so far, prefixes included, padding not.
-        held_bytes: Of these, and of a long head, what still counts against the receive
-            budget.
-        send_window: What we may send on it; negative after SETTINGS shrank it.
+        received_bytes: Bytes of DATA payload so far, with prefixes and without padding.
+        held_bytes: How many of these, and of a long head's, still count against the
+            receive budget.
+        send_window: Bytes that we may send on it; negative if SETTINGS have shrunk it.
         has_sent_headers: Whether the response headers are out.
-        progress_s: When its outbox began to fill; later by what of it was sent since,
-            as long as that takes at the least pace.
-        message_s: When the message now arriving began, if it needs several chunks.
+        progress_s: When its outbox began to fill, plus the time that the bytes sent
+            since would take at the least pace.
+        message_s: When the current message began to arrive, if it comes in several
+            parts.
 
     """
 
@@ -60,12 +61,13 @@ class Stream:
         self.state = state
         self.send_window = send_window
         self.opened_s = now_s
-        self.owner: Any = None  # its type is the business of whoever set it
+        self.owner: Any = None  # only the events object, which sets it, knows its type
         self.received_bytes = 0
         self.held_bytes = 0
         self.has_sent_headers = False
         self.assembler: MessageAssembler | None = None
-        # What of the answer flow control holds back, and how it then ends.
+        # The part of the answer that flow control holds back, and the trailers behind
+        # it.
         self.outbox: Outbox | None = None
         self.end_block: bytes | None = None
         self.progress_s = 0.0
@@ -73,7 +75,7 @@ class Stream:
 
     @property
     def outbox_bytes(self) -> int:
-        """What of the answer waits to be sent."""
+        """Bytes of the answer that wait to be sent."""
         return 0 if self.outbox is None else self.outbox.size_bytes
 
     @property
@@ -83,7 +85,7 @@ class Stream:
 
     @property
     def missing_bytes(self) -> int:
-        """What is left to arrive of the message that has begun to; 0 if none has."""
+        """Bytes that the message lacks that has begun to arrive; 0 if none has."""
         return 0 if self.assembler is None else self.assembler.missing_bytes
 
     def __repr__(self) -> str:

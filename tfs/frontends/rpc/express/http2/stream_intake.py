@@ -2,9 +2,10 @@
 
 Messages are copied out of the receive buffer. Rejected: receiving them straight into
 their own memory (``recvmsg_into``), with scratch space for the heads of frames, whose
-places can be predicted if a client sends several streams in turn. That saves a copy out
-of a buffer in the core's own cache, which takes 17 us of 500 for 602 KB. Predicting the
-places cost more with four requests in flight, and as much with one, or with 10 MB.
+places have to be predicted if a client sends several streams in turn. That saves a copy
+out of a buffer that lies in the core's cache, 17 us of the 500 that 602 KB take.
+Predicting the places cost as much with one request in flight, or with 10 MB, and more
+with four.
 """
 
 from __future__ import annotations
@@ -52,14 +53,14 @@ class StreamIntake(SendingHalf):
 
     Attributes:
         is_choked: Whether its client leaves so many answers unread that it gets no more
-            room for requests; kept by the owner.
+            room for requests; set by the owner.
         num_uploads: Large requests that arrived whole in several parts.
         num_given_up: Large requests that ended before they were whole.
         frame_bytes: Size of a DATA frame from the middle of an upload, with its head; 0
             before there was any.
 
     Args:
-        context: What it is made with.
+        context: The events, budget, limits and buffers that it uses.
 
     """
 
@@ -99,8 +100,9 @@ class StreamIntake(SendingHalf):
         self._upload_turns = UploadTurns(self.streams)
         self._is_favoured = False
         self._patience = Patience(context.begun_s)
-        self._num_large = 0  # made whole in this ``receive``
-        self._num_messages = 0  # of requests that did not come in one frame; taken away
+        self._num_large = 0  # large requests completed in this ``receive``
+        # Messages that did not come in one frame; the frame loop resets it.
+        self._num_messages = 0
         self.is_choked = False
         self.num_uploads = 0
         self.num_given_up = 0
@@ -134,16 +136,16 @@ class StreamIntake(SendingHalf):
         return self._window.size >= LEAST_GRANT
 
     def favour(self, is_favoured: bool) -> None:
-        """Lets one upload use the receive budget's reserve, or ends that.
+        """Begins or ends the use of the budget's reserve, by one upload at a time.
 
-        Which upload that is, is decided again whenever the window is refilled.
+        The upload is chosen when the window is refilled next.
         """
         self._is_favoured = is_favoured
         self._window.reserve_bytes = 0
         self._upload_turns.pass_on()
 
     def _take_turns(self) -> None:
-        """Lets the next upload go on if it is time, or all of them again."""
+        """Lets the next upload go on if the last is over, or all if there is room."""
         window, turns = self._window, self._upload_turns
         if self._is_favoured:
             if not turns.has_turn:
@@ -163,10 +165,11 @@ class StreamIntake(SendingHalf):
 
     @property
     def uploaded_bytes(self) -> int | None:
-        """What arrived of the upload that may go on; None if that is for the server.
+        """Bytes that arrived of the current upload; None if that waits for the server.
 
-        It is where the client may send no more, or too little to be worth a frame, and
-        did not use up on others what was meant for that one.
+        It waits for the server if the client may send nothing more, or too little to be
+        worth a frame, and has not used up for other uploads what was granted for this
+        one.
         """
         turns, window = self._upload_turns, self._window
         size = window.size
@@ -184,7 +187,7 @@ class StreamIntake(SendingHalf):
         return stream.received_bytes
 
     def probe(self) -> None:
-        """Lets the client send a few bytes, to see whether it does."""
+        """Lets the client send 16 KB, to see whether it does."""
         self.out.append(self._window.probe())
 
     @property
@@ -219,7 +222,7 @@ class StreamIntake(SendingHalf):
         return num_bytes if 2 * num_bytes >= most_bytes else most_bytes
 
     def release(self, stream: Stream, num_bytes: int | None = None) -> None:
-        """Gives (all of) the bytes a stream holds back to the budget."""
+        """Gives bytes that a stream holds back to the budget; None is all of them."""
         if num_bytes is None or num_bytes > stream.held_bytes:
             num_bytes = stream.held_bytes
         self._budget.used_bytes -= num_bytes
@@ -228,7 +231,7 @@ class StreamIntake(SendingHalf):
     # -- streams' states ----------------------------------------------------------------
 
     def _step(self, stream_id: int, signal: Signal) -> Step:
-        """Returns what the table says, having done it unless it is ACCEPT or IGNORE."""
+        """Returns the table's step; carries it out unless it is ACCEPT or IGNORE."""
         verdict = step(self._table.state_of(stream_id), signal)
         if verdict.reaction is Reaction.CLOSE_CONNECTION:
             raise ConnectionFault(
@@ -256,15 +259,15 @@ class StreamIntake(SendingHalf):
         """Takes in parts of large messages, from a frame on that the table accepts.
 
         Args:
-            stream: Whose frame it is; it is open.
-            data: Received.
-            index: Of the frame, which is not padded and has a payload; only a part of
-                that may have arrived.
+            stream: The stream of the frame; it is open.
+            data: Bytes received.
+            index: Offset of the frame, which is not padded and has a payload; only a
+                part of that may have arrived.
             size: Length of ``data``.
-            most_frames: That may be taken; at least one.
+            most_frames: How many frames may be taken; at least one.
 
         Returns:
-            The index behind what was taken, be it only the frame's head, and of how
+            The index behind what was taken, which may be only a frame's head, and how
             many frames that was.
 
         """
@@ -283,12 +286,12 @@ class StreamIntake(SendingHalf):
     ) -> tuple[int, int]:
         """Takes in whole DATA frames from the middle of messages that are under way.
 
-        Large uploads are mostly these: 16 KB each, from several streams in turn. The
-        first and the last frame of each message, and whatever is not quite one of
-        these, are left for others.
+        Large uploads consist mostly of these: 16 KB each, from several streams in turn.
+        The first and the last frame of each message, and any frame that is unusual, are
+        left to the ordinary way.
 
         Returns:
-            The index behind those taken, and how many these are.
+            The index behind the frames taken, and how many they are.
 
         """
         view = memoryview(data)
@@ -352,11 +355,10 @@ class StreamIntake(SendingHalf):
         return payload
 
     def _continue_data(self, data: bytes, index: int, size: int) -> int:
-        """Takes of the DATA frame begun what has arrived; returns the new index.
+        """Takes what has arrived of the DATA frame that began; returns the new index.
 
-        No more of it than holds a few messages behind the first, which
-        ``_num_messages`` counts: of five bytes each, one frame could bring fifty
-        thousand.
+        It takes only a few messages at a time, which ``_num_messages`` counts, because
+        one frame may hold fifty thousand messages of five bytes each.
         """
         stream_id = self._data_stream_id
         count = min(size - index, self._data_left)
@@ -382,7 +384,7 @@ class StreamIntake(SendingHalf):
         return index
 
     def _bite(self, stream_id: int, data: bytes, index: int, count: int) -> int:
-        """Returns how much of a payload to take at once; all, if it is one message."""
+        """Returns how much of a payload to take at once; all if it is one message."""
         stream = self.streams.get(stream_id)
         if stream is None:
             return count
@@ -396,7 +398,7 @@ class StreamIntake(SendingHalf):
     def _on_payload(self, stream_id: int, chunk: memoryview) -> None:
         stream = self.streams.get(stream_id)
         if stream is None or stream.state is not OPENED or stream.end_block:
-            # Reset or answered meanwhile: nobody reads it any more.
+            # The stream was reset or answered meanwhile, so nobody reads the rest.
             self._budget.release(len(chunk))
             return
         stream.held_bytes += len(chunk)
@@ -420,7 +422,7 @@ class StreamIntake(SendingHalf):
         if is_large:
             self._num_large += 1
         if stream.end_block is not None:
-            return  # answered already; what is queued is still on its way
+            return  # answered already; the client's frames are still on their way
         announced = stream.head.content_length
         if announced is not None and announced != stream.received_bytes:
             self._reset_by_fault(stream.id, ErrorCode.PROTOCOL_ERROR)

@@ -1,4 +1,4 @@
-"""Which streams a connection has, and in which state any other one is.
+"""Which streams a connection has, and in which state any other stream id is.
 
 Only live streams are kept. Of the others it is enough to know how far the client has
 come, which ids it left out, and which streams we reset a short while ago.
@@ -22,8 +22,8 @@ class StreamTable:
     Attributes:
         live: Open streams by id, in the order in which they were opened.
         last_id: The highest id that the client has opened.
-        last_accepted_id: The highest that is served, as our GOAWAY said; the highest
-            there is, before.
+        last_accepted_id: The highest id that is served, which our GOAWAY has told;
+            before it, the highest that there can be.
 
     """
 
@@ -34,8 +34,8 @@ class StreamTable:
         self.last_id = 0
         self.last_accepted_id = LARGEST_WINDOW
         self._resets: OrderedDict[int, None] = OrderedDict()
-        # The last that were left out, and with that closed, before a head that was not
-        # in the cache: clients that do so do it at the beginning.
+        # The ids that the client skipped last, which closed them. Clients that skip ids
+        # do so at the beginning of a connection.
         self._skipped_ids = range(0)
 
     def state_of(self, stream_id: int) -> StreamState:

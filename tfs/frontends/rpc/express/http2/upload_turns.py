@@ -1,11 +1,12 @@
 """Decides which of a connection's uploads goes on while room is short.
 
-Clients send several requests in turn, a part of each. If there is room for only one of
-them, none would ever be complete. So the windows of all streams are narrowed, by
-SETTINGS, and the upload that lacks least goes on, by a WINDOW_UPDATE of its own; then
-the next.
+Clients send several requests in turn, a part of each at a time. If there is room for
+only one of them, none would ever be complete. So SETTINGS narrow the windows of all
+streams, and a WINDOW_UPDATE lets the upload that lacks the fewest bytes go on; then
+comes the next.
 
-Whatever the client does with this, the limit that counts is the connection's window.
+A client that ignores this gains nothing, because the connection's window limits it in
+any case.
 """
 
 from __future__ import annotations
@@ -54,11 +55,11 @@ class UploadTurns:
         return stream is not None and self._is_going_on(stream.id)
 
     def pass_on(self) -> None:
-        """Lets the next turn begin, whether or not this one is over."""
+        """Ends the turn, so that the next one may begin."""
         self.stream = None
 
     def next_turn(self) -> tuple[int, bytes]:
-        """Chooses the upload that lacks least.
+        """Chooses the upload that lacks the fewest bytes.
 
         Returns:
             The bytes that the connection may need for it, including those that its
@@ -73,7 +74,7 @@ class UploadTurns:
         ]
         num_others = len(self._streams)
         if not uploads:
-            self.stream = None  # their first bytes have not come yet
+            self.stream = None  # the first bytes of the uploads have not come yet
             return DEFAULT_WINDOW * max(1, num_others), b""
         missing_bytes, stream = min(uploads, key=lambda upload: upload[0])
         self.stream = stream
@@ -83,7 +84,8 @@ class UploadTurns:
         self.is_narrow = True
         if stream.id not in self._let_on:
             self._let_on.append(stream.id)
-            # No more: it would be too wide when all of them are widened again.
+            # It gets no more, or its window would be too wide once all are widened
+            # again.
             wanted = stream.received_bytes + missing_bytes - DEFAULT_WINDOW
             if wanted > 0:
                 out += window_update(stream.id, wanted)
