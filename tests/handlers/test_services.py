@@ -11,6 +11,7 @@ from google.protobuf import descriptor_pb2
 from tests.handlers.served import PREDICT, OneModel
 from tests.handlers.test_decode_pool import HeldExecutor
 from tfs.core.call import MethodKind, Peer
+from tfs.core.dtype import BOOL
 from tfs.core.errors import (
     DataLoss,
     InvalidArgument,
@@ -22,6 +23,7 @@ from tfs.core.errors import (
 )
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
+from tfs.core.signature import Method, Signature, TensorSpec
 from tfs.handlers.admin import Admin, admin_methods
 from tfs.handlers.admin_access import AdminAccess
 from tfs.handlers.decode_pool import DecodePool
@@ -33,6 +35,7 @@ from tfs.handlers.model_status import ModelStatusHandler
 from tfs.handlers.open_streams import OpenStreams
 from tfs.handlers.reflection import ReflectionHandler
 from tfs.handlers.reload_config import ReloadConfigHandler
+from tfs.handlers.signature_def import signature_def_map
 from tfs.proto._pool import POOL
 from tfs.proto.grpc.health.v1 import health_pb2
 from tfs.proto.grpc.reflection.v1 import reflection_pb2
@@ -162,6 +165,17 @@ def test_metadata_describes_every_signature() -> None:
     assert list(default.defaults["scale"].float_val) == [1.0]
     assert response.model_spec.version.value == 3
     assert served.handle.num_pins == 0
+
+
+def test_the_shape_of_a_scalar_is_there() -> None:
+    """As in TensorFlow's own signatures: a shape that is missing is one nobody knows."""
+    flag = {"flag": TensorSpec(BOOL, ())}
+    signature = Signature(Method.PREDICT, flag, flag, batched=False)
+    found = signature_def_map({"serving_default": signature})
+    definition = found.signature_def["serving_default"]
+    for infos in (definition.inputs, definition.outputs):
+        assert infos["flag"].HasField("tensor_shape")
+        assert not infos["flag"].tensor_shape.dim
 
 
 @pytest.mark.parametrize(

@@ -39,5 +39,6 @@ def _fill_info(info: meta_graph_pb2.TensorInfo, name: str, spec: TensorSpec) -> 
     # Clients do not look inside the tensor name, but some insist that there is one.
     info.name = name
     info.dtype = BY_DTYPE[spec.dtype].number  # type: ignore[assignment]  # an enum
+    info.tensor_shape.SetInParent()  # a scalar has a shape, too
     for size in spec.shape:
         info.tensor_shape.dim.add(size=size)
