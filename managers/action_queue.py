@@ -1,4 +1,4 @@
-"""The actions that wait for a thread, a plan per servable, in the order to begin them."""
+"""The actions that wait for a thread, in the order to begin them; a plan per name."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class ActionQueue:
     def __init__(self, order: ActionOrder) -> None:
         self._order = order
         self._entries: dict[str, _Entry] = {}
-        # By kind, because loads may have to wait while unloads need not. What was
-        # replaced or dropped stays in until it comes to the top.
+        # One heap for each kind, because loads may have to wait while unloads need not.
+        # Entries that were replaced or dropped stay in until they come to the top.
         self._heaps: dict[ActionKind, list[tuple[int, int, int, _Entry]]] = {
             kind: [] for kind in ActionKind
         }
@@ -53,7 +53,7 @@ class ActionQueue:
         return len(self._entries)
 
     def put(self, name: str, plan: Sequence[Action]) -> None:
-        """Queues what to do next for a servable; replaces what was queued before.
+        """Queues the next actions of a servable, in place of those queued before.
 
         Args:
             name: The servable.
@@ -69,7 +69,7 @@ class ActionQueue:
             self._push(name, _Entry(deque(plan), place, num_loads))
 
     def drop(self, name: str) -> None:
-        """Takes out what is queued for a servable, if anything is."""
+        """Removes the actions that are queued for a servable, if there are any."""
         entry = self._entries.pop(name, None)
         if entry is not None:
             self.num_loads -= entry.num_loads
@@ -104,7 +104,7 @@ class ActionQueue:
         heapq.heappush(self._heaps[first.kind], item)
 
     def _top(self, kind: ActionKind) -> list[tuple[int, int, int, _Entry]]:
-        """Returns the heap with something valid on top; empty if nothing is."""
+        """Returns the heap with a valid entry on top; it is empty if there is none."""
         heap = self._heaps[kind]
         while heap:
             entry = heap[0][3]

@@ -1,14 +1,14 @@
 """Keeps what is loaded in line with what sources aspire.
 
-All decisions are made in ``step``. It takes in what sources said (Inbox, reconcile),
-forgets versions that are over, plans what to do next for each servable that changed
-(Planner), and begins as much of that as the pools can take (ActionQueue). Failed
+All decisions are made in ``step``. It takes in what sources aspire (Inbox, reconcile),
+forgets versions that are over, plans the next actions of each servable that changed
+(Planner), and begins as many of them as the pools can take (ActionQueue). Failed
 versions are tried again by the Retrier. Tests call ``step`` themselves; a server starts
 the driver, which calls it when something has changed. Nothing is polled. (TensorFlow
 Serving polls, and takes one action in the whole server every 100 ms.)
 
-A step looks only at servables to which something has happened, so its cost grows with
-what changed and not with what is managed.
+A step looks only at servables to which something has happened. So its cost grows with
+the number of changes and not with the number of managed versions.
 
 (TensorFlow Serving: core/aspired_versions_manager.h.)
 """
@@ -176,7 +176,7 @@ class AspiredVersionsManager:
     # -- what is wanted --------------------------------------------------------------
 
     def aspired_versions_callback(self) -> AspiredVersionsCallback[Loader[object]]:
-        """Returns the function for sources to call; does nothing once closed.
+        """Returns the function for sources to call, which does nothing after ``close``.
 
         A version that is aspired again with the loader it has, or with one that
         compares equal, stays as it is; so does one that comes back before it was
@@ -187,15 +187,15 @@ class AspiredVersionsManager:
 
     @property
     def has_taken_in_all(self) -> bool:
-        """Whether everything that sources have said shows in the published states.
+        """Whether everything that sources have aspired shows in the published states.
 
-        For each version to be loaded because of it, START has been published.
+        START has then been published for each version that is to be loaded.
         Thread-safe.
         """
         return self._inbox.has_taken_in_all
 
     def on_taken_in(self, fn: Callable[[], None]) -> None:
-        """Calls ``fn`` on the driver's thread whenever words of sources were taken in.
+        """Calls ``fn`` on the driver's thread each time news of sources was taken in.
 
         ``fn`` has to be quick and must not raise. It replaces the function set before.
         """
@@ -250,7 +250,7 @@ class AspiredVersionsManager:
         note: str | None = None,
         resident_bytes: int | None = None,
     ) -> None:
-        """Adds what was found out about a version to its state, now or with the next."""
+        """Adds a note and a measurement to a version's state, now or with the next."""
         self._basic.annotate(servable_id, note=note, resident_bytes=resident_bytes)
 
     def load_status(self, servable_id: ServableId) -> LoadStatus | None:
@@ -294,9 +294,9 @@ class AspiredVersionsManager:
     def disturbs_nobody(self) -> bool:
         """Whether loads need not make way for requests. Thread-safe.
 
-        That is so while a server starts, and while nothing can be requested of it: for
-        instance between two versions of its only model, if the old one is unloaded
-        first.
+        That is so while a server starts, and while no version can be requested. The
+        latter is so, for instance, between two versions of the only model, if the old
+        one is unloaded first.
         """
         return self._is_lending or self.serving_map.is_empty
 
@@ -350,27 +350,29 @@ class AspiredVersionsManager:
                     self._flush(name)
                     self._plan(name, now_s)
                 has_begun = self._begin_actions()
-                # Another pass after every change: what has ended may have made room for
-                # a load that waits.
+                # There is another pass after every change, because a version that has
+                # ended may have made room for a load that waits.
                 if not (has_begun or changed or mail.aspired or self.has_mail):
                     times_s = (next_s, self._pace.next_s(), self._retrier.next_s())
                     return min((t for t in times_s if t is not None), default=None)
 
     @property
     def num_waiting_loads(self) -> int:
-        """Loads decided on that wait for a thread or for memory: not idle if > 0."""
+        """How many loads were decided on and wait for a thread or for memory."""
         return self._actions.num_loads + self._basic.num_deferred
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing loads, unloads or waits to: a time for measuring models.
+        """Whether nothing loads, unloads or waits to, so that models may be measured.
 
-        Waits for a step that runs: what that moves on is nowhere for a moment.
+        Waits for the step in progress, during which a version that moves on is not
+        counted anywhere for a moment.
         """
         with self._stepping:
             return not (
                 len(self._actions)
-                or self._basic.num_running  # also what is only asked what it takes
+                # Includes loaders that are only asked for an estimate.
+                or self._basic.num_running
                 or self._basic.num_executing
                 or self._basic.num_deferred
                 or self.has_mail
@@ -378,7 +380,7 @@ class AspiredVersionsManager:
 
     @property
     def is_closing(self) -> bool:
-        """Whether ``close`` was called: everything goes."""
+        """Whether ``close`` was called, so that every version is unloaded."""
         return self._inbox.is_closed
 
     @property
@@ -393,7 +395,7 @@ class AspiredVersionsManager:
     # -- the parts of a step -----------------------------------------------------------
 
     def _reconcile(self, aspired: Aspired) -> None:
-        """Marks versions that are no longer aspired and takes in new ones."""
+        """Marks versions that are no longer aspired, and begins to manage new ones."""
         todo = reconcile(aspired, self._basic.harnesses(aspired.name))
         for harness in todo.wanted_again:
             self._basic.want_again(harness, aspired.reason)
@@ -405,7 +407,7 @@ class AspiredVersionsManager:
             self._basic.manage(data, reason=aspired.reason, is_replacement=True)
 
     def _flush(self, name: str) -> None:
-        """Forgets what is neither aspired nor loaded."""
+        """Forgets versions that are neither aspired nor loaded."""
         for harness in self._basic.harnesses(name):
             if self.is_closing and harness.is_aspired:
                 self._basic.want_no_more(harness, "the server stops")
@@ -441,15 +443,15 @@ class AspiredVersionsManager:
         return has_begun
 
     def _may_load(self) -> bool:
-        # Not num_free: a thread that has just ended a load is not free yet, and
-        # nothing would say when it is.
+        # This does not use num_free: a thread that has just ended a load does not count
+        # as free yet, and no event would tell when it does.
         return self._basic.num_running_loads < self._load_executor.num_threads
 
     def _begin(self, action: Action) -> None:
         harness = self._basic.harness(action.id, action.generation)
         if harness is None and action.kind is ActionKind.LOAD:
             harness = self._bring_back(action)
-        if harness is None:  # a policy that names what there is not
+        if harness is None:  # the policy has named a version that does not exist
             log.error("event=no_such_version servable=%s", action.id.slashed)
             return
         if action.kind is ActionKind.UNLOAD and not self._basic.is_replaced(harness):
@@ -470,7 +472,7 @@ class AspiredVersionsManager:
         data = self._stand_ins.take(action, self._basic.snapshots(action.id.name))
         if data is None:
             return None
-        failed = self._basic.snapshot(action.id)  # if other contents of it did
+        failed = self._basic.snapshot(action.id)  # if other contents of the version did
         harness = self._basic.manage(
             data,
             reason=action.why,

@@ -1,4 +1,4 @@
-"""Loads and unloads the versions that it is told to; which ones, others decide.
+"""Loads and unloads the versions that others decide on.
 
 Each load and each unload has two phases. *Deciding* is quick and happens in order: the
 harness is asked to change its state, and memory is reserved (LoadAdmission).
@@ -7,9 +7,9 @@ UnloadExecution), so that a slow load delays no unload. Preflight finds out what
 known of a version before its load is asked for.
 
 Waiting occupies no thread, whether for the pause before a retry, for memory, or for
-pins to be released. ``collect`` moves such versions on when their time has come.
-Whoever drives the manager calls it after ``on_change``, and at the time that it
-returned.
+pins to be released. ``collect`` moves such versions on when their time has come. The
+owner of the manager calls ``collect`` after ``on_change``, and at the time that its
+last call returned.
 
 Promises, per version (docs/lifecycle.md):
 
@@ -24,7 +24,7 @@ generations. Seen from outside it is still one version, and stays AVAILABLE.
 
 The manager has no lock of its own. Each of its parts guards its own fields, and each
 attribute of a version is written by one part only (ManagedVersion says which). Only one
-part at a time moves a version on, because the harness refuses whoever comes second.
+part at a time moves a version on, because the harness refuses a second one.
 
 (TensorFlow Serving: core/basic_manager.h.)
 """
@@ -67,12 +67,13 @@ log = logging.getLogger(__name__)
 LoaderData: TypeAlias = ServableData[Loader[object]]
 
 PATIENCE_S: Final = 60.0
-"""Seconds that healthy loads rarely exceed; a load that does is not ended."""
+"""Seconds after which others stop waiting for a load. Healthy loads rarely take longer;
+one that does goes on."""
 
 
 @dataclass(frozen=True, slots=True)
 class BasicManagerOptions:
-    """How loads and unloads go. Immutable.
+    """The options of loads and unloads. Immutable.
 
     Attributes:
         retry: When failed loads are tried again.
@@ -88,7 +89,7 @@ class BasicManagerOptions:
 
 
 class BasicManager:
-    """Managed versions, their loads and unloads, and who can request them.
+    """The managed versions, with their loads and unloads.
 
     Thread-safe. Does not own its executors.
 
@@ -97,7 +98,7 @@ class BasicManager:
         preflight: Finds out what can be known of a version before its load.
 
     Args:
-        options: How loads and unloads go.
+        options: When loads are retried, and how long others wait for them.
         event_bus: Where states are published; None publishes nothing.
         load_executor: Runs loads.
         unload_executor: Runs unloads; may be the same.
@@ -278,7 +279,8 @@ class BasicManager:
             )
             return False
         if counts_on:
-            harness.estimate = failed.harness.estimate  # or it would count anew
+            # Keeps the number of failed attempts.
+            harness.estimate = failed.harness.estimate
         managed = ManagedVersion(harness, failed.reason)
         self._versions.remove(failed)
         self._versions.add(managed)
@@ -355,9 +357,10 @@ class BasicManager:
 
     @property
     def num_running(self) -> int:
-        """Functions that either pool was given, has not ended and waits for.
+        """Functions on both pools that have not ended, without those that hang.
 
-        They are more than what executes: an unload that is over has still to be told.
+        They may be more than ``num_executing``, because an unload that is over may
+        still have to report that.
         """
         return self._load_pool.num_running + self._unload_pool.num_running
 
@@ -380,7 +383,7 @@ class BasicManager:
     ) -> None:
         """Adds what was found out about a version to its state.
 
-        That of a version which cannot be requested yet is published with its next state.
+        If the version cannot be requested yet, this is published with its next state.
         """
         managed = self._versions.find_serving(servable_id)
         if managed is None:
@@ -493,12 +496,12 @@ class BasicManager:
     # -- what waits --------------------------------------------------------------------
 
     def collect(self) -> float | None:
-        """Moves on whatever need not wait any more; returns when to call it again.
+        """Moves versions on that need not wait any more; returns when to call it again.
 
-        That is: retries whose pause is over, versions that nothing pins any more, loads
-        that fit now or never will, memory to be given back to the system, and loads or
-        unloads that hang, for which others stop waiting. Does not block if the
-        executors are thread pools.
+        It begins retries whose pause is over and loads that fit now, ends loads that
+        will never fit, destroys versions that nothing pins any more, gives memory back
+        to the system, and lets others stop waiting for loads and unloads that hang.
+        Does not block if the executors are thread pools.
 
         Returns:
             The time, by the clock, when there will be something to do; None if only a
@@ -518,7 +521,8 @@ class BasicManager:
                 self._loads.begin(managed)
         for managed in due:
             self._loads.begin(managed)
-        times_s = (  # after the above: inline executors have moved on
+        # Computed last, because inline executors have moved versions on by then.
+        times_s = (
             self._loads.next_s(),
             self._unloads.next_s(),
             self._load_pool.relieve(),

@@ -35,9 +35,9 @@ from tfs.core.servable_state import ServableState
 
 
 class LoaderFactory(Protocol):
-    """Makes loaders for versions nobody aspired. Thread-safe.
+    """Makes loaders for versions that no source has aspired. Thread-safe.
 
-    Implementors promise: its methods are quick, and load nothing.
+    Implementors promise that the methods are quick and load nothing.
     """
 
     def make(self, servable_id: ServableId) -> LoaderData:
@@ -45,7 +45,7 @@ class LoaderFactory(Protocol):
         ...
 
     def latest_version(self, name: str) -> int:
-        """Returns which version a request without one means.
+        """Returns the version that a request without a version means.
 
         Raises:
             NotFound: There is no such servable.
@@ -54,7 +54,7 @@ class LoaderFactory(Protocol):
         ...
 
     def earliest_version(self, name: str) -> int:
-        """Returns which version a request for the earliest one means.
+        """Returns the version that a request for the earliest one means.
 
         Raises:
             NotFound: There is no such servable.
@@ -98,11 +98,12 @@ class PathPrefixLoaderFactory:
 
 
 ON_DEMAND_RETRY: Final = RetryOptions(max_num_retries=2, interval_s=0.1)
-"""A short failure is bridged by retries; of a longer one the requester is told within a
+"""Retries bridge a short failure. The requester is told of a longer one within a
 second.
 
-Somebody waits for each load, and the next request tries anew: pauses as long as those of
-a server's background loads would keep the first caller for half a minute in vain.
+A requester waits for each load, and the next request tries anew. With pauses as long as
+those of a server's background loads, the first requester would wait for half a minute
+in vain.
 """
 
 
@@ -150,7 +151,7 @@ class CachingManager:
             releaser=releaser,
             on_change=lambda _: self._driver.wake(),
         )
-        # Its thread is whoever waits for a load.
+        # Its steps run on the threads that wait for a load.
         self._driver = Driver(self._basic.collect, self._clock, "caching")
         # Guards the fields below; leaf.
         self._lock = threading.Lock()
@@ -168,7 +169,7 @@ class CachingManager:
 
     @property
     def num_loading(self) -> int:
-        """Versions somebody waits for."""
+        """How many versions requesters wait for."""
         with self._lock:
             return len(self._loading)
 
@@ -182,7 +183,7 @@ class CachingManager:
             DeadlineExceeded: It was not loaded by ``deadline_s``. A running attempt
                 goes on, and the next requester waits for the same load.
             Cancelled: The manager was closed meanwhile.
-            ServingError: It could not be loaded; whatever that ended with.
+            ServingError: The load ended with this error.
 
         """
         version = request.version
@@ -209,9 +210,9 @@ class CachingManager:
     def close(self, deadline_s: float | None = None) -> bool:
         """Unloads everything, ends the executors; idempotent.
 
-        Loads are given up; whoever waits for one gets the error of its last attempt, or
-        CANCELLED. Returns whether everything was unloaded; what is still pinned at the
-        deadline stays.
+        Loads are given up, and their requesters get the error of the last attempt, or
+        CANCELLED. Returns whether everything was unloaded; versions that are still
+        pinned at the deadline stay.
         """
         with self._lock:
             self._is_closed = True
@@ -261,7 +262,7 @@ class CachingManager:
 
         try:
             if self._is_loaded(servable_id):
-                done(None)  # somebody's load ended after this requester had looked
+                done(None)  # another requester's load ended after this one had looked
                 return
             self._forget_failed(servable_id)
             data = self._factory.make(servable_id)
@@ -288,7 +289,8 @@ class CachingManager:
         """Makes room for a new attempt after one that failed.
 
         Raises:
-            FailedPrecondition: It is managed and neither loaded nor over: it unloads.
+            FailedPrecondition: It is managed and neither loaded nor over, because it
+                unloads.
 
         """
         snapshot = self._basic.snapshot(servable_id)

@@ -1,4 +1,4 @@
-"""What a manager has been told and has not acted on yet: aspired versions, and changes."""
+"""News for a manager that it has not acted on yet: aspired versions and changes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ Aspired: TypeAlias = AspiredVersions[Loader[object]]
 
 @dataclass(frozen=True, slots=True)
 class Mail:
-    """What an inbox had in it. Immutable.
+    """The contents of an inbox. Immutable.
 
     Attributes:
-        aspired: What sources aspire, by servable; the latest of each.
-        tried_again: Versions that somebody wants tried again, by servable.
+        aspired: The latest set that sources aspire, by servable.
+        tried_again: Versions that are to be tried again, by servable.
         changed: Servables to which something happened, and whether that cannot wait.
-        num_aspired: How many messages from sources and requests to try again had come
-            in.
+        num_aspired: How many messages of sources and requests to try again had come in.
 
     """
 
@@ -34,7 +33,7 @@ class Mail:
 
 
 class Inbox:
-    """Collects from any thread, for the one that steps. Thread-safe; never blocks.
+    """Collects news from any thread for the one that steps. Thread-safe; never blocks.
 
     Args:
         on_mail: Called when something came in; quick, on any thread, under no lock.
@@ -49,11 +48,11 @@ class Inbox:
         self._tried_again: dict[str, AbstractSet[int]] = {}
         self._changed: dict[str, bool] = {}
         self._num_aspired = 0
-        self._num_taken_in = 0  # of those, compared with what is managed
+        self._num_taken_in = 0  # of those, how many the manager has taken in
         self._is_closed = False
 
     def aspire(self, aspired: Aspired) -> None:
-        """Takes what a source aspires, in the place of its last word on the servable."""
+        """Takes the set that a source aspires, in place of the servable's last one."""
         with self._lock:
             if self._is_closed:
                 return
@@ -89,7 +88,7 @@ class Inbox:
             return mail
 
     def confirm(self, mail: Mail) -> None:
-        """Notes that what sources said in ``mail`` was taken in."""
+        """Notes that the manager has taken in what sources aspire by ``mail``."""
         with self._lock:
             self._num_taken_in = mail.num_aspired
 
@@ -112,11 +111,11 @@ class Inbox:
 
     @property
     def is_closed(self) -> bool:
-        """Whether sources are not listened to any more."""
+        """Whether sources are ignored."""
         return self._is_closed
 
     def close(self) -> None:
-        """Ignores what sources say from now on, and what they said and was not taken."""
+        """Ignores what sources aspire from now on, and what was not taken yet."""
         with self._lock:
             self._is_closed = True
             self._aspired.clear()

@@ -18,18 +18,19 @@ from managers.resource_tracker import ResourceTracker
 from tfs.core.errors import ResourceExhausted, ServingError
 from tfs.core.resources import ResourceAllocation
 
-# Two loads of one model differ by some pages: what takes up to 17/16 of what was expected
-# was let in rightly, also where a limit is as tight as the figures in the status.
+# Two loads of one model differ by some pages. So a version that takes up to 17/16 of
+# what was expected was admitted rightly, even if the limit is as tight as the figures
+# in the status.
 _NOISE: Final = (17, 16)
 
 
 class LoadAdmission:
-    """Reserves for loads in order, and counts what executes.
+    """Reserves memory for loads in order, and counts the loads and unloads in progress.
 
-    A load that does not fit now waits as long as anything is executing that may make
-    room. All later loads wait behind it, or a big model would wait for ever. A load
-    fails if it could not even fit an empty machine, or if it finds no room while
-    nothing is executing. In the latter case it is marked as refused, and its manager
+    A load that does not fit now waits while anything is in progress that may make room.
+    All later loads wait behind it, because otherwise a big model would wait for ever. A
+    load fails if it could not even fit an empty machine, or if there is no room while
+    nothing is in progress. In the latter case it is marked as refused, and its manager
     may try again when others have ended.
 
     Room may be promised to a load that is still to come. The memory of what is unloaded
@@ -45,24 +46,26 @@ class LoadAdmission:
 
     def __init__(self, tracker: ResourceTracker | None) -> None:
         self._tracker = tracker
-        # Guards what follows, and of every version is_executing and is_refused. Makes
-        # one decision of asking where a load stands, reserving for it and giving it up.
-        # Ranks before a harness's and the tracker's, which are all that it takes.
+        # Guards what follows, and is_executing and is_refused of every version. Under
+        # it, reading where a load stands, reserving for it and giving it up are one
+        # decision. Ranks before the locks of harnesses and of the tracker; no others
+        # are taken under it.
         self._lock = threading.Lock()
         self._deferred: deque[ManagedVersion] = deque()
-        # By the version that it was promised to: what goes for it.
+        # For each version that room was promised to, the versions that are unloaded for
+        # it.
         self._promises: dict[ManagedVersion, Sequence[ManagedVersion]] = {}
         self._num_executing = 0
         self._may_have_made_room = False
 
     @property
     def has_limit(self) -> bool:
-        """Whether there is anything to reserve from."""
+        """Whether memory is limited, so that loads reserve it."""
         return self._tracker is not None
 
     @property
     def num_executing(self) -> int:
-        """Loads that were admitted and unloads, not ended yet."""
+        """How many loads that were admitted, and unloads, have not ended."""
         return self._num_executing
 
     @property
@@ -78,7 +81,7 @@ class LoadAdmission:
     def take_room_made(self) -> bool:
         """Whether room may have been made since this was last called.
 
-        That is, whether something has ended, or a load that others wait behind was
+        That is so if something has ended, or if a load that others wait behind was
         decided on or given up.
         """
         with self._lock:
@@ -90,11 +93,12 @@ class LoadAdmission:
     def admit(self, managed: ManagedVersion) -> bool:
         """Returns whether a load may go on; if not, it waits or has failed."""
         with self._lock:
-            if managed.is_executing:  # taken off the queue by take_decided()
+            if managed.is_executing:  # take_decided() has taken it off the queue
                 return True
             if managed.harness.is_over:
                 return False
-            # A version that was promised room waits behind nobody: others wait for it.
+            # A version that was promised room waits behind no other; others wait for
+            # it.
             is_promised = managed in self._promises
             must_queue = (
                 self._deferred and not is_promised and self._can_ever_fit(managed)
@@ -108,7 +112,7 @@ class LoadAdmission:
             return False
 
     def take_decided(self) -> list[ManagedVersion]:
-        """Takes loads off the head of the queue: those that fit or are refused."""
+        """Takes the loads off the head of the queue that fit or are refused."""
         with self._lock:
             self._forget_promises_locked()
             decided = []
@@ -121,7 +125,7 @@ class LoadAdmission:
         """Gives up a load, as its harness does; returns whether that ended it."""
         with (
             self._lock
-        ):  # or it might be admitted in between, and nobody would end that
+        ):  # under the lock, or it might be admitted in between and never ended
             if not managed.harness.cancel():
                 return False
             if managed in self._deferred:
@@ -183,8 +187,8 @@ class LoadAdmission:
     def promise(self, managed: ManagedVersion, going: Sequence[ManagedVersion]) -> bool:
         """Keeps room for a load that is to come, if it fits once ``going`` are unloaded.
 
-        Promises nothing while others wait, because they come first. If it cannot be
-        known whether the load fits, it is taken to fit.
+        Nothing is promised while others wait, because they come first. A load of which
+        it cannot be known whether it fits is taken to fit.
         """
         with self._lock:
             if not self._has_room_locked(managed, going):
@@ -224,7 +228,7 @@ class LoadAdmission:
         try:
             return not self._deferred and self._fits_with_locked(managed, wanted, going)
         except ServingError:
-            return True  # its load will tell
+            return True  # its load will show whether it fits
 
     def _fits_with_locked(
         self,
@@ -267,8 +271,8 @@ class LoadAdmission:
                 managed.harness.fail(error)
                 return True
             if not fits:
-                # A version with a promise waits for no other promise: two that did would
-                # wait for each other for ever.
+                # A version with a promise does not wait for other promises, because two
+                # that did would wait for each other for ever.
                 is_awaited = self._num_executing or (
                     self._promises and managed not in self._promises
                 )

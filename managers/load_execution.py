@@ -4,8 +4,8 @@ Each attempt estimates, is admitted, and loads. Waiting occupies no thread: for 
 a load waits with LoadAdmission; for the end of a pause between attempts, it waits here.
 ``begin`` continues a load from wherever it stands.
 
-A load ends once. ``end`` is called for one that did not become AVAILABLE, by whichever
-part found that out.
+A load ends once. If it did not become AVAILABLE, the part that finds this out calls
+``end``.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ log = logging.getLogger(__name__)
 
 
 class LoadExecution:
-    """Loads versions whose harness was asked to. Thread-safe.
+    """Loads versions whose harness has a load requested. Thread-safe.
 
     Args:
         pool: Runs the attempts.
         admission: Decides about memory.
-        events: Where what happens is published.
+        events: Publishes the states of versions.
         serving_map: Where loaded versions appear.
-        releaser: Told of failed loads; None gives no memory back.
+        releaser: Gives memory back after failed loads; None gives none back.
         pre_load_hook: Called before each first attempt, on the pool.
         on_change: Called with a servable's name when one of its versions has moved on,
             or when the pool can take another load.
@@ -64,7 +64,7 @@ class LoadExecution:
         self._releaser = releaser
         self._pre_load_hook = pre_load_hook
         self._on_change = on_change
-        # Guards what pauses, and is_ended of every version; leaf.
+        # Guards the loads that pause, and is_ended of every version; leaf.
         self._lock = threading.Lock()
         self._paused: dict[ManagedVersion, None] = {}
 
@@ -131,7 +131,7 @@ class LoadExecution:
         self._admission.release(managed)
         self._admission.end(managed)
         if self._releaser is not None:
-            self._releaser.owe()  # frees what the attempt had allocated
+            self._releaser.owe()  # frees the memory that the attempt had allocated
         harness = managed.harness
         log.warning(
             "event=load_failed servable=%s error=%s", harness.id.slashed, harness.error
@@ -142,7 +142,7 @@ class LoadExecution:
     # -- on the pool -----------------------------------------------------------------------
 
     def _run(self, managed: ManagedVersion) -> None:
-        """Estimates, is admitted, loads; one attempt of each."""
+        """Makes one attempt: estimates, is admitted, and loads."""
         harness = managed.harness
         if harness.state is HarnessState.LOAD_REQUESTED:
             if harness.estimate is None and not self._is_done(
@@ -184,7 +184,8 @@ class LoadExecution:
             self.end(managed)
         elif progress is Progress.AGAIN:
             with self._lock:
-                if managed.harness.retry_at_s is not None:  # not cancelled meanwhile
+                # It was not cancelled meanwhile.
+                if managed.harness.retry_at_s is not None:
                     self._paused[managed] = None
             self._on_change(managed.harness.id.name)
         return progress is Progress.DONE
@@ -208,8 +209,8 @@ class LoadExecution:
         make_way()
         handle = ServableHandle(harness.id, servable)
         self._events.make_available(managed, handle, self._serving_map)
-        # Only now: whoever decides must not unload another version on the strength
-        # of one that cannot be requested yet.
+        # This comes only now, because the manager must not unload another version for
+        # one that cannot be requested yet.
         harness.transition(HarnessState.READY)
         self._admission.end(managed)
         make_way()

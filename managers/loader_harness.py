@@ -3,7 +3,7 @@
 The states and the moves between them are ``managers.harness_state``. A harness only
 knows its loader: memory, pools, the serving map and events are the manager's.
 
-A failed attempt does not keep its thread until the next one: the harness says *when* to
+A failed attempt does not keep its thread until the next one. The harness says *when* to
 try again, and the manager comes back then. So a broken model occupies no load thread,
 and giving it up takes effect at once. (TensorFlow Serving's harness sleeps on the load
 thread, up to a minute at a time.)
@@ -62,14 +62,13 @@ class LoaderHarness:
 
     Attributes:
         id: The version.
-        generation: Counts the loaders a manager was given, over all versions; a
-            version whose payload changes gets a harness of a higher generation.
+        generation: Number of the harness among all that its manager ever had. A version
+            whose payload changes gets a harness of a higher generation.
         is_aspired: Whether the source still wants it. Written by the manager.
         reason: Why it is loaded or unloaded, for people. Written by the manager.
         error: Why it is in ERROR; None otherwise.
-        estimate: What the version takes, once that was estimated.
-        flaw: What is permanently wrong with it, if that was found before its load; else
-            None.
+        estimate: The resources that the version takes, once they were estimated.
+        flaw: A permanent fault that was found before the load; None if none was.
         load_s: How long the successful attempt to load took; None before it.
         is_late: Whether its load or unload takes so long that others have stopped
             waiting for it. Written by the manager.
@@ -156,15 +155,15 @@ class LoaderHarness:
 
     @property
     def make_another(self) -> Callable[[], Loader[object]] | None:
-        """Makes another loader of the version; None if its loader offers no such thing."""
+        """Makes another loader of the version; None if its loader cannot be renewed."""
         loader = self._loader
         return loader.make_another if isinstance(loader, Renewable) else None
 
     def holds(self, data: ServableData[Loader[object]]) -> bool:
-        """Whether ``data`` is what it was made from: same loader, or equal error.
+        """Whether it was made from ``data``: with the same loader, or an equal error.
 
-        A source that repeats itself says nothing new. Another loader object that does
-        not compare equal means that the files of the version have changed.
+        A source may repeat itself. A loader that does not compare equal means that the
+        files of the version have changed.
         """
         if data.error is None:
             return self._loader is not None and self._loader == data.payload
@@ -248,9 +247,9 @@ class LoaderHarness:
     def cancel(self) -> bool:
         """Gives up the load; returns whether that ended it at once.
 
-        It does in LOAD_REQUESTED and between two attempts: the harness is in ERROR
-        then. A running attempt goes on to its end, and what it loaded is unloaded. In
-        any other state nothing happens.
+        It is ended at once in LOAD_REQUESTED and between two attempts, and the harness
+        is then in ERROR. A running attempt goes on to its end, and what it loaded is
+        unloaded. In any other state nothing happens.
         """
         with self._lock:
             if self._loaded:
@@ -268,13 +267,13 @@ class LoaderHarness:
             return True
 
     def end_pause(self) -> None:
-        """Makes the next attempt due now, if there is to be one."""
+        """Makes the next attempt due now, if one is planned."""
         with self._lock:
             if self.retry_at_s is not None:
                 self.retry_at_s = self._clock.now()
 
     def estimate_once(self) -> Progress:
-        """Asks the loader what the version takes; DONE has set ``estimate``.
+        """Asks the loader what the version takes; after DONE, ``estimate`` is set.
 
         Blocks as the loader does. FAILED leaves the harness in ERROR.
         """
@@ -293,8 +292,8 @@ class LoaderHarness:
     def estimate_ahead(self) -> None:
         """Asks the loader what the version takes before a load is requested, in NEW.
 
-        Blocks as the loader does. If something is permanently wrong, it is kept in
-        ``flaw``. Any other failure means nothing yet, because the load will ask again.
+        Blocks as the loader does. A permanent fault is kept in ``flaw``. Any other
+        failure is ignored, because the load will ask again.
         """
         loader = self._loader
         if loader is None or self._state is not _S.NEW:
@@ -389,7 +388,7 @@ class LoaderHarness:
 
     @property
     def servable(self) -> object:
-        """What was loaded; only while it is loaded."""
+        """The loaded servable; may be asked for only while it is loaded."""
         if self._loader is None:
             raise Internal(f"{self.id.slashed} is not loaded")
         return self._loader.servable
@@ -441,21 +440,21 @@ class LoaderHarness:
             self._num_failures,
             pause_s,
             error,
-            # Any other error says in its message what there is to know. And a retry
-            # fails the same way as a rule: one traceback tells it all.
+            # The message of any other error says enough. A retry usually fails in the
+            # same way, so one traceback is enough.
             exc_info=error.__cause__ if is_unexpected and not is_retry else None,
         )
-        # It is kept with the state: what the attempt had loaded must not be kept with it.
+        # The error is kept with the state, but what the attempt had loaded must not be.
         forget_frames(error)
         if prefix:
             error = BY_CODE[error.code](prefix + error.message)
         with self._lock:
             if self._state not in (_S.LOAD_REQUESTED, _S.LOADING):
-                return Progress.FAILED  # cancelled while it estimated
+                return Progress.FAILED  # it was cancelled during the estimate
             if pause_s is None or self._cancelled:
                 self._fail_locked(error)
                 return Progress.FAILED
-            self.error = error  # what a cancellation during the pause reports
+            self.error = error  # a cancellation during the pause reports it
             self.retry_at_s = self._clock.now() + pause_s
             return Progress.AGAIN
 
@@ -495,7 +494,8 @@ def _estimate(loader: Loader[object]) -> ResourceAllocation:
     """Asks a loader what its version takes; None counts as nothing.
 
     Raises:
-        TypeError: The answer is no allocation; adding it up would fail other loads too.
+        TypeError: The answer is no allocation. Adding it up would make other loads fail
+            too.
         Exception: What the loader raises.
 
     """

@@ -1,4 +1,4 @@
-"""One version of a manager: its harness, its handle, and what each part keeps about it."""
+"""One managed version: its harness, its handle, and what each part keeps about it."""
 
 from __future__ import annotations
 
@@ -20,25 +20,26 @@ Done: TypeAlias = Callable[[ServingError | None], None]
 
 
 class ManagedVersion:
-    """A harness and what is known beside it. Each attribute has one writer, named last.
+    """A harness and what else is known of the version. Each attribute names its writer.
 
     Attributes:
         harness: The life of its loader.
         reason: Why it is managed, for people. Never changes.
-        published: What is known of it outside. Writer: VersionEvents.
+        published: What observers know of it. Writer: VersionEvents.
         handle: What requests pin; None until it is loaded. Writer: VersionEvents.
-        done: Told how its load or unload ends. Writer: whoever begins that.
-        reserved: Its memory; None if there is no limit. Writers: LoadAdmission, and the
-            part that moves the version on.
-        is_executing: Whether its load or unload is counted. Writer: LoadAdmission.
-        is_refused: Whether it ended only because others held the memory. Writer:
+        done: Called with how its load or unload ends. Writer: the part that begins it.
+        reserved: The memory reserved for it; None if there is no limit. Writers:
+            LoadAdmission, and the part that moves the version on.
+        is_executing: Whether its load or unload counts as in progress. Writer:
+            LoadAdmission.
+        is_refused: Whether it ended only because others had the memory. Writer:
             LoadAdmission.
         is_ended: Whether its load failed and that was published. Writer: LoadExecution.
         is_asking: Whether its loader is being asked for an estimate. Writer: Preflight.
-        was_asked: Whether its loader was asked; there may have been no answer. Writer:
+        was_asked: Whether its loader was asked, even if it gave no answer. Writer:
             Preflight.
         again_at_s: When a version that has ended is tried again, by the clock; None if
-            it is not. Writer: whoever has it tried again.
+            it is not. Writer: BasicManager.
 
     """
 
@@ -77,10 +78,10 @@ class ManagedVersion:
         return self.handle is not None and self.handle.live
 
     def as_decided_on(self) -> HarnessSnapshot:
-        """Returns where it stands, for those who decide what to do next.
+        """Returns where it stands, for deciding what to do next.
 
-        Until its end has been published it counts as still unloading, so that nothing
-        which follows from its end is published first.
+        Until its end has been published it counts as unloading, so that nothing that
+        follows from its end is published before it.
         """
         snapshot = self.harness.snapshot()
         if snapshot.state in END_STATES and not self.published.is_over:
@@ -100,7 +101,7 @@ class ManagedVersion:
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether nobody wants it, and its load or unload takes too long to wait for.
+        """Whether no source wants it and its load or unload takes too long to wait for.
 
         A version that serves is never abandoned, however long its load took.
         """
@@ -108,7 +109,7 @@ class ManagedVersion:
         return harness.is_late and not harness.is_aspired and not self.is_serving
 
     def tell(self, error: ServingError | None) -> None:
-        """Tells ``done`` how the load or unload ended; once."""
+        """Calls ``done``, once, with how the load or unload ended."""
         done, self.done = self.done, None
         if done is not None:
             done(error)

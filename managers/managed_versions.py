@@ -17,12 +17,12 @@ class ManagedVersions:
     """
 
     def __init__(self) -> None:
-        # Guards the changes of the two below, and looking at the first; leaf: nothing
-        # is called under it.
+        # Guards changes of both tables below, and reading the first; leaf: nothing is
+        # called under it.
         self._lock = threading.Lock()
         self._by_name: dict[str, dict[int, ManagedVersion]] = {}
-        # Of one generation as a rule, of two while changed files replace what serves;
-        # oldest first. Never changed, but replaced.
+        # The generations of each version, oldest first: one as a rule, two while
+        # changed files replace what serves. The tuples are replaced and never changed.
         self._by_id: dict[ServableId, tuple[ManagedVersion, ...]] = {}
         self._generations = itertools.count(1)
 
@@ -33,7 +33,8 @@ class ManagedVersions:
     def add(self, managed: ManagedVersion, *, is_replacement: bool = True) -> bool:
         """Adds a version, as the newest of those with its number.
 
-        Returns whether it was added: beside another one only a replacement is.
+        Returns whether it was added. If there is one with its number, only a
+        replacement is.
         """
         harness = managed.harness
         with self._lock:

@@ -6,7 +6,7 @@ Python's reference cycles have to be collected, because the modules of a package
 part of some.
 
 Both hold up other threads for a while, so they run no more often than needed. The
-collector holds the GIL: for 25 to 35 ms with torch imported, but for next to nothing
+collector holds the GIL for 25 to 35 ms with torch imported, but for next to no time
 after a ``gc.freeze()`` at the end of start-up. The trim takes each arena's lock in
 turn.
 """
@@ -27,7 +27,7 @@ from tfs.core.right_of_way import make_way
 log = logging.getLogger(__name__)
 
 TRIM_INTERVAL_S: Final = 1.0
-"""A wave of unloads trims once in this time, and once after it."""
+"""During a wave of unloads there is one trim in this many seconds, and one after it."""
 
 
 def _find_malloc_trim() -> Callable[[int], object] | None:
@@ -50,7 +50,7 @@ def trim_heap() -> None:
 
 
 def own_resident_bytes() -> int:
-    """Returns what this process has in memory; 0 where nobody can tell."""
+    """Returns the resident bytes of this process; 0 if they cannot be found out."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -69,8 +69,8 @@ def release_to_system() -> None:
 class MemoryReleaser:
     """Calls ``release`` after unloads and failed loads, at most once per interval.
 
-    Thread-safe. Nothing else should collect, or each of ten unloads would do so for
-    all.
+    Thread-safe. Nothing else should run the collector, or it would run for each of ten
+    unloads.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class MemoryReleaser:
         self._is_owed = False
 
     def note_unload(self) -> float | None:
-        """Releases now if it is time; else returns when ``release_owed`` should."""
+        """Releases now if it is time; if not, returns when to call ``release_owed``."""
         with self._lock:
             now_s = self._clock.now()
             if self._next_s is not None and now_s < self._next_s:
@@ -99,7 +99,7 @@ class MemoryReleaser:
         return None
 
     def owe(self) -> None:
-        """Has ``release_owed`` called when it is time; releases nothing by itself."""
+        """Asks for a call of ``release_owed`` in time; releases nothing by itself."""
         with self._lock:
             self._is_owed = True
             if self._next_s is None:
@@ -107,7 +107,7 @@ class MemoryReleaser:
 
     @property
     def owed_at_s(self) -> float | None:
-        """When ``release_owed`` wants to be called; None while nothing is owed."""
+        """When to call ``release_owed``; None while nothing is owed."""
         with self._lock:
             return self._next_s if self._is_owed else None
 
@@ -124,5 +124,5 @@ class MemoryReleaser:
     def _release_safely(self) -> None:
         try:
             self._release()
-        except Exception:  # a version's end is reported in any case
+        except Exception:  # the version's end is reported in any case
             log.exception("event=memory_release_failed")

@@ -20,7 +20,7 @@ _MAX_NUM_LATE: Final = 32  # late calls whose threads are replaced by new ones
 
 
 class _Task:
-    """Something that the pool is to do."""
+    """A function that the pool runs, or will run."""
 
     __slots__ = ("begun_s", "is_late", "managed", "submitted_s")
 
@@ -133,7 +133,8 @@ class PatientPool:
                     if task.managed is not None:
                         late.append(task.managed)
                     continue
-                # What waits for a thread still is looked at when it may have had one.
+                # Functions that still wait for a thread are looked at when they may
+                # have had one.
                 due_s = due_s if due_s > now_s else now_s + self._patience_s
                 next_s = due_s if next_s is None else min(next_s, due_s)
             if self._num_late > num_late:

@@ -1,9 +1,9 @@
-"""What to do next for one servable: what its policy answers, as far as that is possible.
+"""Plans the next actions of a servable: those of its policy that are possible now.
 
-Policies are pure functions of one servable's versions. This adds what they cannot see:
-versions that were unloaded and may come back (StandIns), contents that newer ones have
-replaced, memory (RoomCheck), versions whose elder is still being unloaded or whose
-loader is busy, and that the manager closes.
+Policies are pure functions of one servable's versions. This takes into account what
+they cannot see: versions that were unloaded and may come back (StandIns), contents that
+newer ones have replaced, memory (RoomCheck), versions whose elder is still being
+unloaded or whose loader is busy, and whether the manager closes.
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ class Planner:
     """Decides on servables, one at a time. Confined to one step, but for ``set_policy``.
 
     Args:
-        preflight: Knows what can be known of versions before their load, and acts on
-            it.
-        stand_ins: What may come back.
+        preflight: Finds out about versions before their load, and acts on that.
+        stand_ins: The versions that may come back.
         policy: The policy of servables without one of their own.
 
     """
@@ -47,7 +46,7 @@ class Planner:
         self._policies: dict[str, TransitionPolicy] = {}
 
     def set_policy(self, name: str, policy: TransitionPolicy | None) -> None:
-        """Sets how versions of ``name`` change; None: like all others. From any thread."""
+        """Sets how versions of ``name`` change; None for the default. Any thread."""
         if policy is None:
             self._policies.pop(name, None)
         else:
@@ -70,7 +69,7 @@ class Planner:
         policy = self._policies.get(name, self._policy)
         try:
             plan = self._room.plan(name, policy, current)
-        except Exception:  # one servable's policy must not stop the others
+        except Exception:  # a fault in one servable's policy must not stop the others
             log.exception("event=transition_policy_failed name=%s", name)
             return ()
         if replaced:
@@ -84,8 +83,8 @@ class Planner:
     ) -> list[HarnessSnapshot]:
         """Returns versions that pause between attempts and should be given up for now.
 
-        These are the ones for which the policy, had they failed, would bring back what
-        was unloaded for them.
+        These are the versions for which the policy would bring back others, if they had
+        failed.
         """
         pausing = {v.generation for v in versions if v.is_aspired and v.is_pausing}
         if not pausing:

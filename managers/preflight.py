@@ -1,7 +1,7 @@
-"""What is found out about versions, and promised to them, before a load is requested.
+"""Finds out about versions, and promises them memory, before a load is requested.
 
 A policy that unloads first takes away what serves before it is known whether the new
-version will load. Much can be told without loading it: how much memory it takes,
+version will load. Much can be known without loading it: how much memory it takes,
 whether that will fit, and whether its files are whole. RoomCheck asks for this and
 decides.
 """
@@ -33,8 +33,8 @@ class Preflight:
     Args:
         versions: All that are managed.
         admission: Decides about memory.
-        loads: Runs what has to be asked of a loader, and ends what will not load.
-        events: Where what happens is published.
+        loads: Asks loaders on its pool, and ends versions that will not load.
+        events: Publishes the states of versions.
         on_change: Called with a name when one of its versions has an answer.
 
     """
@@ -62,7 +62,7 @@ class Preflight:
 
     @property
     def is_room_coming(self) -> bool:
-        """Whether something loads or unloads: there may be more room after it."""
+        """Whether something loads or unloads, so that there may be room afterwards."""
         return self._admission.num_executing > 0
 
     def take_room_made(self) -> bool:
@@ -70,20 +70,20 @@ class Preflight:
         return self._admission.take_room_made()
 
     def is_refused(self, version: HarnessSnapshot) -> bool:
-        """Whether a version ended only because others held the memory."""
+        """Whether a version ended only because others had the memory."""
         managed = self._find(version)
         return managed is not None and managed.is_refused
 
     def is_asking(self, version: HarnessSnapshot) -> bool:
-        """Whether a version is being asked what it takes: it cannot be loaded yet."""
+        """Whether a version's loader is being asked; it cannot be loaded meanwhile."""
         managed = self._find(version)
         return managed is not None and managed.is_asking
 
     def estimate(self, version: HarnessSnapshot) -> bool:
-        """Has a NEW version say what it takes; returns whether it has.
+        """Asks what a NEW version takes; returns whether that is known.
 
-        Asks once, on the load pool; ``on_change`` follows. Failures are left for the
-        load to report, unless they are permanent.
+        The loader is asked once, on the load pool, and ``on_change`` is called
+        afterwards. Only permanent faults are kept; the load will report any others.
         """
         managed = self._find(version)
         if managed is None:
@@ -116,7 +116,7 @@ class Preflight:
     ) -> bool:
         """Keeps memory for a NEW version, if it fits once ``going`` are unloaded.
 
-        Goes by the last estimate; a version without one is taken to fit. Other loads
+        This uses the last estimate; a version without one is taken to fit. Other loads
         wait until this load has been decided on, or is not aspired any more. Returns
         whether it fits.
         """
@@ -139,8 +139,8 @@ class Preflight:
     ) -> bool:
         """Begins the life of a refused version anew, if it fits without ``going``.
 
-        Publishes START, and keeps room for it as ``promise_room`` does. Returns whether
-        it did; if not, nothing changed.
+        Publishes START, and keeps room for the version as ``promise_room`` does.
+        Returns whether it did so; if not, nothing changed.
         """
         refused = self._find(version)
         if refused is None or not (refused.is_refused and refused.can_be_forgotten):

@@ -22,7 +22,7 @@ class PublishedVersion:
         fault: The fault that an interpreter reported; None while it is well.
         heir_error: If it was unloaded for new contents of the same version and came
             back because these failed: why they failed. Otherwise None.
-        note: What was found out about it.
+        note: What was found out about it, for people.
         resident_bytes: Memory measured for it; None before.
         is_started: Whether its published life has begun, usually with START.
         is_over: Whether its END was published, or would have been if there were no
@@ -54,7 +54,7 @@ class PublishedVersion:
         self.is_started = False
         self.is_over = False
         self.is_replaced = False
-        # The state that was asked for last, and when it was first.
+        # The state that was asked for last, and when it was asked for first.
         self._entered = (ManagerState.START, 0.0)
         # When it first became AVAILABLE, seconds since the epoch.
         self._since_s: float | None = None
@@ -65,10 +65,11 @@ class PublishedVersion:
         is_available = manager_state is ManagerState.AVAILABLE
         if self._entered[0] is not manager_state or not self._entered[1]:
             self._entered = manager_state, wall_s
-        since_s = self._entered[1]  # published again when something is noted
+        # The state is published again when something is noted.
+        since_s = self._entered[1]
         if is_available:
             since_s = self._since_s = self._since_s or wall_s
-        # What was found out of it while it served is no news of how it goes.
+        # Notes from the time when it served say nothing about its unload.
         is_leaving = manager_state in (ManagerState.UNLOADING, ManagerState.END)
         is_late = harness.is_late and manager_state in _MOVING
         error = self.fault or self.heir_error if is_available else harness.error

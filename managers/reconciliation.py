@@ -16,14 +16,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Reconciliation:
-    """What to do, in this order.
+    """What to do, in the order of the attributes.
 
     Attributes:
         wanted_again: Harnesses that are aspired again; they simply go on serving, or
             loading.
         unaspired: Harnesses that are no longer aspired, and why.
-        given_up: Harnesses that were not aspired before either, whose loads are in the
-            way.
+        given_up: Harnesses that were not aspired before either, and whose loads are in
+            the way.
         new: Versions to be managed, perhaps beside another harness of the same version.
 
     """

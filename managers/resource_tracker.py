@@ -22,14 +22,14 @@ from tfs.core.resources import (
 class ResourceTracker:
     """A total and what is reserved of it. Thread-safe; never blocks.
 
-    Unbound reservations count on every instance of their device, which is the worst
-    case. If the total names no ``peak_ram_in_bytes``, peaks are charged to
-    ``ram_in_bytes`` of the same device: the transient memory of a load or a call must
-    fit beside that of all others, which may peak at the same moment.
+    Reservations that are bound to no instance count on every instance of their device,
+    which is the worst case. If the total names no ``peak_ram_in_bytes``, peaks are
+    charged to ``ram_in_bytes`` of the same device: the transient memory of a load or a
+    call must fit beside that of all others, which may peak at the same moment.
 
     Args:
-        total: All there is.
-        devices: Which devices there are.
+        total: All resources that exist.
+        devices: The devices that exist.
 
     Raises:
         InvalidArgument: ``total_resources must be bound: ...``, or it is not valid.
@@ -53,7 +53,7 @@ class ResourceTracker:
 
     @property
     def total(self) -> ResourceAllocation:
-        """All there is; bound."""
+        """All resources that exist; bound to instances."""
         return self._total
 
     @property

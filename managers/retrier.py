@@ -1,8 +1,8 @@
-"""Has versions that failed loaded again: after a while by itself, or at once by request.
+"""Loads failed versions again: after a while by itself, or at once on request.
 
-The pauses between the attempts of one load are the harness's (RetryOptions). This is for
-what comes after: a load that stood back for what served before it, a version that failed
-for good, one that serves with a fault.
+The harness takes care of the pauses between the attempts of one load (RetryOptions).
+This takes care of what comes afterwards: a load that stood back so that the old version
+could return, a version that failed for good, and one that serves with a fault.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BY_REQUEST = "tried again by request"
 
 
 class Retrier:
-    """Decides what of the managed versions is tried again, and when. Confined to one step.
+    """Decides which managed versions are tried again, and when. Confined to one step.
 
     Args:
         basic: Manages the versions.
@@ -66,7 +66,7 @@ class Retrier:
         self._basic.try_later(version.id, version.generation, at_s)
 
     def hurry(self, name: str, versions: Sequence[HarnessSnapshot]) -> None:
-        """Shortens the pause of a load that stood back in vain: nothing could return."""
+        """Shortens the pause of a load that stood back while nothing could return."""
         if all(v.state in END_STATES for v in versions):
             now_s = self._clock.now()
             for later in self._later.take(name):

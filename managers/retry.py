@@ -16,7 +16,7 @@ PERMANENT_CODES: Final = frozenset(
         Code.DATA_LOSS,
     )
 )
-"""Codes of errors that trying again does not mend (see ``tfs.core.loader``)."""
+"""Codes of errors that another attempt cannot mend (see ``tfs.core.loader``)."""
 
 
 def is_transient(error: ServingError) -> bool:
@@ -59,8 +59,9 @@ class RetryOptions:
     def long_pause_s(self, num_failures: int, error: ServingError) -> float | None:
         """Returns the pause if each attempt takes away what serves; None to give up.
 
-        It is a minute for each second of :meth:`pause_s`, up to a quarter of an hour:
-        what serves meanwhile is worth more than what has just failed.
+        It is a minute for each second of :meth:`pause_s`, up to a quarter of an hour,
+        because the version that serves meanwhile is worth more than the one that has
+        failed.
         """
         pause_s = self.pause_s(num_failures, error)
         if pause_s is None:
@@ -71,6 +72,7 @@ class RetryOptions:
         """Returns the pause after the ``num_failures``-th failure, None to give up."""
         if num_failures > self.max_num_retries or not self.should_retry(error):
             return None
-        # Beyond 2^30 the cap has long been reached; the bound keeps floats finite.
+        # At 2^30 the longest pause has long been reached. The bound keeps floats
+        # finite.
         doubled_s = self.interval_s * 2.0 ** min(num_failures - 1, 30)
         return min(doubled_s, max(self.interval_s, self.max_interval_s))

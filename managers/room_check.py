@@ -1,10 +1,10 @@
 """Whether a version will fit, before the one that serves is unloaded for it.
 
 A transition policy that unloads first takes away the version that serves before it is
-known whether its heir finds room; if it does not, nothing serves. Also, a version that
-was refused for want of memory may fit later. A policy sees only the versions of one
-servable and can answer neither question. (TensorFlow Serving unloads first and only
-then asks, and it never tries a refused version again.)
+known whether there is room for its heir. If there is none, nothing serves. And a
+version that was refused for want of memory may fit later. A policy sees only the
+versions of one servable and can judge neither. (TensorFlow Serving unloads first and
+only then asks, and it never tries a refused version again.)
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class RoomCheck:
         self._waiting: dict[str, None] = {}
 
     def take_waiting(self) -> list[str]:
-        """Returns the servables to plan again since room was made, longest wait first."""
+        """Returns the servables to plan again after room was made, the oldest first."""
         return list(self._waiting) if self._preflight.take_room_made() else []
 
     def plan(
@@ -53,7 +53,7 @@ class RoomCheck:
             rest = [v for v in versions if v is not each]
             going = _going(policy([*rest, as_new]), versions)
             if preflight.manage_again(each, going, "there is room for it now"):
-                for other in rest:  # what was to stand in for it
+                for other in rest:  # the versions that were to stand in for it
                     if not other.is_aspired and other.state in COMING_STATES:
                         preflight.give_up(other)
                 return ()
@@ -77,15 +77,16 @@ class RoomCheck:
         ready = [v for v in versions if v.state is HarnessState.READY]
         if not (heirs and going) or len(going) < len(ready):
             return plan
-        # All are asked at once, not one after the other.
+        # All loaders are asked at the same time, not one after the other.
         was_asked = [preflight.estimate(heir) for heir in heirs]
         if not all(was_asked):
             return ()
         heirs = [heir for heir in heirs if not preflight.end_if_flawed(heir)]
-        for heir in sorted(heirs, key=age, reverse=True):  # as they are loaded
+        # In the order in which they are loaded.
+        for heir in sorted(heirs, key=age, reverse=True):
             if preflight.promise_room(heir, going):
                 return plan
-        if not preflight.is_room_coming:  # nobody else will make room soon
+        if not preflight.is_room_coming:  # nothing else will make room soon
             for heir in heirs:
                 preflight.refuse(heir, going)
         return ()

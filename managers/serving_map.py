@@ -3,10 +3,10 @@
 This is read-copy-update: one attribute refers to a published table that never changes.
 A reader looks up its version there, pins the handle and checks that it is still live. A
 writer builds the next table and publishes it by one assignment. Nobody waits for
-readers of an old table, because what keeps a servable alive is the pins of its own
-handle. So a handle that is held for an hour delays the unloading of its own version and
-nothing else. (TensorFlow Serving's FastReadDynamicPtr waits until every reader of
-the old map is gone, whatever model it reads.)
+readers of an old table, because the pins of its own handle keep a servable alive. So a
+handle that is held for an hour delays the unloading of its own version and nothing
+else. (TensorFlow Serving's FastReadDynamicPtr waits until every reader of the old map
+is gone, whatever model it reads.)
 
 Order for writers: withdraw from the table, then retire the handle, then wait for
 its pins. A reader that pinned a retired handle backs out and looks again; the table
@@ -61,7 +61,7 @@ class ServingMap:
     __slots__ = ("_streams", "_writer")
 
     def __init__(self) -> None:
-        # Orders writers and nothing else; leaf: nothing is called under it.
+        # Only orders writers; leaf: nothing is called under it.
         self._writer = threading.Lock()
         self._streams: Mapping[str, _Stream] = {}
 
@@ -160,7 +160,7 @@ class ServingMap:
         return pinned
 
     def publish(self, handle: Handle) -> Handle | None:
-        """Makes ``handle`` the one for its version; returns the one it replaces."""
+        """Makes ``handle`` the one of its version; returns the one that it replaces."""
         name, version = handle.id.name, handle.id.version
         with self._writer:
             stream = self._streams.get(name)
@@ -168,7 +168,7 @@ class ServingMap:
             return None if stream is None else stream.by_version.get(version)
 
     def withdraw(self, handle: Handle) -> None:
-        """Takes ``handle`` out; does nothing where another has replaced it."""
+        """Takes ``handle`` out; does nothing if another one has replaced it."""
         name, version = handle.id.name, handle.id.version
         with self._writer:
             stream = self._streams.get(name)

@@ -48,7 +48,7 @@ class StandIns:
 
     def __init__(self) -> None:
         self._gone: dict[str, list[_Gone]] = {}
-        # The newest generation that is aspired; not of those without any.
+        # The newest generation that is aspired of each servable that has one.
         self._newest: dict[str, int] = {}
 
     def note_unload(self, harness: LoaderHarness) -> None:

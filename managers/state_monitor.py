@@ -1,4 +1,4 @@
-"""The one place that knows every version's published state, for everyone to read.
+"""The one place where everybody can read every version's published state.
 
 Status, CLI and logs read it and wait on it, never on the managers.
 (TensorFlow Serving: core/servable_state_monitor.h.)
@@ -24,7 +24,8 @@ VersionStates = Sequence[ServableState]
 """The states of one servable's versions, highest version first."""
 
 ReachedCallback = Callable[[bool, Mapping[ServableId, ManagerState]], None]
-"""Takes whether every request was satisfied, and where each one's version stands."""
+"""Takes whether every request was satisfied, and the state of each request's
+version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,8 @@ class StateMonitorOptions:
         max_num_ended_per_name: How many ended versions are kept per servable, the
             latest ones; 0 keeps none. Without a limit, a server that swaps every minute
             would grow, and so would its GetModelStatus.
-        max_num_ended_names: How many servables are kept of which every version has
-            ended.
+        max_num_ended_names: How many servables of which every version has ended are
+            kept.
 
     """
 
@@ -68,8 +69,8 @@ class Waiter:
         self._monitor = monitor
         self.goal = goal
         self.callback = callback
-        # Guarded by the monitor's lock. A list per name, so that an event costs what
-        # waits for its name and not what waits at all.
+        # Guarded by the monitor's lock. There is a list for each name, so that an event
+        # costs time only for those that wait for its name.
         self.waiting: dict[str, list[ServableRequest]] = {}
         for request in requests:
             self.waiting.setdefault(request.name, []).append(request)

@@ -26,9 +26,10 @@ from tfs.core.servable_state import ManagerState
 
 log = logging.getLogger(__name__)
 
-# A release looked up before its handle was retired and called after tells nobody: look
-# again, soon after retiring (a race of two bytecodes), then ever more seldom (somebody
-# keeps the bound method).
+# If a caller looked up ``release`` before its handle was retired and calls it
+# afterwards, nobody is told. So pins are looked at again: soon after retiring, because
+# such a call usually follows within two bytecodes, and then ever less often, because a
+# caller may keep the bound method.
 _FIRST_RECHECK_S: Final = 0.001
 _LAST_RECHECK_S: Final = 0.25
 
@@ -111,7 +112,7 @@ class UnloadExecution:
         self._on_change(name)
 
     def take_drained(self, now_s: float) -> list[ManagedVersion]:
-        """Takes out the versions that nothing pins any more."""
+        """Takes out the versions that are no longer pinned."""
         drained, pinned = list[ManagedVersion](), list[_QuiescingVersion]()
         with self._lock:
             for each in self._quiescing:
@@ -133,7 +134,7 @@ class UnloadExecution:
         try:
             self._pool.submit(managed, lambda: self._run(managed))
         except RuntimeError:
-            self._run(managed)  # closing: nobody else will
+            self._run(managed)  # the pool is closed, so no other thread will
 
     def release_memory(self, now_s: float) -> float | None:
         """Gives back memory that is owed; returns when to call again if it is too early."""

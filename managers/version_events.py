@@ -1,4 +1,4 @@
-"""What is published of a version: one life, though it may have two harnesses.
+"""Publishes the states of versions: one life each, though it may have two harnesses.
 
 While changed files replace what is served, a version has two harnesses: the elder,
 which serves, and an heir of a higher generation. To observers the version stays
@@ -31,7 +31,7 @@ _STATES: Final = {
     HarnessState.QUIESCED: ManagerState.UNLOADING,
     HarnessState.UNLOADING: ManagerState.UNLOADING,
 }
-"""What was published last of a version that is not over."""
+"""The state that was published last, for a version that is not over."""
 
 
 class VersionEvents:
@@ -54,9 +54,9 @@ class VersionEvents:
         self._bus = bus
         self._clock = clock
         self._siblings = siblings
-        # Orders what is published of one version when it has two harnesses, and guards
-        # ``published`` and ``handle`` of all. Held while publishing; ranks before the
-        # bus's.
+        # Orders the events of a version that has two harnesses, and guards
+        # ``published`` and ``handle`` of all versions. Held while publishing; ranks
+        # before the bus's lock.
         self._publishing = threading.Lock()
 
     def start(self, managed: ManagedVersion) -> None:
@@ -89,9 +89,8 @@ class VersionEvents:
         """Lets a version be requested, then publishes AVAILABLE."""
         with self._publishing:
             managed.handle = handle
-            managed.published.is_started = (
-                True  # beside an elder that served it was not
-            )
+            # Beside an elder that serves, START was not published.
+            managed.published.is_started = True
             serving_map.publish(handle)
             self._replace_elders_locked(managed)
             self._publish_locked(managed, ManagerState.AVAILABLE)
@@ -139,7 +138,8 @@ class VersionEvents:
             self._publish_locked(managed, _STATES[state])
 
     def _republish_locked(self, managed: ManagedVersion) -> None:
-        # LOADING: it can be requested, and its manager has not come round to READY.
+        # LOADING: it can be requested already, and its manager has yet to move it to
+        # READY.
         is_ready = managed.harness.state in (HarnessState.LOADING, HarnessState.READY)
         if not (managed.is_serving and is_ready):
             return
@@ -150,7 +150,7 @@ class VersionEvents:
             if m.harness.generation > generation and m.harness.is_aspired
         ]
         if heirs and self._bus is not None:
-            # How its new contents do is to stay known, whatever is noted of the old ones.
+            # Notes about the old contents must not hide how the new ones do.
             heir = heirs[-1].harness
             self._bus.publish(
                 managed.published.state_beside(heir, self._clock.wall_s())
@@ -171,13 +171,14 @@ class VersionEvents:
         if self._bus is None or published.is_replaced:
             return
         wall_s = self._clock.wall_s()
-        siblings = self._siblings(managed)  # none, as a rule
+        siblings = self._siblings(managed)  # usually none
         elders = _elders(managed, siblings) if siblings else ()
         if elders and manager_state is not ManagerState.AVAILABLE:
             for elder in elders:
                 if not managed.harness.is_aspired:
-                    # Given up, for still newer contents say: how it ends is no fault of
-                    # what serves. If the elder goes too, what comes next is published.
+                    # It was given up, perhaps for still newer contents. How it ends is
+                    # no fault of the version that serves. If the elder ends too, what
+                    # comes next is published.
                     if elder.harness.is_aspired:
                         self._republish_locked(elder)
                 elif elder.is_serving:
@@ -186,7 +187,8 @@ class VersionEvents:
                     )
             return
         if not (published.is_started or managed.harness.is_aspired):
-            return  # nobody outside heard of it: it was to replace what is gone by now
+            # No observer knows of it: it was to replace a version that is gone by now.
+            return
         self._bus.publish(published.state(manager_state, wall_s))
 
 

@@ -32,7 +32,7 @@ def availability_preserving(versions: Sequence[HarnessSnapshot]) -> list[Action]
     """
     loads = [load(v, "aspired") for v in aspired_new(versions)]
     ready = [v for v in versions if v.state is HarnessState.READY]
-    # Numbers of which an aspired successor is to replace what serves, but not yet.
+    # Numbers of versions whose aspired contents are not READY yet.
     awaited = {
         v.id.version
         for v in versions

@@ -40,7 +40,7 @@ def handing_over(
 
     def decide(versions: Sequence[HarnessSnapshot]) -> Sequence[Action]:
         if all(v.is_aspired for v in versions):
-            return policy(versions)  # nothing would go
+            return policy(versions)  # nothing would be unloaded
         heirs = awaited()
         coming = {
             v.id.version

@@ -23,7 +23,7 @@ SERVICE: Final = "tfs.v1.AdminService"
 R = TypeVar("R")
 
 Done = Callable[[R | ServingError], None]
-"""Takes the reply, or why there is none; once, on any thread."""
+"""Takes the reply, or the error; called once, on any thread."""
 
 
 class Admin(Protocol):
@@ -36,7 +36,7 @@ class Admin(Protocol):
     def list_models(
         self, request: pb.ListModelsRequest, done: Done[pb.ListModelsResponse]
     ) -> None:
-        """Reports models, their versions, and how they do."""
+        """Reports the models, their versions, and the state of each."""
         ...
 
     def get_config(

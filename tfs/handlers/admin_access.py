@@ -13,11 +13,12 @@ from tfs.core.call import Peer
 from tfs.core.errors import InvalidArgument, PermissionDenied
 
 ADMIN_LISTENER: Final = "admin"
-"""The listener of --admin_socket_path: its file's permissions are its rule."""
+"""The name of the listener of --admin_socket_path, which the permissions of its file
+protect."""
 
 
 class AdminFrom(enum.Enum):
-    """A way in."""
+    """The ways by which a call can come in."""
 
     LOOPBACK = "loopback"
     SOCKET = "socket"
@@ -38,7 +39,7 @@ class AdminAccess:
         """Returns if this caller may operate the server.
 
         Raises:
-            PermissionDenied: It may not; says where from it could.
+            PermissionDenied: It may not; the message says which ways in are allowed.
 
         """
         if AdminFrom.ANY in self.allowed or peer.listener == ADMIN_LISTENER:

@@ -3,8 +3,8 @@
 A large or unusual message takes milliseconds to decode. It waits for one of a few
 threads, and for room if it takes far more memory than was sent
 (:mod:`~tfs.handlers.filled_room`), and continues on the loop when it is done. No order
-is promised: a small request that came later overtakes it. What writes an answer ends
-its call itself.
+is promised: a small request that came later may overtake it. A function that writes an
+answer also ends the call.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ RETRY_AFTER_S: Final = 0.25
 
 
 class DecodePool:
-    """Decodes on an executor, then continues where ``post`` runs functions.
+    """Decodes on an executor, then continues on the thread that ``post`` leads to.
 
     ``run`` is called on the serving loop, ``write`` on any thread; the rest is internal.
 
     Args:
-        executor: Its threads decode; by default the caller decodes at once.
-        post: Runs a function on the serving loop; by default at once.
-        max_queued: Messages that may wait or be decoded at a time.
+        executor: Its threads decode. By default the caller does, at once.
+        post: Runs a function on the serving loop. By default it runs at once.
+        max_queued: Most messages that may wait or be decoded at a time.
         stats: Where its counters are registered.
         on_decoded: Called on the loop after each message.
 
@@ -62,7 +62,8 @@ class DecodePool:
         self._post = post or _at_once
         self._max_queued = max_queued
         stats = stats or Stats()
-        # One token a place: taking and giving back are atomic on any thread.
+        # One token for each place. Taking and giving back a token are atomic on any
+        # thread.
         room = self._room = deque((None,) * max_queued)
         self._num_decoded = stats.counter(stat_names.SLOW_DECODES)
         self._num_skipped = stats.counter(stat_names.SLOW_DECODES_SKIPPED)
@@ -102,10 +103,11 @@ class DecodePool:
             raise Unavailable("the server is shutting down") from None
 
     def reply(self, call: Call, make: Callable[[], bytes], *, is_long: bool) -> None:
-        """Replies with what ``make`` returns; has it made on a thread if that takes long.
+        """Replies with what ``make`` returns, which runs on a thread if it takes long.
 
         Raises:
-            ServingError: As ``make``, or as :meth:`run`; the call is the caller's to fail.
+            ServingError: As ``make`` or :meth:`run` do; the caller has to fail the
+                call.
 
         """
 
@@ -124,8 +126,8 @@ class DecodePool:
         """Has an answer written on a thread; here if the server shuts down.
 
         Args:
-            write: Finishes its call, whatever happens. Nothing else bounds how many wait
-                than the limits on requests in flight, where each still has its place.
+            write: Finishes its call, whatever happens. Only the limits on requests in
+                flight bound how many wait, because each request keeps its place.
 
         """
         self._num_written.add()
@@ -160,7 +162,8 @@ class DecodePool:
                         "event=decode_failed method=%s", call.method, exc_info=error
                     )
                 outcome = serving_error(error, call.method)
-                # It holds this frame, and this frame holds it and the message.
+                # The error refers to this frame, which refers to the error and the
+                # message.
                 forget_frames(outcome)
         if waited is not None:
             waited.pass_on()
@@ -192,7 +195,7 @@ class DecodePool:
 
 
 def _nothing() -> None:
-    """What follows a message unless told otherwise."""
+    """Does nothing; the default of ``on_decoded``."""
 
 
 def _at_once(fn: Callable[[], None]) -> None:

@@ -31,8 +31,8 @@ class ExampleQuestion:
 
     Attributes:
         model_spec: Which version answers.
-        tasks: Which of its signatures, and the method each must have, as sent; they are
-            looked at once there is a version.
+        tasks: Its signatures, and the method that each must have, as they were sent.
+            They are checked once the version is known.
         rows: The Examples.
 
     """
@@ -43,7 +43,7 @@ class ExampleQuestion:
 
     @property
     def key(self) -> str:
-        """The signature, "" if there are several."""
+        """The signature's key; "" if there are several signatures."""
         return self.model_spec.signature_key if len(self.tasks) == 1 else ""
 
     @property
@@ -68,12 +68,12 @@ def find_tasks(
     *,
     check_method: bool,
 ) -> list[FoundTask]:
-    """Returns the tasks with their signatures: of one model, every one once.
+    """Returns the tasks with their signatures; all of one model, and none repeated.
 
     Args:
         signatures: The version's, by key.
         tasks: The tasks in the order in which they were sent.
-        missing: What to say, before the key, of a signature that is not there.
+        missing: The message for a missing signature, up to its key.
         check_method: Whether a signature's method must be the one asked for.
 
     Raises:
@@ -105,11 +105,11 @@ def find_tasks(
 def _check_signature(
     signature: Signature, method: Method, *, check_method: bool
 ) -> None:
-    """Returns if the signature can answer ``method``."""
+    """Returns normally if the signature can answer ``method``."""
     if signature.method is method:
         return
     if check_method or not signature.features:
-        # Without features nothing says which input takes what of an Example.
+        # Without features nothing says which part of an Example fills which input.
         raise InvalidArgument(
             f"Expected {_NOUN[method]} signature method_name to be "
             f"{method.method_name}. Was: {signature.method.method_name}"

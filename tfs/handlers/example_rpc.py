@@ -30,7 +30,8 @@ from tfs.handlers.example_question import ExampleQuestion, FoundTask
 Write: TypeAlias = Callable[
     [ServableId, ExampleQuestion, Sequence[FoundTask], Sequence[Tensors]], bytes
 ]
-"""Makes the reply of who answered, what was asked, and the outputs of every task."""
+"""Makes the reply from the version that answered, the question, and the outputs of
+every task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class ExampleRpc:
         name: The RPC's name in counters and logs.
         read: Takes a message apart; raises what is wrong with it.
         write: Makes the reply.
-        missing: What to say, before the key, of a signature that is not there.
+        missing: The message for a missing signature, up to its key.
 
     """
 
@@ -62,7 +63,8 @@ def _read_one(message: bytes | memoryview, method: Method) -> ExampleQuestion:
 
 def _read_several(message: bytes | memoryview) -> ExampleQuestion:
     request = read_multi_inference_request(message)
-    # The first task's decides, as in GetModelSpecFromRequest of multi_inference.cc.
+    # The first task's model spec decides, as in GetModelSpecFromRequest of
+    # multi_inference.cc.
     spec = request.tasks[0].model_spec if request.tasks else None
     if spec is None or not spec.name:
         raise InvalidArgument("ModelSpec has no name specified.")

@@ -35,8 +35,8 @@ class ExampleRun:
         handle: The pinned version that answers.
         tasks: What to run.
         model: The model's gate, which the request has entered as well.
-        stats: Told of the end.
-        begun_s: When it came.
+        stats: Counts how the request ended.
+        begun_s: When the request came, by the gate's clock.
         decode_pool: Where long answers are written.
 
     """
@@ -66,16 +66,17 @@ class ExampleRun:
         self._begun_s = begun_s
         self._room = gate.filled_room()
         self._outcomes: list[Outcome | None] = [None] * len(tasks)
-        # One number a task, 0 first: whoever pops 0 is the last and replies. Popping
-        # is atomic under the GIL.
+        # One number for each task, 0 first. The task that pops 0 is the last one, and
+        # replies. Popping is atomic under the GIL.
         self._waiting = list(range(len(tasks)))
 
     def make_tasks(self) -> list[InferenceTask]:
-        """Returns what to submit, one task a signature.
+        """Returns the tasks to submit, one for each signature.
 
         Raises:
-            ServingError: As making the tensors does.
-            NoRoomError: They have to wait for room, and to be made again.
+            ServingError: The tensors cannot be made.
+            NoRoomError: The request has to wait for room, and its tensors have to be
+                made again.
 
         """
         tasks = [
@@ -166,7 +167,7 @@ class ExampleRun:
 
 
 def _tensor_bytes(task: InferenceTask) -> int:
-    """Returns what a task's inputs take, strings as the references to them."""
+    """Returns how many bytes a task's inputs take; strings count as references."""
     return sum(
         len(view.data) * (8 if isinstance(view.data, tuple) else 1)
         for view in task.inputs.values()

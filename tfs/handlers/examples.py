@@ -2,10 +2,10 @@
 
 All three turn the Examples into the inputs of a signature and run it; MultiInference
 runs several signatures of one version over the same Examples. Requests that are not
-small are taken apart off the serving loop, in two steps, because which tensors Examples
-become is known only once the signature is found: read the request, find the version on
-the loop, make the tensors.
-(TensorFlow Serving: servables/tensorflow/{classifier,regressor,multi_inference}.cc.)
+small are decoded off the serving loop. This takes two steps, because only the signature
+says which tensors the Examples become: the request is read, the version is found on the
+loop, and then the tensors are made. (TensorFlow Serving:
+servables/tensorflow/{classifier,regressor,multi_inference}.cc.)
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class ExampleHandler:
-    """Answers one of the three. Confined to the serving loop.
+    """Answers one of the three RPCs. Confined to the serving loop.
 
     Args:
         lookup: Finds the version.
@@ -79,7 +79,7 @@ class ExampleHandler:
         done: Callable[[T], None],
         refuse: Callable[[Call, Exception], None],
     ) -> None:
-        """Decodes where the message's size says, then calls one of the two."""
+        """Decodes on the loop or a thread, then calls ``done`` or ``refuse``."""
 
         def decoded(outcome: T | ServingError) -> None:
             if isinstance(outcome, ServingError):
@@ -93,7 +93,7 @@ class ExampleHandler:
                 return
             try:
                 outcome = decode()
-            except NoRoomError:  # it waits with those that take long
+            except NoRoomError:  # it waits for room, with the messages that take long
                 self._decode_pool.run(call, decode, decoded)
                 return
         except Exception as error:

@@ -1,11 +1,11 @@
-"""Bounds the memory that requests take beyond what was sent.
+"""Bounds the memory that requests take beyond the bytes that were sent for them.
 
-One value can stand for all elements of a tensor, numbers of a byte become eight,
-padding and defaults are added, and an unusual message is copied: so a request of forty
-bytes may take as much memory as the codec allows for any. This limits what all requests
-take together. Where there is no room they wait, the longest waiting first; they are
-read again then. Rejected: to refuse them. Whoever sends a million small numbers does
-nothing wrong.
+One value can stand for all elements of a tensor, a number of one byte becomes eight
+bytes, padding and defaults are added, and an unusual message is copied. So a request of
+forty bytes may take as much memory as the codec allows for any request. This limits
+what all requests take together. Requests for which there is no room wait, the longest
+waiting first, and are decoded again when there is. Rejected: refusing them, because a
+client that sends a million small numbers does nothing wrong.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import Final
 
 MAX_FILLED_BYTES: Final = 32 << 20
-"""What requests in flight may take together beyond what was sent of them; one may take
-more while no other takes any."""
+"""Bytes that requests in flight may take together beyond what was sent for them. One
+request may take more while no other takes any."""
 
 # Requests up to this size are not counted. Ten thousand of them take 160 MB.
 _UNCOUNTED_BYTES: Final = 1 << 14
@@ -27,7 +27,7 @@ class NoRoomError(Exception):
     """A request has to wait for room; it has taken none.
 
     Attributes:
-        room: The request's, to wait with.
+        room: The request's room, with which it can wait.
 
     """
 
@@ -40,7 +40,7 @@ class FillLimit:
     """Counts the memory taken in this way on a server. Thread-safe.
 
     Args:
-        max_bytes: How much there is.
+        max_bytes: How many bytes requests may take together.
 
     """
 
@@ -52,15 +52,16 @@ class FillLimit:
         self._waiting: deque[Callable[[], None]] = deque()  # the longest waiting first
 
     def take(self, num_bytes: int, held_bytes: int = 0, *, has_waited: bool) -> bool:
-        """Takes room; the caller owes ``give_back``.
+        """Takes room, if there is any; the caller then owes ``give_back``.
 
         Args:
-            num_bytes: How much.
-            held_bytes: What the same request has taken before.
-            has_waited: Whether it is its turn; if not, those who wait go first.
+            num_bytes: How many bytes.
+            held_bytes: How many bytes the same request has taken before.
+            has_waited: Whether it is this request's turn. If not, those that wait go
+                first.
 
         Returns:
-            Whether it was taken. It is, however much, if nobody else has any.
+            Whether it was taken. It always is if no other request has any room.
 
         """
         with self._lock:
@@ -79,14 +80,14 @@ class FillLimit:
         self.wake()
 
     def wake(self) -> None:
-        """Has who waits longest try again."""
+        """Lets the request that has waited longest try again."""
         with self._lock:
             retry = self._waiting.popleft() if self._waiting else None
         if retry is not None:
             retry()
 
     def wait(self, retry: Callable[[], None], *, has_waited: bool) -> None:
-        """Has ``retry`` run once room was given back; at once if all of it was."""
+        """Runs ``retry`` once room is given back; at once if no room is taken."""
         with self._lock:
             is_full = self._free_bytes < self._max_bytes
             if is_full and has_waited:
@@ -98,7 +99,7 @@ class FillLimit:
 
 
 class FilledRoom:
-    """What one request has taken. Passed from thread to thread with its request."""
+    """The room that one request has taken. Goes from thread to thread with it."""
 
     __slots__ = ("_has_waited", "_limit", "_num_bytes")
 
@@ -108,10 +109,10 @@ class FilledRoom:
         self._has_waited = False
 
     def take(self, num_bytes: int) -> None:
-        """Takes room for so many bytes, what it has included.
+        """Takes room until the request has so many bytes in all.
 
         Raises:
-            NoRoomError: There is none now; what it had is given back.
+            NoRoomError: There is no room now; what the request had is given back.
 
         """
         if num_bytes < max(_UNCOUNTED_BYTES, self._num_bytes + 1):
@@ -124,12 +125,12 @@ class FilledRoom:
         self._num_bytes = num_bytes
 
     def wait(self, retry: Callable[[], None]) -> None:
-        """Has ``retry`` run when it is time to ask again; it owes a :meth:`pass_on`."""
+        """Runs ``retry`` when it is time to ask again, which owes a :meth:`pass_on`."""
         has_waited, self._has_waited = self._has_waited, True
         self._limit.wait(retry, has_waited=has_waited)
 
     def pass_on(self) -> None:
-        """Lets the next one try that waits, after this one did and need not any more."""
+        """Lets the next waiting request try, as this one need not wait any more."""
         self._limit.wake()
 
     def leave(self) -> None:

@@ -33,8 +33,8 @@ SERVICES: Final = frozenset(
 MAX_WATCHERS: Final = 1024
 
 MAX_WATCHERS_EACH: Final = 128
-"""Most watches of one connection, so that no client has all of them. Those through a Unix
-socket have one address, and count together."""
+"""Most watches of one connection, so that no client can take all of them. Watches
+through a Unix socket have the same address, and count together."""
 
 
 class HealthReader(Protocol):
@@ -76,7 +76,7 @@ class HealthHandler:
         call.reply(self._message(status))
 
     def watch(self, call: StreamCall) -> None:
-        """Sends the status now and at every change, until the client goes away."""
+        """Sends the status now and after every change, until the client goes away."""
         try:
             service = parse(pb.HealthCheckRequest, call.message, QUESTION_BYTES).service
             if len(self._watchers) >= MAX_WATCHERS:
@@ -100,14 +100,14 @@ class HealthHandler:
 
     def refresh(self) -> None:
         """Tells the watchers whose answer changed."""
-        # Each is computed once, because that looks at every model.
+        # Each answer is computed once, because that looks at every model.
         names = {service for service, _ in self._watchers.values()}
         statuses = {name: self._status(name) for name in names}
         for call, (service, _) in list(self._watchers.items()):
             self._update(call, statuses[service])
 
     def close(self) -> None:
-        """Ends every watch; one that comes later, after its first answer."""
+        """Ends every watch. A watch that begins later ends after its first answer."""
         self._is_closed = True
         for call in list(self._watchers):
             self._forget(call)
@@ -117,7 +117,7 @@ class HealthHandler:
         self, call: StreamCall, status: pb.HealthCheckResponse.ServingStatus
     ) -> None:
         if call not in self._watchers:
-            return  # what was sent to another ended it
+            return  # the message sent to another watcher ended this one
         service, sent = self._watchers[call]
         if status == sent:
             return

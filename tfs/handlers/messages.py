@@ -27,15 +27,16 @@ class _MessageType(Protocol[M]):
 
 
 QUESTION_BYTES: Final = 1 << 16
-"""Longest request of methods that only ask for information or name a model; they are parsed
-on the serving loop."""
+"""Longest request, in bytes, of methods that only ask for information or name a model.
+They are parsed on the serving loop."""
 
 NAMES_BYTES: Final = 1 << 20
-"""Longest request of a method that takes the names of many models."""
+"""Longest request, in bytes, of a method that takes the names of many models."""
 
 CONFIG_BYTES: Final = 8 << 20
-"""Longest request with a configuration, of some hundred thousand models: to parse as much
-takes up to 0.1 s, and keeps Python's lock, whichever thread does it."""
+"""Longest request, in bytes, with a configuration; that is enough for a hundred
+thousand models. Parsing it takes up to 0.1 s and holds Python's lock, whichever thread
+does it."""
 
 
 def parse(
@@ -47,7 +48,7 @@ def parse(
 
     Raises:
         InvalidArgument: The bytes are no such message.
-        ResourceExhausted: They are more than ``max_bytes``, where that is given.
+        ResourceExhausted: They are more than ``max_bytes``, if that is given.
 
     """
     if max_bytes is not None and len(message) > max_bytes:
@@ -64,9 +65,9 @@ def fail_call(call: Call, error: Exception, where: str) -> Code:
     """Fails a call that could not be answered; returns the code that the caller gets.
 
     Args:
-        call: Not finished yet.
-        error: What was raised while its answer was made.
-        where: The version and the method, for an error that says neither.
+        call: The call, not finished yet.
+        error: The error that was raised while its answer was made.
+        where: The version and the method, for an error that names neither.
 
     """
     failure = failure_of(error, where)
@@ -75,9 +76,9 @@ def fail_call(call: Call, error: Exception, where: str) -> Code:
 
 
 def failure_of(error: Exception, where: str) -> ServingError:
-    """Returns what the caller gets; see :func:`fail_call`."""
+    """Returns the error that the caller gets; see :func:`fail_call`."""
     failure = serving_error(error, where)
-    forget_frames(failure)  # they keep the request and its answer alive
+    forget_frames(failure)  # frames keep the request and its answer alive
     return failure
 
 

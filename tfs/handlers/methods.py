@@ -64,11 +64,11 @@ def method_table(
 ) -> MethodTable:
     """Returns every method the server knows, by path.
 
-    A method whose room is not built is refused by name. Without ``gate`` nothing is
-    limited, without ``decode_pool`` everything is decoded on the loop.
-    ``check_method`` has Classify, Regress and MultiInference insist on the method of a
-    signature; else its features are enough. Predict takes any of the three. ``streams``
-    ends reflection's.
+    A method of the wire API that is not offered is refused by its name. Without
+    ``gate`` nothing is limited, and without ``decode_pool`` everything is decoded on
+    the loop. With ``check_method``, Classify, Regress and MultiInference insist on the
+    method of a signature; otherwise its features are enough. Predict takes signatures
+    of any method. ``streams`` ends the streams of reflection.
     """
     gate = gate or RequestGate()
     decode_pool = decode_pool or DecodePool()

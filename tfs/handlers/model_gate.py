@@ -15,7 +15,8 @@ from tfs.handlers.places import Places
 from tfs.handlers.request_stats import RequestFigures, RequestStats
 
 RETRY_AFTER_S: Final = 0.05
-"""The hint that goes with a refusal: about what a queue of small requests takes."""
+"""The pause in seconds that a refusal suggests: about the time that a queue of small
+requests takes."""
 
 PREDICT: Final = "Predict"
 CLASSIFY: Final = "Classify"
@@ -93,7 +94,7 @@ class ModelGate:
         self._clock = clock
         self.places = places = Places(max_in_flight)
         self._take = places.take
-        # Called for each request, hence no methods of ours around them.
+        # These are called for each request, so no methods of ours are put around them.
         self.leave: Final = places.give_back
         self.enter_all: Final = places.take_all
         self.leave_all: Final = places.give_all_back
@@ -102,8 +103,8 @@ class ModelGate:
                 stat_names.REQUESTS_IN_FLIGHT, lambda: places.num_taken, model=name
             )
         self.examples = stats.counter(stat_names.REQUEST_EXAMPLES, model=name)
-        # By method, version and signature, so that a look-up makes no key. Changed by
-        # the loop alone.
+        # Nested by method, version and signature, so that a look-up makes no key. Only
+        # the loop changes it.
         self._stats_by: dict[str, dict[int, dict[str, RequestStats]]] = {
             method: {} for method in METHODS
         }

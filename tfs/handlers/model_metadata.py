@@ -73,7 +73,7 @@ def _answer(who: ServableId, signatures: Mapping[str, Signature]) -> bytes:
 
 
 def _takes_long(signatures: Mapping[str, Signature]) -> bool:
-    """Tells whether there is more to write than a few hundred tensors: 4 us each."""
+    """Tells whether there are over a few hundred tensors, which take 4 us each."""
     num_tensors = sum(
         len(each.inputs)
         + len(each.outputs)

@@ -1,7 +1,7 @@
 """Streams that clients keep open between questions, until the server drains.
 
-Tools stay for days. Nobody waits for anything on such a stream, and a drain that waited for
-its end would take until the deadline.
+Tools keep such streams open for days. Nobody waits for an answer on one, and a drain
+that waited for its end would last until the deadline.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class OpenStreams:
         self._is_closed = False
 
     def add(self, call: StreamCall) -> bool:
-        """Takes a stream; False, and the call has failed, if the server drains."""
+        """Adds a stream. Returns False, and fails the call, if the server drains."""
         if self._is_closed:
             call.fail(Unavailable("the server is shutting down", retry_after_s=1.0))
             return False
@@ -27,18 +27,18 @@ class OpenStreams:
         return True
 
     def finish(self, call: StreamCall) -> None:
-        """Ends one whose client will ask no more."""
+        """Ends a stream whose client will ask no more."""
         if call in self._calls:
             self._calls.discard(call)
             call.finish()
 
     def fail(self, call: StreamCall, error: ServingError) -> None:
-        """Ends one with an error."""
+        """Ends a stream with an error."""
         self._calls.discard(call)
         call.fail(error)
 
     def close(self) -> None:
-        """Ends them all, with OK, behind what was answered."""
+        """Ends all streams with OK, after the answers that were sent before."""
         self._is_closed = True
         for call in list(self._calls):
             self.finish(call)

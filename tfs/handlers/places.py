@@ -10,9 +10,8 @@ from functools import partial
 class Places:
     """Counts how many requests are worked on. Thread-safe.
 
-    It is a deque of tokens. ``take`` and ``give_back`` are single calls of C code,
-    because every request makes both: they are atomic under the GIL and cost no Python
-    frame.
+    It is a deque of tokens. Every request takes and gives back a place, so both are
+    single calls of C code, which are atomic under the GIL and cost no Python frame.
 
     Args:
         num: How many places there are; 0 sets no limit, and nothing is counted.

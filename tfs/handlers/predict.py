@@ -73,12 +73,13 @@ class PredictHandler:
         self._gate = gate or RequestGate()
         self._decode_pool = decode_pool or DecodePool()
         self._as_tensor_content = as_tensor_content
-        # A look-up that knows no shared pins gets every request one by one.
+        # A look-up without shared pins is asked for every request by itself.
         self._acquire_shared: _AcquireShared | None = (
             lookup.acquire_shared if isinstance(lookup, SharedLookup) else None
         )
         self._plans: dict[RequestTemplate, RequestPlan] = {}
-        self._ordinary: Metadata = ()  # last seen; a client's calls share one object
+        # The last one seen; a client's calls share one object.
+        self._ordinary: Metadata = ()
 
     def __call__(self, call: Call) -> None:
         """Starts the request; the call is finished when its outcome is known."""
@@ -153,9 +154,9 @@ class PredictHandler:
             if output_filter:
                 signature.check_output_filter(output_filter)
             logs = model.logs
-            if logs:  # they take the message as it came, once it is answered
+            if logs:  # logs take the message as it came, once it is answered
                 inputs = {key: view.read_only() for key, view in inputs.items()}
-            model.enter()  # nothing fails after this, so leave() follows
+            model.enter()  # nothing after this can fail, so leave() follows
         except Exception as error:
             if room is not None:
                 room.leave()
@@ -211,8 +212,9 @@ class PredictHandler:
                 if run and not self._start_alike(
                     template, run, elements, is_all=is_all
                 ):
-                    # All that are alike: to try again with each of them as the first
-                    # would take time squared, just when there is too much to do.
+                    # This concerns all requests that are alike. Trying again with each
+                    # of them as the first would take quadratic time, just when there is
+                    # too much to do.
                     for call in run:
                         self(call)
             index = stop
@@ -280,7 +282,7 @@ class PredictHandler:
                 if plan is not None and not plan.answers.enter_all(num):
                     plan = None
         except Exception:
-            plan = None  # one by one it shows again, to each caller
+            plan = None  # one by one, each caller is told the fault
         if plan is None or handle is None:
             if handle is not None:
                 for _ in calls:
@@ -329,14 +331,14 @@ class PredictHandler:
 
 
 def _read(message: Buffer, room: FilledRoom) -> PredictRequestView:
-    """Decodes a request, with room for what was not sent of it. On a decode thread."""
+    """Decodes a request, with room for what its message lacks. On a decode thread."""
     return read_predict_request(message, reserve=room.take)
 
 
 def _end_filled(
     room: FilledRoom, end: Callable[[Outcome], None], outcome: Outcome
 ) -> None:
-    """Ends a request that had taken room for what was not sent of it. Any thread."""
+    """Ends a request that had taken room for what its message lacked. Any thread."""
     room.leave()
     end(outcome)
 

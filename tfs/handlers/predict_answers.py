@@ -22,12 +22,12 @@ from tfs.handlers.model_gate import PREDICT, ModelGate, RequestLog, log_answered
 from tfs.handlers.request_gate import RequestGate
 from tfs.handlers.request_stats import RequestStats
 
-_OK: Final = Code.OK  # looking a member up in an enum is slow
+_OK: Final = Code.OK  # kept because looking a member up in an enum is slow
 _LARGE_LOGGED_BYTES: Final = 1 << 20
 
 
 class _Write(Protocol):
-    """Makes a reply; None if that takes longer than it may."""
+    """Makes a reply; returns None if that would take too long for the serving loop."""
 
     def __call__(
         self,
@@ -41,21 +41,21 @@ class _Write(Protocol):
 
 
 class Asked(Protocol):
-    """A request that was taken: who asked, and when. Thread-safe to read."""
+    """A request that was taken: its call, and when it came. Thread-safe to read."""
 
     @property
     def call(self) -> BurstCall:
-        """Is finished with the reply."""
+        """The call that gets the reply."""
         ...
 
     @property
     def cancel(self) -> CancelToken:
-        """The call's."""
+        """The token that is marked when nobody waits for the answer."""
         ...
 
     @property
     def begun_s(self) -> float:
-        """When it was taken, by the gate's clock."""
+        """When the request was taken, by the gate's clock."""
         ...
 
 
@@ -113,7 +113,7 @@ class PredictAnswers:
         self._as_tensor_content = as_tensor_content
 
     def are_for(self, handle: ServableHandle[Servable]) -> bool:
-        """Tells whether this is still good for answering requests to that version.
+        """Tells whether this may still answer requests to that version.
 
         It is not if requests have to be logged, or if its counters are no longer
         published.
@@ -165,8 +165,8 @@ class PredictAnswers:
             except Exception as error:
                 outcome = failure_of(error, f"{self._id.slashed}: Predict")
         code = _OK
-        # Before the reply: a client that keeps as many in flight as it may sends the
-        # next one as soon as it has this one's.
+        # This comes before the reply. A client that keeps as many requests in flight as
+        # it may sends the next one as soon as it has this reply.
         self._model.leave()
         self._gate.leave()
         try:
@@ -266,7 +266,7 @@ class PredictAnswers:
                 as_tensor_content=self._as_tensor_content,
             )
         except Exception:
-            return None  # one by one it shows whose fault it is
+            return None  # one by one it shows which request is at fault
 
     def _reply_all(self, calls: Sequence[BurstCall], replies: Sequence[bytes]) -> None:
         num = len(calls)
@@ -295,7 +295,7 @@ class PredictAnswers:
 
 
 def _is_large(call: Call, response: Reply) -> bool:
-    """Tells whether it takes long to copy request and response for a log."""
+    """Tells whether copying request and response for a log takes long."""
     return not isinstance(response, bytes) or len(call.message) >= _LARGE_LOGGED_BYTES
 
 

@@ -20,7 +20,8 @@ from tfs.handlers.messages import parse
 from tfs.handlers.open_streams import OpenStreams
 
 _MOST_BYTES: Final = 65_536
-"""Of a question, which names one thing; it is parsed on the serving loop."""
+"""Longest question in bytes. A question names one thing, and is parsed on the serving
+loop."""
 
 
 class ReflectionHandler:
@@ -30,7 +31,7 @@ class ReflectionHandler:
         messages: The generated module of either version.
         pool: Where descriptors are looked up.
         services: Full names that ``list_services`` shows.
-        streams: Ends the streams of tools that stay.
+        streams: Ends the streams that tools keep open.
 
     """
 
@@ -106,7 +107,8 @@ class ReflectionHandler:
         try:
             return self._pool.FindFileContainingSymbol(symbol)
         except KeyError:
-            # upb's pool does not look inside services: ask for the method's service.
+            # upb's pool does not look inside services, so the method's service is
+            # looked up.
             service, _, method = symbol.rpartition(".")
             with contextlib.suppress(KeyError):
                 found: Any = self._pool.FindServiceByName(service)

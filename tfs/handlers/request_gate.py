@@ -69,7 +69,7 @@ class RequestGate:
         self.now = self._clock.now
         self.places = places = Places(max_in_flight)
         self._take = places.take
-        # Called for each request, hence no methods of ours around them.
+        # These are called for each request, so no methods of ours are put around them.
         self.leave: Final = places.give_back
         self.enter_all: Final = places.take_all
         self.leave_all: Final = places.give_all_back
@@ -109,7 +109,7 @@ class RequestGate:
         return True
 
     def filled_room(self) -> FilledRoom:
-        """Returns the room a request takes for what was not sent of it. Any thread."""
+        """Returns the room for what a request's message does not hold. Any thread."""
         return FilledRoom(self._fill)
 
     def refuse(
@@ -125,7 +125,7 @@ class RequestGate:
             log.error("event=handler_failed method=%s", method, exc_info=error)
         self.leave()
         known = serving_error(error, method)
-        forget_frames(known)  # they would keep the message alive
+        forget_frames(known)  # frames would keep the message alive
         ended = call.cancel.error or known
         (stats or self._lost[method]).end(ended.code, begun_s)
         call.fail(known)

@@ -1,8 +1,8 @@
-"""How requests like one seen before are answered: everything but their elements.
+"""How to answer requests that differ from an earlier one only in their elements.
 
 Usually the requests of one client differ only in the elements of their tensors. What
-their bytes have in common is a :class:`~tfs.codec.predict.RequestTemplate`; a plan is
-what that means for one version. It settles decoding, signature, checks, gate and
+their bytes have in common is a :class:`~tfs.codec.predict.RequestTemplate`; a plan says
+how one version answers such requests. It settles decoding, signature, checks, gate and
 counters once, so that requests that arrive together are pinned, queued, answered and
 counted together.
 
@@ -99,7 +99,7 @@ class PlannedTask(InferenceTask):
 
     __slots__ = ("_inputs", "_on_done", "begun_s", "call", "plan")
 
-    # What others have by choice, these have by being planned.
+    # Other tasks may have these; planned tasks always do.
     output_filter: tuple[str, ...] = ()
     is_low: bool = False
 
@@ -110,7 +110,7 @@ class PlannedTask(InferenceTask):
         elements: tuple[Buffer, ...],
         begun_s: float,
     ) -> None:
-        # In the place of super().__init__: there is one of these per request.
+        # This replaces super().__init__, because there is one task per request.
         self.plan = plan
         self.form: TaskForm | None = plan
         self.call = call
@@ -135,7 +135,7 @@ class PlannedTask(InferenceTask):
     @inputs.setter
     def inputs(self, inputs: Tensors) -> None:
         self._inputs = inputs
-        self.form = None  # it described the old elements
+        self.form = None  # the form described the old elements
 
     @property
     def on_done(self) -> Callable[[Outcome], None]:
@@ -145,7 +145,7 @@ class PlannedTask(InferenceTask):
     @on_done.setter
     def on_done(self, on_done: Callable[[Outcome], None]) -> None:
         self._on_done = on_done
-        self.form = None  # it ends its own way now
+        self.form = None  # from here on the task ends by itself
 
     def _end(self, outcome: Outcome) -> None:
         self.plan.answers.end(self.call, self.begun_s, (), outcome)

@@ -33,7 +33,7 @@ class RequestStats:
     ``begin`` belongs to the serving loop; the rest is thread-safe.
 
     Attributes:
-        is_forgotten: Whether nobody reads them any more.
+        is_forgotten: Whether the counters are no longer read by anybody.
 
     """
 
@@ -80,12 +80,12 @@ class RequestStats:
         self._num_begun += num
 
     def end(self, code: Code, begun_s: float) -> None:
-        """Counts a request that ended so, after it began then."""
+        """Counts the end of a request that began at ``begun_s``."""
         self._counter(code).add()
         self._latency.observe(self._now() - begun_s)
 
     def end_all(self, code: Code, begun_s: float, num: int) -> None:
-        """Counts ``num`` requests that ended so, after they began then."""
+        """Counts the end of ``num`` requests that began at ``begun_s``."""
         counter = self._by_code.get(code) or self._counter(code)
         counter.add(num)
         self._latency.observe_all(self._now() - begun_s, num)
@@ -108,7 +108,7 @@ class RequestStats:
         )
 
     def forget(self) -> None:
-        """Takes the counters out of the server's; what is counted later is lost."""
+        """Removes the counters from the server's registry; later counts are lost."""
         self.is_forgotten = True
         self._stats.remove(stat_names.REQUEST_LATENCY_S, **self._labels)
         for code in self._by_code.copy():

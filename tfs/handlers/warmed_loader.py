@@ -1,8 +1,8 @@
 """Loads a version and warms it up before it becomes available.
 
 A version may bring recorded requests (``warmup_file.py``), which are replayed once it
-is loaded. If one of them fails, the load fails: no version is better than one that
-cannot answer what was recorded for it.
+is loaded. If one of them fails, the load fails, because a version that cannot answer
+its own recorded requests should not serve.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ class WarmedLoader:
         inner: Loads the version.
         path: The version directory.
         options: How to warm up.
-        stats: Where the time it took is kept.
-        clock: What times go by.
-        on_warmed: Told how many requests ran, once they have, on the loading thread.
+        stats: The registry with the histogram of warm-up times.
+        clock: Measures these times.
+        on_warmed: Called with the number of requests after they ran, on the loading
+            thread.
 
     """
 
@@ -58,7 +59,7 @@ class WarmedLoader:
         self._on_warmed = on_warmed
 
     def estimate_resources(self) -> ResourceAllocation:
-        """Returns what the inner loader says: replaying takes what serving takes."""
+        """Returns the inner loader's estimate; replaying takes no more than serving."""
         return self._inner.estimate_resources()
 
     def load(self, servable_id: ServableId) -> None:

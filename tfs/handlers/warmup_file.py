@@ -20,12 +20,12 @@ MAX_RECORDS: Final = 1000
 
 
 def read_warmup_requests(path: str) -> Iterator[prediction_log_pb2.PredictionLog]:
-    """Yields the records of a version directory, none without a file.
+    """Yields the records of a version directory's file; none if there is no file.
 
     Raises:
-        InvalidArgument: A record is no PredictionLog; says which.
+        InvalidArgument: A record is no PredictionLog; the message says which.
         DataLoss: The file is no TFRecord file, or cut off.
-        FailedPrecondition: It is there and may not be read.
+        FailedPrecondition: The file exists and may not be read.
         Unavailable: It cannot be read now.
 
     """

@@ -85,7 +85,7 @@ def replay(
                 f"{os.path.join(path, WARMUP_REQUESTS)}"
             )
         num += 1
-        handlers = handlers or _handlers(servable)  # most versions need none
+        handlers = handlers or _handlers(servable)  # most versions need no handlers
         request = _request(entry, servable.id)
         if request is None:
             continue
@@ -106,7 +106,7 @@ def replay(
 def _request(
     entry: prediction_log_pb2.PredictionLog, servable_id: ServableId
 ) -> tuple[str, bytes] | None:
-    """Returns a record's kind and its request, asked of the version being loaded."""
+    """Returns a record's kind and its request, addressed to the loading version."""
     kind = entry.WhichOneof("log_type")
     if kind is None:
         return None
@@ -139,7 +139,7 @@ def _handlers(servable: Servable) -> dict[str, Callable[[Call], None]]:
 
 
 class _OneServable:
-    """Finds the servable that is not in the serving map yet, whatever is asked for."""
+    """Always finds the one servable, which is not in the serving map yet."""
 
     def __init__(self, servable: Servable) -> None:
         self._handle: ServableHandle[Servable] = ServableHandle(servable.id, servable)
@@ -162,7 +162,7 @@ class _ReplayCall:
     def __init__(self, method: str, message: bytes, clock: Clock) -> None:
         self.method = method
         self.message = message
-        # None, so that batching does not hurry: ``wait`` has a limit of its own.
+        # None, so that batching does not hurry; ``wait`` has a limit of its own.
         self.deadline_s: float | None = None
         self.metadata: Metadata = ()
         self.peer = Peer("warm-up", "warm-up", is_loopback=True)
@@ -182,7 +182,7 @@ class _ReplayCall:
         self._finish(error)
 
     def on_cancel(self, fn: Callable[[], None]) -> None:
-        """Nobody cancels a replay but its limit, and then the load fails."""
+        """Does nothing: only the limit ends a replay, and then the load fails."""
 
     def wait(self, timeout_s: float) -> ServingError | None:
         """Blocks until the call is finished; returns the error, None if it has none."""

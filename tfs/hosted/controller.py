@@ -29,7 +29,8 @@ from tfs.proto.tfs.v1 import model_config_pb2
 
 ModelConfig = model_server_config_pb2.ModelConfig
 
-_LEARNS_FROM: Final = 0.2  # a smaller difference is not worth another placement
+# A smaller relative difference is not worth another placement.
+_LEARNS_FROM: Final = 0.2
 
 
 class Controller:
@@ -130,10 +131,11 @@ class Controller:
 
         Args:
             config: Its config, in the form for a server.
-            memory_bytes: How much one replica takes; 0: estimated, and measured later.
+            memory_bytes: How much one replica takes; 0 has it estimated, and measured
+                later.
             min_replicas: The number of jobs that serve it.
-            max_replicas: The most jobs that may serve it under load; 0: no more than
-                that.
+            max_replicas: The most jobs that may serve it under load; 0 means
+                ``min_replicas``.
             partition: The partition of jobs on which it may be placed.
 
         Raises:
@@ -235,7 +237,8 @@ class Controller:
 
         Args:
             name: The model.
-            traffic: The new value in its config; None: nothing, so the newest answers.
+            traffic: The new value in its config; None removes it, so that the newest
+                version answers.
             why: The command, for the history.
 
         Raises:
@@ -260,8 +263,8 @@ class Controller:
         """Replaces estimates by what jobs have measured.
 
         Args:
-            measured: Bytes of the largest version of each model that is loaded
-                somewhere.
+            measured: For each model that is loaded somewhere, the bytes of its largest
+                version.
 
         """
 

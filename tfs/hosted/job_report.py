@@ -61,13 +61,15 @@ def routes_of(
 ) -> dict[str, tuple[str, ...]]:
     """Returns the addresses that answer for each model, even where it has no place.
 
-    Where there is none, those that did when they answered last: one of them that is
-    merely slow to say so takes the request, and one that is gone cannot make it worse.
+    For a model that no job reports, these are the jobs that answered for it in their
+    last report. If one of them is merely slow to report, it takes the request; if it is
+    gone, the request fails as it would have anyway.
 
     Args:
         fleet: What is wanted.
-        reports: Of the jobs that answered the last question.
-        silent: The last reports of those that did not, unless they are given up.
+        reports: The reports of the jobs that answered the last question.
+        silent: The last reports of those that did not answer it, unless they are given
+            up.
 
     """
 

@@ -3,9 +3,9 @@
 A replica stays where it is while its job is up, is not leaving, and has room for it.
 Missing replicas are placed largest first, each on the job with the least room that
 suffices, so that large holes stay free for large models. Two replicas of a model never
-share a job. If that leaves something out, everything is packed anew, and the new
-packing is used if it leaves out less. Models move then, but none is without a place
-meanwhile (:mod:`~tfs.hosted.wanted_models`).
+share a job. If that leaves replicas without a place, everything is packed anew, and the
+new packing is used if it leaves out fewer. Models move then, but none is without a
+place meanwhile (:mod:`~tfs.hosted.wanted_models`).
 
 ("TensorFlow-Serving", section 3.1: the Controller "estimates the RAM required to serve a
 given model and selects a serving job that has enough memory capacity".)
@@ -103,7 +103,7 @@ def _pack(
                 model, address
             ):
                 put(model, address)
-    # The first replica of each before the second of any: rather one of everything.
+    # The first replica of every model is placed before the second of any.
     most = max((model.num_replicas for model in largest_first), default=0)
     for wanted in range(1, most + 1):
         for model in largest_first:

@@ -78,7 +78,7 @@ class ModelTraffic:
     noted_s: float = 0.0
 
     def note(self, now_s: float, change: int = 0) -> None:
-        """Adds up the time since the last call; then ``change`` more requests are under way."""
+        """Adds up the time since the last call, then counts ``change`` more."""
         self.busy_s += self.in_flight * (now_s - self.noted_s)
         self.noted_s = now_s
         self.in_flight += change
@@ -256,7 +256,7 @@ class _Request:
         if isinstance(outcome, ServingError):
             if outcome.code in _ELSEWHERE:
                 if self._running:
-                    return  # the other request is the answer
+                    return  # the other request will answer
                 if self._try_next() is not None:
                     self._traffic.num_moved += 1
                     return

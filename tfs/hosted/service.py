@@ -1,8 +1,8 @@
 """A router and a synchronizer in one process, which clients of a fleet call.
 
-Any number of these may follow one store, and each routes by what it sees itself. Only
-one of them may tell jobs what to serve. Otherwise two that see different jobs would
-move models back and forth.
+Any number of these processes may follow one store, and each routes by what it sees
+itself. Only one of them may tell jobs what to serve. Otherwise two that see different
+jobs would move models back and forth.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class HostedService:
 
     Args:
         store: The fleet's wanted state.
-        controller: Changes it for jobs that fall silent, and for load.
+        controller: Changes the store when jobs fall silent and when load changes.
         channels: The channels to the jobs; owned by the caller.
         options: Where it listens, and how.
         clock: Times everything.

@@ -96,7 +96,8 @@ class _JobRecord:
     answered_s: float
     report: JobReport | None = None  # None: it did not answer the last question
     last_report: JobReport | None = None
-    told: tuple[float, bytes] | None = None  # to which process, and what
+    # The start of the process that was told, and the config.
+    told: tuple[float, bytes] | None = None
     problem: str = ""
     is_asked: bool = False
     is_told: bool = False
@@ -180,11 +181,12 @@ class Synchronizer:
                 self._executor.submit(partial(self._ask, address, record))
         reports = self.reports
         self._on_routes(routes_of(fleet, reports, self._silent()))
-        for address in gone:  # when no more requests go there
+        for address in gone:  # after no more requests go there
             self._client.forget(address)
         if self._options.only_routes:
             return fleet
-        # First, so that a job that is back is told what it is to have from now on.
+        # This comes first, so that a job that is back is told what it is to serve from
+        # now on.
         fleet = self._note_jobs(fleet)
         answering = {address: each.answering for address, each in reports.items()}
         for address, names in wanted_models(fleet, answering).items():
@@ -200,7 +202,7 @@ class Synchronizer:
         return fleet
 
     def _read(self) -> Fleet:
-        # Where the file is removed the next look makes an empty one.
+        # If the file is removed, the next look makes an empty one.
         revision = self._store.read()
         if revision.number < self._revision:
             raise FailedPrecondition(
@@ -292,7 +294,7 @@ class Synchronizer:
         return self._jobs.get(address) is not record
 
     def _close_if_gone(self, address: str, record: _JobRecord) -> None:
-        """Closes what a call opened that began before its job was removed."""
+        """Closes the connection that a call opened whose job was removed meanwhile."""
         if self._is_gone(address, record):
             self._client.forget(address)
 

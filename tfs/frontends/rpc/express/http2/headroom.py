@@ -21,9 +21,9 @@ from typing import Final
 _SHARE: Final = 16
 _LEAST_BYTES: Final = 8 << 20
 _STEPS: Final = 64  # one step is this fraction (1/64) of the limit
-_LOOKS_BEFORE_MORE: Final = (
-    7  # a second apart: readers that make no progress are gone by then
-)
+# Looks, a second apart, before more is opened for readers. Those that make no progress
+# are gone by then.
+_LOOKS_BEFORE_MORE: Final = 7
 _UPLOADS_BEFORE_MORE: Final = 20  # the same for uploads, which go on one by one
 _TURNOVER_S: Final = 16  # time in which uploads have to use all that is open
 _READERS: Final = 4  # one client may take this fraction (1/4) of what is open
