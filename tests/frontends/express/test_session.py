@@ -1181,7 +1181,7 @@ def test_a_fault_of_our_own_costs_one_connection(
     def fail(call: object) -> None:
         raise AssertionError("meant to fail")
 
-    monkeypatch.setattr("tfs.frontends.rpc.express.session.ExpressCall", fail)
+    monkeypatch.setattr("tfs.frontends.rpc.express.session_calls.ExpressCall", fail)
     rig.step()
     monkeypatch.undo()
     bad.read()

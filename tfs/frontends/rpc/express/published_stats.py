@@ -10,9 +10,9 @@ from typing import Protocol
 
 from tfs.core import stat_names
 from tfs.core.stats import Stats
+from tfs.frontends.rpc.express.express_counters import ExpressCounters
 from tfs.frontends.rpc.express.http2.connection import Connection
 from tfs.frontends.rpc.express.http2.flow_control import ReceiveBudget
-from tfs.frontends.rpc.express.shared_state import ExpressCounters
 
 
 class Counted(Protocol):

@@ -1,8 +1,8 @@
-"""Decides which sessions go on while memory is short.
+"""Decides which clients go on while memory is short.
 
-Sessions wait for two things: for the receive budget, to finish an upload; and for
-readers, if there is no room for further answers. Sessions get both in turns, so that
-many clients that keep what they got do not keep others out.
+Clients wait for two things: for the receive budget, to finish an upload; and for
+readers, if there is no room for further answers. They get both in turns, so that
+many that keep what they got do not keep others out.
 """
 
 from __future__ import annotations
@@ -11,21 +11,22 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Final
 
+from tfs.frontends.rpc.express.client_uploads import ClientUploads
 from tfs.frontends.rpc.express.express_call import ExpressCall
-from tfs.frontends.rpc.express.shared_state import SharedState, StarvedSession
+from tfs.frontends.rpc.express.shared_state import SharedState
 
 _MIN_GRANT_BYTES: Final = 16_384
 _SCARCITY_INTERVAL_S: Final = 0.5  # a trim takes milliseconds
 _FEW_STARVED: Final = 2  # with more, messages take no more memory than has arrived
-_PROBED_AT_ONCE: Final = 8  # waiting sessions that are probed at the same time
+_PROBED_AT_ONCE: Final = 8  # waiting clients that are probed at the same time
 _RESPONSIVE_S: Final = 2.0  # a client that made use of a probe is trusted this long
 
 
 class Shortage:
-    """The turns of sessions that wait for memory. Confined to the serving loop.
+    """The turns of clients that wait for memory. Confined to the serving loop.
 
     Args:
-        shared: The state of the transport, with the sessions that are starved or wait.
+        shared: The state of the transport, with the clients that are starved or wait.
         on_scarcity: Called while requests wait for memory: at once, and then about once
             a second.
 
@@ -37,11 +38,11 @@ class Shortage:
         self._now = shared.loop.clock.now
         self._on_scarcity = on_scarcity
         self._scarce_at_s = -inf  # when on_scarcity was last called
-        self._num_turns = 0  # turns given to starved sessions
-        self._had_turn: StarvedSession | None = None  # favoured last
+        self._num_turns = 0  # turns given to starved clients
+        self._had_turn: ClientUploads | None = None  # favoured last
 
     def feed_starved(self) -> None:
-        """Grants what the budget has left, and its reserve to one session at a time."""
+        """Grants what the budget has left, and its reserve to one client at a time."""
         shared = self._shared
         favoured = shared.favoured
         is_stalled = (
@@ -52,11 +53,11 @@ class Shortage:
             )
         )
         if favoured is not None and is_stalled:
-            favoured.give_up_uploads()
+            favoured.give_up()
         if favoured is not None and (
             is_stalled
             or not favoured.keeps_favour
-            or favoured.num_uploads != shared.num_favoured_uploads
+            or favoured.num_finished != shared.num_favoured_uploads
         ):
             # It has finished what it was favoured for: the others first.
             favoured.favour(False)
@@ -69,16 +70,16 @@ class Shortage:
             if favoured is not None:
                 favoured.favour(True)
                 shared.favoured = favoured
-                shared.num_favoured_uploads = favoured.num_uploads
+                shared.num_favoured_uploads = favoured.num_finished
         self._look_at_scarcity()
         if shared.budget.free_to_favoured_bytes >= _MIN_GRANT_BYTES:
-            for session in list(shared.starved):
-                session.refill()
+            for each in list(shared.starved):
+                each.refill()
 
     def look_at_waiting(self) -> None:
         """Begins requests that waited for unread answers in the next round, if possible."""
         shared = self._shared
-        shared.forget_ended()
+        shared.room.forget_ended()
         if shared.waiting:
             self._look_at_scarcity()
         if any(each.may_begin for each in shared.waiting):
@@ -123,11 +124,11 @@ class Shortage:
         """Begins requests that waited for unread answers, one of each connection."""
         waiting = list(self._shared.waiting)
         self._num_turns += 1
-        for session in waiting if self._num_turns & 1 else reversed(waiting):
-            session.begin_waiting()
+        for each in waiting if self._num_turns & 1 else reversed(waiting):
+            each.begin()
 
-    def _next_favoured(self) -> StarvedSession | None:
-        """Returns the session that may finish an upload next.
+    def _next_favoured(self) -> ClientUploads | None:
+        """Returns the client that may finish an upload next.
 
         It is, in turn, the one that has waited longest, the one that came last and was
         not favoured yet, and one that finished an upload before. Many clients that came
@@ -143,11 +144,11 @@ class Shortage:
         budget = self._shared.budget
         may_probe = 2 * budget.free_bytes >= budget.limit_bytes
         lately_s = now_s - _RESPONSIVE_S if may_probe else -inf
-        ready: list[StarvedSession] = []
+        ready: list[ClientUploads] = []
         num_probed = 0
         newest = _newcomer(wanting) or wanting[-1]
         wanting.remove(newest)
-        wanting.sort(key=lambda each: each.num_uploads == 0)
+        wanting.sort(key=lambda each: each.num_finished == 0)
         for each in (newest, *wanting):
             if not each.is_responsive:
                 num_probed += 1
@@ -171,7 +172,7 @@ class Shortage:
         return self._had_turn
 
     def _ask_newcomer(self, now_s: float) -> None:
-        """Grants the latest session a little, to see whether it goes on."""
+        """Grants the latest client a little, to see whether it goes on."""
         newcomer = _newcomer(
             [each for each in self._shared.starved if each.wants_favour]
         )
@@ -199,6 +200,6 @@ def _is_worked_on(call: ExpressCall | None) -> bool:
     return call is not None and (not call.is_finished or call.cancel.error is not None)
 
 
-def _newcomer(sessions: Sequence[StarvedSession]) -> StarvedSession | None:
-    """Returns the latest session among those that were not favoured yet."""
-    return next((each for each in reversed(sessions) if not each.had_favour), None)
+def _newcomer(clients: Sequence[ClientUploads]) -> ClientUploads | None:
+    """Returns the latest client among those that were not favoured yet."""
+    return next((each for each in reversed(clients) if not each.had_favour), None)

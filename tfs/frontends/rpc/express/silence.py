@@ -6,6 +6,7 @@ from typing import Protocol
 
 from tfs.core.call import MethodKind
 from tfs.core.errors import DeadlineExceeded
+from tfs.frontends.rpc.express.client_uploads import ClientUploads
 from tfs.frontends.rpc.express.express_call import ExpressCall
 from tfs.frontends.rpc.express.http2.connection import Connection
 from tfs.frontends.rpc.express.http2.flow_control import budget_used_up, too_slow
@@ -16,13 +17,18 @@ from tfs.frontends.rpc.express.http2.frames import (
 )
 from tfs.frontends.rpc.express.http2.stream import Stream
 from tfs.frontends.rpc.express.http2.stream_state import StreamState
-from tfs.frontends.rpc.express.shared_state import SharedState, StarvedSession
+from tfs.frontends.rpc.express.shared_state import SharedState
 
 
-class SilentSession(StarvedSession, Protocol):
+class SilentSession(Protocol):
     """A session, as its client's timeouts see it. Loop-confined."""
 
     connection: Connection
+
+    @property
+    def uploads(self) -> ClientUploads:
+        """The client's uploads."""
+        ...
 
     def mark_dirty(self) -> None:
         """Requests that output is written at the end of the round."""
@@ -154,7 +160,7 @@ class Silence:
                 connection.reset(stream, ErrorCode.CANCEL)
                 session.on_reset(stream)
                 session.mark_dirty()
-        if not connection.is_starved or self._shared.favoured is not session:
+        if not connection.is_starved or self._shared.favoured is not session.uploads:
             self._starved_since_s = None  # it waits while others have their turn
         elif self._starved_since_s is None:
             self._starved_since_s = now_s
@@ -187,7 +193,7 @@ class Silence:
         options = self._options
         allowed_s = (
             options.favour_timeout_s
-            if self._shared.favoured is session
+            if self._shared.favoured is session.uploads
             else options.starve_timeout_s
         )
         self._paces = {}
@@ -202,33 +208,13 @@ class Silence:
                 least = options.min_body_bytes_per_s * (now_s - since_s)
                 if stream.received_bytes - num_bytes < least:
                     if connection.is_narrow:
-                        self.give_up_uploads(session)  # they waste others' turns
+                        session.uploads.give_up()  # they waste others' turns
                     else:
                         call.fail(too_slow())
-                        self._let_go(session)
+                        session.uploads.let_go()
                     continue
                 since_s, num_bytes = now_s, stream.received_bytes
             self._paces[stream.id] = since_s, num_bytes
-
-    def give_up_uploads(self, session: SilentSession) -> None:
-        """Fails unfinished requests and drains the connection."""
-        for stream in list(session.connection.streams.values()):
-            call: ExpressCall | None = stream.owner
-            if call is not None and (
-                stream.is_inside_message
-                or (
-                    stream.state is StreamState.OPEN
-                    and call.route.kind is not MethodKind.BIDIRECTIONAL
-                )
-            ):
-                call.fail(too_slow())
-        self._let_go(session)
-
-    def _let_go(self, session: SilentSession) -> None:
-        self._shared.counters.timeouts += 1
-        session.connection.begin_drain()
-        session.connection.finish_drain()
-        session.mark_dirty()
 
     def _relieve(self, session: SilentSession) -> None:
         """Fails the youngest unfinished request for want of receive budget.

@@ -82,6 +82,11 @@ class SocketOutput(abc.ABC):
     def cut_off_reader(self) -> None:
         """Ends the connection, because too many answers wait for slow readers."""
 
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes of answers that the kernel has not taken yet."""
+        return self._unsent_bytes + self.connection.queued_bytes
+
     def mark_dirty(self) -> None:
         """Requests that :meth:`flush` is called at the end of the round."""
         if not self.is_dirty:
@@ -223,10 +228,9 @@ class SocketOutput(abc.ABC):
 
     def _watch(self) -> None:
         """Watches the socket for reading, unless too much waits, and for writing."""
-        waiting_bytes = self._unsent_bytes + self.connection.queued_bytes
         if not self._unsent:
             events = READABLE
-        elif waiting_bytes <= self._options.max_unsent_bytes:
+        elif self.unread_bytes <= self._options.max_unsent_bytes:
             events = READABLE | WRITABLE
         else:
             events = WRITABLE

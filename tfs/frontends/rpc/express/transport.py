@@ -31,13 +31,14 @@ from tfs.core.executor import Executor, ThreadExecutor
 from tfs.core.serving_loop import Phase, ServingLoop
 from tfs.core.stats import Stats
 from tfs.frontends.rpc.express.acceptor import Acceptor
+from tfs.frontends.rpc.express.express_counters import ExpressCounters
 from tfs.frontends.rpc.express.http2.connection import Connection
 from tfs.frontends.rpc.express.http2.flow_control import ReceiveBudget
 from tfs.frontends.rpc.express.lone_caller import LoneCaller
 from tfs.frontends.rpc.express.options import ExpressOptions
 from tfs.frontends.rpc.express.published_stats import publish
 from tfs.frontends.rpc.express.session import Session
-from tfs.frontends.rpc.express.shared_state import ExpressCounters, SharedState
+from tfs.frontends.rpc.express.shared_state import SharedState
 from tfs.frontends.rpc.express.shortage import Shortage
 
 log = logging.getLogger(__name__)
@@ -222,7 +223,7 @@ class ExpressTransport:
                 self._lone_caller.note_round(caller.connection)
             if shared.backlog.num_bytes:
                 self._shortage.relieve()
-        if shared.waiting or shared.begun:
+        if shared.waiting or shared.room.begun:
             self._shortage.look_at_waiting()
         if self._is_draining:
             self._check_drained()

@@ -1,0 +1,91 @@
+"""The room that the server has for answers, and the requests in progress that take it.
+
+How long an answer is shows only once it has been computed, and then it is too late to
+wait. So a request takes room for its answer when it begins: as much as the request
+itself takes, or as the last long answer of its model took. The room is free again when
+the request is over.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import Protocol
+
+from tfs.frontends.rpc.answer_sizes import AnswerSizes
+from tfs.frontends.rpc.express.express_call import ExpressCall
+from tfs.frontends.rpc.express.http2.headroom import Headroom
+
+
+class RoomTaker(Protocol):
+    """A client's requests, as the room that they take sees them.
+
+    Attributes:
+        begun_bytes: Bytes that those in progress may take, as far as they are counted.
+
+    """
+
+    begun_bytes: int
+
+
+@dataclass(slots=True, frozen=True)
+class BegunCall:
+    """A request in progress. Immutable.
+
+    Attributes:
+        call: A weak reference to the call, which is gone when nobody works on it.
+        taker: The client that it came from.
+        num_bytes: Bytes that its answer may take.
+
+    """
+
+    call: weakref.ref[ExpressCall]
+    taker: RoomTaker
+    num_bytes: int
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the call was answered, or was cut off and dropped by its handler."""
+        call = self.call()
+        return call is None or call.is_finished
+
+
+class AnswerRoom:
+    """Counts what requests in progress take of the headroom. Loop-confined.
+
+    Invariant: ``headroom.begun_bytes`` and the ``begun_bytes`` of all clients are the
+    sum over ``begun``.
+
+    Attributes:
+        headroom: Decides how much requests and unread answers may take together.
+        sizes: The models that are known for long answers.
+        begun: Large requests, or requests with large answers, that are in progress, if
+            they may be many: those that waited, and those of models with long answers.
+
+    """
+
+    __slots__ = ("begun", "headroom", "sizes")
+
+    def __init__(self, headroom: Headroom) -> None:
+        self.headroom = headroom
+        self.sizes = AnswerSizes()
+        self.begun: list[BegunCall] = []
+
+    def take(self, call: ExpressCall, taker: RoomTaker, num_bytes: int) -> None:
+        """Notes that a request begins whose answer may take that many bytes."""
+        self.begun.append(BegunCall(weakref.ref(call), taker, num_bytes))
+        taker.begun_bytes += num_bytes
+        self.headroom.begun_bytes += num_bytes
+
+    def forget_ended(self) -> None:
+        """Frees the room of requests that are over."""
+        begun = self.begun
+        if not any(each.is_over for each in begun):
+            return
+        self.begun = []
+        for each in begun:
+            if each.is_over:
+                each.taker.begun_bytes -= each.num_bytes
+                self.headroom.begun_bytes -= each.num_bytes
+            else:
+                self.begun.append(each)
