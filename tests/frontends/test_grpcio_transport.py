@@ -9,6 +9,7 @@ import socket
 import struct
 import threading
 import weakref
+from pathlib import Path
 
 import grpc
 import grpc.aio
@@ -27,6 +28,7 @@ from tests.frontends.express.wire import (
     grpc_headers,
     headers_frame,
 )
+from tests.frontends.peers import connect
 from tfs.core.call import Call, ListenerOptions, MethodKind, RpcMethod
 from tfs.core.errors import NotFound
 from tfs.core.serving_loop import ServingLoop
@@ -37,6 +39,11 @@ from tfs.frontends.rpc.grpcio.options import GrpcioOptions
 from tfs.frontends.rpc.grpcio.transport import GrpcioTransport
 
 OPTIONS = [("grpc.use_local_subchannel_pool", 1)]
+
+
+def _listener(door: str, folder: Path) -> ListenerOptions:
+    address = "127.0.0.1:0" if door == "tcp" else f"unix:{folder}/tfs.sock"
+    return ListenerOptions("grpc", address)
 
 
 def make(loop: ServingLoop) -> GrpcioTransport:
@@ -93,7 +100,10 @@ def test_a_path_that_is_not_utf_8_is_not_the_last_request() -> None:
         loop.close()
 
 
-def test_who_sends_nothing_more_keeps_no_others_from_being_read() -> None:
+@pytest.mark.parametrize("door", ["tcp", "unix"])
+def test_who_sends_nothing_more_keeps_no_others_from_being_read(
+    door: str, tmp_path: Path
+) -> None:
     """Twenty begin requests of 10 MB and stop; who calls is answered, at length, too."""
     loop = ServingLoop()
     loop.start()
@@ -107,13 +117,12 @@ def test_who_sends_nothing_more_keeps_no_others_from_being_read() -> None:
     large = bytes(2 << 20)
     try:
         (address,) = transport.start(
-            [ListenerOptions("grpc", "127.0.0.1:0")],
+            [_listener(door, tmp_path)],
             {path: RpcMethod(path, lambda call: call.reply(b"here"))},
         )
-        host, _, port = address.rpartition(":")
         with contextlib.ExitStack() as stack:
             for _ in range(20):
-                client = socket.create_connection((host, int(port)), PATIENCE_S)
+                client = connect(address, None)
                 stack.enter_context(client)
                 client.sendall(begun + data_frame(1, bytes(16_000), 0) * 3)
             channel = stack.enter_context(grpc.insecure_channel(address, OPTIONS))
@@ -238,7 +247,10 @@ def test_a_unary_call_without_a_message_is_unimplemented() -> None:
         loop.close()
 
 
-def test_who_reads_nothing_keeps_no_others_from_long_answers() -> None:
+@pytest.mark.parametrize("door", ["tcp", "unix"])
+def test_who_reads_nothing_keeps_no_others_from_long_answers(
+    door: str, tmp_path: Path
+) -> None:
     """Its connection is closed once others wait; of its requests a few were begun."""
     loop = ServingLoop()
     loop.start()
@@ -258,13 +270,12 @@ def test_who_reads_nothing_keeps_no_others_from_long_answers() -> None:
     options = [*OPTIONS, ("grpc.max_receive_message_length", -1)]
     try:
         (address,) = transport.start(
-            [ListenerOptions("grpc", "127.0.0.1:0")], {path: RpcMethod(path, handle)}
+            [_listener(door, tmp_path)], {path: RpcMethod(path, handle)}
         )
-        host, _, port = address.rpartition(":")
         with grpc.insecure_channel(address, options) as channel:
             ask = channel.unary_unary(path, None, None)
             assert len(ask(b"", timeout=PATIENCE_S)) == 2 << 20
-            with socket.create_connection((host, int(port)), PATIENCE_S) as deaf:
+            with connect(address, None) as deaf:
                 deaf.sendall(hello)
                 for stream_id in range(1, 101, 2):
                     deaf.sendall(

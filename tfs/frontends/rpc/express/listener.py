@@ -11,17 +11,15 @@ import errno
 import ipaddress
 import os
 import socket
-import stat
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from tfs.core.call import ListenerOptions, Peer
 from tfs.core.errors import InvalidArgument, Unavailable
 from tfs.frontends.rpc.express.tls_contexts import TlsContexts
+from tfs.frontends.rpc.unix_socket import UNIX, bind_unix, remedy
 
-UNIX: Final = "unix:"
 _BACKLOG = 1024
-_MAX_UNIX_PATH_BYTES: Final = 107  # Linux's sun_path has 108, with a zero at its end
 _ANY_IPV4: Final = "0.0.0.0"
 _NO_IPV6: Final = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 """Errors of binding to an address that this machine does not have."""
@@ -60,14 +58,14 @@ class Listener:
         try:
             if options.address.startswith(UNIX):
                 self._unix_path = options.address.removeprefix(UNIX)
-                self.sockets = [_bind_unix(self._unix_path, options.unix_mode)]
+                self.sockets = [bind_unix(self._unix_path, options.unix_mode)]
                 self.address = options.address
             else:
                 self.sockets, self.address = _bind_tcp(options.address)
         except OSError as error:
             raise Unavailable(
                 f"cannot listen on {options.address} ({options.name}): "
-                f"{error.strerror or error}; {_remedy(self._unix_path, error)}"
+                f"{error.strerror or error}; {remedy(self._unix_path, error)}"
             ) from error
 
     def accept(self, listening: socket.socket) -> tuple[socket.socket, Peer]:
@@ -175,54 +173,6 @@ def _listening(
         listening.close()
         raise
     return listening
-
-
-def _bind_unix(path: str, mode: int) -> socket.socket:
-    if not os.path.isabs(path):
-        raise ValueError(f"the path of a Unix socket must be absolute: {path!r}")
-    listening = socket.socket(socket.AF_UNIX)
-    try:
-        _remove_stale(path)
-        # Permissions are set before bind, so that the path never exists with wider
-        # ones, and again afterwards, because bind applies the umask.
-        os.fchmod(listening.fileno(), mode)
-        listening.bind(path)
-        os.chmod(path, mode)
-        listening.listen(_BACKLOG)
-        listening.setblocking(False)
-    except BaseException:
-        listening.close()
-        raise
-    return listening
-
-
-def _remedy(unix_path: str, error: OSError) -> str:
-    """Returns what an operator can do if binding to an address failed."""
-    if unix_path and error.errno is None:  # from Python: the path is too long
-        return f"choose a path of at most {_MAX_UNIX_PATH_BYTES} bytes"
-    if unix_path and error.errno == errno.ENOENT:
-        return "make its directory first"
-    with contextlib.suppress(OSError):
-        if unix_path and not stat.S_ISSOCK(os.stat(unix_path).st_mode):
-            return "what lies there is no socket: remove it, or choose another path"
-    return "choose another address or stop what holds it"
-
-
-def _remove_stale(path: str) -> None:
-    """Removes a socket nobody listens on; anything else is left for bind to refuse."""
-    try:
-        if not stat.S_ISSOCK(os.stat(path).st_mode):
-            return
-    except FileNotFoundError:
-        return
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.setblocking(False)
-        try:
-            probe.connect(path)
-        except ConnectionRefusedError:
-            os.unlink(path)
-        except OSError:
-            return
 
 
 def _text(where: tuple[Any, ...]) -> str:

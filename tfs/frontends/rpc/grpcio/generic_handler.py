@@ -27,6 +27,7 @@ from tfs.core.errors import (
 )
 from tfs.frontends.rpc.grpcio.answer_room import AnswerRoom, Taken
 from tfs.frontends.rpc.grpcio.grpcio_call import CallHost, GrpcioCall
+from tfs.frontends.rpc.grpcio.sockets import RELAYED
 from tfs.frontends.rpc.grpcio.uploads import Upload, Uploads
 from tfs.frontends.rpc.status_details import (
     CARDINALITY,
@@ -185,8 +186,6 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 
     async def _begin(self, peer: str) -> Upload | None:
         """Waits until a request may be read; None for peers that have no name."""
-        if peer.startswith("unix:"):
-            return None
         uploads = self._host.uploads
         return uploads.take(peer) or await uploads.wait(peer)
 
@@ -244,7 +243,7 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
             request,
             deadline_s,
             metadata,
-            _peer(context, self._listener.name),
+            _peer(context, self._listener),
         )
 
 
@@ -274,14 +273,14 @@ def _status(
     return code, wire_message(error), trailers
 
 
-def _peer(context: Any, listener: str) -> Peer:
-    """Reads grpcio's peer: "ipv4:127.0.0.1:51024", "ipv6:%5B::1%5D:51024", "unix:"."""
+def _peer(context: Any, listener: ListenerOptions) -> Peer:
+    """Reads grpcio's peer: "ipv4:127.0.0.1:51024", "ipv6:%5B::1%5D:51024"."""
     raw = str(context.peer())
-    scheme, _, address = raw.partition(":")
-    if scheme == "unix":
-        return Peer(f"unix:{address}", listener, is_loopback=True)
+    address = raw.partition(":")[2]
+    if raw.startswith(RELAYED):
+        return Peer(listener.address, listener.name, is_loopback=True)
     address = address.replace("%5B", "[").replace("%5D", "]")
     host = address.rpartition(":")[0].strip("[]")
     is_loopback = host.startswith(("127.", "::ffff:127.")) or host == "::1"
     names = tuple(str(name, "utf-8") for name in context.peer_identities() or ())
-    return Peer(address, listener, is_loopback, names)
+    return Peer(address, listener.name, is_loopback, names)

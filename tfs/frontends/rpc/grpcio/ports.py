@@ -17,20 +17,17 @@ from tfs.core.call import (
 from tfs.core.errors import (
     Unavailable,
 )
+from tfs.frontends.rpc.unix_socket import UNIX
 
 
 def bind(server: Any, listener: ListenerOptions) -> str:
     """Opens ``listener`` on a grpcio server; returns the address with its real port.
 
     Raises:
-        Unavailable: The address is in use. That includes the path of a Unix socket on
-            which another server listens.
+        Unavailable: The address is in use.
 
     """
     address = listener.address
-    # grpcio replaces any socket file that it finds, even that of a running server.
-    if address.startswith("unix:") and _is_answering(address.removeprefix("unix:")):
-        raise _cannot_listen(listener)
     try:
         if listener.tls is None:
             port = server.add_insecure_port(address)
@@ -40,7 +37,7 @@ def bind(server: Any, listener: ListenerOptions) -> str:
         raise _cannot_listen(listener) from error
     if not port:
         raise _cannot_listen(listener)
-    if address.startswith("unix:"):
+    if address.startswith(UNIX):
         return address
     return f"{address.rpartition(':')[0]}:{port}"
 
@@ -69,12 +66,6 @@ def _configuration(tls: TlsOptions) -> grpc.ServerCertificateConfiguration:
     )
 
 
-def restrict(listener: ListenerOptions) -> None:
-    """Gives a Unix socket the permissions that its listener asks for."""
-    if listener.address.startswith("unix:"):
-        os.chmod(listener.address.removeprefix("unix:"), listener.unix_mode)
-
-
 def _cannot_listen(listener: ListenerOptions) -> Unavailable:
     return Unavailable(
         f"cannot listen on {listener.address} ({listener.name}): the address is in "
@@ -84,8 +75,8 @@ def _cannot_listen(listener: ListenerOptions) -> Unavailable:
 
 def is_open(address: str) -> bool:
     """Tells whether a server listens at an address, without disturbing that server."""
-    if address.startswith("unix:"):
-        return os.path.exists(address.removeprefix("unix:"))
+    if address.startswith(UNIX):
+        return os.path.exists(address.removeprefix(UNIX))
     host, _, port = address.rpartition(":")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
@@ -96,15 +87,3 @@ def is_open(address: str) -> bool:
         except OSError:
             return True
     return False
-
-
-def _is_answering(path: str) -> bool:
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.setblocking(False)
-        try:
-            probe.connect(path)
-        except BlockingIOError:  # a server listens, and its backlog is full
-            return True
-        except OSError:
-            return False
-    return True

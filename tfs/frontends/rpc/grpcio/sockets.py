@@ -13,6 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+RELAYED: Final = "unix-abstract:"
+"""What the names of clients of Unix sockets begin with."""
+
 _FILES: Final = "/proc/self/fd"
 _MAX_REMEMBERED: Final = 4096
 # Offsets in struct tcp_info of linux/tcp.h: tcpi_bytes_acked and tcpi_bytes_received.
@@ -57,19 +60,25 @@ class Sockets:
 
     A search takes microseconds for each open file, so the descriptor that was found is
     remembered. Peers have grpcio's names: "ipv4:127.0.0.1:51024",
-    "ipv6:%5B::1%5D:51024". Clients of Unix sockets have no names, and are never found.
+    "ipv6:%5B::1%5D:51024". Those of Unix sockets are asked of whoever named them.
 
     Attributes:
         num_disconnected: Number of connections that were shut down here.
 
+    Args:
+        relayed: The connections of Unix sockets.
+
     """
 
-    def __init__(self) -> None:
+    def __init__(self, relayed: Connections | None = None) -> None:
         self.num_disconnected = 0
+        self._relayed = relayed
         self._files: dict[str, int] = {}
 
     def traffic(self, peer: str) -> Traffic | None:
         """Returns what went over a client's connection; None if there is none."""
+        if self._relayed is not None and peer.startswith(RELAYED):
+            return self._relayed.traffic(peer)
         with self._connection(peer) as connection:
             if connection is None:
                 return None
@@ -88,6 +97,10 @@ class Sockets:
 
         grpcio then cleans up as if the client had left.
         """
+        if self._relayed is not None and peer.startswith(RELAYED):
+            is_closed = self._relayed.disconnect(peer)
+            self.num_disconnected += is_closed
+            return is_closed
         with self._connection(peer) as connection:
             if connection is None:
                 return False

@@ -38,10 +38,12 @@ from tfs.frontends.rpc.grpcio.grpcio_call import GrpcioCall
 from tfs.frontends.rpc.grpcio.options import GrpcioOptions
 from tfs.frontends.rpc.grpcio.sender_watch import LOOK_S
 from tfs.frontends.rpc.grpcio.sockets import Sockets
+from tfs.frontends.rpc.grpcio.unix_relay import UnixRelay
 from tfs.frontends.rpc.grpcio.uploads import LOOKAHEAD_BYTES, Uploads
 from tfs.frontends.rpc.status_details import (
     handler_error,
 )
+from tfs.frontends.rpc.unix_socket import UNIX
 
 log = logging.getLogger(__name__)
 _grpcio_log = logging.getLogger("grpc._cython.cygrpc")
@@ -90,7 +92,8 @@ class GrpcioTransport:
         self._keepers: list[asyncio.Future[None]] = []
         self._on_look = on_look
         self._on_large_message = on_large_message
-        self._sockets = Sockets()
+        self._relay = UnixRelay()
+        self._sockets = Sockets(self._relay)
         self._room = AnswerRoom(
             self._options.open_answer_bytes,
             loop.clock.now,
@@ -130,7 +133,7 @@ class GrpcioTransport:
         if aio is None:
             return
         self._draining = True
-        asyncio.run_coroutine_threadsafe(self._stop(0.0), aio).result(_START_S)
+        asyncio.run_coroutine_threadsafe(self._end(), aio).result(_START_S)
         aio.call_soon_threadsafe(aio.stop)
         if self._thread is not None:
             self._thread.join(_START_S)
@@ -162,21 +165,26 @@ class GrpcioTransport:
         self, listeners: Sequence[ListenerOptions], methods: MethodTable
     ) -> Sequence[str]:
         addresses = []
+        bound = []
         try:
             for listener in listeners:
                 server = self._make_server(listener, methods)
                 self._servers.append(server)
-                addresses.append(ports.bind(server, listener))
+                if listener.address.startswith(UNIX):
+                    addresses.append(listener.address)
+                    bound.append(self._relay.open(listener))
+                    ports.bind(server, bound[-1])
+                else:
+                    addresses.append(ports.bind(server, listener))
+                    bound.append(replace(listener, address=addresses[-1]))
         finally:
             # This is done even if a listener cannot be bound, because stopping a server
             # releases its ports only if it was started.
             for server in self._servers:
                 await server.start()
-        for index, (listener, address) in enumerate(
-            zip(listeners, addresses, strict=True)
-        ):
-            ports.restrict(listener)
-            keeper = self._keep_open(index, replace(listener, address=address), methods)
+        self._relay.start()
+        for index, listener in enumerate(listeners):
+            keeper = self._keep_open(index, listener, bound[index], methods)
             self._keepers.append(asyncio.ensure_future(keeper))
         self._keepers.append(asyncio.ensure_future(self._look_at_memory()))
         return addresses
@@ -206,7 +214,11 @@ class GrpcioTransport:
                 self._loop.post(self._on_large_message)
 
     async def _keep_open(
-        self, index: int, listener: ListenerOptions, methods: MethodTable
+        self,
+        index: int,
+        listener: ListenerOptions,
+        bound: ListenerOptions,
+        methods: MethodTable,
     ) -> None:
         """Opens a listener again whose server ended by itself.
 
@@ -214,30 +226,41 @@ class GrpcioTransport:
         with 1.85.1). One request must not end the server. grpcio does not report this
         before the calls in progress have ended, so this checks whether the port is
         open.
+
+        Args:
+            index: Which of the servers it is.
+            listener: What was asked for.
+            bound: The same with grpcio's address.
+            methods: What it serves.
+
         """
         while not self._draining:
             await asyncio.sleep(_LOOK_S)
-            if self._draining or ports.is_open(listener.address):
+            if self._draining or ports.is_open(bound.address):
                 continue
             log.error("event=grpcio_server_failed listener=%s", listener.name)
             with contextlib.suppress(Exception):  # this raises what ended it
                 await asyncio.wait_for(self._servers[index].stop(0.0), _STOP_S)
             server = self._make_server(listener, methods)
             try:
-                ports.bind(server, listener)
+                ports.bind(server, bound)
             except Unavailable as error:
                 log.error("event=grpcio_restart_failed error=%r", error.message)
                 continue
             self._servers[index] = server
             await server.start()
-            ports.restrict(listener)
             log.warning("event=grpcio_server_restarted listener=%s", listener.name)
 
     async def _stop(self, grace_s: float) -> bool:
         servers, aio = self._servers, asyncio.get_running_loop()
+        self._relay.stop_listening()
         begun_s = aio.time()
         await asyncio.gather(*(server.stop(grace_s) for server in servers))
         return aio.time() - begun_s < grace_s or grace_s == 0.0
+
+    async def _end(self) -> None:
+        await self._stop(0.0)
+        self._relay.close()
 
     def _channel_arguments(self) -> list[tuple[str, int | str]]:
         arguments: dict[str, int | str] = {

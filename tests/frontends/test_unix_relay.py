@@ -1,0 +1,217 @@
+"""Clients of Unix sockets have names under grpcio, and their bytes are passed on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import stat
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tfs.core.call import ListenerOptions
+from tfs.core.errors import Unavailable
+from tfs.frontends.rpc.grpcio.sockets import Sockets
+from tfs.frontends.rpc.grpcio.unix_relay import UnixRelay
+from tfs.frontends.rpc.unix_socket import UNIX
+
+PATIENCE_S = 20.0
+_MUCH_BYTES = 16 << 20
+
+
+class Door:
+    """A relay, and the socket behind it at which grpcio would listen."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.relay = UnixRelay()
+        inner = self.relay.open(ListenerOptions("grpc", UNIX + path))
+        self.inner_path = inner.address.removeprefix(UNIX)
+        self._listening = socket.socket(socket.AF_UNIX)
+        self._listening.bind(self.inner_path)
+        self._listening.listen()
+        self._listening.setblocking(False)
+        self.relay.start()
+
+    async def connect(self) -> tuple[socket.socket, socket.socket, str]:
+        """Returns a client's socket, the server's, and how grpcio calls the client."""
+        loop = asyncio.get_running_loop()
+        client = socket.socket(socket.AF_UNIX)
+        client.setblocking(False)
+        await loop.sock_connect(client, self.path)
+        server, name = await loop.sock_accept(self._listening)
+        return client, server, f"unix-abstract:{name[1:].decode()}"
+
+    def close(self) -> None:
+        self.relay.close()
+        self._listening.close()
+
+
+@asynccontextmanager
+async def opened(folder: Path) -> AsyncIterator[Door]:
+    door = Door(str(folder / "tfs.sock"))
+    try:
+        yield door
+    finally:
+        door.close()
+
+
+def run(body: Callable[[Door], Awaitable[None]], folder: Path) -> None:
+    """Runs ``body`` with a door, in a bounded time."""
+
+    async def main() -> None:
+        async with opened(folder) as door:
+            await asyncio.wait_for(body(door), PATIENCE_S)
+
+    asyncio.run(main())
+
+
+def test_what_a_client_sends_and_takes_is_known_by_its_name(tmp_path: Path) -> None:
+    """Of two clients each has a name, and bytes that were sent, taken and left."""
+
+    async def body(door: Door) -> None:
+        loop = asyncio.get_running_loop()
+        sockets = Sockets(door.relay)
+        first, server, name = await door.connect()
+        second, other, other_name = await door.connect()
+        assert name != other_name
+        await loop.sock_sendall(first, b"question")
+        assert await loop.sock_recv(server, 100) == b"question"
+        await loop.sock_sendall(server, b"answer")
+        assert await loop.sock_recv(first, 100) == b"answer"
+        traffic = sockets.traffic(name)
+        assert traffic is not None
+        assert (traffic.received_bytes, traffic.acked_bytes) == (8, 6)
+        assert traffic.unread_bytes == 0
+        idle = sockets.traffic(other_name)
+        assert idle is not None
+        assert (idle.received_bytes, idle.acked_bytes) == (0, 0)
+        await loop.sock_sendall(first, b"more")
+        await loop.sock_sendall(second, b"x")
+        assert await loop.sock_recv(other, 100) == b"x"
+        traffic = sockets.traffic(name)
+        assert traffic is not None
+        assert traffic.received_bytes == 12
+        assert traffic.unread_bytes > 0
+        for each in (first, server, second, other):
+            each.close()
+
+    run(body, tmp_path)
+
+
+def test_who_takes_nothing_is_sent_no_more_than_a_part_and_what_sockets_hold(
+    tmp_path: Path,
+) -> None:
+    """The sender waits meanwhile, and everything arrives once it is taken."""
+
+    async def body(door: Door) -> None:
+        loop = asyncio.get_running_loop()
+        client, server, name = await door.connect()
+        sending = asyncio.ensure_future(loop.sock_sendall(server, bytes(_MUCH_BYTES)))
+        moved_bytes = -1
+        while (traffic := door.relay.traffic(name)) and (
+            traffic.acked_bytes != moved_bytes
+        ):
+            moved_bytes = traffic.acked_bytes
+            for _ in range(100):
+                await asyncio.sleep(0)
+        assert not sending.done()
+        num_bytes = 0
+        while num_bytes < _MUCH_BYTES:
+            num_bytes += len(await loop.sock_recv(client, 1 << 20))
+        await sending
+        traffic = door.relay.traffic(name)
+        assert traffic is not None
+        assert traffic.acked_bytes == _MUCH_BYTES
+        client.close()
+        server.close()
+
+    run(body, tmp_path)
+
+
+def test_a_client_is_disconnected_by_its_name(tmp_path: Path) -> None:
+    """It and the server read the end, no descriptor is left, others stay."""
+
+    async def body(door: Door) -> None:
+        loop = asyncio.get_running_loop()
+        sockets = Sockets(door.relay)
+        first, server, name = await door.connect()
+        num_files = len(os.listdir("/proc/self/fd"))
+        second, other, other_name = await door.connect()
+        assert sockets.disconnect(other_name)
+        assert await loop.sock_recv(second, 1) == b""
+        assert await loop.sock_recv(other, 1) == b""
+        second.close()
+        other.close()
+        assert len(os.listdir("/proc/self/fd")) == num_files
+        assert sockets.num_disconnected == 1
+        assert not sockets.disconnect(other_name)
+        assert sockets.traffic(other_name) is None
+        assert sockets.traffic(name) is not None
+        first.close()
+        server.close()
+
+    run(body, tmp_path)
+
+
+@pytest.mark.parametrize("leaver", ["client", "server"])
+def test_when_one_side_leaves_the_other_reads_all_and_then_the_end(
+    leaver: str, tmp_path: Path
+) -> None:
+    """Nothing that was sent is lost."""
+
+    async def body(door: Door) -> None:
+        loop = asyncio.get_running_loop()
+        client, server, _ = await door.connect()
+        leaving, staying = (client, server) if leaver == "client" else (server, client)
+        await loop.sock_sendall(leaving, bytes(100_000))
+        leaving.close()
+        received = b""
+        while data := await loop.sock_recv(staying, 1 << 20):
+            received += data
+        assert len(received) == 100_000
+        staying.close()
+
+    run(body, tmp_path)
+
+
+def test_what_the_server_wrote_before_the_end_arrives(tmp_path: Path) -> None:
+    """An answer is not lost if the server ends in the same instant."""
+
+    async def body(door: Door) -> None:
+        loop = asyncio.get_running_loop()
+        client, server, _ = await door.connect()
+        server.sendall(bytes(100_000))
+        door.relay.close()
+        received = b""
+        while data := await loop.sock_recv(client, 1 << 20):
+            received += data
+        assert len(received) == 100_000
+        client.close()
+        server.close()
+
+    run(body, tmp_path)
+
+
+def test_only_the_servers_own_user_reaches_the_socket_behind(tmp_path: Path) -> None:
+    """The permissions of the path cannot be avoided; nothing is left at the end."""
+
+    async def body(door: Door) -> None:
+        folder = os.path.dirname(door.inner_path)
+        assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
+        door.relay.close()
+        assert not os.path.exists(folder)
+        assert not os.path.exists(door.path)
+
+    run(body, tmp_path)
+
+
+def test_a_path_that_cannot_be_bound_says_what_to_do(tmp_path: Path) -> None:
+    """The error names the same remedy as through express."""
+    relay = UnixRelay()
+    with pytest.raises(Unavailable, match="make its directory first"):
+        relay.open(ListenerOptions("grpc", f"{UNIX}{tmp_path}/missing/tfs.sock"))
+    relay.close()
