@@ -21,29 +21,29 @@ Out = TypeVar("Out")
 T = TypeVar("T")
 
 Convert = Callable[[ServableId, In], Out]
-"""Makes one payload of another; raises what is wrong with this version."""
+"""Converts a payload; raises an error if this version cannot be converted."""
 
 
 class UnarySourceAdapter(Generic[In, Out]):
     """Converts every version by itself. Thread-safe.
 
     A version that carries an error passes through unchanged. If one cannot be
-    converted, it gets an error of its own, and the others go on. A payload that equals
-    the last one of its version gives the *same object* again, so that a target can tell
-    by identity which versions are new. A failed conversion is tried again at the next
-    call.
+    converted, it gets an error of its own, and the others go on. If a payload equals
+    the last one of its version, the result is the *same object* as before, so that a
+    target can tell by identity which versions are new. A failed conversion is tried
+    again at the next call.
     """
 
     def __init__(self, convert: Convert[In, Out]) -> None:
         self._convert = convert
         self._outlet: Outlet[Out] = Outlet()
-        # Guards _made; held while converting, which orders the calls for a name.
-        # Converting is quick by contract: it makes a loader, it loads nothing.
+        # Guards _made. It is held while converting, which orders the calls for a name.
+        # Converting is quick by contract: it makes a loader, but loads nothing.
         self._lock = threading.Lock()
         self._made: dict[str, dict[int, tuple[In, Out]]] = {}
 
     def aspired_versions_callback(self) -> AspiredVersionsCallback[In]:
-        """Returns the function for sources to call; harmless after ``close``."""
+        """Returns the function for sources to call; it does nothing after ``close``."""
         return self._take
 
     def set_aspired_versions_callback(
@@ -59,7 +59,8 @@ class UnarySourceAdapter(Generic[In, Out]):
         try:
             return data.with_payload(self._convert(data.id, data.payload))
         except (Exception, SystemExit) as error:
-            # A platform that exits must not end the thread that all sources share.
+            # A platform that calls sys.exit must not end the thread that all sources
+            # share.
             wrapped = serving_error(error, f"cannot use {data.id.slashed}")
             return ServableData(data.id, None, wrapped)
 
@@ -91,13 +92,13 @@ class UnarySourceAdapter(Generic[In, Out]):
             self._made.clear()
 
     def _take(self, aspired: AspiredVersions[In]) -> None:
-        # Waits first, so that what is converted is handed on at once.
+        # It waits before it converts, so that results are handed on at once.
         if self._outlet.wait_connected():
             self._outlet.emit(self.adapt(aspired))
 
 
 class IdentitySourceAdapter(UnarySourceAdapter[T, T]):
-    """Hands everything on as it is: a place to connect to. Thread-safe."""
+    """Hands everything on unchanged, as a place to connect to. Thread-safe."""
 
     def __init__(self) -> None:
         super().__init__(lambda _, payload: payload)
@@ -106,7 +107,7 @@ class IdentitySourceAdapter(UnarySourceAdapter[T, T]):
 class ErrorInjectingSourceAdapter(UnarySourceAdapter[In, Out]):
     """Gives every version the same error; errors that come in stay. Thread-safe.
 
-    For a platform that is not offered: its versions show in the status.
+    It is for a platform that is not offered, whose versions then show in the status.
     """
 
     def __init__(self, error: ServingError) -> None:

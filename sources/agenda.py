@@ -1,7 +1,7 @@
-"""What a source has to look at next, and when: the part that any thread may call.
+"""Knows what a source has to look at next, and when. Any thread may call it.
 
-Configurations, events and ends of looks come from any thread, at any time, and change
-what is looked at next. The thread that looks takes one round after the other and
+New configurations, events and the ends of looks come from any thread, at any time, and
+change what is looked at next. The scanning thread takes one round after the other and
 reports how each look ended. Nothing is read, called or emitted here.
 """
 
@@ -22,14 +22,14 @@ from tfs.core.clock import Clock
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What is to be done now. Immutable.
+    """The looks that are to be taken now. Immutable.
 
     Attributes:
         now_s: When it began, by the clock.
         number: The number of the last configuration that it takes into account.
         servables: All servables that are monitored, by name.
         removed: Names that left the configuration since the last round.
-        is_changed: Whether the configuration changed since then.
+        is_changed: Whether the configuration changed since the last round.
         due: Names to look at.
         is_pulse: Whether to check that the watched paths still lead to the same
             directories.
@@ -49,7 +49,7 @@ class Round:
 
 
 class Agenda:
-    """When which base path is looked at. Thread-safe; only ``wait...`` blocks.
+    """Which base path is looked at when. Thread-safe; only ``wait...`` blocks.
 
     Nothing is due before ``open``; everything is due then.
 
@@ -75,7 +75,7 @@ class Agenda:
         self._repeated: AbstractSet[str] = frozenset()
         self._pulse_s = math.inf
         self._storage_due_s = math.inf
-        # Looks of the configuration taken in last that are not over.
+        # Looks that are not over, of the configuration that was taken in last.
         self._awaited: AbstractSet[str] = frozenset()
         self._num_taken = 0  # the number of the configuration taken in last
         self._num_asked = 0  # configurations accepted
@@ -89,18 +89,18 @@ class Agenda:
 
     @property
     def servables(self) -> Mapping[str, ServableToMonitor]:
-        """What is monitored, by name; never changed, but replaced."""
+        """The monitored servables, by name. Replaced as a whole, never changed."""
         return self._servables
 
     def configure(self, wanted: Mapping[str, ServableToMonitor]) -> None:
-        """Monitors exactly these from now on, and has all of them looked at now."""
+        """Monitors exactly these servables from now on, and makes all of them due."""
         index = _index(wanted)
         with self._changed:
             before, self._servables = self._servables, wanted
             self._index = index
             self._times = {n: self._times.get(n, LookTime()) for n in wanted}
-            # The unchanged ones too: whoever reloads by hand wants to be up to date,
-            # above all where nothing is polled.
+            # This includes the unchanged ones, because an operator who reloads wants
+            # everything up to date, above all where nothing is polled.
             self._insist_on_all_locked()
             self._removed += before.keys() - wanted.keys()
             self._is_config_new = True
@@ -108,10 +108,10 @@ class Agenda:
             self._changed.notify_all()
 
     def add_repository(self, covers: Callable[[str], bool]) -> None:
-        """Has a directory of models looked at too, now.
+        """Looks at a directory of models as well, which is due now.
 
         Args:
-            covers: Whether a change of a path is that directory's; quick.
+            covers: Tells whether a changed path belongs to that directory; quick.
 
         """
         with self._changed:
@@ -121,7 +121,7 @@ class Agenda:
     def wait_applied(self, deadline_s: float | None = None) -> bool:
         """Blocks until all configurations given so far have been looked at and emitted.
 
-        Returns whether that was so by the (monotonic) deadline.
+        Returns whether this was so by the (monotonic) deadline.
         """
         with self._changed:
             wanted = self._num_asked
@@ -145,7 +145,7 @@ class Agenda:
                 self._changed.notify_all()
 
     def insist_on(self, name: str) -> None:
-        """Has a servable looked at now, if it is monitored still."""
+        """Makes a servable due, if it is still monitored."""
         with self._changed:
             time = self._times.get(name)
             if time is not None:
@@ -153,9 +153,9 @@ class Agenda:
                 self._changed.notify_all()
 
     def repeat(self, name: str) -> None:
-        """Has a servable looked at now, and its versions emitted again.
+        """Makes a servable due, and has its versions emitted again.
 
-        ``wait_applied`` waits for that as for a configuration.
+        ``wait_applied`` waits for this as for a configuration.
         """
         with self._changed:
             time = self._times.get(name)
@@ -166,13 +166,13 @@ class Agenda:
                 self._changed.notify_all()
 
     def insist_on_repository(self) -> None:
-        """Has the directory of models looked at now."""
+        """Makes the directory of models due."""
         with self._changed:
             self._repository_time.insist(self._clock.now())
             self._changed.notify_all()
 
     def insist_on_all(self) -> None:
-        """Has everything looked at now."""
+        """Makes everything due."""
         with self._changed:
             self._insist_on_all_locked()
             if self._is_repositorys is not None:
@@ -182,13 +182,13 @@ class Agenda:
     # -- who looks -----------------------------------------------------------------
 
     def claim(self) -> bool:
-        """Returns whether a thread may be started that looks: once, before the end."""
+        """Returns whether the scanning thread may start: once, before ``close``."""
         with self._changed:
             was_claimed, self._is_claimed = self._is_claimed, True
             return not (was_claimed or self._is_closed)
 
     def open(self) -> None:
-        """Lets looks be due: there is somebody to tell what they find."""
+        """Lets looks be due, because the target is connected."""
         with self._changed:
             self._is_open = True
             self._changed.notify_all()
@@ -200,14 +200,14 @@ class Agenda:
             self._changed.notify_all()
 
     def begin_pulse(self) -> None:
-        """Has the next round check what is watched, and watch it anew if need be."""
+        """Makes the next round check the watched paths, and repair their watches."""
         with self._changed:
-            # Those that a round before taken in are to be watched, too.
+            # Servables that an earlier round took in have to be watched as well.
             self._is_config_new = True
             self._pulse_s = -math.inf
 
     def wait_due(self) -> bool:
-        """Blocks until something is to be done; returns False once closed."""
+        """Blocks until something is due; returns False once closed."""
         with self._changed:
             while not self._is_closed and not self._is_due_locked():
                 due_s = self._next_due_s_locked() if self._is_open else None
@@ -220,7 +220,7 @@ class Agenda:
             return self._next_due_s_locked()
 
     def take_round(self, pulse_pause_s: float) -> Round:
-        """Returns what is to be done now; the next pulse comes after the pause."""
+        """Returns the looks to take now; the next pulse comes after the pause."""
         with self._changed:
             now_s = self._clock.now()
             is_pulse = now_s >= self._pulse_s
@@ -241,7 +241,7 @@ class Agenda:
             )
 
     def end_round(self, number: int, looking: AbstractSet[str]) -> None:
-        """Notes which looks are not over yet, for configurations up to a number."""
+        """Notes which looks are not over yet, of configurations up to a number."""
         with self._changed:
             if number > self._num_taken:
                 self._awaited, self._num_taken = looking, number
@@ -259,16 +259,17 @@ class Agenda:
                 time.begin()
 
     def end(self, servable: ServableToMonitor, soonest_s: float, due_s: float) -> None:
-        """Sets the next look; nothing if it is not monitored like this any more.
+        """Sets the next look at a servable, if it is still configured like this.
 
-        If it changed while it was looked at, it is due already. See ``LookTime.end``.
+        If its base path changed during the look, it is due already. See
+        ``LookTime.end``.
         """
         with self._changed:
             if self._servables.get(servable.name) == servable:
                 self._times[servable.name].end(soonest_s, due_s)
 
     def begin_repository(self) -> bool:
-        """Returns whether the directory of models is due; its look begins then."""
+        """Returns whether the directory of models is due; if so, its look begins."""
         with self._changed:
             if self._repository_time.due_s > self._clock.now():
                 return False
@@ -276,7 +277,7 @@ class Agenda:
             return True
 
     def end_repository(self, soonest_s: float, due_s: float) -> None:
-        """Sets its next look; see ``LookTime.end``."""
+        """Sets the next look at the directory of models; see ``LookTime.end``."""
         with self._changed:
             self._repository_time.end(soonest_s, due_s)
 

@@ -32,17 +32,18 @@ class BlobStore:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        # Guards _needed and _most_bytes, and orders linking against removal. Ranks after
-        # the lock of whoever owns the store; a leaf otherwise. Never held while bytes
-        # are copied.
+        # Guards _needed and _most_bytes, and orders linking against removal. Ranks
+        # after the lock of whoever owns the store; a leaf otherwise. It is never held
+        # while bytes are copied.
         self._lock = threading.Lock()
         self._needed: Counter[str] = Counter()  # digests that copies in progress need
-        # No less than all blobs take; None until they were counted. Looking at every
-        # blob for every copy took most of the time where there are thousands.
+        # An upper bound of the bytes of all blobs; None until they were counted. With
+        # thousands of blobs, looking at each of them for every copy took most of the
+        # time.
         self._most_bytes: int | None = None
 
     def has(self, entry: FileEntry) -> bool:
-        """Whether all bytes of a file are here."""
+        """Whether all bytes of a file are in the store."""
         path = self._folder / entry.sha256
         return path.exists() and size_of(path) == entry.size_bytes
 
@@ -54,7 +55,7 @@ class BlobStore:
         return sum(missing.values())
 
     def keep(self, digests: Iterable[str]) -> None:
-        """Keeps these blobs, linked or not, until ``release`` is called as often."""
+        """Keeps these blobs, linked or not, until they are released as many times."""
         with self._lock:
             self._needed += Counter(digests)
 
@@ -74,7 +75,7 @@ class BlobStore:
 
         Args:
             entry: The file; without a digest it is always copied, and not checked.
-            target: Where it goes, in a directory of the same file system.
+            target: Where the file goes, in a directory of the same file system.
             copy: Writes the bytes to an open file and returns their SHA-256; blocks.
             source: Where the bytes come from, for the error's text.
 
@@ -103,7 +104,8 @@ class BlobStore:
                     f"{source} does not match the sha256 in its manifest; "
                     "write the version again"
                 )
-            os.chmod(temporary, 0o444)  # shared by versions: nobody may change it
+            # Versions share the blob, so nobody may change it.
+            os.chmod(temporary, 0o444)
             blob = self._folder / digest
             num_bytes = size_of(temporary)
             with self._lock:
@@ -126,7 +128,7 @@ class BlobStore:
                         blob.unlink()
 
     def drop(self, names: Collection[str]) -> None:
-        """Removes these blobs, though directories may link to them."""
+        """Removes these blobs, even if directories link to them."""
         with self._lock:
             for name in names:
                 (self._folder / name).unlink(missing_ok=True)
@@ -143,7 +145,7 @@ class BlobStore:
         return names
 
     def count_bytes(self) -> int:
-        """Returns the bytes on disk of all whole blobs; looks at each."""
+        """Returns the bytes on disk of all whole blobs. It looks at each blob."""
         with self._lock:
             self._most_bytes = sum(
                 size_of(blob)
@@ -155,7 +157,7 @@ class BlobStore:
     def held_bytes(self, room_bytes: int) -> int:
         """Returns the bytes on disk of all blobs, or a bound that is within the room.
 
-        Looks at each blob only if they might take more than ``room_bytes``.
+        It looks at each blob only if they might take more than ``room_bytes``.
         """
         with self._lock:
             most_bytes = self._most_bytes
@@ -165,7 +167,7 @@ class BlobStore:
 
 
 def size_of(path: Path) -> int:
-    """Returns a file's size in bytes; 0 if it is not there or cannot be looked at."""
+    """Returns a file's size in bytes; 0 if it does not exist or cannot be examined."""
     try:
         return path.stat().st_size
     except OSError:

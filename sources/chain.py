@@ -12,13 +12,13 @@ from tfs.core.source import Source, SourceAdapter, Target, connect
 class SourceChain:
     """Wires ``source`` through ``adapters`` to ``target``. Confined to its owner.
 
-    Wired from the far end, so that nothing flows before everything is in place.
-    Closing goes the other way: first the source, so that nothing new comes, then
-    the adapters in order; the target belongs to somebody else. (TensorFlow Serving:
-    AspiredVersionsManagerBuilder::AddSourceChain.)
+    The links are connected from the far end, so that nothing flows before everything is
+    in place. They are closed from the near end: first the source, so that nothing new
+    comes, then the adapters in order. The target is its owner's to close. (TensorFlow
+    Serving: AspiredVersionsManagerBuilder::AddSourceChain.)
 
-    The payloads differ from link to link, which Python's types cannot follow along
-    a list: the caller sees to it that neighbours fit.
+    Payloads differ from link to link, which Python's types cannot express for a list.
+    So the caller has to make sure that neighbours fit.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ from tfs.core.right_of_way import make_way
 from tfs.core.version_directory import file_digest
 
 UNVERIFIED: Final = "unverified-"
-"""Prefix of the key of a copy without a manifest, whose files have no digests."""
+"""Prefix of the keys of copies without a manifest, whose files have no digests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Damage:
     """What is wrong with a copy. Immutable.
 
     Attributes:
-        why: In words, for logs.
+        why: The damage in words, for logs.
         blobs: Names of the blobs whose bytes have changed.
 
     """
@@ -38,7 +38,7 @@ class Damage:
 
 
 def is_whole(path: Path, manifest_bytes: bytes) -> bool:
-    """Whether a copy has this manifest, and every file has the size it names."""
+    """Whether a copy has this manifest, and every file has the size named in it."""
     try:
         if (path / MANIFEST).read_bytes() != manifest_bytes:
             return False
@@ -56,11 +56,11 @@ def is_whole(path: Path, manifest_bytes: bytes) -> bool:
 def damage_of(path: Path, blob_names: Mapping[int, str]) -> Damage | None:
     """Reads all files of a copy and returns what is wrong with them; None if nothing.
 
-    Makes way for requests between the files; blocks for long all the same.
+    It gives way to requests between the files, and blocks for long.
 
     Args:
-        path: The copy; its name is the digest of its manifest, or ``UNVERIFIED`` and
-            more.
+        path: The copy. Its name is the digest of its manifest, or begins with
+            ``UNVERIFIED``.
         blob_names: The digest that each blob is named after, by inode.
 
     Raises:

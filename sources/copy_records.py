@@ -2,9 +2,9 @@
 
     <folder>/<SHA-256 of the URL>.json    {"url": ..., "fingerprint": ..., "key": ...}
 
-With these records a copy can be found while its store does not answer. They are only a
-help: if one is lost or cannot be written, that costs another look at the store. When a
-store does not show a version any more, its record is not kept for the next start.
+With these records a copy can be found while its store does not answer. They only save
+work: if one is lost or cannot be written, the store is looked at once more. When a
+store no longer shows a version, its record is not kept for the next start.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class CopyRecords:
         # a leaf otherwise.
         self._lock = threading.Lock()
         self._records: dict[str, CopyRecord] = {}  # by URL
-        self._passing: set[str] = set()  # URLs of those without a file
+        self._passing: set[str] = set()  # URLs of the records without a file
 
     def read(self, has_copy: Callable[[str], bool]) -> None:
         """Reads the records, and removes those that are damaged or have no copy.
 
         Args:
-            has_copy: Whether the copy with a key exists.
+            has_copy: Tells whether the copy with a key exists.
 
         """
         records = {}
@@ -72,7 +72,7 @@ class CopyRecords:
             self._records = records
 
     def find(self, url: str) -> CopyRecord | None:
-        """Returns what was last copied from a URL; None if nothing was."""
+        """Returns the record of the last copy made from a URL; None without one."""
         with self._lock:
             return self._records.get(url)
 
@@ -82,9 +82,10 @@ class CopyRecords:
             return [r for r in self._records.values() if r.url.startswith(prefix)]
 
     def add(self, record: CopyRecord) -> None:
-        """Remembers a record in place of an earlier one for its URL.
+        """Remembers a record, in place of an earlier one for its URL.
 
-        Writes nothing if they are equal. A failure to write is logged, not raised.
+        Nothing is written if the two are equal. A failure to write is logged, not
+        raised.
         """
         with self._lock:
             if self._records.get(record.url) == record:
@@ -94,7 +95,7 @@ class CopyRecords:
         self._write(record)
 
     def set_lasting(self, url: str, *, lasting: bool) -> None:
-        """Sets whether a record outlives this process, as it does at first.
+        """Sets whether a record outlives this process; a new one does.
 
         A failure to write is logged, not raised.
         """
@@ -121,7 +122,7 @@ class CopyRecords:
             log.warning("event=copy_not_remembered url=%s why=%s", record.url, error)
 
     def forget(self, key: str) -> None:
-        """Forgets everything that the copy with this key was made of."""
+        """Forgets the records of the copy with this key."""
         with self._lock:
             for url in [r.url for r in self._records.values() if r.key == key]:
                 del self._records[url]

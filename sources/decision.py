@@ -1,4 +1,4 @@
-"""What a source says after a look: pure, so that every case is one line of a table."""
+"""Decides what a source tells its target after a look. Pure, and tested by a table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Decision:
     """What follows from one look.
 
     Attributes:
-        aspired: What the target is to be told; None if there is nothing to say.
+        aspired: The versions to tell the target; None if there is nothing to tell.
         problems: What was refused, for status and log.
 
     """
@@ -40,12 +40,12 @@ def decide(
     """Decides what to tell the target.
 
     Args:
-        servable: What is wanted.
-        before: What was told last; None if nothing was.
-        found: What the look showed.
-        known: Versions that the look before showed; None if none is known to.
+        servable: The servable as configured.
+        before: The versions told last; None if none were.
+        found: The result of the look.
+        known: Versions that the look before showed; None if it is not known.
         is_new: Whether the configuration changed since the last look.
-        repeat: Whether to say the same again.
+        repeat: Whether to tell the same again.
         unload_when_empty: Whether the last version may be unloaded because no version
             is left.
 
@@ -82,7 +82,8 @@ def explain(
 ) -> str:
     """Returns what changed, for people: "2 appeared", "1 gone, 2 appeared"."""
     chosen = _numbers(found.versions)
-    if before is None or (is_new and not before):  # not looked at, or in vain
+    # It was not looked at, or nothing was found.
+    if before is None or (is_new and not before):
         return f"found {list_versions(chosen)}" if chosen else "no version"
     old = _numbers(before)
     parts = []
@@ -94,7 +95,7 @@ def explain(
         parts.append(f"{list_versions(gone)} gone")
     told = frozenset(old)
     new = [version for version in chosen if version not in told]
-    if parts:  # what was there before came for that reason
+    if parts:  # versions that were there before keep that reason
         lay_there = None if known is None else frozenset(known)
         new = [v for v in new if lay_there is not None and v not in lay_there]
     if new:
@@ -113,7 +114,7 @@ def _kept_though_gone(
     found: Scan,
     unload_when_empty: bool,
 ) -> Versions:
-    """Returns pinned versions that were told and cannot be found ready any more.
+    """Returns pinned versions that were aspired and are no longer found ready.
 
     A rollback holds until it is ended. Deleting old versions or moving the base path
     must neither bring back the version that was rolled back, nor leave nothing to
@@ -132,7 +133,8 @@ def _kept_though_gone(
 
 
 def _may_empty(servable: ServableToMonitor, unload_when_empty: bool) -> bool:
-    # An empty list of versions is a wish, not an accident of the file system.
+    # A policy with an empty list of versions asks for none; it is no accident of the
+    # file system.
     by_wish = servable.policy == Specific(()) and not servable.pinned
     return unload_when_empty or by_wish
 

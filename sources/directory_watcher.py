@@ -1,4 +1,4 @@
-"""Tells of changes below directories, through watchdog (inotify on Linux)."""
+"""Reports changes below directories, through watchdog (inotify on Linux)."""
 
 from __future__ import annotations
 
@@ -31,32 +31,35 @@ from sources.watch_limit import WatchLimit
 
 log = logging.getLogger(__name__)
 
-# Every watch costs watchdog a thread. From this many base paths in one folder on,
-# the folder is watched instead of each of them.
+# Every watch costs watchdog a thread. If a folder contains this many base paths or
+# more, the folder is watched instead of each of them.
 SHARED_FOLDER_FROM: Final = 8
 MAX_WATCHES: Final = 64
-# A watch is set for each directory below a root before anything else is looked at: of "/",
-# a typing error away, that took minutes and all the memory. Beyond this it is polled.
+# Watchdog first sets a watch for each directory below a root. For "/", which a typing
+# error can name, that took minutes and all memory. A root with more directories than
+# this is polled.
 MAX_DIRECTORIES: Final = 50_000
 
-# watchdog holds the first half of a rename back for half a second, to report both
-# halves as one, and with it every event behind. Publishing a version *is* a rename, and
-# we do not care for pairs; the kernel gives both halves at once, so this is plenty.
+# watchdog holds back the first half of a rename for half a second, and with it every
+# later event, to report both halves as one. Publishing a version *is* a rename, and
+# pairs are not needed here. The kernel gives both halves at once, so this delay is
+# plenty.
 PAIRING_S: Final = 0.02
 _PAIRING_CLASSES: Final = (
     ("watchdog.observers.inotify_move_event_grouper", "InotifyMoveEventGrouper"),
     ("watchdog.observers.inotify_buffer", "InotifyBuffer"),  # watchdog 6
 )
 
-# watchdog 7 tells apart what 6 called modified: times and permissions. A file that is
-# touched is to be loaded anew, one that may be read again is waited for.
+# watchdog 7 reports changes of times and permissions apart from modifications; version
+# 6 did not. Both matter: a file that was touched is loaded anew, and one that could not
+# be read may be readable now.
 _ATTRIBUTES: Final = [
     found
     for name in ("DirAttribEvent", "FileAttribEvent")
     if (found := getattr(watchdog.events, name, None)) is not None
 ]
 
-# Reading a model's files must not wake anybody, so opening is left out.
+# Events of opening a file are left out, because reading a model must not cause a look.
 _EVENTS: Final[list[type[FileSystemEvent]]] = [
     DirCreatedEvent,
     DirDeletedEvent,
@@ -72,7 +75,8 @@ _EVENTS: Final[list[type[FileSystemEvent]]] = [
 _Identity: TypeAlias = tuple[int, int]
 
 OnChange = Callable[[str], None]
-"""Takes the path of something that changed, appeared or went; any thread; quick."""
+"""Takes the path of something that changed, appeared or disappeared; called on any
+thread, quick."""
 
 
 class DirectoryWatcher(Protocol):
@@ -80,15 +84,15 @@ class DirectoryWatcher(Protocol):
 
     Implementors promise: a change below a watched directory is reported, possibly
     several times, possibly naming only a folder above it; after ``close`` nothing is
-    reported. What a full kernel queue drops is lost, so users look again now and then
-    anyway.
+    reported. Events that a full kernel queue drops are lost, so users have to look from
+    time to time as well.
     """
 
     def start(self, on_change: OnChange) -> None:
-        """Begins to tell; called once, before the others.
+        """Begins to report; called once, before the other methods.
 
         Raises:
-            OSError: The system has no watches to give; nothing is told.
+            OSError: The system has no watches left; nothing will be reported.
 
         """
         ...
@@ -107,16 +111,16 @@ class DirectoryWatcher(Protocol):
         ...
 
     def is_current(self, path: str) -> bool:
-        """Whether the directory that is watched for ``path`` is still the one there.
+        """Whether the directory watched for ``path`` is still the one that lies there.
 
-        Moving a watched directory away raises no event below it, nor does redirecting a
-        link to it, so ask now and then. Returns False also if not everything below it
-        is watched.
+        Neither moving a watched directory away nor redirecting a link to it raises an
+        event below it, so this has to be asked from time to time. Also returns False if
+        not everything below it is watched.
         """
         ...
 
     def close(self) -> None:
-        """Stops telling and frees everything; idempotent."""
+        """Stops reporting and frees everything; idempotent."""
         ...
 
 
@@ -134,13 +138,14 @@ class WatchdogWatcher:
         self._handler: _Handler | None = None
         self._root_by_path: dict[str, str] = {}
         self._watches: dict[str, tuple[ObservedWatch, _Identity]] = {}
-        self._too_large: dict[str, _Identity] = {}  # roots that are polled
+        # Roots that are polled, because they are too large.
+        self._too_large: dict[str, _Identity] = {}
         self._partial: set[str] = (
             set()
         )  # roots some of whose directories are not watched
         self._refused: set[str] = (
             set()
-        )  # roots of which it was logged that they are not
+        )  # roots whose lack of watches was logged
 
     def start(self, on_change: OnChange) -> None:
         """Starts watchdog's threads."""
@@ -153,7 +158,7 @@ class WatchdogWatcher:
         self._observer = observer
 
     def watch(self, paths: Iterable[str]) -> None:
-        """Watches ``paths``, those with many siblings through their folder."""
+        """Watches ``paths``, but those with many siblings through their folder."""
         self._root_by_path = choose_roots(paths, os.path.islink)
         roots = list(dict.fromkeys(self._root_by_path.values()))
         for root in self._watches.keys() - set(roots):
@@ -183,12 +188,12 @@ class WatchdogWatcher:
             observer.join()
 
     def _is_watched(self, root: str, identity: _Identity | None) -> bool:
-        """Whether there is a watch, and its directory is the one there now."""
+        """Whether a root is watched, and the watched directory is the one there now."""
         watched, handler = self._watches.get(root), self._handler
         if watched is None or handler is None or watched[1] != identity:
             return False
-        # A directory made anew may get the inode of the one that was removed, and looks
-        # the same then; the watch ended with the first.
+        # A new directory may get the inode of the one that was removed, and then looks
+        # the same. But the watch ended with the first one.
         return not handler.is_gone(watched[0].path)
 
     def _ensure_root(self, root: str) -> bool:
@@ -224,7 +229,8 @@ class WatchdogWatcher:
                 handler, real, recursive=True, event_filter=_EVENTS
             )
         except OSError as error:
-            # Out of inotify watches, or gone again: polling takes over.
+            # There are no inotify watches left, or the directory is gone again, so it
+            # is polled.
             handler.forget_root(real, root)
             return self._refuse(root, str(error))
         self._watches[root] = (scheduled, identity)
@@ -235,7 +241,7 @@ class WatchdogWatcher:
         return True
 
     def _refuse(self, root: str, error: str) -> bool:
-        """Notes that a root is not watched, or in part; returns False."""
+        """Notes that a root is not watched, or only in part; returns False."""
         if root in self._watches:
             self._partial.add(root)
         if root not in self._refused:
@@ -246,13 +252,13 @@ class WatchdogWatcher:
         return False
 
     def _drop(self, root: str, real: str = "") -> None:
-        """Watches a root no more; ``real`` is where it leads now, if it is to stay."""
+        """Ends a root's watch; ``real`` is where it leads now, if watched again."""
         watch, _ = self._watches.pop(root)
         self._partial.discard(root)
         dropped = [root]
         if watch.path == real:
-            # Another directory has its name: the watch is of no use to anybody, and none
-            # is set for that name while it is there.
+            # Another directory has its name by now. The watch is of no use any more,
+            # and would prevent a new one for that name.
             dropped += [r for r, (other, _) in self._watches.items() if other == watch]
             for other_root in dropped[1:]:
                 del self._watches[other_root]
@@ -262,12 +268,13 @@ class WatchdogWatcher:
                 self._handler.forget_root(watch.path, each)
         is_shared = any(other == watch for other, _ in self._watches.values())
         if self._observer is not None and not is_shared:
-            with contextlib.suppress(KeyError):  # watchdog gave it up by itself
+            # Watchdog has already given the watch up.
+            with contextlib.suppress(KeyError):
                 self._observer.unschedule(watch)
 
 
 def holds_more_directories(path: str, limit: int) -> bool:
-    """Whether more directories than that lie below ``path``; looks no further then.
+    """Whether more than ``limit`` directories lie below ``path``; looks at no more.
 
     Links are not followed; what cannot be read counts as empty.
     """
@@ -305,9 +312,10 @@ def choose_roots(
 
 
 class _Handler(FileSystemEventHandler):
-    """Hands paths on, by each name that they are known under. Thread-safe.
+    """Passes changed paths on, by each name under which they are known. Thread-safe.
 
-    A link and what it leads to may both be base paths, and so may two such links.
+    A link and the directory that it leads to may both be base paths, and so may two
+    such links.
     """
 
     def __init__(self, on_change: OnChange) -> None:
@@ -315,10 +323,11 @@ class _Handler(FileSystemEventHandler):
         # Guards the writing of both below; leaf.
         self._lock = threading.Lock()
         self._names: dict[str, tuple[str, ...]] = {}
-        self._gone: frozenset[str] = frozenset()  # of those above
+        # Of these roots, those that were removed.
+        self._gone: frozenset[str] = frozenset()
 
     def name_root(self, real: str, name: str) -> None:
-        """Takes a name for what is about to be watched, or is under another name."""
+        """Adds a name of a directory that is, or is about to be, watched."""
         with self._lock:
             names = self._names.get(real, ())
             if name not in names:
@@ -332,7 +341,7 @@ class _Handler(FileSystemEventHandler):
             self._gone &= self._names.keys()
 
     def is_gone(self, real: str) -> bool:
-        """Whether what was watched under that name was removed."""
+        """Whether the directory watched under that name was removed."""
         return real in self._gone
 
     def on_any_event(self, event: FileSystemEvent) -> None:

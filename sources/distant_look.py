@@ -1,8 +1,8 @@
-"""A look at a place that may not answer: another thread takes it, and nobody waits for it.
+"""A look at a place that may not answer, taken by a thread that nobody waits for.
 
-A look that is asked for again while it goes on is not begun twice, since a dead mount
-would take one thread for each. It is only marked as outdated, and taken once more when
-it has ended.
+If a look is asked for again while it is under way, no second one begins, because a dead
+mount would take a thread for each. The look is marked as outdated, and taken once more
+after its end.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ T = TypeVar("T")
 
 
 class DistantLook(Generic[T]):
-    """At most one look at a time, and what the last one showed. Never blocks.
+    """At most one look at a time, and the result of the last one. Never blocks.
 
-    Thread-safe towards the threads that look; asked, fetched and begun by one other
-    thread at a time, in this order.
+    The threads that look may call it at any time; ``ask``, ``fetch`` and ``begin`` are
+    called by one other thread at a time, in this order.
 
     Args:
         storage: The threads that look; not its own.
@@ -35,7 +35,7 @@ class DistantLook(Generic[T]):
         self._storage = storage
         self._on_taken = on_taken
         # Guards every field below. Rank: before StorageThreads, after its owner's
-        # locks; nothing is looked at or told under it.
+        # locks. No look is taken and nothing is called under it.
         self._lock = threading.Lock()
         self._place = ""
         self._call: StorageCall | None = None
@@ -43,7 +43,7 @@ class DistantLook(Generic[T]):
         self._is_outdated = False
 
     def ask(self) -> bool:
-        """Whether a look is going on; its result counts as outdated from now on."""
+        """Whether a look is under way; its result counts as outdated from now on."""
         with self._lock:
             if self._call is None:
                 return False
@@ -51,7 +51,7 @@ class DistantLook(Generic[T]):
             return True
 
     def fetch(self) -> tuple[T | None, bool]:
-        """Returns the result of a look, once, and whether it is outdated already."""
+        """Returns the result of a look, once, and whether it is already outdated."""
         with self._lock:
             shown, self._shown = self._shown, None
             return shown, self._is_outdated
@@ -62,7 +62,7 @@ class DistantLook(Generic[T]):
         """Has ``look`` run on a thread for ``place``; does nothing while closing.
 
         Args:
-            place: What may not answer.
+            place: The store or mount that may not answer.
             look: Returns what went wrong, and does not raise.
             patience_s: How long to wait for it before it counts as late.
 
@@ -74,7 +74,8 @@ class DistantLook(Generic[T]):
                 self._shown, self._call = shown, None
             self._on_taken()
 
-        with self._lock:  # until the call is noted: it may end at once
+        # The lock is held until the call is noted, because it may end at once.
+        with self._lock:
             self._is_outdated = False
             self._place = place
             try:

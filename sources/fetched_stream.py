@@ -1,4 +1,4 @@
-"""One servable's remote versions: which are wanted, which are here, which were handed on.
+"""One servable's remote versions: those wanted, those copied, and those handed on.
 
 It decides what to copy, what to tell the target and which copies to keep; its adapter
 does the copying and telling. A copy is kept, however much room others want, in three
@@ -26,21 +26,23 @@ from tfs.core.servable_id import ServableId
 _LONG_S: Final = 0.005
 _REST: Final = 3
 
-# Between tries of a copy that failed. A store that does not answer costs little to ask
-# again; a copy of gigabytes that is damaged in the store would be taken over and over.
+# Pauses between tries of a copy that failed. Asking a store again that does not answer
+# costs little. But a version of gigabytes that is damaged in the store would be copied
+# over and over.
 _FIRST_PAUSE_S: Final = 15.0
 _FIRST_PAUSE_OF_STORE_S: Final = 1.0
 _LAST_PAUSE_S: Final = 900.0
-_MAX_REMADE: Final = 2  # tries to replace a damaged copy; a failing disk damages each
+# Tries to replace a damaged copy, because a failing disk may damage each.
+_MAX_REMADE: Final = 2
 
 
 class Service(enum.Enum):
-    """What became of a version that was handed on."""
+    """What has become of a version that was handed on."""
 
     GOES_ON = "goes on"
-    """It loads, serves or unloads, or waits to: its files may be read."""
+    """It loads, serves or unloads, or waits to, so its files may be read."""
     SERVED = "served"
-    """It was unloaded after it served: it may be gone back to."""
+    """It was unloaded after it had served, so a rollback may return to it."""
     NONE = "none"
     """It failed, or was never tried."""
 
@@ -61,7 +63,7 @@ class _Failures:
     rests_until_s: float = 0.0
 
     def note(self, error: ServingError, now_s: float) -> None:
-        """Counts another one."""
+        """Counts another failure."""
         is_store = isinstance(error, Unavailable)
         first_s = _FIRST_PAUSE_OF_STORE_S if is_store else _FIRST_PAUSE_S
         self.rests_until_s = now_s + min(first_s * 2.0**self.num, _LAST_PAUSE_S)
@@ -69,15 +71,15 @@ class _Failures:
 
 
 class FetchedStream:
-    """What its adapter knows of one servable. Not thread-safe; never blocks.
+    """What the adapter knows of one servable. Not thread-safe; never blocks.
 
-    Versions are named by their remote paths here, fingerprint included: if the files of
-    a version change, it counts as another one.
+    Versions are identified by their remote paths, which include fingerprints. So if the
+    files of a version change, it counts as another version.
 
     Args:
-        wanted: What the source aspires.
+        wanted: The versions that the source aspires.
         release: Takes a copy that need not be kept any more; quick.
-        service: Returns what became of a version; quick.
+        service: Returns what has become of a version; quick.
 
     """
 
@@ -91,15 +93,17 @@ class FetchedStream:
         self._release = release
         self._service = service
         self._outcomes: dict[StoragePath, LocalCopy | ServingError] = {}
-        # On their way here, and since when, by the clock.
+        # Versions on their way here, and since when, by the clock.
         self._pending: dict[StoragePath, float] = {}
         self._failures: dict[StoragePath, _Failures] = {}
         self._num_remade: dict[StoragePath, int] = {}
         self._told: tuple[ServableData[StoragePath], ...] = ()
-        # Copies of what is not aspired any more, oldest first.
+        # Copies of versions that are not aspired any more, oldest first.
         self._retired: dict[StoragePath, LocalCopy] = {}
-        self._is_stale = False  # whether a copy has ended that the target does not know
-        self._rests_until_s = 0.0  # from telling; infinite while it is told
+        # Whether a copy has ended of which the target was not told.
+        self._is_stale = False
+        # End of the rest after telling the target; infinite while it is told.
+        self._rests_until_s = 0.0
 
     @property
     def is_wanted(self) -> bool:
@@ -125,7 +129,7 @@ class FetchedStream:
     def want(
         self, wanted: AspiredVersions[StoragePath], now_s: float
     ) -> list[tuple[ServableId, StoragePath]]:
-        """Takes over what the source aspires; returns what to copy now."""
+        """Takes in the versions that the source aspires; returns those to copy now."""
         self._wanted = wanted
         missing = []
         for data in wanted.versions:
@@ -150,9 +154,10 @@ class FetchedStream:
         self._num_remade.clear()
 
     def try_again(self, path: StoragePath, now_s: float) -> bool:
-        """Returns whether to copy a failed version again; it is on its way then.
+        """Returns whether to copy a failed version again; it then counts as under way.
 
-        Not if it is not wanted any more, or if somebody else has asked for it already.
+        It is not copied if it is no longer wanted, or if its copy was asked for
+        already.
         """
         is_wanted = any(data.payload == path for data in self._wanted.versions)
         return is_wanted and self._begin(path, now_s)
@@ -162,7 +167,7 @@ class FetchedStream:
     ) -> tuple[StoragePath, LocalCopy] | None:
         """Returns the copy that a version was to be loaded from, with its remote path.
 
-        None if there is no wanted copy, or if it was copied again often enough.
+        Returns None if there is no wanted copy, or if it was copied again often enough.
         """
         for data in self._wanted.versions:
             path = data.payload
@@ -177,9 +182,9 @@ class FetchedStream:
         return self._num_remade.get(path, 0) >= _MAX_REMADE
 
     def give_up_damaged(self, path: StoragePath, copy: LocalCopy, now_s: float) -> bool:
-        """Notes that a damaged copy is to be made again; returns False if it is not wanted.
+        """Notes that a damaged copy has to be made again; returns False if not wanted.
 
-        Until the new copy is there, the target keeps what it was told.
+        Until the new copy is there, the target keeps the versions that it was told of.
         """
         is_wanted = any(data.payload == path for data in self._wanted.versions)
         if self._outcomes.get(path) is not copy or not is_wanted:
@@ -191,7 +196,7 @@ class FetchedStream:
         return True
 
     def _begin(self, path: StoragePath, now_s: float) -> bool:
-        """Notes that a version is copied, unless it is here, on its way or pausing."""
+        """Notes that a version is under way, unless it is so, is here or pauses."""
         if path in self._pending or isinstance(self._outcomes.get(path), LocalCopy):
             return False
         failures = self._failures.get(path)
@@ -207,7 +212,7 @@ class FetchedStream:
         """Takes the outcome of copying; releases the copy if nobody waits for it any more.
 
         Returns:
-            When, by the clock, to try again; None for not at all.
+            When, by the clock, to try again; None if it is not tried again.
 
         """
         if path not in self._pending:
@@ -220,7 +225,7 @@ class FetchedStream:
         if isinstance(outcome, LocalCopy):
             self._failures.pop(path, None)
             return None
-        if isinstance(outcome, ResourceExhausted):  # which copied nothing
+        if isinstance(outcome, ResourceExhausted):  # nothing was copied
             return None
         failures = self._failures.setdefault(path, _Failures())
         failures.note(outcome, now_s)
@@ -257,14 +262,14 @@ class FetchedStream:
         return replace(self._wanted, versions=self._told)
 
     def end_telling(self, begun_s: float, now_s: float) -> None:
-        """Notes how long the target took."""
+        """Notes how long telling the target took."""
         took_s = now_s - begun_s
         self._rests_until_s = now_s + (_REST * took_s if took_s > _LONG_S else 0.0)
 
     def _local(
         self, data: ServableData[StoragePath]
     ) -> ServableData[StoragePath] | None:
-        """Returns a version as the target is told of it; None if it is not here yet."""
+        """Returns a version as the target is told of it; None if it is not copied."""
         path = data.payload
         if path is None:
             return data
@@ -293,8 +298,8 @@ class FetchedStream:
     def _retire(self, wanted: set[StoragePath | None]) -> None:
         """Notes what is not aspired any more, now that something new is handed on.
 
-        The manager goes on serving it until the new version is loaded. If copying
-        failed, nothing is handed on, so nothing is taken away either.
+        The manager serves them until the new version is loaded. If copying has failed,
+        nothing is handed on, so nothing is taken away either.
         """
         self._forget_retired()
         told = {data.payload for data in self._told}
@@ -307,7 +312,7 @@ class FetchedStream:
             del self._outcomes[path]
 
     def _forget_retired(self) -> None:
-        """Releases what neither goes on serving nor is the last version that served."""
+        """Releases copies of versions that neither serve on nor served last."""
         services = {p: self._service(copy.id) for p, copy in self._retired.items()}
         served = [p for p, service in services.items() if service is Service.SERVED]
         for path, service in services.items():

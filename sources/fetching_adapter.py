@@ -1,11 +1,12 @@
 """Copies remote versions to this machine before anybody is told to load them.
 
 Behind this adapter every path is local, so managers, loaders and models know nothing of
-remote storage. Copying runs in a pool. Meanwhile the versions handed on before stay
-aspired, because leaving them out would unload them for a version that is not here yet.
+remote storage. Copying runs in a pool. Meanwhile the versions that were handed on
+before stay aspired, because leaving them out would unload them for a version that is
+not copied yet.
 
-What is copied, told and kept of one servable is decided by its FetchedStream. Going
-back to a version whose copy was kept does not need the store.
+Each servable's FetchedStream decides what is copied, handed on and kept. Going back to
+a version whose copy was kept does not need the store.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ from tfs.core.source import AspiredVersionsCallback, Outlet
 log = logging.getLogger(__name__)
 
 Run = Callable[[str, Callable[[], None]], object]
-"""Takes a URL and what copies from there; runs it, soon or now, on any thread.
+"""Takes a URL and a function that copies from there; runs it, soon or now, on any
+thread.
 
-Raises RuntimeError where it takes nothing more.
+Raises RuntimeError if it takes nothing more.
 """
 
 Schedule = Callable[[float, Callable[[], None]], None]
@@ -40,18 +42,18 @@ Schedule = Callable[[float, Callable[[], None]], None]
 class FetchingSourceAdapter:
     """Replaces remote paths by local copies of them. Thread-safe.
 
-    If copying fails, that is an error of the version, which shows in the status. It is
-    tried again after pauses that double up to a quarter of an hour: by itself if there
-    is a ``schedule``, else when the source repeats itself. A bounded cache needs room
-    for three versions of a model that is being swapped: the new one, the one that
-    serves and the one before it.
+    If copying fails, the version has an error, which the status shows. It is tried
+    again after pauses that double up to a quarter of an hour: by itself if there is a
+    ``schedule``, else when the source repeats itself. A bounded cache needs room for
+    three versions of a model that is being swapped: the new one, the one that serves
+    and the one before it.
 
     Args:
         cache: Holds the copies.
         run: Runs the copying.
         clock: For pauses; None is the machine's.
         schedule: Runs later tries; None leaves that to the source.
-        service: Returns what became of a version; quick, and takes no lock but a leaf.
+        service: Returns what has become of a version; quick, and takes leaf locks only.
             By default all versions count as having served.
 
     """
@@ -74,11 +76,12 @@ class FetchingSourceAdapter:
         # Held while the target is called, which orders the calls for a name. Rank:
         # before any lock of the target, after the source's.
         self._turn = threading.Lock()
-        # Guards the fields below; after _turn, and before the cache's and what
-        # ``service`` takes alone.
+        # Guards the fields below. Rank: after _turn, and before the locks of the cache
+        # and of ``service``.
         self._lock = threading.Lock()
         self._streams: dict[str, FetchedStream] = {}
-        self._due: dict[str, None] = {}  # of which the target is to be told now
+        # Servables of which the target is to be told now.
+        self._due: dict[str, None] = {}
 
     def aspired_versions_callback(self) -> AspiredVersionsCallback[StoragePath]:
         """Returns the function for sources to call; harmless after ``close``."""
@@ -100,7 +103,7 @@ class FetchingSourceAdapter:
             return stream is not None and stream.is_moving
 
     def on_their_way(self, name: str) -> Sequence[str]:
-        """Returns a sentence for each version of a servable that is still to be copied.
+        """Returns a sentence for each version of a servable that is not copied yet.
 
         Thread-safe.
         """
@@ -115,23 +118,23 @@ class FetchingSourceAdapter:
         ]
 
     def copies(self, base_path: str) -> Mapping[int, StoragePath]:
-        """Returns versions under a URL that can be had without the store; none for a path.
+        """Returns the copied versions of a URL, which need no store; none for a path.
 
         Reads this machine's disk.
         """
         return self._cache.copies(base_path) if is_remote(base_path) else {}
 
     def note_shown(self, base_path: str, versions: Collection[int]) -> None:
-        """Takes note of the versions that a store shows under a URL; ignores a path.
+        """Takes note of the versions that a store shows under a URL; ignores paths.
 
-        Versions that it does not show any more will not be among the ``copies`` of a
+        Versions that the store no longer shows will not be among the ``copies`` of a
         later process. Writes to this machine's disk.
         """
         if is_remote(base_path):
             self._cache.note_shown(base_path, versions)
 
     def forget_failures(self, name: str) -> None:
-        """Lets failed copies of a servable be tried again at the source's next word."""
+        """Lets failed copies of a servable be tried again at the source's next call."""
         with self._lock:
             stream = self._streams.get(name)
             if stream is not None:
@@ -158,7 +161,7 @@ class FetchingSourceAdapter:
         self._submit(path, functools.partial(self._fetch, servable_id, path))
 
     def close(self) -> None:
-        """Makes later calls, and copies that end later, do nothing."""
+        """Makes later calls do nothing; copies that end later have no effect."""
         self._outlet.close()
 
     def _take(self, aspired: AspiredVersions[StoragePath]) -> None:
@@ -209,13 +212,13 @@ class FetchingSourceAdapter:
     def _submit(self, path: StoragePath, fetch: Callable[[], None]) -> None:
         try:
             self._run(path.path, fetch)
-        except RuntimeError:  # shutting down
+        except RuntimeError:  # the pool is shutting down
             log.info("event=fetch_refused url=%s", path.path)
 
     def _tell(self, *, waits: bool) -> None:
         """Tells the target what can be loaded now, for every servable that changed.
 
-        If another thread is doing that already, it tells this news too.
+        If another thread is doing so already, it also tells this news.
 
         Args:
             waits: Whether the target knows when this returns.
@@ -230,7 +233,7 @@ class FetchingSourceAdapter:
             with self._lock:
                 if not self._due:
                     return
-            waits = False  # what came since came from others
+            waits = False  # later news is other threads' to wait for
 
     def _next_due(self) -> str | None:
         with self._lock:
@@ -250,7 +253,7 @@ class FetchingSourceAdapter:
                 del self._streams[name]
         try:
             self._outlet.emit(aspired)
-        except Exception:  # of one servable: the others are told
+        except Exception:  # a fault of one servable: the others are told
             log.exception("event=target_failed servable=%s", name)
         with self._lock:
             now_s = self._clock.now()

@@ -4,10 +4,10 @@ The source looks at a base path when the kernel reports a change below it, when 
 directory may have settled, and from time to time in any case, because events get lost
 and some file systems give none.
 
-This module has the source's thread and its rounds of looks. What to look at next, and
-when, is known to the :class:`~sources.agenda.Agenda`, which any thread may tell. The
-look itself is :func:`sources.scan.scan`. What to say of a servable afterwards is
-decided by its :class:`~sources.servable_record.ServableRecord`.
+This module has the source's thread and its rounds of looks. The
+:class:`~sources.agenda.Agenda`, which any thread may call, knows what to look at next,
+and when. The look itself is :func:`sources.scan.scan`. A servable's
+:class:`~sources.servable_record.ServableRecord` decides what to emit afterwards.
 
 Different from TensorFlow Serving on purpose (docs/divergences.md): a base path that
 cannot be read affects only its own servable, and an empty listing does not unload
@@ -51,17 +51,17 @@ log = logging.getLogger(__name__)
 
 OnModels = Callable[[Sequence[ServableToMonitor]], object]
 
-# A copy in progress raises events by the hundred: look at most this often, and rest for
-# as long as a look took.
+# A copy in progress raises events by the hundred. So there is at least this pause
+# between looks, and one as long as the last look took.
 _MIN_GAP_S: Final = 0.05
 _LONGEST_CLOSE_S: Final = 5.0
-# The first look at a store imports its driver, on a busy machine for seconds.
+# The first look at a store imports its driver, which takes seconds on a busy machine.
 _IMPORT_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Findings:
-    """What the last round of looks found; absent is what is as it should be. Immutable."""
+    """The findings of the last round; servables without one are absent. Immutable."""
 
     problems: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     at_hand: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -71,8 +71,8 @@ class _Findings:
 class FileSystemSource:
     """A source of version directories found under base paths. Thread-safe.
 
-    Calls its target from the thread named "source", or, while that does not run,
-    from whoever calls ``poll_once``, ``step`` or ``update_config``.
+    Calls its target on the thread named "source", or, while that does not run, on the
+    thread that calls ``poll_once``, ``step`` or ``update_config``.
 
     If the files of an aspired version change, it is aspired again with another
     fingerprint, once they no longer change; whether to load it again is up to the
@@ -95,18 +95,18 @@ class FileSystemSource:
 
         Args:
             options: How it looks.
-            file_system: What it reads; None is the local one.
-            clock: What it goes by.
-            watcher: Where events come from; None is watchdog, when started.
+            file_system: The file system that it reads; None is the local one.
+            clock: The clock of all its times.
+            watcher: The source of events; None is watchdog, when started.
             on_looked: Called after each round of looks, with ``problems`` up to
                 date, on the scanning thread; quick.
             storage: Threads that look at places which may not answer (a store, a
                 network mount), so that these hold up no other base path; None uses the
                 scanning thread. Owned by the caller.
-            recall: Returns which versions can be had while a base path cannot be looked
-                at; quick.
-            on_shown: Told of a base path, and the versions there, when these are others
-                than before; of none only with ``unload_when_empty``. Quick.
+            recall: Returns the versions that are available while a base path cannot be
+                looked at; quick.
+            on_shown: Called with a base path and its versions when these have changed.
+                It is called without versions only with ``unload_when_empty``. Quick.
 
         """
         self._recall = recall
@@ -122,9 +122,9 @@ class FileSystemSource:
         self._repository: FollowedRepository | None = None
         self._findings = _Findings()  # replaced as a whole
         self._thread: threading.Thread | None = None
-        # Held by whoever scans, for as long as that takes; it orders the calls for each
-        # name. Guards the two below and the repository's looks. Rank: before the agenda's
-        # and any lock of a target. Never taken by the event thread.
+        # Held during a whole scan, which orders the calls for each name. Guards the
+        # next two fields and the repository's looks. Rank: before the agenda's lock and
+        # any lock of a target. The event thread never takes it.
         self._turn = threading.Lock()
         self._records: dict[str, ServableRecord] = {}
         self._watched = WatchedPaths(
@@ -189,7 +189,7 @@ class FileSystemSource:
     def update_config(self, servables: Iterable[ServableToMonitor]) -> None:
         """Monitors exactly ``servables`` from now on; never waits for a scan.
 
-        All of them are looked at at once, and for those left out an empty set is
+        All of them are looked at immediately, and for those left out an empty set is
         emitted. The source's thread does that if it runs; otherwise it is done before
         this returns.
 
@@ -230,13 +230,13 @@ class FileSystemSource:
     def wait_applied(self, deadline_s: float | None = None) -> bool:
         """Blocks until every configuration given so far was looked at and emitted.
 
-        Returns whether it was by the (monotonic) deadline.
+        Returns whether that was so by the (monotonic) deadline.
         """
         return self._agenda.wait_applied(deadline_s)
 
     @property
     def servables(self) -> Mapping[str, ServableToMonitor]:
-        """What is monitored, by name; a snapshot."""
+        """The monitored servables, by name; a snapshot."""
         return dict(self._agenda.servables)
 
     def problems(self) -> Mapping[str, tuple[str, ...]]:
@@ -249,7 +249,7 @@ class FileSystemSource:
     def at_hand(self, name: str) -> Sequence[int]:
         """Returns the versions that the last look at a base path showed, lowest first.
 
-        Ready or not; none before the first look.
+        They may or may not be ready. There are none before the first look.
         """
         return self._findings.at_hand.get(name, ())
 
@@ -263,7 +263,7 @@ class FileSystemSource:
 
     @property
     def repository_problem(self) -> str:
-        """What is wrong with the directory of models; empty if nothing."""
+        """The problem of the directory of models; empty if there is none."""
         return self._repository.problem if self._repository is not None else ""
 
     # -- scanning --------------------------------------------------------------
@@ -274,15 +274,15 @@ class FileSystemSource:
         self.step()
 
     def look_soon(self) -> None:
-        """Has the source's thread look at everything now; returns at once."""
+        """Makes the source's thread look at everything now; returns immediately."""
         self._agenda.insist_on_all()
 
     def say_again(self, name: str) -> None:
-        """Has a servable looked at, and its versions emitted again even if nothing changed.
+        """Looks at a servable, and emits its versions again even if nothing changed.
 
-        Targets then try again what failed before. The source's thread does it if it
-        runs, otherwise it is done before this returns. Never waits for a scan;
-        ``wait_applied`` does.
+        Targets then try again what failed before. If the source's thread runs, that
+        does it; otherwise it is done before this returns. This never waits for a scan,
+        but ``wait_applied`` does.
         """
         self._agenda.repeat(name)
         if self._thread is None and self._outlet.is_connected:
@@ -339,14 +339,14 @@ class FileSystemSource:
                 log.exception("event=source_step_failed")
 
     def _look_at_repository(self) -> None:
-        """Lists the directory of models if that is due; hands on what it found."""
+        """Lists the directory of models if that is due; passes on what it found."""
         repository = self._repository
         if repository is None or not self._agenda.begin_repository():
             return
         now_s = self._clock.now()
         with self._turn:
             changed = repository.look()
-            if not repository.is_open:  # else its end asks for the next
+            if not repository.is_open:  # otherwise its end asks for the next look
                 due_s = self._next_poll_s(now_s, has_events=repository.has_events)
                 self._agenda.end_repository(now_s + _MIN_GAP_S, due_s)
         if changed:
@@ -363,13 +363,14 @@ class FileSystemSource:
         self._agenda.begin(servable.name)
         try:
             self._look_at(servable, record)
-        except Exception as error:  # one base path must not stop the others
+        except Exception as error:  # a fault of one base path must not stop the others
             log.exception("event=look_failed servable=%s", servable.name)
             problem = f"cannot look at {servable.base_path} of {servable.name}: {error}"
             self._take(record, Look(servable, self._clock.now(), None, (problem,)))
 
     def _look_at(self, servable: ServableToMonitor, record: ServableRecord) -> None:
-        # Watched before it is read: what changes in between raises an event.
+        # The base path is watched before it is read, so that a change in between raises
+        # an event.
         record.is_watched = self._watched.ensure(servable.base_path)
         place = self._file_system.place(servable.base_path)
         if self._storage is not None and place:
@@ -386,7 +387,7 @@ class FileSystemSource:
     ) -> None:
         """Takes over a look that another thread has finished, or has it begin one."""
         if distant.ask():
-            return  # due when that has ended
+            return  # it is due when that look has ended
         look, is_outdated = distant.fetch()
         is_current = look is not None and look.servable == record.servable
         if look is not None and is_current:
@@ -398,7 +399,7 @@ class FileSystemSource:
             distant.begin(place, next_look, _IMPORT_S if is_slow else PATIENCE_S)
 
     def _give_up_waiting(self) -> None:
-        """Says which base paths do not answer, and lets others go before them."""
+        """Reports base paths that do not answer, and no longer waits for them."""
         if self._storage is None:
             return
         due_s = self._storage.relieve()
@@ -411,7 +412,7 @@ class FileSystemSource:
         self._agenda.set_storage_due(due_s)
 
     def _publish(self, number: int) -> None:
-        """Shows what was found, then that the configuration was looked at."""
+        """Publishes the findings, and then that the configuration was looked at."""
         records = self._records
         self._findings = _Findings(
             {n: r.problems for n, r in records.items() if r.problems},
@@ -429,7 +430,7 @@ class FileSystemSource:
         return record
 
     def _take(self, record: ServableRecord, look: Look) -> None:
-        """Emits what follows from a look, and sets the time of the next one."""
+        """Emits the result of a look, and sets the time of the next one."""
         options, now_s = self._options, self._clock.now()
         shown = record.at_hand if look.found is None else look.found.at_hand
         if shown != record.at_hand and (shown or options.unload_when_empty):
@@ -461,7 +462,7 @@ class FileSystemSource:
         try:
             self._outlet.emit(aspired)
         except Exception:
-            # A target's fault must not stop the other servables.
+            # A fault of the target must not stop the other servables.
             log.exception("event=target_failed servable=%s", aspired.name)
 
     def _watch(self, servables: Iterable[ServableToMonitor]) -> None:

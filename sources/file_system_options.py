@@ -1,4 +1,4 @@
-"""How a file-system source looks, and at what."""
+"""Which servables a file-system source looks at, and how."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class FileSystemSourceOptions:
 
     Attributes:
         servables: What to monitor; names are unique.
-        poll_wait_s: Seconds between looks where the file system gives no events; where
-            it does, seconds between checks that the base path is still the same
-            directory. 0 looks once at the start and then only at what a new
-            configuration changed. Below 0, only ``poll_once`` looks.
-        rescan_s: Seconds between looks where the file system gives events.
+        poll_wait_s: Seconds between looks if the file system gives no events. If it
+            does, seconds between checks that the base path is still the same directory.
+            0 looks once at the start and then only at what a new configuration changed.
+            Below 0, only ``poll_once`` looks.
+        rescan_s: Seconds between looks if the file system gives events.
         watch: None asks each base path's file system whether it gives events, True
             trusts that all do, False polls everywhere.
         settle_s: How long a version directory without a manifest, or one whose
@@ -30,7 +30,7 @@ class FileSystemSourceOptions:
             error at the start and in ``update_config``.
         self_describing: File names of payloads that need no signatures.json.
         has_other_platforms: Whether there are platforms beyond ``KNOWN_PLATFORMS``,
-            which may serve directories that nothing here knows.
+            which may serve directories that the source does not recognize.
 
     """
 

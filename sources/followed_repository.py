@@ -1,7 +1,7 @@
 """A directory of models that a source looks at again and again.
 
-:class:`ModelRepository` knows what lies there. This knows when to look, on which
-thread, and what to say if the directory does not answer.
+:class:`ModelRepository` knows which models lie there. This decides when to look and on
+which thread, and reports a directory that does not answer.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ log = logging.getLogger(__name__)
 class FollowedRepository:
     """The looks at a directory of models. Confined to its source's turn.
 
-    Except ``path``, ``problem`` and ``covers``, which are for any thread.
+    ``path``, ``problem`` and ``covers`` may be used on any thread.
 
     Args:
-        repository: The directory; its own.
+        repository: The directory; owned by this object.
         file_system: Where it lies.
         watched: Tells whether events are given.
-        storage: Looks at what may not answer; None has it looked at as anything else.
+        storage: Threads for places that may not answer; None looks on the calling
+            thread.
         on_taken: Called on any thread when a look by another thread has ended.
 
     """
@@ -57,17 +58,17 @@ class FollowedRepository:
 
     @property
     def problem(self) -> str:
-        """What is wrong with it; empty if nothing. Safe to read from any thread."""
+        """The directory's problem; empty if none. Safe to read on any thread."""
         return self._repository.problem
 
     def covers(self, path: str) -> bool:
-        """Whether a change of ``path`` may be that of a model, or a model's first."""
+        """Whether a change of ``path`` may be that of a model, or make a new one."""
         root = local_path(self._repository.path).rstrip("/")
         below = path.removeprefix(root + "/")
         return path == root or (below != path and below.count("/") <= 1)
 
     def look(self) -> bool:
-        """Looks, or takes the look that another thread has taken, or has it begin one.
+        """Looks, or takes over another thread's look, or has another thread begin one.
 
         Blocks while files are listed.
 
@@ -91,25 +92,25 @@ class FollowedRepository:
 
     @property
     def has_events(self) -> bool:
-        """Whether events tell when there is something new to see."""
+        """Whether events tell when something has changed."""
         return self._is_watched and not self._repository.is_blind
 
     @property
     def models(self) -> Sequence[ServableToMonitor]:
-        """What was found last."""
+        """The models that were found last."""
         return self._repository.models or ()
 
     @property
     def is_open(self) -> bool:
-        """Whether a look by another thread is not over: its end asks for the next."""
+        """Whether a look by another thread is not over. Its end asks for the next."""
         return self._distant is not None and self._distant.is_open
 
     def is_stale(self) -> bool:
-        """Whether it was watched and is another directory by now."""
+        """Whether it was watched and has been replaced by another directory."""
         return self._is_watched and self._watched.is_stale(self._repository.path)
 
     def give_up_waiting(self) -> None:
-        """Says so, once, if it does not answer."""
+        """Reports, once, that the directory does not answer, if so."""
         late_s = None if self._distant is None else self._distant.late_s()
         if late_s is None or self._repository.problem:
             return

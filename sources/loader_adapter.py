@@ -21,14 +21,14 @@ T = TypeVar("T")
 class MadeLoader(Generic[In, T]):
     """A loader that knows what it was made from. Confined to one caller at a time.
 
-    Two that were made of the same version and an equal payload, in the same way, are
-    equal: a version that is aspired again while it serves is not loaded again, whoever
-    made its loader anew. A manager that unloaded it can have another one made.
-    (``tfs.core.loader.Renewable``.)
+    Two of them are equal if they were made of the same version and an equal payload, in
+    the same way. So a version that is aspired again while it serves is not loaded
+    again, even if its loader was made anew. A manager that unloaded it can have another
+    one made. (``tfs.core.loader.Renewable``.)
 
     Args:
         servable_id: The version.
-        payload: What ``make`` takes.
+        payload: The argument of ``make``.
         make: Makes the loader that does the work.
 
     Raises:
@@ -57,7 +57,7 @@ class MadeLoader(Generic[In, T]):
 
     @property
     def make_another(self) -> Callable[[], MadeLoader[In, T]]:
-        """What makes an equal loader that was never loaded."""
+        """A function that makes an equal loader that was never loaded."""
         servable_id, payload, make = self._made_of
         return functools.partial(MadeLoader, servable_id, payload, make)
 

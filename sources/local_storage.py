@@ -1,4 +1,4 @@
-"""Directories of this machine, and whether the kernel tells of their changes."""
+"""Directories of this machine, and whether the kernel reports their changes."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ SILENT_FILE_SYSTEMS: Final = frozenset(
 
 IGNORED_FOLDERS: Final = frozenset({"__pycache__"})
 MAX_ENTRIES: Final = 100_000
-"""Most entries of one version directory. More is no version, whatever its name: a
-folder of a data set by year, say."""
+"""Most entries of a version directory. A directory with more is no version, whatever
+its name; it may be a folder of a data set by year."""
 
 _BY_EFFECTIVE_IDS: Final = os.access in os.supports_effective_ids
 _MOUNTS_KEPT_S: Final = 1.0
-_MAX_NUM_LINKS: Final = 40  # as the kernel: links that go round lead nowhere
+# The kernel's limit, too: links that form a circle lead nowhere.
+_MAX_NUM_LINKS: Final = 40
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
@@ -66,7 +67,7 @@ class LocalFileSystem:
     ) -> None:
         self._read_mountinfo = mountinfo
         self._now = now
-        self._mounts_at_s: tuple[str, float] | None = None  # replaced whole
+        self._mounts_at_s: tuple[str, float] | None = None  # replaced as a whole
 
     def list_directories(self, path: str) -> Sequence[str]:
         """Returns the directories in ``path``, links to directories included.
@@ -99,9 +100,10 @@ class LocalFileSystem:
         top = frozenset(os.listdir(path))
         folder_stat = os.stat(path)
         newest_s = _changed_s(folder_stat)
-        if self.gives_events(path):  # network file systems may number anew at any time
-            # Copies that keep their times look alike: what failed while it was being
-            # replaced would never be tried again.
+        # Network file systems may renumber inodes at any time.
+        if self.gives_events(path):
+            # Copies that keep their times look alike. Without the inode, a version that
+            # failed while it was being replaced would never be tried again.
             lines.append(f" is {folder_stat.st_ino}")
         is_barred, num_entries = False, 0
         pending = [(path, "")]
@@ -117,7 +119,8 @@ class LocalFileSystem:
                     if _is_directory(entry):
                         if entry.name in IGNORED_FOLDERS:
                             continue
-                        if not entry.is_symlink():  # a link upwards would never end
+                        # Following a link upwards would never end.
+                        if not entry.is_symlink():
                             pending.append((entry.path, relative + "/"))
                     try:
                         stat = entry.stat()
@@ -159,14 +162,14 @@ class LocalFileSystem:
 
 
 def silent_mount(mountinfo: str, path: str) -> str:
-    """Returns the mount point that ``path`` leads to, if that mount gives no events.
+    """Returns the mount point that ``path`` leads to if that mount gives no events.
 
-    Empty if it gives them. Links are followed up to that mount, but nothing on it is
-    touched, because a dead mount does not answer.
+    It returns an empty string if the mount gives events. Links are followed up to that
+    mount, but nothing on it is touched, because a dead mount does not answer.
 
     Args:
-        mountinfo: Contents of ``/proc/self/mountinfo``; of mounts at the same point the
-            last one hides the others.
+        mountinfo: Contents of ``/proc/self/mountinfo``. Of several mounts at one point,
+            the last one hides the others.
         path: Absolute.
 
     """
@@ -204,7 +207,7 @@ def _first_link(at: str, left: str) -> tuple[str, str] | None:
 
 
 def _mount_of(mountinfo: str, path: str) -> tuple[str, str]:
-    """Returns the mount point that a path lies under by its words, and the type."""
+    """Returns the mount point above a path, without following links, and its type."""
     path = os.path.normpath(path).replace("//", "/")
     for point, kind in _mounts(mountinfo):
         if path == point or path.startswith(point.rstrip("/") + "/"):
@@ -212,9 +215,9 @@ def _mount_of(mountinfo: str, path: str) -> tuple[str, str]:
     return "", ""
 
 
-@functools.lru_cache(maxsize=1)  # it hardly changes, and a thousand base paths ask
+@functools.lru_cache(maxsize=1)  # it rarely changes, and a thousand base paths ask
 def _mounts(mountinfo: str) -> list[tuple[str, str]]:
-    """Returns mount points and their types; the first that fits a path is its own."""
+    """Returns mount points with their types; the first that fits a path is right."""
     mounts = []
     for line in mountinfo.splitlines():
         left, dash, right = line.partition(" - ")
@@ -222,25 +225,25 @@ def _mounts(mountinfo: str) -> list[tuple[str, str]]:
         if dash and len(fields) >= 5:
             point = _ESCAPE.sub(lambda found: chr(int(found[1], 8)), fields[4])
             mounts.append((point, right.split(" ", 1)[0]))
-    mounts.reverse()  # of mounts at one point the last one counts
+    mounts.reverse()  # of several mounts at one point the last one counts
     return sorted(mounts, key=lambda mount: -len(mount[0]))
 
 
 def _is_directory(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # one bad link must not hide what lies beside it
+    except OSError:  # a bad link must not hide what lies beside it
         return False
 
 
 def _may_read(path: str) -> bool:
-    # A file that could not be read and can be now is worth another load, though
-    # nothing was written.
+    # If a file can be read now that could not be read before, another load is worth a
+    # try, although nothing was written.
     return os.access(path, os.R_OK, effective_ids=_BY_EFFECTIVE_IDS)
 
 
 def _short_digest(path: str) -> str:
-    """Returns a digest of a small file, of what can be read of it."""
+    """Returns a digest of as much of a small file as can be read."""
     try:
         with open(path, "rb") as file:
             return hashlib.sha256(file.read(MAX_DESCRIPTION_BYTES)).hexdigest()[:32]

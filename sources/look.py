@@ -1,4 +1,4 @@
-"""One look at a base path, whatever comes of it: a value, never an exception."""
+"""One look at a base path, whose result is always a value, never an exception."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a look showed. Immutable.
+    """The result of a look. Immutable.
 
     Attributes:
-        servable: What was looked at, as it was configured then.
-        begun_s: When, by the monotonic clock.
+        servable: The servable that was looked at, as it was configured then.
+        begun_s: When the look began, by the monotonic clock.
         found: What was seen; None if the base path could not be read.
-        problems: Why not, if so.
+        problems: Why it could not be read, if so.
 
     """
 
@@ -33,7 +33,7 @@ class Look:
 
     @property
     def is_blind(self) -> bool:
-        """Whether no event tells of all that changes: it has to be looked at again."""
+        """Whether events do not report every change, so that polling is necessary."""
         return self.found is None or self.found.is_blind
 
 
@@ -50,12 +50,12 @@ def take_look(
 
     Args:
         file_system: Where the base path lies.
-        servable: Which one.
-        seen: What the look before remembered; not changed.
+        servable: The servable to look at.
+        seen: What the look before remembered; it is not changed.
         aspired: Versions that are aspired now.
-        known: Versions that the look before showed; None if none showed any.
+        known: Versions that the look before showed; None if there was none.
         options: How the source looks.
-        clock: Tells both times.
+        clock: The monotonic time and the wall clock.
 
     """
     name, base_path = servable.name, servable.base_path
@@ -79,7 +79,7 @@ def take_look(
         problem = f"base path {base_path} of {name} does not exist"
     except OSError as error:
         problem = f"cannot read base path {base_path} of {name}: {why(error)}"
-    except Exception as error:  # a file system's fault must not stop the others
+    except Exception as error:  # a fault of one file system must not stop the others
         log.exception("event=scan_failed servable=%s", name)
         problem = f"cannot scan {base_path} of {name}: {error}"
     return Look(servable, begun_s, None, (problem,))

@@ -1,8 +1,8 @@
-"""When something is looked at next.
+"""The time of the next look at something.
 
-Polls, events, settling directories and configurations each ask for a look at some time.
-The earliest of these counts, but not before the pause after the last look is over,
-because a copy in progress raises events by the hundred.
+Polls, events, settling directories and configurations each ask for a look at some time,
+and the earliest of these counts. But the next look does not come before the pause after
+the last one is over, because a copy in progress raises events by the hundred.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class LookTime:
-    """When one thing is looked at next. Not thread-safe: its owner's lock guards it.
+    """The time of the next look at one thing. Guarded by its owner's lock.
 
     Attributes:
         due_s: When, by the clock; infinite if nobody asks for a look.
@@ -25,7 +25,7 @@ class LookTime:
     soonest_s: float = -math.inf
 
     def ask(self, now_s: float) -> bool:
-        """Asks for a look as soon as the pause allows; returns whether that is news."""
+        """Asks for a look as soon as the pause allows; returns if that is sooner."""
         wanted_s = max(now_s, self.soonest_s)
         if wanted_s >= self.due_s:
             return False
@@ -33,15 +33,15 @@ class LookTime:
         return True
 
     def insist(self, now_s: float) -> None:
-        """Has it looked at now, pause or not."""
+        """Asks for a look now, whether or not the pause is over."""
         self.due_s = now_s
 
     def begin(self) -> None:
-        """Notes that a look begins; whoever asks from here on asks for another one."""
+        """Notes that a look begins; later requests ask for another one."""
         self.due_s = math.inf
 
     def end(self, soonest_s: float, due_s: float) -> None:
-        """Sets the next look; one that was asked for meanwhile stays the earlier one.
+        """Sets the next look; one that was asked for meanwhile may come earlier.
 
         Args:
             soonest_s: The end of the pause.

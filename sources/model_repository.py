@@ -21,17 +21,18 @@ log = logging.getLogger(__name__)
 _MAX_PROBLEMS: Final = 5  # reported at a time
 
 MakeServable = Callable[[str, str], ServableToMonitor]
-"""Takes a model's name and base path: which policy and platform it gets."""
+"""Makes the servable, with policy and platform, of a model's name and base path."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepositoryLook:
-    """What a look at a directory of models showed. Immutable.
+    """The result of a look at a directory of models. Immutable.
 
     Attributes:
-        models: What lies there; None if it could not be listed.
-        problem: Why not, if so; or what of it cannot be a model.
-        is_blind: Whether something could not be read: no event tells when it can be.
+        models: The models there; None if it could not be listed.
+        problem: Why it could not be listed, or which of its directories cannot be
+            models.
+        is_blind: Whether something could not be read. No event tells when it can be.
 
     """
 
@@ -49,9 +50,9 @@ class ModelRepository:
         make: Makes the servable of a name and base path.
         unload_when_empty: Whether a repository that shows no model any more
             removes them all; otherwise they stay, as after a lost mount.
-        models: Found last; None before the first successful look.
-        problem: Why the last look failed or was not believed, or what it left out;
-            empty if there is nothing to say.
+        models: The models found last; None before the first successful look.
+        problem: Why the last look failed or was not accepted, or what it left out;
+            empty if there is nothing to report.
         is_blind: Whether the last look could not read everything.
 
     """
@@ -71,14 +72,15 @@ class ModelRepository:
     def examine(self, file_system: FileSystem) -> RepositoryLook:
         """Lists the repository, changing nothing; any thread. Never raises.
 
-        A model stays as long as its directory does, also while that shows no
-        version or cannot be read: what happens then is the source's decision.
+        A model stays as long as its directory exists, even while that shows no version
+        or cannot be read. The source decides what follows from that.
         """
         try:
             return self._examine(file_system)
         except OSError as error:
             reason = why(error)
-        except Exception as error:  # a file system's fault must not stop the source
+        # A fault of the file system must not stop the source.
+        except Exception as error:
             log.exception("event=repository_look_failed path=%s", self.path)
             reason = str(error) or type(error).__name__
         problem = f"cannot list model repository {self.path}: {reason}"
@@ -112,7 +114,7 @@ class ModelRepository:
         return RepositoryLook(tuple(found), problem, is_blind)
 
     def take(self, look: RepositoryLook) -> bool:
-        """Believes what a look showed; returns whether ``models`` changed."""
+        """Accepts the result of a look; returns whether ``models`` changed."""
         models, self.is_blind = look.models, look.is_blind
         if models is None:
             self.problem = look.problem
@@ -132,7 +134,7 @@ class ModelRepository:
 
 
 def _is_text(name: str) -> bool:
-    # What the system gives that is no UTF-8 comes as lone surrogates.
+    # Names that are not UTF-8 contain lone surrogates.
     try:
         name.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""Which servables a changed path concerns, without asking each of a thousand."""
+"""Finds the servables that a changed path concerns, without looking at all of them."""
 
 from __future__ import annotations
 

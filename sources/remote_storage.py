@@ -21,25 +21,26 @@ from sources.local_storage import IGNORED_FOLDERS, LocalFileSystem
 from sources.storage import Contents, FileSystem
 from tfs.core.manifest import MANIFEST
 
-# Under which names the stores say when an object was written, and what it contains.
+# The names under which stores tell when an object was written, and its digest.
 _TIME_KEYS: Final = ("mtime", "LastModified", "last_modified", "updated", "created")
 _DIGEST_KEYS: Final = ("ETag", "etag", "md5Hash", "md5", "checksum", "generation")
 _COPY_BYTES: Final = 1 << 20
-# Logging in to a store takes a driver a tenth of a second of CPU time, and while a store is
-# down every base path in it fails once a second.
+# Seconds between two log-ins. Logging in to a store takes 0.1 s of CPU time, and while
+# a store is down every base path in it fails once a second.
 _LOGIN_PAUSE_S: Final = 15.0
-# Nobody chains more file systems; a driver whose chain leads back to itself must not
-# hold its caller for ever.
+# Most file systems of a chain; nobody chains more. A driver whose chain leads back to
+# itself must not hold its caller for ever.
 _MAX_CHAINED: Final = 8
-# Their imports take a second, and several on a busy machine.
+# Schemes of drivers whose imports take a second, and several on a busy machine.
 _SLOW_DRIVERS: Final = frozenset(
     {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "http", "https"}
 )
 WEAK: Final = "weak "
-"""Prefix of fingerprints that different files may share: their size and time are the
-same."""
+"""Prefix of fingerprints that different files may share, because only sizes and times
+went into them."""
 
-# Also of fsspec's chains (simplecache::s3://). Not urlsplit, which raises for "s3://[".
+# Matches fsspec's chains (simplecache::s3://) as well. urlsplit is not used, because it
+# raises for "s3://[".
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.:-]*)://")
 
 
@@ -58,7 +59,7 @@ def local_path(path: str) -> str:
 
 
 def has_driver(path: str) -> bool:
-    """Whether what reads ``path`` is here, or is imported in no time. Quick."""
+    """Whether the driver for ``path`` is imported, or quick to import. Quick."""
     found = _SCHEME.match(path)
     if found is None or found[1] not in _SLOW_DRIVERS:
         return True
@@ -69,9 +70,9 @@ def has_driver(path: str) -> bool:
 class RemoteFileSystem:
     """Reads directories behind URLs. Thread-safe as far as fsspec's driver is.
 
-    Every failure is an OSError: drivers raise what they like. Drivers read credentials
-    once: after a failure the store is logged in to anew, four times a minute at most, so
-    that credentials which were replaced are found.
+    Every failure is an OSError, whatever the driver raises. Drivers read credentials
+    only once. So after a failure the store is logged in to anew, at most four times a
+    minute, so that replaced credentials are found.
 
     Args:
         storage_options: Options of the drivers.
@@ -88,7 +89,8 @@ class RemoteFileSystem:
         self._now = now
         # Guards _logged_out_s; leaf, nothing is called under it.
         self._lock = threading.Lock()
-        self._logged_out_s: dict[str, float] = {}  # by store, the last time
+        # The time of the last log-in, by store.
+        self._logged_out_s: dict[str, float] = {}
 
     def list_directories(self, path: str) -> Sequence[str]:
         """Returns the directories, or common prefixes, under ``path``."""
@@ -142,7 +144,7 @@ class RemoteFileSystem:
             frozenset(names),
             fingerprint,
             max(times, default=None),
-            has_manifest=has_manifest,  # to ask for it costs as much as all the rest
+            has_manifest=has_manifest,  # asking for it costs as much as all the rest
         )
 
     def place(self, path: str) -> str:
@@ -226,7 +228,7 @@ class RemoteFileSystem:
             ) from error
 
     def _log_out(self, path: str, file_system: Any) -> None:
-        """Has the next call make the driver's file system anew; others' calls go on.
+        """Makes the next call create the driver's file system anew; other calls go on.
 
         That includes the file systems that a chain (``simplecache::s3://``) lies upon.
         """
@@ -266,7 +268,7 @@ class AnyFileSystem:
         return self._for(path).contents(local_path(path))
 
     def place(self, path: str) -> str:
-        """Returns the store or the mount that ``path`` may stop answering with."""
+        """Returns the store or mount of ``path`` that may stop answering."""
         return self._for(path).place(local_path(path))
 
     def gives_events(self, path: str) -> bool:

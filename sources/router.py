@@ -37,9 +37,10 @@ class OutputPort(Generic[T]):
 class SourceRouter(Generic[T]):
     """Sends each call to the port that ``route`` names. Thread-safe.
 
-    Calls block until *every* port is connected, so that no set of a name is lost
-    while the server is wired up. ``route`` runs on the caller's thread; a call it
-    gives no route is discarded, one with a route to no port gets INVALID_ARGUMENT.
+    Calls block until *every* port is connected, so that no call is lost while the
+    server is assembled. ``route`` runs on the caller's thread. A call for which it
+    returns NO_ROUTE is discarded, and one with a route to a port that does not exist
+    gets INVALID_ARGUMENT.
     """
 
     def __init__(self, num_ports: int, route: Route[T]) -> None:
@@ -56,7 +57,7 @@ class SourceRouter(Generic[T]):
         return self._ports
 
     def aspired_versions_callback(self) -> AspiredVersionsCallback[T]:
-        """Returns the function for sources to call; harmless after ``close``."""
+        """Returns the function for sources to call; it does nothing after ``close``."""
         return self._take
 
     def close(self) -> None:
@@ -100,8 +101,8 @@ class DynamicSourceRouter(SourceRouter[T]):
     The last port is for the names the table does not have.
 
     Args:
-        num_ports: How many outputs, the default one included.
-        routes: Port index by name.
+        num_ports: How many outputs there are, including the default one.
+        routes: Port index by servable name.
 
     Raises:
         InvalidArgument: A port is out of range or the default one.
@@ -116,7 +117,7 @@ class DynamicSourceRouter(SourceRouter[T]):
         self.update_routes(routes)
 
     def update_routes(self, routes: Mapping[str, int]) -> None:
-        """Replaces the table at once and whole; later calls go by the new one.
+        """Replaces the whole table at once; later calls use the new one.
 
         Raises:
             InvalidArgument: As in the constructor; the old table stays.

@@ -1,8 +1,8 @@
 """One look at one base path: which versions are aspired now, and why not others.
 
-A pure function of what the file system shows and of what was seen before: the
-memory of the last scan goes in, the memory for the next one comes out. Rejected:
-remembering inside the source, which would need time to pass in every test.
+It is a pure function of what the file system shows and of what was seen before: it
+takes the memory of the last scan and returns the memory for the next one. Rejected:
+remembering inside the source, because time would have to pass in every test.
 
 A version directory is *ready* when its manifest is there (writers rename it into
 place whole), or when a hand-written one has everything a server needs and nothing
@@ -37,7 +37,7 @@ SELF_DESCRIBING: Final = frozenset(
 KNOWN_PLATFORMS: Final = frozenset(
     {"tensorflow", *(name for names in PLATFORM_BY_FILE.values() for name in names)}
 )
-"""Platforms whose payload files are known here; of others nothing is."""
+"""Platforms whose payload files are known here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +49,10 @@ class ServableToMonitor:
         base_path: Absolute path of the directory whose children are the versions,
             or a URL for a remote file system.
         policy: Which versions are aspired.
-        pinned: Versions aspired whatever the policy says: a primary, a canary.
+        pinned: Versions that are aspired whatever the policy says: a primary, a canary.
         platform: ``model_platform`` of the configuration, handed on.
-        settings: What else decides how versions are loaded, handed on: other settings
-            make another payload.
+        settings: Whatever else decides how versions are loaded, handed on. Other
+            settings make another payload.
 
     """
 
@@ -72,13 +72,13 @@ class ServableToMonitor:
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """What was last seen of one version directory.
+    """The state in which a version directory was last seen.
 
     Attributes:
-        fingerprint: What tells its files from changed ones.
+        fingerprint: Differs whenever its files have changed.
         since_s: When this fingerprint was first seen, by the monotonic clock.
-        accepted: The fingerprint under which the version is aspired; empty while
-            it is not ready. Lags behind while files change under a version.
+        accepted: The fingerprint under which the version is aspired; empty while it is
+            not ready. While files of an aspired version change, it is an older one.
 
     """
 
@@ -92,14 +92,14 @@ class Scan:
     """The outcome of one look. Immutable.
 
     Attributes:
-        versions: Aspired, in the policy's order.
+        versions: The aspired versions, in the policy's order.
         at_hand: Every numbered directory, ready or not.
-        sightings: What was seen of each version directory, by path; goes into the next
+        sightings: What was seen of each version directory, by path; passed to the next
             scan.
-        overwritten: Versions whose accepted files are others than last time.
+        overwritten: Versions whose accepted files differ from those of the last scan.
         problems: Sentences for status and log; each names the servable and the path.
-        settled_at_s: When the next directory can be still for long enough; None
-            if none is waiting.
+        settled_at_s: When the next directory will have been unchanged for long enough;
+            None if none is waiting.
         is_blind: Whether a directory, or a file of a version, could not be read, or lies
             behind a link: no event tells when that changes.
 
@@ -131,23 +131,24 @@ def scan(
 
     Args:
         file_system: Where the base path lies.
-        servable: Which one, and what is wanted of it.
+        servable: The servable, and which of its versions are wanted.
         seen: ``sightings`` of the previous scan; empty at the first.
-        aspired: Versions that are aspired now: one of them stays ready while its
-            files change, any other one has to be still again.
+        aspired: Versions that are aspired now. They stay ready while their files
+            change; any other version has to be unchanged for a while again.
         now_s: Monotonic time.
         wall_s: Seconds since the epoch, compared with the storage's times.
         settle_s: How long a directory without a manifest, or one that was
             overwritten, must be unchanged.
         self_describing: File names that need no ``signatures.json`` beside them.
-        has_other_platforms: Whether a directory without a manifest and any payload
-            known here may be of another platform, which tells when it loads it.
-        known: ``at_hand`` of the previous scan; None at the first. Of a directory that
-            came since, only quiet that was watched counts: by the storage's clock, or
-            this machine's after a jump, half a copy could look old.
+        has_other_platforms: Whether a directory with neither a manifest nor a payload
+            known here may belong to another platform, which finds out when it loads it.
+        known: ``at_hand`` of the previous scan; None at the first. For a directory that
+            came since then, only time during which it was watched counts. By the
+            storage's clock, or by this machine's after a jump, half a copy could look
+            old.
 
     Raises:
-        OSError: The base path cannot be listed: nothing is known about any version.
+        OSError: The base path cannot be listed, so nothing is known about any version.
 
     """
     base_path = servable.base_path.rstrip("/") or "/"
@@ -190,7 +191,8 @@ def scan(
             f"no version of {servable.name} under {base_path}: "
             + _why_no_version(file_system, base_path)
         )
-    # What the policy did not come to keeps its memory: how long it has been still.
+    # Versions that the policy did not ask about keep their memory of how long they have
+    # been unchanged.
     sightings = {
         path: sighting
         for path in map(path_of, names)
@@ -247,10 +249,12 @@ class _Look:
             if committed is None:
                 committed = self.file_system.is_file(f"{path}/{MANIFEST}")
         except OSError as error:
-            # Listed but unreadable: one that was served goes on being served.
+            # It is listed but unreadable. A version that was served goes on being
+            # served.
             self.is_blind = True
             if before is not None:
-                self.sightings[path] = before  # as it was: it is not known to differ
+                # As it was, because it is not known to differ.
+                self.sightings[path] = before
             elif not self._lay_there(version):
                 self.sightings[path] = Sighting("", self.now_s)
             self.problems.append(f"cannot read {path} of {name}: {why(error)}")
@@ -261,8 +265,8 @@ class _Look:
             since_s = before.since_s
         lacks = "" if committed else self._lacks(contents.names, platform)
         if lacks and accepted:
-            # Whoever deletes a version file by file has not decided yet what is to
-            # serve instead: its directory is there until the end.
+            # While a version is deleted file by file, its directory stays until the
+            # end. Until then nothing has been decided about what should serve instead.
             self.sightings[path] = Sighting(contents.fingerprint, since_s, accepted)
             self.problems.append(
                 f"version {version} of {name} lost files: {lacks}; what is loaded of "
@@ -290,8 +294,8 @@ class _Look:
         return self.known is None or version in self.known
 
     def _was_still(self, contents: Contents) -> bool:
-        # What was written long before the first look need not be watched. A time in
-        # the future (another machine's clock) proves nothing.
+        # Files that were written long before the first look need not be watched. A time
+        # in the future (by another machine's clock) proves nothing.
         newest_s = contents.newest_change_s
         return newest_s is not None and self.wall_s - newest_s >= self.settle_s
 
@@ -300,7 +304,8 @@ class _Look:
         if names & self.self_describing:
             return ""
         if names and platform and platform not in KNOWN_PLATFORMS:
-            return ""  # a third party's: only it can tell, when it loads
+            # A third party's platform, which alone can tell, when it loads the version.
+            return ""
         payloads = sorted(names & PLATFORM_BY_FILE.keys())
         if payloads and SIGNATURES in names:
             return ""
@@ -313,7 +318,7 @@ class _Look:
         if "saved_model.pb" in names or "saved_model.pbtxt" in names:
             return "it is a TensorFlow SavedModel; export the model from PyTorch"
         if names and self.has_other_platforms and platform in ("", "tensorflow"):
-            return ""  # as above: whose it is, its contents say
+            return ""  # as above: only its contents tell the platform
         wanted = ", ".join(sorted(PLATFORM_BY_FILE))
         found = ", ".join(sorted(names)[:_MAX_NAMES])
         holds = f"no {MANIFEST} and none of {wanted}, but {found}"
@@ -327,7 +332,8 @@ def _why_no_version(file_system: FileSystem, base_path: str) -> str:
     """Returns what to do about a base path without a directory that is a version."""
     folder, _, name = base_path.rpartition("/")
     is_number = bool(name_versions([name]))
-    # A store is asked over the network, and while it shows no version every second.
+    # Asking a store goes over the network, and happens every second while it shows no
+    # version.
     is_cheap = is_number or "://" not in base_path
     files = (MANIFEST, *PLATFORM_BY_FILE) if is_cheap else (MANIFEST,)
     if any(file_system.is_file(f"{base_path}/{file}") for file in files):
@@ -337,7 +343,7 @@ def _why_no_version(file_system: FileSystem, base_path: str) -> str:
     return f"a version is a directory with a number for its name, such as {base_path}/1"
 
 
-_MAX_NAMES: Final = 5  # file names in a message
+_MAX_NAMES: Final = 5  # most file names in a message
 
 
 def why(error: OSError) -> str:

@@ -1,7 +1,7 @@
-"""What a source remembers of one servable: what it saw, and what it said.
+"""What a source remembers of one servable: what it saw, and what it emitted.
 
-A look is told to the record, which says what is to be aspired now, if anything. What is
-said is decided by :func:`sources.decision.decide`; here it meets what was said before.
+The record takes the result of a look and returns the versions to emit now, if any.
+:func:`sources.decision.decide` decides which, given what was emitted before.
 """
 
 from __future__ import annotations
@@ -27,27 +27,30 @@ from tfs.core.servable_id import ServableId
 log = logging.getLogger(__name__)
 
 Recall = Callable[[str], Mapping[int, StoragePath]]
-"""Returns by number the versions under a base path that can be had without it; quick."""
+"""Returns, by number, the versions of a base path that are available without it;
+quick."""
 
-# Everything is repeated so often: this repairs missed calls and retries failed conversions.
+# Seconds after which everything is emitted again. This repairs missed calls and retries
+# failed conversions.
 _REPEAT_S: Final = 30.0
 
 
 @dataclass(slots=True)
 class ServableRecord:
-    """What is known of a servable, and what the target was told. For its source's turn.
+    """What is known of a servable, and what was emitted. Confined to its source's turn.
 
     Attributes:
         servable: The servable as it is configured.
         at_hand: The versions that the last look showed, lowest first; None before any.
         problems: What is wrong with its base path.
         is_watched: Whether events tell what changes below its base path.
-        is_late: Whether it was said that its base path does not answer.
-        outlook: Whether the last look found a version to serve; None if there may be one
-            yet: it was not looked at as it is configured now, or something settles.
-        distant: Where looks come from while the base path may not answer, None if it
-            never lay where that can be.
-        must_repeat: Whether somebody asked for what is said to be said again.
+        is_late: Whether it was reported that its base path does not answer.
+        outlook: Whether the last look found a version to serve; None if there may still
+            be one, because it was not looked at as it is configured now, or something
+            settles.
+        distant: Takes the looks while the base path may not answer; None if it never
+            lay in such a place.
+        must_repeat: Whether the versions were asked to be emitted again.
 
     """
 
@@ -60,19 +63,19 @@ class ServableRecord:
     distant: DistantLook[Look] | None = None
     must_repeat: bool = False
     _sightings: Mapping[str, Sighting] = field(default_factory=dict)
-    _said: Versions | None = None  # None before anything was
+    _said: Versions | None = None  # None before anything was emitted
     _said_s: float = 0.0
-    _is_new: bool = True  # not looked at under this configuration yet
-    _is_unreadable: bool = False  # the last look that came back showed nothing
+    _is_new: bool = True  # not yet looked at under this configuration
+    _is_unreadable: bool = False  # the last look that ended could read nothing
     _recalled_for: ServableToMonitor | None = None
 
     @property
     def is_awaited(self) -> bool:
-        """Whether a look by another thread is not over, and there is hope for it."""
+        """Whether a look by another thread is under way and not late."""
         return self.distant is not None and self.distant.is_open and not self.is_late
 
     def configure(self, servable: ServableToMonitor) -> None:
-        """Takes another configuration in; what was said stays said."""
+        """Takes in another configuration; what was emitted stays valid."""
         if servable == self.servable:
             return
         if servable.base_path != self.servable.base_path:
@@ -84,7 +87,7 @@ class ServableRecord:
     def next_look(
         self, file_system: FileSystem, options: FileSystemSourceOptions, clock: Clock
     ) -> Callable[[], Look]:
-        """Returns what looks; it keeps what it needs of the record, for any thread."""
+        """Returns a function that looks, on any thread; it does not use the record."""
         return functools.partial(
             take_look,
             file_system,
@@ -104,16 +107,16 @@ class ServableRecord:
         unload_when_empty: bool,
         recall: Recall = lambda _: {},
     ) -> AspiredVersions[StoragePath] | None:
-        """Believes what a look showed.
+        """Takes in the result of a look.
 
         Args:
             look: A look at the servable as it is configured.
             now_s: The time, by the clock.
             unload_when_empty: See the source's options.
-            recall: What there is without the base path.
+            recall: Returns the versions available without the base path.
 
         Returns:
-            What is to be said now, and counts as said; None for nothing.
+            The versions to emit now, which then count as emitted; None for nothing.
 
         """
         self.is_late = False
@@ -122,7 +125,7 @@ class ServableRecord:
         self.outlook = _outlook(look)
         self._is_unreadable = found is None
         if found is None:
-            # Nothing is known, so nothing changes: a storage outage unloads nothing.
+            # Nothing is known, so nothing changes; a storage outage unloads nothing.
             aspired = self._say_without_look(problems[0], now_s, recall)
         else:
             self._recalled_for = None
@@ -168,7 +171,7 @@ class ServableRecord:
             f"for {late_s:g} s; it is looked at again as soon as it does"
         )
         if self._is_unreadable and self.problems:
-            problem = self.problems[0]  # says more, and is no news
+            problem = self.problems[0]  # it says more, and is not new
         elif problem not in self.problems:
             self._log_problem(problem)
         self.problems = (problem,)
@@ -177,12 +180,13 @@ class ServableRecord:
     def _say_without_look(
         self, problem: str, now_s: float, recall: Recall
     ) -> AspiredVersions[StoragePath] | None:
-        """Returns what to say while the base path cannot be looked at; None for nothing.
+        """Returns what to emit while the base path cannot be read; None for nothing.
 
-        Nothing where something was said under this configuration. Else what is here, as
-        far as it is asked for: a start, or a rollback, must not need a store for what was
-        copied from it. What the last look did not show was removed by somebody: its copy
-        serves who pins it, and is nobody's latest version.
+        It returns None if anything was emitted under this configuration. Otherwise it
+        returns the wanted versions that were copied, because a start or a rollback must
+        not need the store for these. A version that the last look did not show was
+        removed; its copy is used if it is pinned, but does not count as the latest
+        version.
         """
         servable = self.servable
         if self._recalled_for == servable or (self._said and not self._is_new):

@@ -1,4 +1,4 @@
-"""A source that knows its versions from the start and never changes its mind."""
+"""A source whose versions are fixed from the start."""
 
 from __future__ import annotations
 

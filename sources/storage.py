@@ -1,4 +1,4 @@
-"""What a source needs to know of the place where versions lie."""
+"""What a source has to know of the storage of versions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What lies in one version directory at one moment. Immutable.
+    """The contents of a version directory at one moment. Immutable.
 
     Attributes:
         names: Its files and folders, top level only.
@@ -21,10 +21,10 @@ class Contents:
         newest_change_s: When anything in it last changed, seconds since the epoch
             by the clock of the storage; None if the storage cannot tell.
         is_barred: Whether a file in it may not be read.
-        is_linked: Whether the directory lies elsewhere: its path is a link. What
-            changes there raises no event here.
-        has_manifest: Whether a file of that name is among them; None if that was not
-            looked at.
+        is_linked: Whether its path is a link to a directory elsewhere. Changes there
+            raise no event here.
+        has_manifest: Whether a manifest is among its files; None if that was not looked
+            at.
 
     """
 
@@ -57,10 +57,10 @@ class FileSystem(Protocol):
         ...
 
     def place(self, path: str) -> str:
-        """Returns with what ``path`` may stop answering: a store, a network mount.
+        """Returns the store or network mount with which ``path`` may stop answering.
 
-        Never blocks and never raises, also while that does not answer. Empty for what
-        always answers; only what has a place can hang.
+        It never blocks and never raises, even while the place does not answer. It is
+        empty for what always answers; only paths with a place can hang.
         """
         ...
 

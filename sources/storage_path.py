@@ -1,4 +1,4 @@
-"""Where a version lies: what file-system sources hand to adapters."""
+"""Where a version lies: the payload that file-system sources hand to adapters."""
 
 from __future__ import annotations
 

@@ -20,17 +20,17 @@ log = logging.getLogger(__name__)
 
 PATIENCE_S: Final = 2.0
 """How long a call may take before others stop waiting for it."""
-_NUM_THREADS: Final = 4  # at once for one place, besides those of late calls
+_NUM_THREADS: Final = 4  # at the same time for one place, besides those of late calls
 _MAX_NUM_THREADS: Final = 32  # in all for one place; further calls wait and report it
 
 
 class StorageCall:
-    """A call that was asked for. Guarded by its threads' lock.
+    """A call that was submitted. Guarded by the lock of its threads.
 
     Attributes:
-        asked_s: When, by the clock.
+        asked_s: When it was submitted, by the clock.
         begun_s: When it began; None before.
-        is_over: Whether it came back.
+        is_over: Whether it has ended.
         patience_s: How long it may take.
 
     """
@@ -63,7 +63,7 @@ class _Lane:
         self.num_threads = 0
 
     def has_room(self, now_s: float) -> bool:
-        """Whether another thread may begin with what waits."""
+        """Whether another thread may begin with the waiting calls."""
         num_late = sum(call.is_late(now_s) for call in self.running)
         return (
             self.num_threads - num_late < _NUM_THREADS
@@ -71,7 +71,7 @@ class _Lane:
         )
 
     def is_stuck(self, now_s: float) -> bool:
-        """Whether what waits waits for late calls alone, and gets no other thread."""
+        """Whether waiting calls wait only for late ones, and get no other thread."""
         return self.num_threads >= _MAX_NUM_THREADS and all(
             call.is_late(now_s) for call in self.running
         )
@@ -80,8 +80,9 @@ class _Lane:
 class StorageThreads:
     """Runs calls of different places beside each other. Thread-safe, never blocks.
 
-    Daemon threads named ``storage``, started when something is to do and ended when
-    nothing is. Whoever submits calls ``relieve`` when that asks for it.
+    The daemon threads are named ``storage``. They are started when there is something
+    to do, and end when there is nothing. The thread that submits also calls
+    ``relieve``, at the times that it returns.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -112,7 +113,7 @@ class StorageThreads:
         return call
 
     def is_late(self, place: str, call: StorageCall) -> bool:
-        """Whether nobody should wait for ``call``: it is late, or behind late ones."""
+        """Whether nobody should wait for ``call``: it is late or behind late calls."""
         with self._lock:
             now_s = self._clock.now()
             if call.is_over or call.begun_s is not None:
@@ -121,7 +122,7 @@ class StorageThreads:
             return lane is not None and lane.is_stuck(now_s)
 
     def relieve(self) -> float | None:
-        """Starts threads for what waits behind late calls.
+        """Starts threads for calls that wait behind late ones.
 
         Returns:
             When, by the clock, another call may be late; None if nothing runs that
@@ -144,7 +145,7 @@ class StorageThreads:
             return min((each for each in times_s if each > now_s), default=None)
 
     def close(self) -> None:
-        """Takes no more calls and forgets those that wait; waits for none that runs."""
+        """Takes no more calls, and forgets those that wait. Does not block."""
         with self._lock:
             self._is_closed = True
             for lane in self._lanes.values():

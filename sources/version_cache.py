@@ -48,14 +48,14 @@ from tfs.core.version_directory import TEMPORARY_PREFIX
 
 log = logging.getLogger(__name__)
 
-# Prefix of the fingerprint of a version that is to be had without asking its store: if
-# that accepts every call and answers none, a driver waits for minutes.
+# Prefix of the fingerprint of a version that is taken from the cache without asking its
+# store. If a store accepts calls and answers none, a driver waits for minutes.
 _AS_COPIED: Final = "as copied: "
 _DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class RemoteFiles(Protocol):
-    """What the cache reads from. Thread-safe; every failure is an OSError."""
+    """The storage that the cache reads. Thread-safe; every failure is an OSError."""
 
     def read(self, path: str) -> bytes:
         """Returns a small file's bytes."""
@@ -72,7 +72,7 @@ class RemoteFiles(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class VersionCacheOptions:
-    """Where local copies lie and how many. Immutable.
+    """Where local copies lie, and how many. Immutable.
 
     Attributes:
         root: Directory of the cache; made if absent, used by one process at a time.
@@ -105,21 +105,23 @@ class VersionCache:
         self._folders = (root / "blobs", self._versions, root / "known")
         self._blobs = BlobStore(root / "blobs")
         self._records = CopyRecords(root / "known")
-        # Guards the fields below, and the removal of versions. Before the locks of _blobs
-        # and _records; takes no other, and is never held while bytes are copied.
+        # Guards the fields below, and the removal of versions. Ranks before the locks
+        # of _blobs and _records, takes no other, and is never held while bytes are
+        # copied.
         self._lock = threading.Lock()
-        self._in_use: Counter[str] = Counter()  # by key: fetched and not released
-        self._reserved_bytes = 0  # what copies in progress will add
+        # By key: how often it was fetched and not released.
+        self._in_use: Counter[str] = Counter()
+        self._reserved_bytes = 0  # bytes that copies in progress will add
         self._order: dict[str, int] = {}  # by key: when it was last used
         self._num_uses = 0
         self._whole: set[str] = set()  # keys checked, or made, since the start
-        self._num_remade: Counter[str] = Counter()  # by key, since the start
+        self._num_remade: Counter[str] = Counter()  # by key: how often since the start
         # Guards _lock_file; held while the directories are made and cleared.
         self._opening = threading.Lock()
         self._lock_file: BinaryIO | None = None
 
     def open(self) -> None:
-        """Makes the directories, takes the cache for this process, clears leftovers.
+        """Makes the directories, locks the cache for this process, clears leftovers.
 
         Raises:
             FailedPrecondition: Another process uses it, or it cannot be written.
@@ -168,7 +170,7 @@ class VersionCache:
 
         Raises:
             DataLoss: A file differs from what the manifest says.
-            InvalidArgument: The manifest is none.
+            InvalidArgument: The manifest cannot be read as one.
             ResourceExhausted: It does not fit into the cache; nothing was copied.
             Unavailable: The storage or the disk failed; worth another try.
 
@@ -201,7 +203,7 @@ class VersionCache:
             try:
                 if not self._has_copy(path, manifest_bytes):
                     self._make_as_it_fits(version.path, path, manifest_bytes)
-                os.utime(path)  # for the order of eviction after a restart
+                os.utime(path)  # keeps the order of eviction across a restart
             except BaseException:
                 self._unuse(key)
                 raise
@@ -216,8 +218,9 @@ class VersionCache:
     def copies(self, base_path: str) -> Mapping[int, StoragePath]:
         """Returns the versions under a URL that have a copy here, by number.
 
-        For callers that cannot ask the store: ``fetch`` of what this returns does not ask
-        it either. Reads this machine's disk. Empty if the cache cannot be used.
+        This is for callers that cannot ask the store; ``fetch`` does not ask it either
+        for a version that this returns. Reads this machine's disk. Empty if the cache
+        cannot be used.
         """
         try:
             self.open()
@@ -234,23 +237,24 @@ class VersionCache:
         return found
 
     def note_shown(self, base_path: str, versions: Collection[int]) -> None:
-        """Takes what a store shows under a URL.
+        """Takes note of the versions that a store shows under a URL.
 
-        ``copies`` of a later process does not have what was shown no more.
+        ``copies`` of a later process will not include versions that were no longer
+        shown.
         """
         for version, record in self._records_of(base_path):
             self._records.set_lasting(record.url, lasting=version in versions)
 
     def release(self, copy: StoragePath) -> None:
-        """Takes back one ``fetch``. A copy that nothing uses stays until it is evicted."""
+        """Takes back one ``fetch``. An unused copy stays until it is evicted."""
         self._unuse(os.path.basename(copy.path))
 
     def drop_if_damaged(self, copy: StoragePath) -> bool:
         """Removes a copy whose files have changed since they were copied.
 
-        Reads all of them, so it blocks for long. The next fetch copies the version again
-        and returns it with another fingerprint. A model that was loaded from the damaged
-        copy keeps the files that it has open.
+        This reads all of them, so it blocks for long. The next fetch copies the version
+        again and returns it with another fingerprint. A model that was loaded from the
+        damaged copy keeps the files that it has open.
 
         Returns:
             Whether the copy was damaged.
@@ -267,7 +271,8 @@ class VersionCache:
             return False
         with self._lock:
             if self._num_remade[path.name] != num_remade:
-                return True  # another user saw it first, and there may be a new copy
+                # Another user noticed it first, and there may be a new copy.
+                return True
             log.warning(
                 "event=cache_copy_damaged version=%s why=%r", path.name, damage.why
             )
@@ -293,9 +298,9 @@ class VersionCache:
                 yield version, record
 
     def _copy_of(self, version: StoragePath) -> StoragePath | None:
-        """Returns a copy made when the version looked as it does now, if there is one.
+        """Returns a copy made when the version looked as it does now; None without one.
 
-        The copy is in use then.
+        The copy is then in use.
         """
         if not version.fingerprint:
             return None
@@ -333,11 +338,11 @@ class VersionCache:
     # -- copying -----------------------------------------------------------------
 
     def _has_copy(self, path: Path, manifest_bytes: bytes | None) -> bool:
-        """Whether the version is here; removes a copy with files cut short.
+        """Whether there is a copy of the version; removes one with files cut short.
 
-        Checked once per process, because a crash of the machine may leave files without
-        their bytes. A file that was changed and kept its size is noticed by whoever loads
-        it, and ``drop_if_damaged`` removes that copy.
+        This is checked once per process, because a crash of the machine may leave files
+        without their bytes. A file that was changed and kept its size is noticed by
+        whoever loads it, and ``drop_if_damaged`` removes that copy.
         """
         with self._lock:
             if not path.is_dir():
@@ -421,7 +426,7 @@ class VersionCache:
     def _room_for(
         self, wanted_bytes: int, digests: tuple[str, ...], url: str
     ) -> Iterator[Callable[[int], None]]:
-        """Sets room aside for a copy, and keeps the blobs that it needs, until it is over.
+        """Reserves room for a copy, and keeps the blobs that it needs, until it ends.
 
         Removes unused copies for it. Yields a function to call with the number of bytes
         that have arrived, because these count as held from then on.

@@ -1,4 +1,4 @@
-"""Which of the versions at hand are aspired: latest n, all, or named ones. Pure.
+"""Chooses the aspired versions among those at hand: latest n, all, or named ones. Pure.
 
 (TensorFlow Serving: FileSystemStoragePathSourceConfig.ServableVersionPolicy.)
 """
@@ -17,13 +17,13 @@ MAX_VERSION: Final = (1 << 63) - 1
 _NUMBER = re.compile(r"\s*\+?([0-9]+)\s*", re.ASCII)
 
 
-# A reason is kept with every version it speaks of: what ten thousand versions are told
-# must not grow with their number.
+# Most versions that a reason names. It is kept with every version that it names, so the
+# reason of ten thousand versions must not grow with their number.
 _MAX_LISTED: Final = 10
 
 
 def list_versions(versions: Collection[int]) -> str:
-    """Returns versions for people, in order; of very many, the outermost."""
+    """Returns versions in order, for people; of very many the first and last."""
     listed = list(map(str, versions))
     if len(listed) <= _MAX_LISTED:
         return ", ".join(listed)
@@ -74,12 +74,13 @@ VersionPolicy: TypeAlias = Latest | All | Specific
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What a policy makes of the versions at hand.
+    """The result of a policy for the versions at hand.
 
     Attributes:
-        versions: Aspired, each once. Latest: highest first. All: lowest first.
-            Specific: in the policy's order, then the pinned ones.
-        missing: Named by the policy or pinned, but not at hand or not ready.
+        versions: The aspired versions, each once. Latest has the highest first, All the
+            lowest first, Specific the order of the policy and then the pinned ones.
+        missing: Versions that the policy names or that are pinned, but that are not at
+            hand or not ready.
 
     """
 
@@ -98,8 +99,8 @@ def choose(
     Args:
         policy: The rule.
         versions: The versions at hand, in any order, repeats allowed.
-        is_ready: Whether a version at hand is whole; asked at most once each, and
-            only for those the policy comes to.
+        is_ready: Tells whether a version at hand is whole. It is asked at most once for
+            each, and only for versions that the policy considers.
         pinned: Aspired whatever the policy says, if at hand and ready.
 
     """

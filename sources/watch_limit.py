@@ -1,8 +1,9 @@
 """Whether the system has another inotify watch to give.
 
-A user may have so many, all programs together. Whoever watches a tree and runs out of them
-on the way hears of some directories and not of others, and is not told: watchdog sets a
-watch for each directory that appears, and goes on where it gets none. So it is tried out.
+All programs of a user share a number of watches. A program that runs out of them while
+it watches a tree hears of changes in some directories and not in others, and is not
+told so: watchdog sets a watch for each directory that appears, and goes on if it gets
+none. So this tries whether there is one.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ import os
 from collections.abc import Callable
 from typing import Final
 
-_IN_DELETE_SELF: Final = 0x400  # as seldom as can be: nobody is to hear of it
+_IN_DELETE_SELF: Final = 0x400  # the rarest event, because nobody should be notified
 
 
 class WatchLimit:
     """Asks for a watch and gives it back. Confined to one caller at a time.
 
-    Where there is no inotify, or no instance of it left, nothing is known: then it is
-    not reached.
+    If there is no inotify, or no instance of it left, nothing is known, and the limit
+    counts as not reached.
     """
 
     def __init__(self) -> None:
@@ -28,7 +29,7 @@ class WatchLimit:
         self._fd = -1
 
     def is_reached(self, path: str) -> bool:
-        """Whether a watch of the directory ``path`` would be one too many."""
+        """Whether there is no watch left for the directory ``path``."""
         if self._libc is None:
             return False
         if self._fd < 0:
@@ -41,11 +42,11 @@ class WatchLimit:
         if watch < 0:
             return ctypes.get_errno() == errno.ENOSPC
         self._libc.inotify_rm_watch(self._fd, watch)
-        _drain(self._fd)  # that it was removed is an event, too
+        _drain(self._fd)  # removing a watch causes an event, too
         return False
 
     def close(self) -> None:
-        """Frees what it has; idempotent."""
+        """Frees its inotify instance; idempotent."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)

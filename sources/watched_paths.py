@@ -1,7 +1,7 @@
-"""Which directories the kernel tells changes of, and which have to be polled.
+"""Which directories the kernel reports changes of, and which have to be polled.
 
-Not watched is what a URL names, what may not answer (whoever watches it asks it), and
-what lies where no events are given.
+Paths are not watched if they are URLs, if they lie where no events are given, or if
+they may not answer, because watching a directory means asking for it.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ log = logging.getLogger(__name__)
 class WatchedPaths:
     """The directories that are watched. Confined to its source's turn.
 
-    Until ``start`` has succeeded nothing is watched.
+    Nothing is watched until ``start`` has succeeded.
 
     Args:
         file_system: Where the directories lie.
-        watcher: Where events come from; None is watchdog, when started. Its own.
-        watch: None asks the file system who gives events, True trusts that all
-            directories do, False watches none.
-        asks_distant: Whether what may not answer is asked by this thread like
-            anything else, and so may be watched too.
+        watcher: The source of events; None is watchdog, when started. Owned by this
+            object.
+        watch: None asks the file system which directories give events, True trusts that
+            all do, False watches none.
+        asks_distant: Whether places that may not answer are looked at on this thread
+            like any others, and so may be watched as well.
 
     """
 
@@ -47,11 +48,11 @@ class WatchedPaths:
 
     @property
     def is_started(self) -> bool:
-        """Whether anything can be watched; safe to read from any thread."""
+        """Whether anything can be watched; safe to read on any thread."""
         return self._is_started
 
     def start(self, on_changed: Callable[[str], None]) -> None:
-        """Begins to tell changes, on the watcher's thread; without events if it cannot."""
+        """Begins to report changes, on the watcher's thread, if that is possible."""
         if self._watcher is None:
             self._watcher = WatchdogWatcher()
         try:
@@ -61,25 +62,25 @@ class WatchedPaths:
             log.warning("event=watcher_failed polling_instead error=%s", error)
 
     def set(self, paths: Iterable[str]) -> None:
-        """Watches exactly these from now on, as far as they can be."""
+        """Watches exactly these paths from now on, as far as they can be watched."""
         if self._is_started and self._watcher is not None:
             wanted = {local_path(path) for path in set(paths) if self._is_wanted(path)}
             self._watcher.watch(sorted(wanted))
 
     def ensure(self, path: str) -> bool:
-        """Has one of them watched if it can be now; returns whether it is."""
+        """Watches one of the paths if possible; returns whether it is watched."""
         if not self._is_started or self._watcher is None or not self._is_wanted(path):
             return False
         return self._watcher.ensure(local_path(path))
 
     def is_stale(self, path: str) -> bool:
-        """Whether a path that was watched is another directory by now."""
+        """Whether a path that was watched has been replaced by another directory."""
         return self._watcher is not None and not self._watcher.is_current(
             local_path(path)
         )
 
     def close(self) -> None:
-        """Tells nothing any more."""
+        """Stops reporting."""
         if self._watcher is not None:
             self._watcher.close()
 
