@@ -98,3 +98,32 @@ def test_uploads_of_which_nothing_came_have_room_for_their_beginning() -> None:
     turns = UploadTurns({1: stream})
     assert turns.next_turn() == (DEFAULT_WINDOW, b"")
     assert not turns.has_turn
+
+
+def test_room_that_others_used_is_missed_by_an_upload_that_goes_on() -> None:
+    """One of which nothing comes has no use for more."""
+    stream = uploading(1, 10 * MIB, MIB)
+    turns = UploadTurns({1: stream})
+    assert not turns.is_short(0)
+    turns.next_turn()
+    assert not turns.is_short(0)
+    assert stream.assembler is not None
+    assert not list(stream.assembler.feed(memoryview(bytes(MIB))))
+    stream.received_bytes += MIB
+    assert turns.is_short(8 * MIB - 1)
+    assert not turns.is_short(8 * MIB)
+    turns.next_turn()
+    assert not turns.is_short(0)
+
+
+def test_who_goes_on_with_others_is_given_no_more_for_the_one_in_turn() -> None:
+    """Beyond what they may send before they stop: it could be held for ever."""
+    streams = {each: uploading(each, 10 * MIB, each * MIB) for each in (1, 3)}
+    turns = UploadTurns(streams)
+    turns.next_turn()
+    assert turns.stream is streams[3]
+    streams[3].received_bytes += MIB
+    streams[1].received_bytes += DEFAULT_WINDOW
+    assert turns.is_short(0)
+    streams[1].received_bytes += 1
+    assert not turns.is_short(0)

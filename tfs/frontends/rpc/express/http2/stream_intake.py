@@ -16,6 +16,7 @@ from tfs.core.errors import Internal, ServingError
 from tfs.frontends.rpc.express.http2.connection_context import ConnectionContext
 from tfs.frontends.rpc.express.http2.flow_control import LEAST_GRANT, ReceiveWindow
 from tfs.frontends.rpc.express.http2.frames import (
+    DEFAULT_WINDOW,
     END_STREAM,
     HEAD_SIZE,
     PADDED,
@@ -148,11 +149,15 @@ class StreamIntake(SendingHalf):
         """Lets the next upload go on if the last is over, or all if there is room."""
         window, turns = self._window, self._upload_turns
         if self._is_favoured:
-            if not turns.has_turn:
-                num_bytes, out = turns.next_turn()
-                window.reserve_bytes = max(0, num_bytes - window.size)
-                if out:
-                    self.out.append(out)
+            more_bytes = 0
+            if turns.has_turn:
+                if window.reserve_bytes or not turns.is_short(window.size):
+                    return
+                more_bytes = DEFAULT_WINDOW  # the requests beside it go on as well
+            num_bytes, out = turns.next_turn()
+            window.reserve_bytes = max(0, num_bytes + more_bytes - window.size)
+            if out:
+                self.out.append(out)
         elif turns.is_narrow and not window.is_starved:
             out = turns.end()
             if out:

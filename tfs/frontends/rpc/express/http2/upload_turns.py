@@ -6,7 +6,8 @@ streams, and a WINDOW_UPDATE lets the upload that lacks the fewest bytes go on; 
 comes the next.
 
 A client that ignores this gains nothing, because the connection's window limits it in
-any case.
+any case. Other requests of the client use up a part of what that window was widened by
+for an upload, so it is widened again for one that goes on.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tfs.frontends.rpc.express.http2 import frames
+from tfs.frontends.rpc.express.http2.flow_control import LEAST_GRANT
 from tfs.frontends.rpc.express.http2.frames import (
     DEFAULT_WINDOW,
     LARGEST_WINDOW,
@@ -40,12 +42,13 @@ class UploadTurns:
 
     """
 
-    __slots__ = ("_let_on", "_streams", "is_narrow", "stream")
+    __slots__ = ("_begun_bytes", "_let_on", "_streams", "is_narrow", "stream")
 
     def __init__(self, streams: Mapping[int, Stream]) -> None:
         self.is_narrow = False
         self._streams = streams
         self.stream: Stream | None = None
+        self._begun_bytes: dict[int, int] = {}  # of each, when the turn began
         self._let_on: list[int] = []  # streams whose windows are wider than the others'
 
     @property
@@ -53,6 +56,29 @@ class UploadTurns:
         """Whether an upload that was chosen is going on."""
         stream = self.stream
         return stream is not None and self._is_going_on(stream.id)
+
+    def is_short(self, window_bytes: int) -> bool:
+        """Tells whether the upload in turn lacks more than the client may still send.
+
+        That is so if requests that are whole, or that began meanwhile, used what was
+        meant for the upload. It does not count if nothing came of the upload itself, or
+        if others went on that were told to wait: who does that could hold any amount of
+        what is never whole.
+        """
+        stream = self.stream
+        if stream is None or stream.missing_bytes <= window_bytes:
+            return False
+        begun = self._begun_bytes
+        if stream.received_bytes - begun.get(stream.id, 0) < LEAST_GRANT:
+            return False
+        if not self.is_narrow:
+            return True
+        others = [
+            each.received_bytes - begun.get(each.id, 0)
+            for each in self._streams.values()
+            if each.state is OPENED and each is not stream
+        ]
+        return sum(others) <= DEFAULT_WINDOW * len(others)
 
     def pass_on(self) -> None:
         """Ends the turn, so that the next one may begin."""
@@ -78,6 +104,11 @@ class UploadTurns:
             return DEFAULT_WINDOW * max(1, num_others), b""
         missing_bytes, stream = min(uploads, key=lambda upload: upload[0])
         self.stream = stream
+        self._begun_bytes = {
+            each.id: each.received_bytes
+            for each in self._streams.values()
+            if each.state is OPENED
+        }
         if len(uploads) == 1 and not self.is_narrow:
             return missing_bytes, b""
         out = b"" if self.is_narrow else _NARROW
