@@ -143,9 +143,7 @@ class WatchdogWatcher:
         self._partial: set[str] = (
             set()
         )  # roots some of whose directories are not watched
-        self._refused: set[str] = (
-            set()
-        )  # roots whose lack of watches was logged
+        self._refused: set[str] = set()  # roots whose lack of watches was logged
 
     def start(self, on_change: OnChange) -> None:
         """Starts watchdog's threads."""
