@@ -12,6 +12,7 @@ import ssl
 import struct
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Self
@@ -24,7 +25,14 @@ import tfs.export
 from tests.certificates import Certificates
 from tests.e2e import hostile
 from tests.e2e.serving import PATIENCE_S, Scale, Serving
-from tests.frontends.express.wire import HELLO, data_frame, prefixed
+from tests.frontends.express.wire import (
+    HELLO,
+    data_frame,
+    grpc_headers,
+    headers_frame,
+    literal_block,
+    prefixed,
+)
 from tests.runtime.process_host import until
 from tfs.frontends.rpc.express.http2 import frames
 from tfs.frontends.rpc.express.http2.frames import FrameType, Setting
@@ -37,6 +45,7 @@ _SLOW_BYTES_PER_S: Final = 3 << 20
 _LONGEST_S: Final = 3 * PATIENCE_S  # who reads nothing goes three at a time
 _NOT_NOW: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _NOTHING = HELLO + frames.settings({Setting.INITIAL_WINDOW_SIZE: 0})
+_REFLECTION: Final = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
 _ALL = HELLO + frames.settings({Setting.INITIAL_WINDOW_SIZE: (1 << 31) - 1})
 _ALL += frames.window_update(0, (1 << 31) - (1 << 16))
 
@@ -94,6 +103,9 @@ class Caller:
         requests: list[bytes],
         authority: bytes | None = None,
         is_finished: bool = True,
+        *,
+        path: str = hostile.PREDICT,
+        headers: tuple[tuple[str, str], ...] = (),
     ) -> None:
         host, _, port = address.rpartition(":")
         self.socket = socket.socket()
@@ -115,6 +127,7 @@ class Caller:
         self._next_id = 1
         self._requests = [memoryview(each) for each in reversed(requests)]
         self._last_flags = frames.END_STREAM if is_finished else 0
+        self._block = literal_block(grpc_headers(*headers, path=path))
         self._left = memoryview(b"")
 
     @property
@@ -138,7 +151,7 @@ class Caller:
     def _fill(self) -> None:
         if not self._left and self._requests and not self._out:
             self._left = self._requests.pop()
-            self._out += hostile.head(self._next_id)
+            self._out += headers_frame(self._next_id, self._block)
             self._next_id += 2
             self._stream_window = self._initial_window
         while self._left and len(self._out) < 100_000:
@@ -333,6 +346,42 @@ def test_requests_that_nobody_finishes_take_little_memory(serving: Serving) -> N
         _drive(crowd, _over_after(2.0), _always)
         _ask(serving, _request(16), 4, None)
         _ask(serving, large, 1, None)
+        for caller in crowd:
+            caller.socket.close()
+    print(f"with good clients {good.peak_bytes >> 20}, with bad {bad.peak_bytes >> 20}")
+    assert bad.peak_bytes < _MOST_GROWTH * good.peak_bytes
+
+
+def _bomb(num_bytes: int) -> bytes:
+    """Returns a message of a thousandth of the length that it is unpacked."""
+    deflater = zlib.compressobj(9, wbits=31)
+    parts = [deflater.compress(bytes(1 << 20)) for _ in range(num_bytes >> 20)]
+    body = b"".join((*parts, deflater.flush()))
+    return struct.pack(">BI", 1, len(body)) + body
+
+
+@pytest.mark.parametrize("path", [hostile.PREDICT, _REFLECTION])
+def test_requests_that_unpack_to_gigabytes_take_little_memory(
+    serving: Serving, path: str
+) -> None:
+    """Twelve clients, four times 256 MB each: refused, and as much as four that call."""
+    large, bomb = _request(10 << 20), _bomb(256 << 20)
+    pid = serving.process.pid
+    with Watch(pid) as good:
+        _ask(serving, large, 4, None)
+    with Watch(pid) as bad:
+        crowd = [
+            Caller(
+                serving.address,
+                _ALL,
+                [bomb] * 4,
+                path=path,
+                headers=(("grpc-encoding", "gzip"),),
+            )
+            for _ in range(12)
+        ]
+        _drive(crowd, lambda: all(each.num_answered == 4 for each in crowd), _always)
+        _ask(serving, _request(16), 1, None)
         for caller in crowd:
             caller.socket.close()
     print(f"with good clients {good.peak_bytes >> 20}, with bad {bad.peak_bytes >> 20}")

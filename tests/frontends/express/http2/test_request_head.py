@@ -6,8 +6,8 @@ import pytest
 
 from tests.frontends.express.wire import grpc_headers
 from tfs.core.errors import Code, ResourceExhausted, ServingError
+from tfs.frontends.rpc.encoding import Encoding
 from tfs.frontends.rpc.express.http2.request_head import (
-    Encoding,
     HttpRefusal,
     MalformedHead,
     RequestHead,

@@ -8,8 +8,8 @@ from functools import partial
 from tfs.core.errors import ServingError, Unavailable, forget_frames
 from tfs.frontends.rpc.express.express_call import ExpressCall
 from tfs.frontends.rpc.express.http2.flow_control import budget_used_up
-from tfs.frontends.rpc.express.inflation import decompress, is_suspicious
 from tfs.frontends.rpc.express.shared_state import SharedState
+from tfs.frontends.rpc.inflation import decompress, is_suspicious
 
 Item = tuple[memoryview, bool] | None
 """A message and whether it is compressed; None once the client sends no more."""

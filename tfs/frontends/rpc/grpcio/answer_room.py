@@ -107,7 +107,7 @@ class AnswerRoom:
         self._has_refused = True
         return False
 
-    async def enter(self, peer: str, request: bytes) -> Taken:
+    async def enter(self, peer: str, request: bytes | memoryview) -> Taken:
         """Waits for room for a request's answer, if that is expected to be long.
 
         Returns its part of the room, to be given back when the call is over.
@@ -129,7 +129,7 @@ class AnswerRoom:
         self._go_on()
         return taken
 
-    def answer(self, taken: Taken, request: bytes, size: int) -> None:
+    def answer(self, taken: Taken, request: bytes | memoryview, size: int) -> None:
         """Notes the length of the answer that a client is about to get."""
         taken.answered_s = self._now()
         if size >= LARGE_BYTES:

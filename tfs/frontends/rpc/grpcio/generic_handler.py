@@ -27,6 +27,7 @@ from tfs.core.errors import (
 )
 from tfs.frontends.rpc.grpcio.answer_room import AnswerRoom, Taken
 from tfs.frontends.rpc.grpcio.grpcio_call import CallHost, GrpcioCall
+from tfs.frontends.rpc.grpcio.inflater import Inflater
 from tfs.frontends.rpc.grpcio.sockets import RELAYED
 from tfs.frontends.rpc.grpcio.uploads import Upload, Uploads
 from tfs.frontends.rpc.status_details import (
@@ -45,6 +46,10 @@ class MethodHost(CallHost, Protocol):
     @property
     def answer_room(self) -> AnswerRoom:
         """The room that answers share."""
+
+    @property
+    def inflater(self) -> Inflater:
+        """Decompresses requests."""
 
     @property
     def uploads(self) -> Uploads:
@@ -128,6 +133,7 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
             request = await context.read()
             if not isinstance(request, bytes):  # grpcio's end-of-stream mark
                 raise CARDINALITY
+            request = await host.inflater.inflate(request)
             if upload is not None:
                 host.uploads.note_whole(upload, len(request))
             taken = await room.enter(peer, request)
@@ -189,19 +195,27 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         uploads = self._host.uploads
         return uploads.take(peer) or await uploads.wait(peer)
 
-    async def _first(self, context: Any) -> bytes | None:
+    async def _first(self, context: Any) -> bytes | memoryview | None:
         """Returns the first message of a stream; None if there is none."""
         upload = await self._begin(str(context.peer()))
         try:
             message = await context.read()
+            if not isinstance(message, bytes):
+                return None
+            return await self._host.inflater.inflate(message)
         finally:
             if upload is not None:
                 self._host.uploads.end(upload)
-        return message if isinstance(message, bytes) else None
 
     async def _pump(self, messages: Any, call: GrpcioCall) -> None:
         host = self._host
         async for message in messages:
+            try:
+                message = await host.inflater.inflate(message)
+            except ServingError as error:
+                forget_frames(error)
+                host.loop.post(functools.partial(call.cut_off, error))
+                return
             host.loop.post(functools.partial(call.take_message, message))
         host.loop.post(call.take_half_close)
 
@@ -230,7 +244,11 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
             yield outcome
 
     def _call(
-        self, method: RpcMethod, metadata: Metadata, request: bytes, context: Any
+        self,
+        method: RpcMethod,
+        metadata: Metadata,
+        request: bytes | memoryview,
+        context: Any,
     ) -> GrpcioCall:
         host = self._host
         remaining_s = context.time_remaining()

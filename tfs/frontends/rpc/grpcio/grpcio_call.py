@@ -49,7 +49,7 @@ class GrpcioCall:
         self,
         host: CallHost,
         method: str,
-        message: bytes,
+        message: bytes | memoryview,
         deadline_s: float | None,
         metadata: Metadata,
         peer: Peer,
@@ -68,7 +68,7 @@ class GrpcioCall:
         self._cancel_fns: list[Callable[[], None]] = []
         self._message_fn: Callable[[bytes | memoryview], None] | None = None
         self._half_close_fn: Callable[[], None] | None = None
-        self._early_messages: deque[bytes] = deque()
+        self._early_messages: deque[bytes | memoryview] = deque()
         self._half_closed = False
         self._max_queued_messages = host.max_queued_messages
         self.outbox: deque[bytes] = deque()
@@ -136,9 +136,9 @@ class GrpcioCall:
         if self.deadline_s is not None and now_s >= self.deadline_s:
             self._expire()
         else:
-            self._cancelled(Cancelled("the client cancelled the call"))
+            self.cut_off(Cancelled("the client cancelled the call"))
 
-    def take_message(self, message: bytes) -> None:
+    def take_message(self, message: bytes | memoryview) -> None:
         """Hands on a later request message. On the serving loop."""
         if self._message_fn is not None:
             self._message_fn(message)
@@ -151,10 +151,8 @@ class GrpcioCall:
         if self._half_close_fn is not None:
             self._half_close_fn()
 
-    def _expire(self) -> None:
-        self._cancelled(DeadlineExceeded("Deadline Exceeded"))
-
-    def _cancelled(self, error: ServingError) -> None:
+    def cut_off(self, error: ServingError) -> None:
+        """Ends the call without its handler, unless that ended it. On the loop."""
         if not self._open:
             return
         self.cancel.cancel(error)
@@ -162,6 +160,9 @@ class GrpcioCall:
         fns, self._cancel_fns = self._cancel_fns, []
         for fn in fns:
             fn()
+
+    def _expire(self) -> None:
+        self.cut_off(DeadlineExceeded("Deadline Exceeded"))
 
     def _finish(self, outcome: bytes | ServingError | None) -> None:
         try:

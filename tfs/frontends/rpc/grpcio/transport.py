@@ -35,6 +35,7 @@ from tfs.frontends.rpc.grpcio import ports
 from tfs.frontends.rpc.grpcio.answer_room import AnswerRoom
 from tfs.frontends.rpc.grpcio.generic_handler import GenericHandler
 from tfs.frontends.rpc.grpcio.grpcio_call import GrpcioCall
+from tfs.frontends.rpc.grpcio.inflater import Inflater
 from tfs.frontends.rpc.grpcio.options import GrpcioOptions
 from tfs.frontends.rpc.grpcio.sender_watch import LOOK_S
 from tfs.frontends.rpc.grpcio.sockets import Sockets
@@ -100,6 +101,9 @@ class GrpcioTransport:
             self._sockets,
             lambda: self._uploads.go_on(),
         )
+        self._inflater = Inflater(
+            self._options.max_message_bytes, self._options.open_answer_bytes
+        )
         self._uploads = Uploads(loop.clock.now, self._room.is_open_to, self._sockets)
         self._draining = False
         self._finished: deque[Callable[[], None]] = deque()
@@ -137,6 +141,7 @@ class GrpcioTransport:
         aio.call_soon_threadsafe(aio.stop)
         if self._thread is not None:
             self._thread.join(_START_S)
+        self._inflater.close(self._loop.clock.now() + _STOP_S)
 
     # -- on grpcio's thread ------------------------------------------------------
 
@@ -279,6 +284,8 @@ class GrpcioTransport:
             "grpc.server.max_pending_requests": _MAX_PENDING,
             "grpc.server.max_pending_requests_hard_limit": 2 * _MAX_PENDING,
             "grpc.http2.lookahead_bytes": LOOKAHEAD_BYTES,
+            # grpcio would decompress without a bound; see `Inflater`.
+            "grpc.per_message_decompression": 0,
             # Otherwise grpcio raises the look-ahead to as much as 4 MB on fast
             # networks.
             "grpc.http2.bdp_probe": 0,
@@ -297,6 +304,11 @@ class GrpcioTransport:
     def answer_room(self) -> AnswerRoom:
         """The room for answers."""
         return self._room
+
+    @property
+    def inflater(self) -> Inflater:
+        """Decompresses requests."""
+        return self._inflater
 
     @property
     def uploads(self) -> Uploads:

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from tfs.core.errors import Internal, ResourceExhausted, ServingError
-from tfs.frontends.rpc.express.http2.mapped_pages import map_pages, page_supply
 from tfs.frontends.rpc.express.http2.receive_buffers import ReceiveBuffers
+from tfs.frontends.rpc.mapped_pages import map_pages, page_supply
 
 PREFIX_SIZE: Final = 5
 _LEAST_ROOM: Final = 256

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import enum
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from tfs.core.errors import (
     ServingError,
     Unimplemented,
 )
+from tfs.frontends.rpc.encoding import Encoding
 from tfs.frontends.rpc.express.http2.hpack_decoder import Header
 
 Metadata = tuple[tuple[str, str | bytes], ...]
@@ -30,14 +30,6 @@ Metadata = tuple[tuple[str, str | bytes], ...]
 
 class MalformedHead(Exception):
     """The headers break HTTP/2's rules; the message says which."""
-
-
-class Encoding(enum.Enum):
-    """How the client compressed the messages that carry the compressed flag."""
-
-    IDENTITY = "identity"
-    GZIP = "gzip"
-    DEFLATE = "deflate"
 
 
 @dataclass(frozen=True, slots=True)

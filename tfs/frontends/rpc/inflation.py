@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from tfs.core.errors import Internal, ResourceExhausted, ServingError
-from tfs.frontends.rpc.express.http2.mapped_pages import map_pages, page_supply
-from tfs.frontends.rpc.express.http2.request_head import Encoding
+from tfs.frontends.rpc.encoding import Encoding
+from tfs.frontends.rpc.mapped_pages import map_pages, page_supply
 
 # zlib's codes for each container with the largest window. gRPC's deflate is zlib's
 # format.

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from tests.frontends.express.wire import prefixed
-from tfs.frontends.rpc.express.http2.mapped_pages import (
+from tfs.frontends.rpc.express.http2.messages import MessageAssembler
+from tfs.frontends.rpc.mapped_pages import (
     PORTION_BYTES,
     PageSupply,
     map_pages,
     page_supply,
 )
-from tfs.frontends.rpc.express.http2.messages import MessageAssembler
 
 MB = 1 << 20
 _PRESENT = 0x80  # in the last byte of a page's entry
