@@ -39,12 +39,12 @@ VIOLATIONS = [
         "what runs beside user code never loads the RPC stack",
     ),
     (
-        "tfs/runtime/guest/python.py",
+        "tfs/runtime/guest/platforms/python.py",
         "import tfs.runtime.pool",
         "an interpreter's guest knows the core and torch only",
     ),
     (
-        "tfs/runtime/guest/python.py",
+        "tfs/runtime/guest/platforms/python.py",
         "import numpy",
         "an interpreter's guest knows the core and torch only",
     ),
@@ -134,7 +134,7 @@ def skeleton(tmp_path: Path) -> Path:
         "tfs/server/core.py",
         "tfs/proto/pool.py",
         "tfs/runtime/pool.py",
-        "tfs/runtime/guest/python.py",
+        "tfs/runtime/guest/platforms/python.py",
         "tfs/codec/tensor.py",
         "tfs/export/save.py",
         "tfs/frontends/rpc/express/http2/frames.py",

@@ -22,8 +22,8 @@ from typing import IO, Self, cast
 import torch
 
 from tfs.runtime.guest.fast_layers.quickening import quicken
+from tfs.runtime.guest.platforms.torch_package import open_package
 from tfs.runtime.guest.sealed_file import SealedFile
-from tfs.runtime.guest.torch_package import open_package
 from tfs.runtime.process.zygote_process import worker_environment
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from tfs.runtime.guest.slab import DTYPE_CODES, Slab
-from tfs.runtime.guest.slab_tensors import InputReader, OutputWriter
 from tfs.runtime.guest.torch_tensor import DTYPE_OF, plain
+from tfs.runtime.guest.worker.slab_tensors import InputReader, OutputWriter
 
 
 @pytest.fixture

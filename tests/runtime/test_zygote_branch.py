@@ -21,7 +21,7 @@ from tests.runtime.process_host import (
 )
 from tests.runtime.zoo import Scale
 from tfs.core.servable_id import ServableId
-from tfs.runtime.guest import platform_imports
+from tfs.runtime.guest.platforms import platform_imports
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.model_source import ModelSource

@@ -31,7 +31,7 @@ from tfs.core.tensor_view import TensorView
 from tfs.core.version_directory import read_manifest
 from tfs.export import save_python
 from tfs.export.weights_file import write_safetensors
-from tfs.runtime.guest.python import read_safetensors
+from tfs.runtime.guest.platforms.python import read_safetensors
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.servables.platform import LoadContext
 from tfs.servables.python_model import PythonModel

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tfs.core.signature import Signature
 from tfs.export.values import Values
-from tfs.runtime.guest.nested_values import Form
+from tfs.runtime.guest.platforms.nested_values import Form
 
 
 @dataclass(frozen=True, slots=True)

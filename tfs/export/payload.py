@@ -31,7 +31,7 @@ from tfs.export.package import (
 from tfs.export.program_sizes import refuse_fixed
 from tfs.export.signature_options import SignatureOptions
 from tfs.export.values import Values, shape_of
-from tfs.runtime.guest.nested_values import classes_in, flattening, nesting
+from tfs.runtime.guest.platforms.nested_values import classes_in, flattening, nesting
 
 
 @dataclass(frozen=True, slots=True)

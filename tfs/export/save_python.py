@@ -59,7 +59,7 @@ def save_python(
 
     The class needs ``predict(self, **inputs)``; it may have ``load(self, version)``,
     ``validate(self, **item)``, ``preprocess``, ``postprocess``, ``methods`` and
-    ``concurrency`` (see :mod:`tfs.runtime.guest.python`). Its code runs here: once to
+    ``concurrency`` (see :mod:`tfs.runtime.guest.platforms.python`). Its code runs here: once to
     read the class's signatures and settings, and again when the version is loaded, and
     called if there are example inputs, before it appears by one rename. Blocks.
 

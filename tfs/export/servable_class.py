@@ -13,7 +13,7 @@ from tfs.core.errors import InvalidArgument
 from tfs.core.manifest import read_signatures
 from tfs.core.signature import Signature
 from tfs.runtime.guest.model_source import concurrency_of
-from tfs.runtime.guest.python import methods_of_class
+from tfs.runtime.guest.platforms.python import methods_of_class
 
 SignatureForms: TypeAlias = Mapping[str, Signature | Mapping[str, object]]
 """Signatures by key, each as an object or in the form of a manifest."""

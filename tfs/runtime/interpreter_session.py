@@ -14,7 +14,7 @@ from tfs.core.errors import (
     ServingError,
 )
 from tfs.runtime.guest.sealed_file import SealedFile
-from tfs.runtime.guest.value_codec import Ref, too_deep
+from tfs.runtime.guest.sessions.value_codec import Ref, too_deep
 from tfs.runtime.interpreter_lender import InterpreterLender
 from tfs.runtime.session_interpreter import SessionInterpreter
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
-from tfs.runtime.guest.session_guest import SessionGuest
+from tfs.runtime.guest.sessions.session_guest import SessionGuest
 
 
 class SessionChannel(Protocol):

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from tfs.core.errors import FailedPrecondition, ServingError
-from tfs.runtime.guest.value_codec import decode, encode
+from tfs.runtime.guest.sessions.value_codec import decode, encode
 from tfs.runtime.session_channel import DirectChannel, SessionChannel
 
 

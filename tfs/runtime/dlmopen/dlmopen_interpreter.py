@@ -26,7 +26,7 @@ from tfs.runtime.dlmopen.call_turn import CallTurn
 from tfs.runtime.dlmopen.dlmopen_namespace import Namespace
 from tfs.runtime.dlmopen.namespace_model import NamespaceModel
 from tfs.runtime.guest.guest_model import GuestModel
-from tfs.runtime.guest.shared_tensors import describe_value, value_at
+from tfs.runtime.guest.namespace.shared_tensors import describe_value, value_at
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.inline.hang_watch import OnHang
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter

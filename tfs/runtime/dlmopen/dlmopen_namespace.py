@@ -6,7 +6,7 @@ with another GIL. glibc meant this for audit libraries. For a whole Python that 
 consequences, each of which is dealt with at the place named here:
 
 1. loading anything with RTLD_GLOBAL there crashes the loader: :mod:`the guest's boot
-   code <tfs.runtime.guest.namespace_boot>` removes the flag;
+   code <tfs.runtime.guest.namespace.namespace_boot>` removes the flag;
 2. every libc numbers its thread-local keys by itself, but all of them keep the values in
    one table per thread: :class:`_Keys`;
 3. a thread of one libc is unknown to another: :meth:`Namespace._enter`;
@@ -14,7 +14,7 @@ consequences, each of which is dealt with at the place named here:
    :data:`MORE_ROOM` says how to get more;
 5. stacks of threads that ended are kept in one list, with memory that only the
    process's own libc can free: :func:`_want_larger_stacks`, :mod:`the guest's threads
-   <tfs.runtime.guest.namespace_threads>`;
+   <tfs.runtime.guest.namespace.namespace_threads>`;
 6. no namespace can be unloaded, because torch cannot: each is kept for the next user
    (:func:`take`, :func:`give_back`), and a process has as many as it ever used at once.
 
@@ -69,7 +69,7 @@ _BOOT: Final = """
 import sys
 sys.path[:] = {path!r}
 try:
-    from tfs.runtime.guest.namespace_boot import boot
+    from tfs.runtime.guest.namespace.namespace_boot import boot
     boot({entry}, {free}, {environment!r})
 except BaseException as error:
     import ctypes
@@ -145,7 +145,7 @@ class Namespace:
         """Asks the guest; returns its answer. Blocks for as long as it works.
 
         The request is a tuple. Request and answer consist of values that ``marshal``
-        accepts; see :class:`~tfs.runtime.guest.namespace_guest.NamespaceGuest`.
+        accepts; see :class:`~tfs.runtime.guest.namespace.namespace_guest.NamespaceGuest`.
 
         Raises:
             ServingError: The error that the guest returned.

@@ -88,7 +88,9 @@ def load_guest_model(
     who = source.id.slashed
     check_device(source.device, who)
     try:
-        platform = importlib.import_module(f"tfs.runtime.guest.{source.platform}")
+        platform = importlib.import_module(
+            f"tfs.runtime.guest.platforms.{source.platform}"
+        )
         with current_device(source.device):
             model: GuestModel = platform.load(source, files, weights)
     except ServingError as error:

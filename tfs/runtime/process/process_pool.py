@@ -11,7 +11,7 @@ from typing import TypeAlias
 from tfs.core.errors import ServingError
 from tfs.core.right_of_way import make_way
 from tfs.core.thread_priority import run_anywhere
-from tfs.runtime.guest.platform_imports import MODULES as SLOW_IMPORTS
+from tfs.runtime.guest.platforms.platform_imports import MODULES as SLOW_IMPORTS
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.interpreter import InterpreterStats
 from tfs.runtime.model_source import ModelSource

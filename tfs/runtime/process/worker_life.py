@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from tfs.core.errors import ServingError, Unavailable
 from tfs.core.serving_loop import READABLE, ServingLoop, Timer
 from tfs.core.thread_limit import thread_limits
-from tfs.runtime.guest.platform_imports import MODULES as SLOW_IMPORTS
+from tfs.runtime.guest.platforms.platform_imports import MODULES as SLOW_IMPORTS
 from tfs.runtime.process.crash_policy import CrashHistory, describe_status
 from tfs.runtime.process.load_sign import LoadSign
 from tfs.runtime.process.parked_workers import ParkedWorkers, SameCode

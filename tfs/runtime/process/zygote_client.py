@@ -5,7 +5,7 @@ The first zygote has forks. A **standby** takes its place when it is killed, bec
 importing torch anew takes a second, in which no worker could be replaced. For each
 platform whose imports take long there is a **branch**, which has done these imports and
 forks the platform's workers. None needs another to stay alive, and no worker needs any:
-they are all children of this process (``guest/sibling_fork.py``).
+they are all children of this process (``guest/zygote/sibling_fork.py``).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from tfs.core.serving_loop import ServingLoop, Timer
-from tfs.runtime.guest.platform_imports import MODULES as SLOW_IMPORTS
+from tfs.runtime.guest.platforms.platform_imports import MODULES as SLOW_IMPORTS
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.process.busy_cores import BusyCores
 from tfs.runtime.process.forked_zygote import ForkedZygote

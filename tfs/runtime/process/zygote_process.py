@@ -5,7 +5,7 @@ before anything else and hands it to the ``ZygoteClient``, which otherwise start
 when the first worker is wanted.
 
 The processes that it forks, and those that they fork, are children of the thread that
-started it (``guest/sibling_fork.py``). So the kernel ends all of them with this
+started it (``guest/zygote/sibling_fork.py``). So the kernel ends all of them with this
 process, and with no other. That thread stays as long as any of them does. It reaps
 them, and kills the processes that models started.
 """
@@ -24,7 +24,8 @@ from typing import Final
 
 import tfs
 from tfs.core.thread_priority import run_anywhere
-from tfs.runtime.guest import control_channel, sibling_fork
+from tfs.runtime.guest import control_channel
+from tfs.runtime.guest.zygote import sibling_fork
 from tfs.runtime.process.exit_statuses import ExitStatuses, status_of
 from tfs.runtime.process.uncompiled import UNCOMPILED
 
@@ -56,10 +57,10 @@ _WNOTHREAD: Final = (
 # of the time. Until it has imported them, it ends with its parent.
 _PROGRAM: Final = (
     "import gc, sys; gc.disable(); "
-    "from tfs.runtime.guest.parent_death import die_with_parent; "
+    "from tfs.runtime.guest.zygote.parent_death import die_with_parent; "
     "host_pid, channel_fd, life_fd = map(int, sys.argv[1:]); "
     "die_with_parent(host_pid); "
-    "from tfs.runtime.guest.zygote import main; main(host_pid, channel_fd, life_fd)"
+    "from tfs.runtime.guest.zygote.zygote import main; main(host_pid, channel_fd, life_fd)"
 )
 
 

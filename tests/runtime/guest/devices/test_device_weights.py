@@ -12,7 +12,7 @@ import torch
 from tfs.runtime.guest.devices.cuda_memory import CudaMemory, CudaStorage
 from tfs.runtime.guest.devices.device_weights import MIN_SHARED_BYTES, DeviceWeights
 from tfs.runtime.guest.devices.weights_lease import Place, WeightsLease
-from tfs.runtime.guest.weight_places import by_address
+from tfs.runtime.guest.weights.weight_places import by_address
 
 NUM = MIN_SHARED_BYTES // 4
 FILE = "weights.safetensors"

@@ -26,10 +26,10 @@ from tfs.runtime.guest.fast_layers.packed_convolutions import (
     PackedWeight,
     quicken_convolutions,
 )
+from tfs.runtime.guest.platforms.torch_package import open_package
 from tfs.runtime.guest.sealed_file import SealedFile, new_memfd
-from tfs.runtime.guest.torch_package import open_package
 from tfs.runtime.guest.version_files import VersionFiles
-from tfs.runtime.guest.weight_places import by_address
+from tfs.runtime.guest.weights.weight_places import by_address
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.runtime.model_source import ModelSource
 
@@ -368,7 +368,7 @@ def test_interpreter_packs_weights_only_if_told(
     """A second copy of weights is its owner's choice; workers never make one."""
     told: list[nn.Module] = []
     monkeypatch.setattr(
-        "tfs.runtime.guest.torch_package.quicken_convolutions",
+        "tfs.runtime.guest.platforms.torch_package.quicken_convolutions",
         lambda model, find_offset: told.append(model),
     )
     source = saved(tmp_path)

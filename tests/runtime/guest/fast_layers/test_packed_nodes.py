@@ -17,9 +17,9 @@ from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.core.tensor_view import TensorView
 from tfs.core.version_directory import read_manifest
 from tfs.export import save
-from tfs.runtime.guest import torch_export
 from tfs.runtime.guest.fast_layers.packed_nodes import PackedNode, pack_nodes
 from tfs.runtime.guest.guest_model import GuestModel
+from tfs.runtime.guest.platforms import torch_export
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.model_source import ModelSource
 

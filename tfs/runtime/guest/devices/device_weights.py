@@ -29,7 +29,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.serialization import default_restore_location
 
 from tfs.runtime.guest.devices.weights_lease import Place, WeightsLease
-from tfs.runtime.guest.weight_places import FindOffset
+from tfs.runtime.guest.weights.weight_places import FindOffset
 
 MIN_SHARED_BYTES: Final = 64 << 10
 

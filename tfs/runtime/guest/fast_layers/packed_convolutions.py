@@ -35,7 +35,7 @@ from torch.nn import functional
 
 from tfs.runtime.guest.fast_layers.plain_call import has_own_forward, is_plain_call
 from tfs.runtime.guest.sealed_file import num_written_pages_at
-from tfs.runtime.guest.weight_places import FindOffset
+from tfs.runtime.guest.weights.weight_places import FindOffset
 
 _State = Mapping[str, Any]
 """A module's ``__dict__``."""

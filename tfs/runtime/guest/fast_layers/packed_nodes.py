@@ -20,7 +20,7 @@ from tfs.runtime.guest.fast_layers.packed_convolutions import (
     is_available,
 )
 from tfs.runtime.guest.fast_layers.plain_call import is_plain_call
-from tfs.runtime.guest.weight_places import FindOffset
+from tfs.runtime.guest.weights.weight_places import FindOffset
 
 _OPERATOR: Final = torch.ops.aten.conv2d.default
 

@@ -45,9 +45,9 @@ from tfs.core.right_of_way import make_way
 from tfs.runtime.guest import slab
 from tfs.runtime.guest.fast_layers import embedding_bags
 from tfs.runtime.guest.freed_memory import give_back
-from tfs.runtime.guest.kept_memory import KeptMemory
 from tfs.runtime.guest.random_numbers import seed_random
 from tfs.runtime.guest.traces.all_objects import all_objects
+from tfs.runtime.guest.traces.kept_memory import KeptMemory
 from tfs.runtime.guest.traces.object_names import name_of_code
 from tfs.runtime.guest.traces.process_settings import (
     settings_of_process,

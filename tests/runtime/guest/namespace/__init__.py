@@ -1,0 +1,1 @@
+"""Tests of the inside of a private Python."""

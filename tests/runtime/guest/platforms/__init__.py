@@ -1,0 +1,1 @@
+"""Tests of what platforms have in common inside an interpreter."""

@@ -1,0 +1,63 @@
+"""What the log is told of calls that fail in a model."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tfs.core.dtype import FLOAT32
+from tfs.core.errors import Internal
+from tfs.core.servable_id import ServableId
+from tfs.core.signature import Method, Signature, TensorSpec
+from tfs.core.tensor_view import TensorView
+from tfs.runtime.guest.model_source import ModelSource
+from tfs.runtime.guest.platforms.failed_calls import FailedCalls
+from tfs.runtime.guest.platforms.torch_callable import TorchCallable
+
+SPEC = {"x": TensorSpec(FLOAT32, (-1,))}
+SOURCE = ModelSource(
+    ServableId("m", 1),
+    "/m/1",
+    "python",
+    {},
+    {"s": Signature(Method.PREDICT, SPEC, SPEC)},
+)
+
+
+class Picky(nn.Module):
+    """Fails in a part of its own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.checked(x)
+
+    def checked(self, x: Tensor) -> Tensor:
+        raise ValueError("not this\none")
+
+
+def test_the_log_says_once_where_a_model_fails(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Whoever sent the request is told what failed; paths and lines are the operator's."""
+    model = TorchCallable(SOURCE, {"s": Picky().eval()})
+    view = TensorView(FLOAT32, (1,), torch.ones(1).numpy().tobytes())
+    for _ in range(2):
+        with pytest.raises(Internal) as caught:
+            model.call("s", {"x": view})
+        assert caught.value.message == (
+            "m/1, signature 's' failed: ValueError: not this one"
+        )
+    (message,) = caplog.messages
+    assert "servable=m/1 signature=s error='ValueError: not this one'" in message
+    forward, checked = message.partition(" at='")[2].split(" > ")
+    assert __file__ in forward
+    assert forward.endswith(" in forward")
+    assert checked.endswith(" in checked'")
+
+
+def test_who_calls_cannot_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """After a few places no more are told of."""
+    failures = FailedCalls("m/1", "s")
+    for index in range(100):
+        failures.note(type(f"Error{index}", (Exception,), {})("text"))
+    assert 1 < len(caplog.messages) < 20

@@ -1,0 +1,267 @@
+"""The side of a private CPython that answers requests from the rest of its process.
+
+Another Python of the same process calls one C function, with a request that ``marshal``
+wrote; the answer is written into the caller's buffer. Tensors are named by address:
+nobody serialises them, and each side reads the other's memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import marshal
+import os
+import pickle
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+
+from tfs.core.errors import (
+    Internal,
+    InvalidItems,
+    serving_error,
+)
+from tfs.runtime.guest.guest_model import Value, load_guest_model, one_line
+from tfs.runtime.guest.loaded_model import LoadedModel, not_loaded
+from tfs.runtime.guest.model_source import ModelSource
+from tfs.runtime.guest.namespace.shared_tensors import (
+    SharedTensor,
+    describe,
+    describe_value,
+    tensor_at,
+    value_at,
+)
+from tfs.runtime.guest.random_numbers import seed_random
+from tfs.runtime.guest.sealed_file import SealedFile
+from tfs.runtime.guest.sessions.session_guest import SessionGuest
+from tfs.runtime.guest.slab import DTYPE_CODES
+from tfs.runtime.guest.torch_tensor import nest
+from tfs.runtime.guest.two_thread_scaling import two_thread_scaling
+from tfs.runtime.guest.version_files import VersionFiles
+
+_ENTRY: Final = ctypes.CFUNCTYPE(ctypes.c_ssize_t, ctypes.c_void_p, ctypes.c_ssize_t)
+_MAX_ITEMS_BYTES: Final = 4096
+_InferenceMode = torch._C._InferenceMode  # what torch.inference_mode() wraps
+
+
+class _PerThread(threading.local):
+    """What the guest keeps for each thread that calls it."""
+
+    def __init__(self) -> None:
+        self.buffers: dict[int, memoryview] = {}  # by address; one, as a rule
+        self.reply = b""
+        self.num_threads = 0
+
+
+class NamespaceGuest:
+    """Answers requests: (operation, its arguments...).
+
+    ``load``, ``release`` and ``unload`` may be called at any time, ``unload`` only
+    while no call of that model is running. All other requests must come one at a time.
+    """
+
+    def __init__(self) -> None:
+        # Each change is one dict operation.
+        self._models: dict[int, LoadedModel] = {}
+        self._own = _PerThread()
+        self._sessions: SessionGuest | None = None
+        self._kept: list[torch.Tensor] = []  # outputs that the caller is about to read
+        self._operations: dict[str, Callable[..., object]] = {
+            "call": self._call,
+            "check": self._check,
+            "release": self._release,
+            "load": self._load,
+            "unload": self._unload,
+            "scale": self._scale,
+            "seed": seed_random,
+            "run": self._run,
+            "session": self._session,
+            "end_sessions": self._end_sessions,
+        }
+
+    def answer(self, address: int, size: int) -> int:
+        """Answers the request in a buffer of ``size`` bytes; returns the reply's size.
+
+        The reply is then in the buffer. If it does not fit, it is kept for the calling
+        thread, which fetches it into a larger buffer by a call with the negative size.
+        """
+        own = self._own
+        if size < 0:
+            ctypes.memmove(address, own.reply, -size)
+            own.reply = b""
+            return -size
+        buffer = own.buffers.get(address)
+        if buffer is None:
+            memory = (ctypes.c_char * size).from_address(address)
+            buffer = own.buffers[address] = memoryview(memory).cast("B")
+        reply = self._reply_to(buffer)
+        num_bytes = len(reply)
+        if num_bytes <= size:
+            buffer[:num_bytes] = reply
+        else:
+            own.reply = reply
+        return num_bytes
+
+    def _reply_to(self, request: memoryview | bytes) -> bytes:
+        try:
+            operation, *arguments = marshal.loads(request)
+            if operation == "large":
+                return self._reply_to(ctypes.string_at(*arguments))
+            value: Any = self._operations[operation](*arguments)
+            return marshal.dumps((0, value))
+        except BaseException as error:  # user code may raise anything, SystemExit too
+            fault = serving_error(error, "a private Python")
+            items = None
+            if isinstance(fault, InvalidItems):
+                items = fault.to_bytes(_MAX_ITEMS_BYTES)
+            form = (fault.message, fault.retry_after_s, items)
+            return marshal.dumps((int(fault.code), form))
+
+    def _check(self) -> None:
+        """Computes something whose result is known, and raises if the result is wrong."""
+        ones = torch.ones(64, 64)
+        if float((ones @ ones).sum()) != float("262144.0"):
+            raise Internal("a private Python computes wrongly")
+
+    # -- versions ------------------------------------------------------------------------
+
+    def _load(self, model_id: int, source: bytes, files: Mapping[str, int]) -> float:
+        """Loads a version from the process's descriptors; returns seconds taken."""
+        # The bytes come from this very process, so pickle is safe here.
+        version: ModelSource = pickle.loads(source)
+        begun_s = time.perf_counter()
+        torch.set_num_threads(1)
+        staged = VersionFiles(
+            {
+                name: SealedFile(os.dup(fd), os.fstat(fd).st_size)
+                for name, fd in files.items()
+            }
+        )
+        try:
+            guest = load_guest_model(version, staged)
+        finally:
+            staged.close()
+        self._models[model_id] = LoadedModel(version, guest)
+        return time.perf_counter() - begun_s
+
+    def _call(
+        self,
+        model_id: int,
+        signature_name: str,
+        num_rows: int,
+        inputs: Sequence[tuple[str, SharedTensor]],
+    ) -> tuple[list[tuple[str, object]], int, int]:
+        """Runs a signature; returns outputs, nanoseconds and pages written to."""
+        begun_ns = time.perf_counter_ns()
+        self._kept = []
+        loaded = self._models.get(model_id)
+        if loaded is None:
+            raise not_loaded()
+        self._set_threads(loaded.source.intra_op_threads)
+        # Inputs that are made in inference mode have no version counters, which every
+        # operator would have to maintain.
+        with _InferenceMode(True):
+            values: dict[str, Value] = {}
+            for name, (code, shape, data) in inputs:
+                values[name] = (
+                    tensor_at(code, shape, data)
+                    if isinstance(data, int)
+                    else nest(data, shape)
+                )
+            outputs = loaded.guest.run(signature_name, values, num_rows)
+            try:
+                found: list[tuple[str, object]] = [
+                    (name, describe(value, self._kept))
+                    if isinstance(value, torch.Tensor)
+                    else (name, (DTYPE_CODES[value.dtype], value.shape, value.data))
+                    for name, value in outputs.items()
+                ]
+            except BaseException as error:
+                who = f"{loaded.source.id.slashed}, signature {signature_name!r}"
+                raise Internal(
+                    f"{who} returned what cannot be read: {one_line(error)}"
+                ) from error
+        pages = loaded.written_pages_if_due()
+        return found, time.perf_counter_ns() - begun_ns, pages
+
+    def _release(self) -> None:
+        """Releases the tensors that the last answer named."""
+        self._kept = []
+
+    def _unload(self, model_id: int) -> None:
+        loaded = self._models.pop(model_id, None)
+        if loaded is not None:
+            self._kept = []
+            loaded.guest.close()
+            del loaded
+            _give_memory_back()
+
+    def _scale(
+        self, model_id: int, signature_name: str, inputs: bytes, duration_s: float
+    ) -> float | None:
+        """Measures a model from two threads of this Python's own."""
+        loaded = self._models.get(model_id)
+        if loaded is None:
+            raise not_loaded()
+        return two_thread_scaling(
+            loaded.guest, signature_name, pickle.loads(inputs), duration_s
+        )
+
+    def _set_threads(self, wanted: int) -> None:
+        # The number belongs to each thread (OpenMP's and MKL's are per thread).
+        own = self._own
+        if own.num_threads != wanted:
+            torch.set_num_threads(wanted)
+            own.num_threads = wanted
+
+    # -- sessions ------------------------------------------------------------------------
+
+    def _run(self, movable: int, arguments: object, keywords: object) -> object:
+        """Calls a movable object with values of the process."""
+        self._kept = []
+        self._set_threads(1)
+        sessions = self._sessions_here()
+        args: Any = value_at(arguments)
+        kwargs: Any = value_at(keywords)
+        return describe_value(sessions.run(movable, args, kwargs), self._kept)
+
+    def _session(self, request: bytes, fds: list[int]) -> tuple[bytes, list[int]]:
+        self._set_threads(1)
+        return self._sessions_here().handle(request, fds)
+
+    def _end_sessions(self) -> None:
+        """Forgets everything sessions left here."""
+        self._kept = []
+        if self._sessions is not None:
+            self._sessions.close()
+            self._sessions = None
+            _give_memory_back()
+
+    def _sessions_here(self) -> SessionGuest:
+        if self._sessions is None:
+            self._sessions = SessionGuest()
+        return self._sessions
+
+
+def _give_memory_back() -> None:
+    gc.collect()
+    with contextlib.suppress(AttributeError, OSError):  # glibc only
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+_started: list[object] = []  # kept alive, because C code has their addresses
+
+
+def start() -> int:
+    """Returns the address of a C function that answers requests, for good."""
+    torch.set_num_threads(1)
+    guest = NamespaceGuest()
+    gc.collect()
+    gc.freeze()  # collections need not look at torch's objects, which all stay
+    entry = _ENTRY(guest.answer)
+    _started.extend((guest, entry))
+    return ctypes.cast(entry, ctypes.c_void_p).value or 0

@@ -1,0 +1,348 @@
+"""Platform ``python``: a class in ``servable.py`` and, optionally, weights.
+
+It is for models that are not a single ``nn.Module``: tokenizers, pipelines,
+scikit-learn.
+
+    class Servable:
+        signatures = {"serving_default": {...}}         # as in a manifest
+        def load(self, version): ...                    # a Version; once
+        def predict(self, **inputs): ...                # a dict, a tuple or one value
+        def validate(self, **item): ...                 # optional: one row; ValueError
+        def preprocess(self, **inputs): ...             # optional: predict's inputs
+        def postprocess(self, outputs): ...             # optional: predict's result
+        methods = {"count": "count"}                    # optional: by signature
+        concurrency = 8                                 # optional: requests at once
+
+Only ``predict`` is required. Inputs are tensors; strings are nested lists of bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import pickle
+import re
+import sys
+import types
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from tfs.core.errors import DataLoss, InvalidArgument, InvalidItems, ServingError
+from tfs.core.signature import Signature
+from tfs.runtime.guest.devices.device_weights import MIN_SHARED_BYTES, DeviceWeights
+from tfs.runtime.guest.fast_layers.quickening import quicken_held
+from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, one_line
+from tfs.runtime.guest.model_source import ModelSource
+from tfs.runtime.guest.platforms.torch_callable import TorchCallable
+from tfs.runtime.guest.sealed_file import (
+    SealedFile,
+    num_written_pages,
+    num_written_pages_at,
+)
+from tfs.runtime.guest.weights.weight_places import by_address, by_content
+
+SOURCE: Final = "servable.py"
+SAFETENSORS: Final = "weights.safetensors"
+CHECKPOINT: Final = "weights.pt"
+
+_SAFETENSORS_DTYPES: Final[Mapping[str, torch.dtype]] = {
+    "BOOL": torch.bool,
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "U16": torch.uint16,
+    "I16": torch.int16,
+    "U32": torch.uint32,
+    "I32": torch.int32,
+    "U64": torch.uint64,
+    "I64": torch.int64,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F32": torch.float32,
+    "F64": torch.float64,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """The argument of ``load``: where the version is, and its weights. Immutable.
+
+    Attributes:
+        path: The version directory, absolute.
+        device: Where to compute: "cpu" or "cuda[:i]".
+        weights: Tensors by name, on ``device``; empty without a weights file. On the
+            CPU they are shared with other interpreters until they are written to. On a
+            GPU only those are shared that become parameters without being copied
+            (``load_state_dict(..., assign=True)``).
+
+    """
+
+    path: str
+    device: str
+    weights: Mapping[str, torch.Tensor]
+
+    @property
+    def assets(self) -> str:
+        """The folder ``assets/`` of the version; it may be absent."""
+        return os.path.join(self.path, "assets")
+
+
+def load(
+    source: ModelSource, files: VersionFiles, weights: DeviceWeights | None = None
+) -> GuestModel:
+    """Runs the version's code and loads its object; see :class:`GuestModel`.
+
+    Raises:
+        DataLoss: The weights are damaged.
+        InvalidArgument: The file defines no usable class.
+
+    """
+    module = _import(source, files[SOURCE])
+    try:
+        servable = _class_of(source, module)()
+        tensors, written_pages = _weights(source, files, weights)
+        prepare = getattr(servable, "load", None)
+        if prepare is not None:
+            prepare(Version(source.path, source.device, tensors))
+        quicken_held(servable, module)
+        functions = _functions(source, servable)
+    except BaseException:
+        _forget(module)
+        raise
+    return TorchCallable(
+        source, functions, written_pages=written_pages, on_close=lambda: _forget(module)
+    )
+
+
+def _import(source: ModelSource, file: SealedFile) -> types.ModuleType:
+    """Runs ``servable.py`` as a module with a name of its own, beside all others."""
+    with open(file.path, encoding="utf-8") as opened:
+        text = opened.read()
+    place = os.path.join(source.path, SOURCE)
+    module = types.ModuleType("tfs_servable")
+    # Dataclasses and pickles look their module up by name, so the name is unique.
+    module.__name__ = f"tfs_servable_{id(module):x}"
+    module.__file__ = place
+    sys.modules[module.__name__] = module
+    try:
+        exec(compile(text, place, "exec"), module.__dict__)
+    except BaseException:
+        _forget(module)
+        raise
+    return module
+
+
+def _forget(module: types.ModuleType) -> None:
+    sys.modules.pop(module.__name__, None)
+    module.__dict__.clear()
+    module.__name__ = "tfs_servable_closed"
+
+
+def _class_of(source: ModelSource, module: types.ModuleType) -> Callable[[], object]:
+    wanted = source.text("class", "")
+    found = {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, type)
+        and value.__module__ == module.__name__
+        and (name == wanted or (not wanted and hasattr(value, "predict")))
+    }
+    if len(found) != 1:
+        what = f"class {wanted!r}" if wanted else "one class with a method 'predict'"
+        raise InvalidArgument(
+            f"{source.id.slashed}: {SOURCE} must define {what}; found "
+            f"{', '.join(found) or 'none'}"
+        )
+    (kind,) = found.values()
+    return kind
+
+
+def methods_of_class(kind: type) -> dict[str, str]:
+    """Returns which method answers which signature, as far as the class says so.
+
+    A method of the class that happens to be called ``methods`` says nothing.
+    """
+    said = getattr(kind, "methods", None)
+    if not isinstance(said, Mapping):
+        return {}
+    return {str(key): str(method) for key, method in said.items()}
+
+
+def _functions(
+    source: ModelSource, servable: object
+) -> dict[str, Callable[..., object]]:
+    methods = {**methods_of_class(type(servable)), **source.texts("methods")}
+    functions = {}
+    for name, signature in source.signatures.items():
+        method = methods.get(name, "predict")
+        predict = getattr(servable, method, None)
+        if not callable(predict):
+            raise InvalidArgument(
+                f"{source.id.slashed}: signature {name!r} needs a method {method!r}"
+            )
+        who = f"{source.id.slashed}, signature {name!r}"
+        functions[name] = _pipeline(servable, predict, signature, who)
+    return functions
+
+
+def _pipeline(
+    servable: object, predict: Callable[..., object], signature: Signature, who: str
+) -> Callable[..., object]:
+    """Returns validate, preprocess, predict and postprocess as one call."""
+    validate = getattr(servable, "validate", None) if signature.batched else None
+    preprocess = getattr(servable, "preprocess", None)
+    postprocess = getattr(servable, "postprocess", None)
+
+    def call(**inputs: Any) -> object:
+        if validate is not None:
+            _validate(validate, inputs, signature, who)
+        if preprocess is not None:
+            inputs = dict(preprocess(**inputs))
+        outputs = predict(**inputs)
+        return outputs if postprocess is None else postprocess(outputs)
+
+    return call
+
+
+def _validate(
+    validate: Callable[..., object],
+    inputs: Mapping[str, Any],
+    signature: Signature,
+    who: str,
+) -> None:
+    """Passes every row to ``validate``; a row that it refuses fails only its own request.
+
+    Raises:
+        InvalidItems: Names every refused row.
+
+    """
+    rows = {n: value for n, value in inputs.items() if n not in signature.defaults}
+    num_rows = len(next(iter(rows.values()))) if rows else 0
+    wrong = {}
+    for row in range(num_rows):
+        try:
+            validate(**{name: value[row] for name, value in rows.items()})
+        except ServingError as error:
+            wrong[row] = error.message
+        except ValueError as error:
+            wrong[row] = str(error) or "refused without a reason"
+    if wrong:
+        raise InvalidItems(wrong, who)
+
+
+def _weights(
+    source: ModelSource, files: VersionFiles, shared: DeviceWeights | None
+) -> tuple[Mapping[str, torch.Tensor], Callable[[], int]]:
+    who = source.id.slashed
+    try:
+        if SAFETENSORS in files.files:
+            file = files[SAFETENSORS]
+            mapping = file.map()
+            weights = read_safetensors(mapping)
+            if shared is not None:
+                find = by_address(lambda: [mapping])
+                weights = {
+                    n: shared.moved(t, SAFETENSORS, find) for n, t in weights.items()
+                }
+                return weights, lambda: num_written_pages(mapping) or 0
+            if source.device != "cpu":
+                weights = {n: t.to(source.device) for n, t in weights.items()}
+                return weights, lambda: 0
+            return weights, lambda: num_written_pages(mapping) or 0
+        if CHECKPOINT in files.files:
+            path = files[CHECKPOINT].path
+            # Mapped privately; what torch wrote before 1.6 cannot be.
+            is_archive = zipfile.is_zipfile(path)
+            is_mapped = is_archive and (source.device == "cpu" or shared is not None)
+            location: Callable[[Any, str], Any] | str = source.device
+            if is_archive and shared is not None and shared.is_shared:
+                find = by_content(files[CHECKPOINT], MIN_SHARED_BYTES)
+                location = shared.restorer(CHECKPOINT, find)
+            loaded = torch.load(
+                path, map_location=location, weights_only=True, mmap=is_mapped
+            )
+            if source.device != "cpu" or shared is not None or not is_mapped:
+                return loaded, lambda: 0
+            tensors = list(_tensors(loaded))
+            return loaded, lambda: sum(map(_written_pages, tensors))
+    except pickle.UnpicklingError as error:
+        raise DataLoss(f"{who}: {CHECKPOINT} {_not_only_weights(error)}") from error
+    except Exception as error:
+        raise DataLoss(
+            f"{who}: its weights cannot be read: {one_line(error)}"
+        ) from error
+    return {}, lambda: 0
+
+
+def _not_only_weights(error: pickle.UnpicklingError) -> str:
+    """Returns what is wrong with a checkpoint, without torch's advice to trust it."""
+    found = re.search(r"GLOBAL (\S+)", str(error))
+    if found is None:
+        return "is no checkpoint of torch.save that weights_only=True reads"
+    return (
+        f"holds a {found[1]}, and only tensors, numbers, strings and containers of them "
+        "are read from it (weights_only): save what it computes with as tensors, or put "
+        "its file into assets/ and read it in load()"
+    )
+
+
+def _tensors(value: object) -> Iterator[torch.Tensor]:
+    """Yields the tensors in the contents of a checkpoint."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _tensors(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _tensors(each)
+
+
+def _written_pages(tensor: torch.Tensor) -> int:
+    return num_written_pages_at(tensor.data_ptr(), tensor.nbytes) or 0
+
+
+def read_safetensors(buffer: Any) -> dict[str, torch.Tensor]:
+    """Returns the tensors of a safetensors file as views of a writable buffer.
+
+    Raises:
+        ValueError: It is not such a file, or damaged.
+
+    """
+    header_bytes = int.from_bytes(buffer[:8], "little")
+    start = 8 + header_bytes
+    if len(buffer) < 8 or start > len(buffer):
+        raise ValueError("the header is cut short")
+    header = json.loads(bytes(buffer[8:start]))
+    tensors = {}
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        dtype = _SAFETENSORS_DTYPES.get(entry["dtype"])
+        if dtype is None:
+            raise ValueError(f"tensor {name!r} is of unknown type {entry['dtype']!r}")
+        shape = tuple(map(int, entry["shape"]))
+        begin, end = map(int, entry["data_offsets"])
+        num = math.prod(shape)
+        if not 0 <= begin <= end <= len(buffer) - start or end - begin != (
+            num * dtype.itemsize
+        ):
+            raise ValueError(f"tensor {name!r} lies outside the file")
+        if not num:
+            tensors[name] = torch.empty(shape, dtype=dtype)
+            continue
+        if (start + begin) % dtype.itemsize:  # torch reads what it takes to be aligned
+            piece = bytearray(buffer[start + begin : start + end])
+            flat = torch.frombuffer(piece, dtype=dtype)
+        else:
+            flat = torch.frombuffer(
+                buffer, dtype=dtype, count=num, offset=start + begin
+            )
+        tensors[name] = flat.view(shape)
+    return tensors

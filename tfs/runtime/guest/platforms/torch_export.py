@@ -1,0 +1,321 @@
+"""Platform ``torch_export``: a ``.pt2`` archive of torch.export or AOTInductor.
+
+An exported program is a graph that is run operator by operator. Its tensors are views
+of the archive's bytes, which all interpreters share. An AOTInductor package is such a
+graph compiled to machine code for one kind of processor, with weights of its own. Both
+take positional arguments in the order of the export, so inputs are put into that order
+here.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import types
+import typing
+import warnings
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+from torch.export.pt2_archive import _package
+from torch.export.pt2_archive.constants import (
+    ARCHIVE_VERSION_PATH,
+    ARCHIVE_VERSION_VALUE,
+)
+from torch.utils import _pytree as pytree
+
+from tfs.core.errors import DataLoss, InvalidArgument, ServingError
+from tfs.core.signature import Signature
+from tfs.runtime.guest.devices.device_weights import DeviceWeights
+from tfs.runtime.guest.fast_layers.packed_nodes import pack_nodes
+from tfs.runtime.guest.fast_layers.quickening import quicken_program
+from tfs.runtime.guest.fault_text import what_is_missing
+from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, one_line
+from tfs.runtime.guest.model_source import ModelSource
+from tfs.runtime.guest.platforms.torch_callable import TorchCallable
+from tfs.runtime.guest.sealed_file import SealedFile, new_memfd
+from tfs.runtime.guest.weights.mapped_reader import MappedReader
+from tfs.runtime.guest.weights.weight_places import by_address
+
+ARCHIVE = "model.pt2"
+
+_reading: Final = threading.Lock()
+"""Held while a graph is read: torch's reader is one per process, in a global variable."""
+
+
+def load(
+    source: ModelSource, files: VersionFiles, weights: DeviceWeights | None = None
+) -> GuestModel:
+    """Loads the program of a version; see :class:`GuestModel`.
+
+    Raises:
+        DataLoss: The archive is damaged, or of another version of torch.
+        InvalidArgument: The program's arguments do not fit the signature.
+
+    """
+    file = files[ARCHIVE]
+    who = source.id.slashed
+    reader: MappedReader | None = None
+    try:
+        with _reading, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if _is_compiled(file.path):
+                function = _load_compiled(source, file.path)
+            else:
+                reader = MappedReader(file)
+                function = _load_program(source, file, reader, weights)
+    except ServingError:
+        raise
+    except Exception as error:
+        raise DataLoss(
+            f"{who}: {ARCHIVE} cannot be loaded by torch {torch.__version__}: "
+            f"{what_is_missing(error)}{one_line(error)}"
+        ) from error
+    finally:
+        if reader is not None:
+            reader.release()
+    return TorchCallable(
+        source,
+        dict.fromkeys(source.signatures, function),
+        written_pages=reader.num_written_pages if reader is not None else lambda: 0,
+    )
+
+
+def warm_up() -> None:
+    """Writes a small program, loads it and calls it, to fill caches for all others.
+
+    Filling torch's and sympy's caches is a third of the time of loading a small graph.
+    """
+    module = torch.nn.Linear(2, 2).eval()
+    rows = torch.export.Dim("rows")
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        warnings.simplefilter("ignore")
+        program = torch.export.export(
+            module,
+            (),
+            {"input": torch.zeros(2, 2)},
+            dynamic_shapes={"input": {0: rows}},
+            strict=False,
+        )
+        fd = new_memfd("warm-up")
+        with open(fd, "wb", closefd=False) as written:
+            torch.export.save(program, written)
+        file = SealedFile.seal(fd)
+        reader = MappedReader(file)
+        try:
+            loaded = _read_mapped(file, reader)
+            if loaded is not None:
+                with torch.inference_mode():
+                    loaded.module()(input=torch.zeros(3, 2))
+        finally:
+            reader.release()
+            file.close()
+
+
+def _remember_type_hints() -> None:
+    """Makes torch's reader of programs look up the types of each class only once.
+
+    Otherwise it asks for them again for every object that it reads, which is a third of
+    the time of loading a graph with some hundred operators.
+    """
+    try:
+        from torch._export.serde import serialize
+    except ImportError:
+        return
+    known: dict[object, dict[str, object]] = {}
+
+    def get_type_hints(of: Any, *args: Any, **kwargs: Any) -> dict[str, object]:
+        if of not in known:
+            known[of] = typing.get_type_hints(of, *args, **kwargs)
+        return known[of]
+
+    if getattr(serialize, "typing", None) is typing:
+        remembering = types.ModuleType("typing", typing.__doc__)
+        vars(remembering).update(vars(typing), get_type_hints=get_type_hints)
+        vars(serialize)["typing"] = remembering
+
+
+_remember_type_hints()
+
+
+def _is_compiled(path: str) -> bool:
+    with zipfile.ZipFile(path) as archive:
+        return any("data/aotinductor/" in name for name in archive.namelist())
+
+
+def _load_program(
+    source: ModelSource,
+    file: SealedFile,
+    reader: MappedReader,
+    weights: DeviceWeights | None,
+) -> Callable[..., object]:
+    program = _read_mapped(file, reader)
+    if program is not None and weights is not None:
+        find = by_address(reader.mappings)
+        for name, value in program.state_dict.items():
+            if isinstance(value, torch.nn.Parameter):
+                moved = weights.moved(value.detach(), ARCHIVE, find)
+                program.state_dict[name] = torch.nn.Parameter(
+                    moved, value.requires_grad
+                )
+    if program is None:
+        with open(file.path, "rb") as opened:
+            program = torch.export.load(opened)
+    if source.device != "cpu":
+        from torch.export.passes import move_to_device_pass
+
+        program = move_to_device_pass(program, source.device)
+    call_signature = program.module_call_graph[0].signature
+    names = list(call_signature.forward_arg_names or ()) if call_signature else []
+    in_spec = program.call_spec.in_spec
+    module = program.module()
+    if isinstance(module, torch.fx.GraphModule):
+        if source.packs_weights:  # first: it looks for operators by their overloads
+            pack_nodes(module, by_address(reader.mappings))
+        quicken_program(module)
+    return _by_name(source, module, in_spec, names)
+
+
+def _read_mapped(
+    file: SealedFile, reader: MappedReader
+) -> torch.export.ExportedProgram | None:
+    """Reads a program whose tensors are views of the file.
+
+    It does what torch.export.load does; that offers no way to say where the tensors
+    should be. Returns None if this torch, or the one that wrote the file, works
+    differently.
+    """
+    try:
+        archive = _package.PT2ArchiveReader(file.path)
+        archive.archive_file = reader
+        if archive.read_string(ARCHIVE_VERSION_PATH) != ARCHIVE_VERSION_VALUE:
+            return None
+        read = _package._load_exported_programs
+    except (AttributeError, RuntimeError):
+        return None
+    reader.remap()
+    return read(archive, archive.get_file_names(), None).get("model")
+
+
+def _load_compiled(source: ModelSource, path: str) -> Callable[..., object]:
+    from torch._inductor import aoti_load_package
+
+    # None, or "cuda" without a number, is the current device.
+    index = torch.device(source.device).index
+    with open(path, "rb") as file:
+        compiled = aoti_load_package(file, device_index=-1 if index is None else index)
+    in_spec = pytree.treespec_loads(compiled.loader.get_call_spec()[0])
+    return _by_name(source, compiled, in_spec, [])
+
+
+def _by_name(
+    source: ModelSource,
+    function: Callable[..., Any],
+    in_spec: pytree.TreeSpec | None,
+    names: Sequence[str],
+) -> Callable[..., object]:
+    """Returns a function that calls ``function`` with keywords, however it was exported.
+
+    The program names its positional arguments. If it does not, the manifest's entry
+    ``args`` does, or else the signature's inputs in their order.
+    """
+    (signature, *others) = source.signatures.values()
+    if others:
+        raise InvalidArgument(
+            f"{source.id.slashed}: a {source.platform} version has one signature"
+        )
+    if in_spec is None:
+        raise InvalidArgument(f"{source.id.slashed}: the program takes no inputs")
+    positional, keywords = (in_spec.child(0), in_spec.child(1))
+    by_keyword = tuple(keywords.context or ())
+    children = [*positional.children(), *keywords.children()]
+    if not all(child.is_leaf() for child in children):
+        raise InvalidArgument(
+            f"{source.id.slashed}: the program takes tuples or dicts of tensors; "
+            "export it with one parameter per tensor"
+        )
+    given = source.entry.get("args")
+    ordered = (
+        [str(name) for name in given]
+        if isinstance(given, list | tuple)
+        else [name for name in names if name not in by_keyword]
+    )
+    if not set(ordered) <= signature.inputs.keys() or not ordered:
+        ordered = [name for name in signature.inputs if name not in by_keyword]
+    num_positional = positional.num_children
+    wanted = {*ordered, *by_keyword}
+    if len(ordered) != num_positional or wanted != signature.inputs.keys():
+        raise InvalidArgument(
+            f"{source.id.slashed}: the program takes {num_positional} arguments and "
+            f"the keywords {', '.join(by_keyword) or 'none'}; the signature's inputs "
+            f"are {', '.join(signature.inputs)}"
+        )
+
+    repeated = _repeated(source, signature)
+
+    def call(**inputs: object) -> object:
+        if repeated:
+            _repeat(inputs, repeated, signature)
+        try:
+            return function(
+                *[inputs[name] for name in ordered],
+                **{name: inputs[name] for name in by_keyword},
+            )
+        except (AssertionError, RuntimeError) as error:
+            if _REFUSES_SIZES.match(str(error)):
+                raise InvalidArgument(
+                    f"the graph does not take inputs of these sizes, "
+                    f"{_sizes_of(inputs)}: {one_line(error)}"
+                ) from error
+            raise
+
+    return call
+
+
+_REFUSES_SIZES: Final = re.compile(
+    r"Guard failed: .*\bsize\(\)|Expected input at .*shape"
+)
+"""Start of the error with which a graph refuses sizes that its author excluded.
+"""
+
+
+def _sizes_of(inputs: Mapping[str, object]) -> str:
+    return ", ".join(
+        f"{name!r} {list(value.shape)}"
+        for name, value in inputs.items()
+        if isinstance(value, torch.Tensor)
+    )
+
+
+def _repeated(source: ModelSource, signature: Signature) -> tuple[str, ...]:
+    """Returns the inputs of entry "repeated", whose default of one row is repeated.
+
+    Raises:
+        InvalidArgument: It names something that is not an input with a default.
+
+    """
+    given = source.entry.get("repeated", ())
+    if not isinstance(given, list | tuple) or not set(given) <= set(signature.defaults):
+        raise InvalidArgument(
+            f"{source.id.slashed}: entry 'repeated' of the manifest must name inputs "
+            "that have a default"
+        )
+    return tuple(map(str, given))
+
+
+def _repeat(
+    inputs: dict[str, object], repeated: Sequence[str], signature: Signature
+) -> None:
+    """Repeats inputs of one row, so that they have as many rows as the others."""
+    for name, value in inputs.items():
+        if name not in signature.defaults and isinstance(value, torch.Tensor):
+            num_rows = value.shape[0]
+            break
+    else:
+        return
+    for name in repeated:
+        value = inputs[name]
+        if isinstance(value, torch.Tensor) and value.shape[0] == 1 != num_rows:
+            inputs[name] = value.expand(num_rows, *value.shape[1:]).contiguous()

@@ -1,0 +1,267 @@
+"""Platform ``torch_package``: model, code and weights in one hermetic archive.
+
+Source: "Using Python for Model Inference in Deep Learning", section 4.4. Code is
+imported only from the archive, and from the modules that it declares extern. It is
+imported under a mangled name, so that two archives may have classes of the same name.
+Tensors are views of the archive's bytes: nothing is read or copied until a kernel
+touches it.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import io
+import linecache
+import pickle
+import sys
+import types
+import warnings
+import zipfile
+from collections.abc import Callable
+
+import torch
+from torch.package._mangling import demangle
+from torch.package.package_importer import PackageImporter
+
+from tfs.core.errors import DataLoss, NotFound
+from tfs.core.right_of_way import make_way
+from tfs.runtime.guest.devices.device_weights import DeviceWeights
+from tfs.runtime.guest.fast_layers.packed_convolutions import quicken_convolutions
+from tfs.runtime.guest.fast_layers.quickening import quicken
+from tfs.runtime.guest.guest_model import GuestModel
+from tfs.runtime.guest.model_source import ModelSource
+from tfs.runtime.guest.platforms.nested_values import class_in
+from tfs.runtime.guest.platforms.torch_callable import TorchCallable, methods_of
+from tfs.runtime.guest.sealed_file import SealedFile
+from tfs.runtime.guest.version_files import VersionFiles
+from tfs.runtime.guest.weights.mapped_reader import MappedReader
+from tfs.runtime.guest.weights.weight_places import by_address
+
+ARCHIVE = "model.pt"
+_RESOURCES = "importlib.resources"
+
+
+def load(
+    source: ModelSource, files: VersionFiles, weights: DeviceWeights | None = None
+) -> GuestModel:
+    """Loads the model of a version; see :class:`GuestModel`.
+
+    Raises:
+        DataLoss: The archive is damaged.
+        NotFound: It contains no such resource.
+        InvalidArgument: The manifest's entry does not fit the model.
+
+    """
+    package = source.text("package", "model")
+    resource = source.text("resource", "model.pkl")
+    importer = open_package(files[ARCHIVE], f"{source.id.slashed}: {ARCHIVE}")
+    make_way()
+    reader = importer.zip_reader
+    try:
+        if not reader.has_record(f"{package.replace('.', '/')}/{resource}"):
+            raise NotFound(
+                f"{source.id.slashed}: its archive holds no {resource!r} in package "
+                f"{package!r}"
+            )
+        location: object = source.device
+        if weights is not None:
+            location = weights.restorer(ARCHIVE, by_address(reader.mappings))
+        model = importer.load_pickle(package, resource, map_location=location)
+        if isinstance(model, torch.nn.Module):
+            make_way()
+            model.eval()
+            quicken(model)
+            make_way()
+            if source.packs_weights:
+                quicken_convolutions(model, by_address(reader.mappings))
+        find_class = functools.partial(class_in, importer.import_module)
+        functions = methods_of(source, model, find_class)
+    except BaseException:
+        close_package(importer)
+        raise
+    make_way()
+    return TorchCallable(
+        source,
+        functions,
+        written_pages=reader.num_written_pages,
+        on_close=lambda: close_package(importer),
+    )
+
+
+def open_package(
+    file: SealedFile, who: str, on_map: Callable[[int], None] | None = None
+) -> PackageImporter:
+    """Opens an archive whose tensors are views of ``file``.
+
+    Args:
+        file: The archive.
+        who: Its name, for errors.
+        on_map: Told how much memory is mapped; see :class:`MappedReader`.
+
+    Raises:
+        DataLoss: It is not an archive, or not one of torch.package.
+
+    """
+    try:
+        importer = MappedImporter(MappedReader(file, on_map))
+    except (RuntimeError, zipfile.BadZipFile) as error:
+        raise DataLoss(
+            f"{who} is not a torch.package archive or is damaged; write it again"
+        ) from error
+    importer.modules = _Modules(importer)
+    vars(importer)["Unpickler"] = functools.partial(_Unpickler, importer)
+    _replace_finders(importer)
+    return importer
+
+
+def _replace_finders(importer: PackageImporter) -> None:
+    """Lets packaged code find the archive's modules and data by Python's own functions."""
+    extern = importer.extern_modules
+    if (
+        "importlib" not in extern
+        and _RESOURCES not in extern
+        and "pkgutil" not in extern
+    ):
+        return
+    own = importer.modules["importlib"] = _importlib_of(importer)
+    if _RESOURCES not in extern and "pkgutil" not in extern:
+        return
+    from tfs.runtime.guest.platforms import packaged_resources
+
+    resources = packaged_resources.packaged_resources(importer)
+    own.__dict__["resources"] = importer.modules[_RESOURCES] = resources
+    if "pkgutil" in extern:
+        importer.modules["pkgutil"] = packaged_resources.packaged_pkgutil(importer)
+
+
+def _importlib_of(importer: PackageImporter) -> types.ModuleType:
+    """Returns ``importlib`` as packaged code sees it: it looks into the archive first.
+
+    The import statement does so by itself. A name that is computed at run time goes
+    through this function, and would otherwise be looked for only on the server.
+    """
+
+    def import_module(name: str, package: str | None = None) -> types.ModuleType:
+        """Imports from the archive, or else from the environment."""
+        plain = demangle(importlib.util.resolve_name(name, package))
+        try:
+            found: types.ModuleType = importer.import_module(plain)
+        except ModuleNotFoundError as error:
+            if error.name is not None and not f"{plain}.".startswith(f"{error.name}."):
+                raise  # it is there; something that it imports is not
+        else:
+            return found
+        try:
+            return importlib.import_module(plain)
+        except ModuleNotFoundError as error:
+            if error.name is None or not plain.startswith(f"{error.name}."):
+                raise
+            raise ModuleNotFoundError(
+                f"No module named {plain!r} in the archive, nor outside: include it when "
+                "the model is saved, or install it beside the server",
+                name=plain,
+            ) from error
+
+    module = types.ModuleType("importlib", importlib.__doc__)
+    vars(module).update(
+        {k: v for k, v in vars(importlib).items() if k not in vars(module)}
+    )
+    vars(module)["import_module"] = import_module
+    return module
+
+
+class _Unpickler(pickle.Unpickler):
+    """Finds the names in a pickle through the package's own imports.
+
+    torch's own unpickler is written in Python and takes a millisecond for a small
+    network, five times as long. It also renames modules of Python 2, but those do not
+    occur in pickles of the protocols that torch.package writes (3 and 4).
+    """
+
+    def __init__(self, importer: PackageImporter, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self._importer = importer
+
+    def find_class(self, module: str, name: str) -> object:
+        make_way()
+        return getattr(self._importer.import_module(module), name)
+
+
+class _Modules(dict[str, types.ModuleType]):
+    """A package's modules, known to Python under their mangled names as well.
+
+    Dataclasses, typing and pickle look up a class's module in ``sys.modules`` and fail
+    if it is not there. Nobody else can import a mangled name
+    (``<torch_package_0>.nets``).
+    """
+
+    def __init__(self, importer: PackageImporter) -> None:
+        super().__init__(importer.modules)
+        self._prefix = f"{importer.id()}."  # type: ignore[no-untyped-call]
+
+    def __setitem__(self, name: str, module: types.ModuleType) -> None:
+        make_way()  # it is compiled and run next
+        super().__setitem__(name, module)
+        if sys.modules.get(name) is not module:  # not an extern one
+            sys.modules[self._prefix + name] = module
+
+
+def close_package(importer: PackageImporter) -> None:
+    """Removes what importing left in the process; the rest is freed as garbage."""
+    importer.zip_reader.release()
+    prefix = f"{importer.id()}."  # type: ignore[no-untyped-call]
+    for name in [name for name in linecache.cache if name.startswith(prefix)]:
+        del linecache.cache[name]
+    for name in [name for name in sys.modules if name.startswith(prefix)]:
+        del sys.modules[name]
+    importer.modules.clear()
+    # Whoever prints an old traceback asks for source, which would import it again.
+    importer.get_source = _no_source  # type: ignore[method-assign]
+
+
+def _no_source(module_name: str) -> str:
+    raise ImportError(f"{module_name} was unloaded")
+
+
+class MappedImporter(PackageImporter):
+    """Imports an archive in memory; every object that it loads may write to its weights.
+
+    Until an object does, its weights are the pages of the archive.
+    """
+
+    def _load_module(self, name: str, parent: str) -> types.ModuleType:
+        """Like torch's method, but Python and torch can be imported by every archive.
+
+        torch only allows modules that import statements name, and ``__import__(name)``
+        is not such a statement.
+        """
+        top = name.partition(".")[0]
+        if (
+            name not in self.extern_modules
+            and (top in sys.stdlib_module_names or top == "torch")
+            and not self._has_own(top)
+        ):
+            module = self.modules[name] = importlib.import_module(name)
+            return module
+        loaded: types.ModuleType = super()._load_module(name, parent)
+        return loaded
+
+    def _has_own(self, top: str) -> bool:
+        """Whether the archive contains a module or package of that name."""
+        reader = self.zip_reader
+        return reader.has_record(f"{top}.py") or any(
+            record.startswith(f"{top}/") for record in reader.get_all_records()
+        )
+
+    def load_pickle(
+        self, package: str, resource: str, map_location: object = None
+    ) -> object:
+        """Unpickles a resource, over a mapping to which nobody has written."""
+        self.zip_reader.remap()
+        with warnings.catch_warnings():
+            # torch's own reader of packages says it, to whoever loads one.
+            warnings.filterwarnings("ignore", message="TypedStorage is deprecated")
+            loaded: object = super().load_pickle(package, resource, map_location)
+        return loaded

@@ -1,0 +1,54 @@
+"""Platform ``torchscript``: a scripted or traced module, ``model.pt``. No Python runs.
+
+Its weights are views of the archive's bytes, shared by all interpreters.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+
+from tfs.core.errors import DataLoss
+from tfs.runtime.guest.devices.device_weights import MIN_SHARED_BYTES, DeviceWeights
+from tfs.runtime.guest.fault_text import what_is_missing
+from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, one_line
+from tfs.runtime.guest.model_source import ModelSource
+from tfs.runtime.guest.platforms.torch_callable import TorchCallable, methods_of
+from tfs.runtime.guest.weights.shared_weights import share_weights
+from tfs.runtime.guest.weights.weight_places import by_content
+
+ARCHIVE = "model.pt"
+
+
+def load(
+    source: ModelSource, files: VersionFiles, weights: DeviceWeights | None = None
+) -> GuestModel:
+    """Loads the module of a version; see :class:`GuestModel`.
+
+    Raises:
+        DataLoss: The archive is damaged, or of a newer torch.
+        InvalidArgument: The manifest's entry names a method the module lacks.
+
+    """
+    try:
+        with warnings.catch_warnings():
+            # torch marks TorchScript itself as deprecated; serving it is no news.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            module = torch.jit.load(  # type: ignore[no-untyped-call]
+                files[ARCHIVE].path, map_location=source.device
+            )
+    except (RuntimeError, ValueError) as error:
+        raise DataLoss(
+            f"{source.id.slashed}: {ARCHIVE} cannot be read as TorchScript: "
+            f"{what_is_missing(error)}{one_line(error)}"
+        ) from error
+    if module.training:
+        module.eval()
+    written_pages = share_weights(
+        [*module.parameters(), *module.buffers()], files[ARCHIVE]
+    )
+    if weights is not None and weights.is_shared:
+        find = by_content(files[ARCHIVE], MIN_SHARED_BYTES)
+        weights.adopt(module.parameters(), ARCHIVE, find)
+    return TorchCallable(source, methods_of(source, module), written_pages)

@@ -1,0 +1,139 @@
+"""Answers one call: from a slot's request words to its reply words."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import struct
+import time
+from collections.abc import Callable, Mapping
+
+import torch
+
+from tfs.core.errors import InvalidItems, forget_frames, serving_error
+from tfs.runtime.guest.devices.device_faults import leave_if_device_is_lost
+from tfs.runtime.guest.loaded_model import ForkWatch, LoadedModel, not_loaded
+from tfs.runtime.guest.memory_exhaustion import is_out_of_memory
+from tfs.runtime.guest.slab import (
+    REPLY_WORDS,
+    REQUEST_WORDS,
+    WORD_BYTES,
+    Slab,
+    Slot,
+)
+from tfs.runtime.guest.worker.slab_tensors import InputReader, OutputWriter
+
+_MAX_TEXT_BYTES = 4096
+_HEADER_BYTES = REQUEST_WORDS * WORD_BYTES
+_read_header = struct.Struct(f"={REQUEST_WORDS}q").unpack_from
+
+
+class CallAnswerer:
+    """Runs the calls in a slab. Confined to one thread, in inference mode.
+
+    Args:
+        slab: The slab that holds the calls.
+        models: The loaded models by number; other threads may change it meanwhile.
+        forks: Knows whether this process is a copy that a model forked.
+        on_out_of_memory: Called when a call ran out of memory, before it is answered;
+            may end the process.
+
+    """
+
+    def __init__(
+        self,
+        slab: Slab,
+        models: Mapping[int, LoadedModel],
+        forks: ForkWatch,
+        on_out_of_memory: Callable[[], None],
+    ) -> None:
+        self._slab = slab
+        self._models = models
+        self._forks = forks
+        self._on_out_of_memory = on_out_of_memory
+        self._inputs = InputReader(slab.map)
+        self._outputs = OutputWriter(slab)
+        self._num_threads = 0  # not known yet: each thread has its own number
+
+    def overflow_bytes(self, slot: Slot) -> int:
+        """Returns how many bytes of inputs come in a memfd; 0 if they are in the slot."""
+        return self._slab.words[slot.request_word + 3]
+
+    def answer(
+        self, slot: Slot, overflow: mmap.mmap | None
+    ) -> tuple[LoadedModel | None, int | None]:
+        """Runs the slot's call and writes its reply. Any failure becomes the reply.
+
+        Args:
+            slot: The slot of the call.
+            overflow: Its inputs, if the slot is too small for them.
+
+        Returns:
+            The model that was called, and a memfd with the outputs if they do not fit
+            the slot, which the caller sends and closes.
+
+        """
+        slab = self._slab
+        begun_ns = time.perf_counter_ns()
+        loaded: LoadedModel | None = None
+        signature_index = -1
+        overflow_fd: int | None = None
+        ran_out = False
+        try:
+            model_id, signature_index, num_rows, _, num_words = _read_header(
+                slab.map, slot.request_byte
+            )
+            start = slot.request_byte + _HEADER_BYTES
+            descriptor = slab.map[start : start + num_words * WORD_BYTES]
+            loaded = self._models.get(model_id)
+            if loaded is None:
+                raise not_loaded()
+            if loaded.source.intra_op_threads != self._num_threads:
+                self._num_threads = loaded.source.intra_op_threads
+                torch.set_num_threads(self._num_threads)
+            try:
+                result = loaded.guest.run(
+                    loaded.signature_names[signature_index],
+                    self._inputs.read(
+                        loaded.input_names[signature_index],
+                        descriptor,
+                        overflow,
+                    ),
+                    num_rows,
+                )
+            finally:
+                self._forks.leave_if_copy()
+            words, overflow_fd = self._outputs.write(slot, result)
+            overflow_out = 0
+            if overflow_fd is not None:
+                overflow_out = os.fstat(overflow_fd).st_size
+            ns = time.perf_counter_ns() - begun_ns
+            slab.write_words(slot.reply_word, (0, ns, overflow_out, len(words), *words))
+        except BaseException as error:  # reading what a model returned may raise it
+            if overflow_fd is not None:
+                with contextlib.suppress(OSError):
+                    os.close(overflow_fd)
+                overflow_fd = None
+            if loaded is not None:
+                leave_if_device_is_lost(error, loaded.source.device)
+            ran_out = is_out_of_memory(error)
+            who = "a model"
+            if loaded is not None:
+                name = loaded.signature_names[signature_index]
+                who = f"{loaded.source.id.slashed}, signature {name!r}"
+            fault = serving_error(error, who)
+            # This frame refers to the error, and so to all that the model had made.
+            forget_frames(fault)
+            text = (
+                fault.to_bytes(_MAX_TEXT_BYTES)
+                if isinstance(fault, InvalidItems)
+                else fault.message.encode()[:_MAX_TEXT_BYTES]
+            )
+            ns = time.perf_counter_ns() - begun_ns
+            slab.write_words(slot.reply_word, (int(fault.code), ns, 0, len(text)))
+            slab.write_text(slot.reply_word + REPLY_WORDS, text)
+            del fault  # frees what the model's frames held
+        if ran_out:
+            self._on_out_of_memory()
+        return loaded, overflow_fd

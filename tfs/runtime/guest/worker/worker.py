@@ -1,0 +1,139 @@
+"""A worker process: answers calls on its main thread, and does everything else on others.
+
+The main thread sleeps on one eventfd and only answers calls. The control thread
+(``worker_control.py``) reads the control channel and has versions loaded. When that
+channel ends, because the host closed it or is gone, the process exits.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+
+import torch
+
+from tfs.core.spin_backoff import SpinBackoff
+from tfs.core.thread_priority import bring
+from tfs.runtime.guest.loaded_model import ForkWatch
+from tfs.runtime.guest.slab import (
+    FOLLOWER,
+    NUM_SLOTS,
+    REPLIES,
+    REQUESTS,
+    STARTED,
+    Slab,
+)
+from tfs.runtime.guest.traces.process_surface import WatchedSurface
+from tfs.runtime.guest.traces.watched_objects import WatchedObjects
+from tfs.runtime.guest.worker.call_answerer import CallAnswerer
+from tfs.runtime.guest.worker.call_channel import CallChannel
+from tfs.runtime.guest.worker.errands import Errands
+from tfs.runtime.guest.worker.memory_limit import MemoryLimit
+from tfs.runtime.guest.worker.preloaded_model import PreloadedModel
+from tfs.runtime.guest.worker.worker_control import WorkerControl
+from tfs.runtime.guest.worker.worker_models import WorkerModels
+from tfs.runtime.guest.worker_options import WorkerOptions
+
+
+class Worker:
+    """One worker process. ``run`` is confined to the main thread.
+
+    Args:
+        options: How it spins, and how much memory its models may add.
+        channel: Brings calls.
+        control: Brings everything else.
+        preloaded: The version that was loaded before the fork; None if none was.
+        surface: The functions that models can replace, as they were before the fork.
+
+    """
+
+    def __init__(
+        self,
+        options: WorkerOptions,
+        channel: CallChannel,
+        control: socket.socket,
+        preloaded: PreloadedModel | None,
+        surface: WatchedSurface,
+    ) -> None:
+        self._channel = channel
+        self._slab = Slab(channel.slab_fd)
+        self._control_socket = control
+        self._spin_s = options.spin_us / 1e6
+        self._spin_backoff = SpinBackoff()
+        self._forks = ForkWatch()
+        self._limit = MemoryLimit(options.memory_limit_bytes)
+        self._errands = Errands(channel.request_fd)
+        self._models = WorkerModels(
+            control, self._limit, self._forks, preloaded, surface
+        )
+        self._control = WorkerControl(
+            control, self._models, self._slab, self._limit, self._errands, self._forks
+        )
+
+    def run(self, archive: bytes = b"", watched: WatchedObjects | None = None) -> None:
+        """Answers calls until the process ends.
+
+        Args:
+            archive: What a spare warms up with first, before it has models.
+            watched: What modules hold; shows whether a model changed it, before the
+                worker gets another one.
+
+        """
+        os.register_at_fork(after_in_child=self._become_copy)
+        self._control.start()
+        if archive:
+            self._control.start_warm_up(archive, watched)
+        slab, channel, models = self._slab, self._channel, self._models
+        errands = self._errands.waiting
+        answerer = CallAnswerer(
+            slab, models.by_id, self._forks, self._limit.leave_if_leaking
+        )
+        sequence = 0
+        with torch.inference_mode():
+            while True:
+                if self._spin_s:
+                    self._spin(sequence)
+                for _ in range(os.eventfd_read(channel.request_fd)):
+                    if errands:
+                        errands.popleft()()
+                        continue
+                    slot = slab.slots[sequence % NUM_SLOTS]
+                    sequence += 1
+                    slab.words[STARTED] = sequence
+                    overflow_bytes = answerer.overflow_bytes(slot)
+                    memory = None
+                    if overflow_bytes:
+                        memory = channel.receive_tensors(overflow_bytes)
+                    loaded, overflow_fd = answerer.answer(slot, memory)
+                    if overflow_fd is not None:
+                        channel.send_tensors(overflow_fd)
+                    slab.words[REPLIES] = sequence
+                    if follower := slab.words[FOLLOWER]:
+                        bring(follower)
+                    channel.ring()
+                    if loaded is not None:
+                        models.note_call(loaded)
+                    loaded = memory = None  # unloading must find the last reference
+
+    def _spin(self, sequence: int) -> None:
+        if not self._spin_backoff.may_look():
+            return
+        words, now = self._slab.words, time.perf_counter
+        limit_s = now() + self._spin_s
+        while words[REQUESTS] == sequence and now() < limit_s:
+            pass
+        self._spin_backoff.note(found=words[REQUESTS] != sequence)
+
+    def _become_copy(self) -> None:
+        """Runs first in a process that a model forks from this one.
+
+        The copy must not answer calls: that is for the process that took them. It
+        belongs to the worker's process group, and ends with it.
+        """
+        if self._forks.is_copy:
+            return  # a copy's copy: all is closed
+        self._forks.is_copy = True
+        self._channel.close()
+        self._models.close_channels()
+        self._control_socket.close()

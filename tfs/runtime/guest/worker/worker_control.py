@@ -1,0 +1,251 @@
+"""What a worker is asked to do beside calls, and the threads on which it does that."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import pickle
+import signal
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import torch
+
+from tfs.core.errors import ServingError, serving_error
+from tfs.core.right_of_way import note_answerer, paced_s
+from tfs.core.thread_priority import answer_later, give_way
+from tfs.runtime.guest import control_channel
+from tfs.runtime.guest.control_channel import tell
+from tfs.runtime.guest.guest_model import one_line
+from tfs.runtime.guest.loaded_model import ForkWatch
+from tfs.runtime.guest.model_source import ModelSource
+from tfs.runtime.guest.random_numbers import seed_random
+from tfs.runtime.guest.sealed_file import copy
+from tfs.runtime.guest.slab import HOST_TRAFFIC, HostTraffic, Slab
+from tfs.runtime.guest.traces.clean_slate import CleanSlate
+from tfs.runtime.guest.traces.watched_objects import WatchedObjects
+from tfs.runtime.guest.version_files import unreadable
+from tfs.runtime.guest.worker.brief_work import BriefWork
+from tfs.runtime.guest.worker.errands import Errands
+from tfs.runtime.guest.worker.memory_limit import MemoryLimit
+from tfs.runtime.guest.worker.warm_up import warm_up
+from tfs.runtime.guest.worker.worker_models import WorkerModels
+from tfs.runtime.guest.worker_ops import RUN_CODE
+
+if TYPE_CHECKING:
+    from tfs.runtime.guest.sessions.session_guest import SessionGuest
+
+
+class WorkerControl:
+    """Serves requests from the control channel until that ends, and the process with it.
+
+    Background requests are served on a thread of the lowest CPU priority. It is made
+    for each, because a thread without privileges cannot raise its priority again. Work
+    that was quick the last time is done in idle time only (``brief_work.py``). All
+    other requests are served on the control thread.
+
+    Args:
+        control: The channel; owned from now on.
+        models: Serves most of the requests.
+        slab: The slab of the main thread's calls.
+        limit: The limit of the process's memory.
+        errands: Runs functions on the main thread.
+        forks: Knows whether this process is a copy that a model forked.
+
+    """
+
+    def __init__(
+        self,
+        control: socket.socket,
+        models: WorkerModels,
+        slab: Slab,
+        limit: MemoryLimit,
+        errands: Errands,
+        forks: ForkWatch,
+    ) -> None:
+        self._control = control
+        self._models = models
+        self._slab = slab
+        self._limit = limit
+        self._errands = errands
+        self._forks = forks
+        self._handlers: dict[
+            object, Callable[[Mapping[str, object], list[int]], dict[str, object]]
+        ] = {
+            "copy": _copy,
+            "load": models.load,
+            "open": models.open,
+            "unload": models.unload,
+            "rest": self._rest,
+            "scale": models.scale,
+            "rehearse": models.rehearse,
+            "seed": _seed,
+        }
+        self._sessions: SessionGuest | None = None
+        self._slate: CleanSlate | None = None
+        # Pauses say nothing of how much there is to do, or of the host's idle time.
+        self._brief_work = BriefWork(lambda: monotonic() - paced_s())
+        self._makes_way = False
+        self._has_run_code = False  # a model's, on this thread: what it set is not seen
+
+    def start(self) -> None:
+        """Starts the control thread."""
+        note_answerer(self._host_answers, self._host_has_traffic, shares_lock=False)
+        threading.Thread(target=self._run, name="worker-control", daemon=True).start()
+
+    def start_warm_up(self, archive: bytes, watched: WatchedObjects | None) -> None:
+        """Has a spare load and call an archive's model, in the background.
+
+        Args:
+            archive: The model's.
+            watched: What modules hold; shows whether a model changed it, before the
+                worker gets another one.
+
+        """
+        threading.Thread(
+            target=self._warm_up, args=(archive, watched), name="warm-up", daemon=True
+        ).start()
+
+    def _run(self) -> None:
+        # Logging a load took 0.3 ms from a call of the version that serves.
+        answer_later()
+        while True:
+            try:
+                message = control_channel.receive(self._control)
+            except OSError:
+                message = None
+            if message is None:
+                # With what the model started: nobody is left to know the group.
+                with contextlib.suppress(OSError):
+                    os.killpg(os.getpid(), signal.SIGKILL)
+                os._exit(0)
+            body, fds = message
+            # From the host, over a channel nobody else holds: pickle is safe here.
+            request = pickle.loads(body)
+            if request["background"]:
+                threading.Thread(
+                    target=self._serve_in_background,
+                    args=(request, fds),
+                    name="worker-load",
+                    daemon=True,
+                ).start()
+            else:
+                self._has_run_code |= request["op"] in RUN_CODE
+                self._serve(request, fds)
+
+    def _serve_in_background(
+        self, request: Mapping[str, object], fds: list[int]
+    ) -> None:
+        op, source, brief = request["op"], request.get("source"), self._brief_work
+        if isinstance(source, ModelSource):
+            brief.note_code(source.code_digest)
+        self._makes_way = True
+        with brief.measured(op):
+            _give_way(is_brief=brief.is_brief(op))
+            self._serve(request, fds)
+        self._makes_way = False
+
+    def _host_answers(self) -> bool:
+        # What is loaded on the control thread is in a hurry: it follows a crash.
+        return self._makes_way and self._slab.words[HOST_TRAFFIC] == HostTraffic.NOW
+
+    def _host_has_traffic(self) -> bool:
+        return self._makes_way and self._slab.words[HOST_TRAFFIC] != HostTraffic.NONE
+
+    def _warm_up(self, archive: bytes, watched: WatchedObjects | None) -> None:
+        _give_way()
+        told: dict[str, object] = {"event": "warm"}
+        try:
+            warm_up(archive)
+        except Exception as error:
+            told["fault"] = one_line(error)
+        if watched is not None:
+            # A worker of another user may not look at all that there is to see.
+            with contextlib.suppress(OSError):
+                self._slate = CleanSlate(watched, self._errands.run)
+        told["knows_itself"] = self._slate is not None
+        self._limit.count_from_here()  # what warming took is not a model's
+        tell(self._control, told)
+
+    def _serve(self, request: Mapping[str, object], fds: list[int]) -> None:
+        payload, reply_fds = b"", list[int]()
+        try:
+            if request["op"] == "session":
+                payload, reply_fds = self._session(request, fds)
+                reply: dict[str, object] = {"code": 0}
+            else:
+                reply = self._handlers[request["op"]](request, fds)
+        except ServingError as error:
+            reply = {"code": int(error.code), "message": error.message}
+        except BaseException as error:  # the process must answer whatever happens
+            fault = serving_error(error, "an interpreter's control thread")
+            reply = {"code": int(fault.code), "message": fault.message}
+        finally:
+            control_channel.close_all(fds)
+        tell(self._control, {"id": request["id"], **reply}, payload, reply_fds)
+        control_channel.close_all(reply_fds)
+
+    def _rest(self, request: Mapping[str, object], fds: list[int]) -> dict[str, object]:
+        """Drops a model and checks whether the process is as it was before it had any.
+
+        Replies with what differs; with nothing if another model may be loaded.
+        """
+        self._models.unload(request, fds)
+        slate = self._slate
+        changed = ""
+        if slate is None:
+            changed = "nothing is known of how it was"
+        elif self._has_run_code:
+            changed = "its control thread ran code"
+        elif not self._models.is_empty or self._sessions or self._forks.is_copy:
+            changed = "it has something else"
+        else:
+            self._slab.forget()
+            slate.restore()
+            changed = slate.changes()
+            self._limit.count_from_here()
+        return {"code": 0, "changed": changed}
+
+    def _session(
+        self, request: Mapping[str, object], fds: list[int]
+    ) -> tuple[bytes, list[int]]:
+        if self._sessions is None:
+            # Only library use needs it, and its imports.
+            session_guest = importlib.import_module(
+                "tfs.runtime.guest.sessions.session_guest"
+            )
+            self._limit.count_from_here()  # there is this thread now, and its heap
+            self._sessions = session_guest.SessionGuest(on_map=self._limit.allow)
+        body = request["body"]
+        assert isinstance(body, bytes)
+        return self._sessions.handle(body, fds)
+
+
+def _seed(request: Mapping[str, object], _fds: list[int]) -> dict[str, object]:
+    """Sets the process's random numbers."""
+    seed = request["seed"]
+    assert seed is None or isinstance(seed, int)
+    seed_random(seed)
+    return {"code": 0}
+
+
+def _copy(request: Mapping[str, object], fds: list[int]) -> dict[str, object]:
+    """Copies files into memfds: pairs of source and target."""
+    source = request["source"]
+    assert isinstance(source, ModelSource)
+    try:
+        for source_fd, target_fd in zip(fds[::2], fds[1::2], strict=True):
+            copy(source_fd, target_fd)
+    except OSError as error:
+        raise unreadable(source, error) from error
+    return {"code": 0}
+
+
+def _give_way(*, is_brief: bool = False) -> None:
+    """Gives this thread the lowest priority, for good."""
+    give_way(is_brief=is_brief)
+    torch.set_num_threads(1)

@@ -1,0 +1,271 @@
+"""The models of a worker, from load to unload, and the requests about them meanwhile."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import time
+from collections.abc import Mapping
+from weakref import WeakKeyDictionary
+
+import torch
+
+from tfs.core.right_of_way import make_way
+from tfs.core.servable import Tensors
+from tfs.runtime.guest.control_channel import tell
+from tfs.runtime.guest.devices.device_memory import device_memory
+from tfs.runtime.guest.devices.device_weights import DeviceWeights
+from tfs.runtime.guest.devices.weights_lease import WeightsLease
+from tfs.runtime.guest.freed_memory import give_back
+from tfs.runtime.guest.guest_model import load_guest_model
+from tfs.runtime.guest.loaded_model import ForkWatch, LoadedModel, not_loaded
+from tfs.runtime.guest.model_source import ModelSource
+from tfs.runtime.guest.platforms.platform_imports import imported_s
+from tfs.runtime.guest.process_name import name_process
+from tfs.runtime.guest.sealed_file import SealedFile
+from tfs.runtime.guest.traces.process_state import ProcessState
+from tfs.runtime.guest.traces.process_surface import WatchedSurface
+from tfs.runtime.guest.two_thread_scaling import two_thread_scaling
+from tfs.runtime.guest.version_files import VersionFiles
+from tfs.runtime.guest.worker.call_channel import CallChannel
+from tfs.runtime.guest.worker.load_meter import LoadMeter
+from tfs.runtime.guest.worker.memory_limit import MemoryLimit
+from tfs.runtime.guest.worker.preloaded_model import PreloadedModel
+from tfs.runtime.guest.worker.request_slots import RequestSlots
+
+
+class WorkerModels:
+    """Loads, tries and unloads models. Confined to one thread at a time.
+
+    A request is what the host sent, with descriptors that the caller closes. The
+    returned dictionary is the reply to the host.
+
+    Args:
+        control: The channel on which the host is told what a model does to its weights.
+        limit: The limit of the process's memory; moves with the weights.
+        forks: Knows whether this process is a copy that a model forked.
+        preloaded: The version that was loaded before the fork; None if none was.
+        surface: The functions that models can replace, as they were before the fork.
+
+    Attributes:
+        by_id: The loaded models by number. The main thread reads it meanwhile; each
+            change is one dict operation.
+
+    """
+
+    def __init__(
+        self,
+        control: socket.socket,
+        limit: MemoryLimit,
+        forks: ForkWatch,
+        preloaded: PreloadedModel | None,
+        surface: WatchedSurface,
+    ) -> None:
+        self._control = control
+        self._limit = limit
+        self._forks = forks
+        self._preloaded = preloaded
+        self._surface = surface
+        self.by_id: dict[int, LoadedModel] = {}
+        # As the process was before each was loaded, while that may be asked for.
+        self._states = WeakKeyDictionary[LoadedModel, ProcessState]()
+        self._slots: dict[int, RequestSlots] = {}  # of models that take several calls
+        # Of unloaded models that left references to shared weights behind.
+        self._retained: list[DeviceWeights] = []
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no model, and nothing left of one."""
+        return not self.by_id and not self._retained
+
+    def note_call(self, loaded: LoadedModel) -> None:
+        """Tells the host if a call shows that a model wrote to its weights.
+
+        Called on the thread of the call.
+        """
+        num_pages, num_shared = loaded.written_if_due()
+        if num_pages or num_shared:
+            tell(
+                self._control,
+                {
+                    "event": "weights_written",
+                    "model": str(loaded.source.id.slashed),
+                    "num_pages": num_pages,
+                    "num_shared_tensors": num_shared,
+                },
+            )
+
+    def close_channels(self) -> None:
+        """Closes the channels of the models, because this process is a copy."""
+        for slots in self._slots.values():
+            slots.close_channel()
+        for loaded in self.by_id.values():
+            loaded.weights.close_channel()
+
+    # -- requests ---------------------------------------------------------------------
+
+    def load(self, request: Mapping[str, object], fds: list[int]) -> dict[str, object]:
+        """Loads a version from its files; replies with what that took and changed.
+
+        If the request names a keeper, the last descriptor is a lease of shared weights.
+
+        Raises:
+            ServingError: It does not load; nothing is left of it.
+
+        """
+        source, model_id, names = (request[key] for key in ("source", "model", "files"))
+        weights: DeviceWeights | None = None
+        assert isinstance(source, ModelSource)
+        assert isinstance(model_id, int)
+        assert isinstance(names, list)
+        name_process(f"tfs:{source.id.slashed}")  # also if it dies of loading it
+        keeper = request.get("keeper")
+        if isinstance(keeper, str):
+            channel = socket.socket(fileno=os.dup(fds[-1]))
+            lease = WeightsLease(channel, device_memory(keeper, source.device))
+            weights = DeviceWeights(source.device, lease)
+            fds = fds[:-1]
+        make_way()
+        meter = LoadMeter()
+        # Looking twice takes as long as a small load itself.
+        state = None if source.was_measured else ProcessState(self._surface)
+        # Of this thread's processor time: at the lowest priority, beside others that
+        # load, the clock on the wall says little of what the import is.
+        begun_s = time.thread_time()
+        preloaded, self._preloaded = self._preloaded, None
+        if preloaded is not None and preloaded.is_of(source, fds):
+            self.by_id[model_id] = LoadedModel(source, preloaded.guest)
+            return {
+                "code": 0,
+                "import_s": preloaded.import_s,
+                "changes": "" if state is None else state.changes(),
+                **meter.read(sum(os.fstat(fd).st_size for fd in fds)),
+            }
+        del preloaded  # another version's
+        files = VersionFiles(
+            {
+                name: SealedFile(os.dup(fd), os.fstat(fd).st_size)
+                for name, fd in zip(names, fds, strict=True)
+            }
+        )
+        try:
+            if self.is_empty:
+                self._limit.count_from_here()  # there are threads now that load
+            self._limit.allow(files.size_bytes)
+            make_way()
+            try:
+                guest = load_guest_model(source, files, weights)
+                if weights is not None:
+                    weights.settle()
+            except BaseException:
+                self._limit.allow(-files.size_bytes)
+                # Closed at once: what is left of the model calls nothing any more.
+                if weights is not None:
+                    weights.close_channel()
+                raise
+        finally:
+            files.close()
+        import_s = time.thread_time() - begun_s + imported_s(source.platform)
+        loaded = self.by_id[model_id] = LoadedModel(source, guest, weights)
+        if state is not None:
+            self._states[loaded] = state
+        return {
+            "code": 0,
+            "import_s": import_s,
+            "changes": "" if state is None else state.changes(),
+            "shared_bytes": loaded.weights.shared_bytes,
+            "not_shared": loaded.weights.refusal,
+            "cannot_share": loaded.weights.is_refusal_final,
+            **meter.read(files.size_bytes),
+        }
+
+    def open(self, request: Mapping[str, object], fds: list[int]) -> dict[str, object]:
+        """Begins to take several calls of a model at once, over a channel of its own.
+
+        This is not done during the load, because threads inherit the priority of the
+        thread that makes them.
+        """
+        model_id, loaded = self._named(request)
+        channel = CallChannel.of_fds([os.dup(fd) for fd in fds])
+        self._limit.allow_threads(loaded.source.concurrency)
+        self._slots[model_id] = RequestSlots(
+            channel,
+            model_id,
+            loaded,
+            self._forks,
+            self.note_call,
+            self._limit.leave_if_leaking,
+        )
+        return {"code": 0}
+
+    def scale(self, request: Mapping[str, object], fds: list[int]) -> dict[str, object]:
+        """Measures a model from two threads of its own, beside the main one."""
+        duration_s = request["duration_s"]
+        assert isinstance(duration_s, float)
+        loaded, name, inputs = self._trial(request, fds)
+        scaling = two_thread_scaling(loaded.guest, name, inputs, duration_s)
+        state = self._states.get(loaded)
+        changes = state.changes() if state is not None else ""
+        return {"code": 0, "scaling": scaling, "changes": changes}
+
+    def rehearse(
+        self, request: Mapping[str, object], fds: list[int]
+    ) -> dict[str, object]:
+        """Calls a model on this thread, because a first call costs once for the process."""
+        loaded, name, inputs = self._trial(request, fds)
+        make_way()
+        # Not the wall's: in the background that says more of what else runs.
+        begun_s = time.thread_time()
+        try:
+            with torch.inference_mode():
+                loaded.guest.call(name, inputs)
+        finally:
+            self._forks.leave_if_copy()
+        return {"code": 0, "call_s": time.thread_time() - begun_s}
+
+    def unload(
+        self, request: Mapping[str, object], _fds: list[int]
+    ) -> dict[str, object]:
+        """Frees a model; does nothing if there is no such model."""
+        model_id = request["model"]
+        assert isinstance(model_id, int)
+        loaded = self.by_id.pop(model_id, None)
+        slots = self._slots.pop(model_id, None)
+        if slots is not None:
+            slots.close()
+            self._limit.allow_threads(-slots.num_threads)
+        if loaded is not None:
+            weights = loaded.weights
+            make_way()
+            loaded.guest.close()
+            del loaded
+            make_way()
+            give_back()
+            if not weights.close():
+                self._retained.append(weights)
+            rest = next(iter(self.by_id.values()), None)
+            name_process(f"tfs:{rest.source.id.slashed}" if rest else "tfs-worker")
+        return {"code": 0}
+
+    def _named(self, request: Mapping[str, object]) -> tuple[int, LoadedModel]:
+        """Returns the model that a request is about, and its number."""
+        model_id = request["model"]
+        assert isinstance(model_id, int)
+        loaded = self.by_id.get(model_id)
+        if loaded is None:
+            raise not_loaded()
+        return model_id, loaded
+
+    def _trial(
+        self, request: Mapping[str, object], fds: list[int]
+    ) -> tuple[LoadedModel, str, Tensors]:
+        """Returns the model that a request is about, the signature and the inputs."""
+        name = request["signature"]
+        assert isinstance(name, str)
+        _, loaded = self._named(request)
+        # The descriptor's offset is shared with the host, which wrote to the end.
+        with open(fds[0], "rb", closefd=False) as file:
+            file.seek(0)
+            inputs: Tensors = pickle.load(file)
+        return loaded, name, inputs
