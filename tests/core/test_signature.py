@@ -176,3 +176,16 @@ def test_methods_have_the_names_clients_know() -> None:
         "tensorflow/serving/classify",
         "tensorflow/serving/regress",
     ]
+
+
+def test_answers_are_as_long_at_least_as_outputs_of_fixed_size() -> None:
+    """Those of free sizes and strings do not count; without a batch all sizes do."""
+    outputs = {
+        "scores": TensorSpec(FLOAT32, (-1, 3)),
+        "boxes": TensorSpec(INT64, (-1, -1, 4)),
+        "label": TensorSpec(STRING, (-1,)),
+    }
+    assert Signature(Method.PREDICT, {"x": X}, outputs).least_answer_bytes == 12
+    whole = {"map": TensorSpec(FLOAT32, (5, 3))}
+    unbatched = Signature(Method.PREDICT, {"x": X}, whole, batched=False)
+    assert unbatched.least_answer_bytes == 60

@@ -24,7 +24,7 @@ import torch
 import tfs.export
 from tests.certificates import Certificates
 from tests.e2e import hostile
-from tests.e2e.serving import PATIENCE_S, Scale, Serving
+from tests.e2e.serving import PATIENCE_S, Masks, Scale, Serving
 from tests.frontends.express.wire import (
     HELLO,
     data_frame,
@@ -75,9 +75,9 @@ def serving(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Serving]
         yield server
 
 
-def _request(num_bytes: int) -> bytes:
+def _request(num_bytes: int, model: str = "double") -> bytes:
     request = predict_pb2.PredictRequest()
-    request.model_spec.name = "double"
+    request.model_spec.name = model
     tensor = request.inputs["x"]
     tensor.dtype = types_pb2.DT_FLOAT
     for size in (1, num_bytes // 4):
@@ -386,6 +386,35 @@ def test_requests_that_unpack_to_gigabytes_take_little_memory(
             caller.socket.close()
     print(f"with good clients {good.peak_bytes >> 20}, with bad {bad.peak_bytes >> 20}")
     assert bad.peak_bytes < _MOST_GROWTH * good.peak_bytes
+
+
+@pytest.mark.parametrize("transport", ["express", "grpcio"])
+def test_first_long_answers_that_nobody_reads_take_little_memory(
+    tmp_path: Path, transport: str
+) -> None:
+    """Twelve clients that ask at once, before the model ever answered: as much as two.
+
+    Its signature says how long its answers are. Whoever calls later is answered.
+    """
+    tfs.export.save(
+        Masks().eval(), {"x": torch.zeros(2, 4)}, str(tmp_path / "masks"), 1
+    )
+    flags = (
+        *_model(tmp_path, transport)[2:],
+        f"--model_base_path={tmp_path / 'masks'}",
+        "--model_name=masks",
+    )
+    with Serving(*flags, is_fresh=transport == "grpcio") as serving:
+        serving.wait_for("masks/1 is available")
+        small = _request(16, "masks")
+        with Watch(serving.process.pid) as bad:
+            crowd = [Caller(serving.address, _NOTHING, [small]) for _ in range(12)]
+            _drive(crowd, _over_after(2.0), _always)
+            for caller in crowd:
+                caller.socket.close()
+            _ask(serving, small, 1, None)
+        print(f"grew by {bad.peak_bytes - bad.first_bytes >> 20} MiB")
+        assert bad.peak_bytes - bad.first_bytes < 80 << 20
 
 
 @pytest.mark.parametrize("transport", _SLOW_ON_GRPCIO)

@@ -228,3 +228,22 @@ def test_warm_up_can_be_switched_off(tmp_path: Path) -> None:
     inner = OneLoader()
     warmed(inner, path, Stats(), on=False).load(ServableId("m", 3))
     assert inner.servable.tasks == []
+
+
+@pytest.mark.parametrize("on", [False, True])
+def test_what_was_loaded_is_told_before_it_is_warmed_up(
+    tmp_path: Path, on: bool
+) -> None:
+    """Whether or not there is a warm-up."""
+    inner = OneLoader()
+    told: list[int] = []
+    loader = WarmedLoader(
+        inner,
+        write(tmp_path, predict_log()),
+        WarmupOptions(enabled=on),
+        Stats(),
+        FakeClock(),
+        on_loaded=lambda servable: told.append(len(inner.servable.tasks)),
+    )
+    loader.load(ServableId("m", 3))
+    assert told == [0]

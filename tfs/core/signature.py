@@ -7,6 +7,7 @@ Manifests hold signatures as JSON (``signature_json.py``); only handlers turn th
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -145,6 +146,16 @@ class Signature:
     features: Mapping[str, FeatureSpec] = field(default_factory=dict)
     batched: bool = True
     examples: Mapping[str, ExampleSlot] = field(default_factory=dict)
+
+    @property
+    def least_answer_bytes(self) -> int:
+        """How long an answer of one row is at least: of outputs without free sizes."""
+        first = 1 if self.batched else 0
+        return sum(
+            math.prod(spec.shape[first:]) * spec.dtype.item_bytes
+            for spec in self.outputs.values()
+            if FREE not in spec.shape[first:]
+        )
 
     def check_inputs(self, inputs: Mapping[str, TensorView]) -> int:
         """Checks names, dtypes and shapes; returns the number of rows.

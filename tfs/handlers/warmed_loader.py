@@ -24,6 +24,9 @@ log = logging.getLogger(__name__)
 OnWarmed = Callable[[ServableId, int], None]
 """Takes a version and with how many requests it was warmed up."""
 
+OnLoaded = Callable[[Servable], None]
+"""Takes a version before it is warmed up or available."""
+
 
 class WarmedLoader:
     """Loads what another loader loads, then replays its recorded requests.
@@ -39,6 +42,7 @@ class WarmedLoader:
         clock: Measures these times.
         on_warmed: Called with the number of requests after they ran, on the loading
             thread.
+        on_loaded: Called with what was loaded, before that, on the same thread.
 
     """
 
@@ -50,6 +54,7 @@ class WarmedLoader:
         stats: Stats,
         clock: Clock,
         on_warmed: OnWarmed = lambda _id, _num: None,
+        on_loaded: OnLoaded = lambda _servable: None,
     ) -> None:
         self._inner = inner
         self._path = path
@@ -57,6 +62,7 @@ class WarmedLoader:
         self._stats = stats
         self._clock = clock
         self._on_warmed = on_warmed
+        self._on_loaded = on_loaded
 
     def estimate_resources(self) -> ResourceAllocation:
         """Returns the inner loader's estimate; replaying takes no more than serving."""
@@ -65,6 +71,7 @@ class WarmedLoader:
     def load(self, servable_id: ServableId) -> None:
         """Loads and warms up; see :meth:`tfs.core.loader.Loader.load`."""
         self._inner.load(servable_id)
+        self._on_loaded(self._inner.servable)
         if not self._options.enabled:
             return
         begun_s = self._clock.now()

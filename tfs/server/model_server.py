@@ -58,6 +58,7 @@ from tfs.server.config.running_config import Origin
 from tfs.server.config.server_config import ServerConfig
 from tfs.server.core import ServerCore
 from tfs.server.core_reports import CoreReports, Describers, ProcessFacts
+from tfs.server.expected_answers import ExpectedAnswers
 from tfs.server.memory.spare_memory import SpareMemory
 from tfs.server.metrics.http_door import HttpDoor
 from tfs.server.metrics.metrics_door import metrics_door
@@ -106,6 +107,7 @@ class ModelServer:
         self.bus: EventBus[ServableState] = EventBus(self._clock)
         self._storage = StorageThreads(self._clock)
         self._num_warmed: dict[ServableId, int] = {}
+        self._expected_answers = ExpectedAnswers()
         self._loop = ServingLoop(self._clock)
         self._watchdog = LoopWatchdog(self._loop)
         self._monitor = ServableStateMonitor(self.bus, clock=self._clock)
@@ -142,6 +144,7 @@ class ModelServer:
                     self.stats,
                     self._clock,
                     self._num_warmed.__setitem__,
+                    self._expected_answers.note,
                 ),
                 fetching=self._remote_copies.adapter,
                 storage=self._storage,
@@ -184,6 +187,7 @@ class ModelServer:
             self._spare_memory.note_large_message,
             self._spare_memory.note_scarcity,
             self._spare_memory.look,
+            self._expected_answers.sizes,
         )
         self._let_load = note_answerer(
             lambda: self._gate.is_entered or self._loop.busy_since_s is not None,
@@ -310,6 +314,7 @@ class ModelServer:
             return
         ended = event.event.id
         self._num_warmed.pop(ended, None)
+        self._expected_answers.forget(ended)
         self._loop.post(lambda: self._gate.forget_version(ended.name, ended.version))
 
     def _admin(self, doors: Sequence[ListenerOptions]) -> CoreAdmin:

@@ -8,6 +8,7 @@ from typing import Final
 from tfs.core.call import Transport
 from tfs.core.serving_loop import ServingLoop
 from tfs.core.stats import Stats
+from tfs.frontends.rpc.answer_sizes import AnswerSizes
 from tfs.frontends.rpc.express.http2.connection_limits import ConnectionLimits
 from tfs.frontends.rpc.express.options import ExpressOptions
 from tfs.frontends.rpc.express.transport import ExpressTransport
@@ -37,6 +38,7 @@ def make_transport(
     on_large_message: Callable[[], None] = lambda: None,
     on_scarcity: Callable[[], None] = lambda: None,
     on_look: Callable[[], None] = lambda: None,
+    answer_sizes: AnswerSizes | None = None,
 ) -> Transport:
     """Returns the transport, not started.
 
@@ -49,6 +51,7 @@ def make_transport(
         on_scarcity: Called on the loop while requests wait for memory, at once and then
             about once a second, if the transport can tell.
         on_look: Called on the loop once a second, if the transport cannot tell.
+        answer_sizes: What is known of models' answers before anybody asked.
 
     """
     if chosen_transport(options) is TransportKind.EXPRESS:
@@ -64,6 +67,7 @@ def make_transport(
             stats=stats,
             on_large_message=on_large_message,
             on_scarcity=on_scarcity,
+            answer_sizes=answer_sizes,
         )
     # Its imports take a tenth of a second that a server with express need not wait for.
     from tfs.frontends.rpc.grpcio.options import GrpcioOptions
@@ -78,4 +82,5 @@ def make_transport(
         stats,
         on_look=on_look,
         on_large_message=on_large_message,
+        answer_sizes=answer_sizes,
     )

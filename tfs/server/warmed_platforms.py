@@ -12,7 +12,7 @@ from tfs.core.loader import Loader
 from tfs.core.servable import Servable
 from tfs.core.servable_id import ServableId
 from tfs.core.stats import Stats
-from tfs.handlers.warmed_loader import OnWarmed, WarmedLoader
+from tfs.handlers.warmed_loader import OnLoaded, OnWarmed, WarmedLoader
 from tfs.handlers.warmup_replay import WarmupOptions
 
 Platforms = Mapping[str, Convert[StoragePath, Loader[object]]]
@@ -24,6 +24,7 @@ def warmed(
     stats: Stats,
     clock: Clock,
     on_warmed: OnWarmed = lambda _id, _num: None,
+    on_loaded: OnLoaded = lambda _servable: None,
 ) -> Platforms:
     """Returns the same platforms, whose versions are warmed up before they are available."""
 
@@ -32,7 +33,9 @@ def warmed(
     ) -> Convert[StoragePath, Loader[object]]:
         def make(servable_id: ServableId, storage: StoragePath) -> Loader[object]:
             inner = cast("Loader[Servable]", convert(servable_id, storage))
-            return WarmedLoader(inner, storage.path, options, stats, clock, on_warmed)
+            return WarmedLoader(
+                inner, storage.path, options, stats, clock, on_warmed, on_loaded
+            )
 
         return make
 

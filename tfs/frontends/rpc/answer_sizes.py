@@ -3,11 +3,13 @@
 The size of an answer is known only once it has been computed. If a hundred short
 requests are computed together, that is too late: a server of two hundred megabytes grew
 to a gigabyte. So models with long answers are remembered, and their requests wait for
-room as if they were as long as the answers.
+room as if they were as long as the answers. Where a signature fixes how long its
+answers are, that is known before the first request.
 """
 
 from __future__ import annotations
 
+from math import inf
 from typing import Final
 
 LARGE_BYTES: Final = 65_536
@@ -15,11 +17,13 @@ LARGE_BYTES: Final = 65_536
 
 _MAX_MODELS: Final = 256
 _MODEL_SPEC: Final = 0x0A  # field 1 of inference requests, and the name in it
-_REMEMBERED_S: Final = 60.0
+_REMEMBERED_S: Final = 600.0
 
 
 class AnswerSizes:
     """The models with long answers, by what a request begins with. Loop-confined.
+
+    ``expect`` may be called on any thread.
 
     Attributes:
         by_model: For each model, the bytes of its last long answer and when that was.
@@ -27,10 +31,24 @@ class AnswerSizes:
 
     """
 
-    __slots__ = ("by_model",)
+    __slots__ = ("_least_bytes", "by_model")
 
     def __init__(self) -> None:
         self.by_model: dict[bytes, tuple[int, float]] = {}
+        self._least_bytes: dict[bytes, int] = {}  # of models whose signatures tell
+
+    def expect(self, model: str, least_bytes: int) -> None:
+        """Notes how long a model's answers are at least, and forgets those it gave.
+
+        To be called when that changes, with 0 when the model is gone.
+        """
+        key = model.encode()
+        if least_bytes >= LARGE_BYTES:
+            self._least_bytes[key] = least_bytes
+            self.by_model[key] = least_bytes, inf
+        else:
+            self._least_bytes.pop(key, None)
+            self.by_model.pop(key, None)
 
     def note(self, request: bytes | memoryview, num_bytes: int, now_s: float) -> None:
         """Remembers a long answer to a short request."""
@@ -50,10 +68,14 @@ class AnswerSizes:
         return size if found is None else max(size, found[0])
 
     def sweep(self, now_s: float) -> None:
-        """Forgets models without long answers lately; they may have been replaced."""
+        """Forgets the answers of models that gave no long ones lately."""
         for model, (_, at_s) in list(self.by_model.items()):
             if now_s - at_s > _REMEMBERED_S:
-                del self.by_model[model]
+                least_bytes = self._least_bytes.get(model, 0)
+                if least_bytes:
+                    self.by_model[model] = least_bytes, inf
+                else:
+                    self.by_model.pop(model, None)
 
 
 def _model_of(request: bytes | memoryview) -> bytes:

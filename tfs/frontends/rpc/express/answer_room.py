@@ -2,8 +2,8 @@
 
 How long an answer is shows only once it has been computed, and then it is too late to
 wait. So a request takes room for its answer when it begins: as much as the request
-itself takes, or as the last long answer of its model took. The room is free again when
-the request is over.
+itself takes, or as the last long answer of its model took, or as its signature says.
+The room is free again when the request is over.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ class AnswerRoom:
 
     __slots__ = ("begun", "headroom", "sizes")
 
-    def __init__(self, headroom: Headroom) -> None:
+    def __init__(self, headroom: Headroom, sizes: AnswerSizes) -> None:
         self.headroom = headroom
-        self.sizes = AnswerSizes()
+        self.sizes = sizes
         self.begun: list[BegunCall] = []
 
     def take(self, call: ExpressCall, taker: RoomTaker, num_bytes: int) -> None:

@@ -95,7 +95,7 @@ class SharedState:
     starved: dict[ClientUploads, None] = field(default_factory=dict)
     waiting: dict[WaitingRequests, None] = field(default_factory=dict)
     uploaded: list[tuple[weakref.ref[ExpressCall], int]] = field(default_factory=list)
-    answer_sizes: AnswerSizes = field(init=False)
+    answer_sizes: AnswerSizes = field(default_factory=AnswerSizes)
     is_contested: bool = False
     favoured: ClientUploads | None = None
     num_favoured_uploads: int = 0
@@ -107,8 +107,7 @@ class SharedState:
     def __post_init__(self) -> None:
         max_receive_bytes = self.options.max_receive_bytes
         self.headroom = Headroom(max_receive_bytes, self.options.least_open_bytes)
-        self.room = AnswerRoom(self.headroom)
-        self.answer_sizes = self.room.sizes
+        self.room = AnswerRoom(self.headroom, self.answer_sizes)
         self.budget = ReceiveBudget(max_receive_bytes, self.headroom)
         self.backlog = Backlog(self.options.max_backlog_bytes, self.headroom)
         # Replies may lie in a request's memory until they are sent: as much again as

@@ -30,6 +30,7 @@ from tfs.core.call import ListenerOptions, MethodTable
 from tfs.core.executor import Executor, ThreadExecutor
 from tfs.core.serving_loop import Phase, ServingLoop
 from tfs.core.stats import Stats
+from tfs.frontends.rpc.answer_sizes import AnswerSizes
 from tfs.frontends.rpc.express.acceptor import Acceptor
 from tfs.frontends.rpc.express.express_counters import ExpressCounters
 from tfs.frontends.rpc.express.http2.connection import Connection
@@ -66,6 +67,7 @@ class ExpressTransport:
             that.
         on_scarcity: Called on the loop while requests wait for memory: at once, and then
             about once a second.
+        answer_sizes: What is known of models' answers; by default what clients got.
 
     """
 
@@ -77,6 +79,7 @@ class ExpressTransport:
         stats: Stats | None = None,
         on_large_message: Callable[[], None] = lambda: None,
         on_scarcity: Callable[[], None] = lambda: None,
+        answer_sizes: AnswerSizes | None = None,
     ) -> None:
         self._own_executor = executor is None
         self._shared = SharedState(
@@ -84,6 +87,7 @@ class ExpressTransport:
             options or ExpressOptions(),
             executor or ThreadExecutor(1, "express-inflate"),
             on_large_message,
+            answer_sizes=answer_sizes or AnswerSizes(),
         )
         self._tls_executor = executor or ThreadExecutor(1, "express-tls")
         self._options = self._shared.options

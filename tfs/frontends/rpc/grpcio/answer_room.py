@@ -68,6 +68,7 @@ class AnswerRoom:
         now: The time in seconds.
         connections: The connections of the clients.
         on_room: Called when there may be room that was not there before.
+        sizes: What is known of models' answers; by default what clients got.
 
     """
 
@@ -77,6 +78,7 @@ class AnswerRoom:
         now: Callable[[], float],
         connections: Connections,
         on_room: Callable[[], None] = lambda: None,
+        sizes: AnswerSizes | None = None,
     ) -> None:
         self.taken_bytes = 0
         self.most_bytes = 0
@@ -84,7 +86,7 @@ class AnswerRoom:
         self._now = now
         self._connections = connections
         self._on_room = on_room
-        self._sizes = AnswerSizes()
+        self._sizes = sizes or AnswerSizes()
         self._taken: dict[Taken, None] = {}  # the oldest first
         self._by_peer: dict[str, int] = {}
         self._paces: dict[str, tuple[float, float, int]] = {}

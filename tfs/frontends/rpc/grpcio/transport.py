@@ -31,6 +31,7 @@ from tfs.core.errors import (
 from tfs.core.serving_loop import ServingLoop
 from tfs.core.stat_names import RPC_LATE_FINISHES
 from tfs.core.stats import Stats
+from tfs.frontends.rpc.answer_sizes import AnswerSizes
 from tfs.frontends.rpc.grpcio import ports
 from tfs.frontends.rpc.grpcio.answer_room import AnswerRoom
 from tfs.frontends.rpc.grpcio.generic_handler import GenericHandler
@@ -83,6 +84,7 @@ class GrpcioTransport:
         stats: Stats | None = None,
         on_look: Callable[[], None] = lambda: None,
         on_large_message: Callable[[], None] = lambda: None,
+        answer_sizes: AnswerSizes | None = None,
     ) -> None:
         self._loop = loop
         self._options = options or GrpcioOptions()
@@ -100,6 +102,7 @@ class GrpcioTransport:
             loop.clock.now,
             self._sockets,
             lambda: self._uploads.go_on(),
+            answer_sizes,
         )
         self._inflater = Inflater(
             self._options.max_message_bytes, self._options.open_answer_bytes
