@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from batching.batch import Batch
@@ -65,9 +65,18 @@ def split_task(
     return part
 
 
-def join_outcomes(task: FakeTask, outcomes: Sequence[Any]) -> Any:
-    """Returns the outcomes of the parts, in order."""
-    return list(outcomes)
+class JoinedOutcomes:
+    """Lists the outcomes of a task's parts in order of their rows."""
+
+    def __init__(self, task: FakeTask) -> None:
+        self._outcomes: dict[int, Any] = {}
+
+    def add(self, start: int, outcome: Any) -> None:
+        assert start not in self._outcomes
+        self._outcomes[start] = outcome
+
+    def whole(self) -> Any:
+        return [self._outcomes[start] for start in sorted(self._outcomes)]
 
 
 class PuppetRunner:

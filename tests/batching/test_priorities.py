@@ -9,7 +9,7 @@ import pytest
 from batching.options import SchedulerOptions
 from batching.shared_queue import SharedQueue
 from batching.shared_scheduler import SharedBatchScheduler
-from tests.batching.fakes import FakeTask, PuppetRunner, join_outcomes, split_task
+from tests.batching.fakes import FakeTask, JoinedOutcomes, PuppetRunner, split_task
 from tfs.core.batch_queue_options import BatchQueueOptions, LowPriority, Mixing
 from tfs.core.errors import DeadlineExceeded, InvalidArgument, Unavailable
 from tfs.testing.fake_clock import FakeClock
@@ -28,7 +28,7 @@ class Fixture:
         options = {"max_batch_rows": 10, "timeout_s": 2.0, "low": low, **options}
         self.queue = self.scheduler.add_queue(
             self.runner, BatchQueueOptions(**options), split=split_task,
-            join=join_outcomes,
+            join=JoinedOutcomes,
         )  # fmt: skip
 
     def high(self, *rows: int) -> list[FakeTask]:

@@ -12,7 +12,7 @@ from batching.deadline_window import WindowOptions
 from batching.options import Order, Padding, QueuePolicy, SchedulerOptions
 from batching.shared_queue import SharedQueue
 from batching.shared_scheduler import SharedBatchScheduler
-from tests.batching.fakes import FakeTask, PuppetRunner, join_outcomes, split_task
+from tests.batching.fakes import FakeTask, JoinedOutcomes, PuppetRunner, split_task
 from tfs.core.batch_queue_options import BatchQueueOptions, LowPriority
 from tfs.core.errors import (
     Cancelled,
@@ -44,7 +44,7 @@ class Fixture:
             BatchQueueOptions(**{"max_batch_rows": 10, **options}),
             policy,
             split=split_task,
-            join=join_outcomes,
+            join=JoinedOutcomes,
         )
         return queue, runner
 

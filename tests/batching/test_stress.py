@@ -12,7 +12,7 @@ from batching.batch import Batch, FaultyTasks
 from batching.options import Order, QueuePolicy, SchedulerOptions
 from batching.shared_queue import SharedQueue
 from batching.shared_scheduler import SharedBatchScheduler
-from tests.batching.fakes import FakeTask, join_outcomes, split_task
+from tests.batching.fakes import FakeTask, JoinedOutcomes, split_task
 from tests.batching.simulation import VirtualClock
 from tfs.core.batch_queue_options import BatchQueueOptions, LowPriority, Mixing
 from tfs.core.errors import Cancelled, Internal, InvalidArgument, ServingError
@@ -129,7 +129,7 @@ def run_chaos(seed: int, num_tasks: int) -> Ledger:
             )
             queues.append(
                 scheduler.add_queue(
-                    runner, options(rng), policy, split=split_task, join=join_outcomes
+                    runner, options(rng), policy, split=split_task, join=JoinedOutcomes
                 )
             )
         for _ in range(rng.randint(0, 20)):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.batching.fakes import FakeTask, join_outcomes, split_task
+from tests.batching.fakes import FakeTask, JoinedOutcomes, split_task
 from tfs.core.batch_queue import BatchQueue
 from tfs.core.batch_queue_options import BatchQueueOptions, LowPriority, Mixing
 from tfs.core.errors import (
@@ -23,7 +23,7 @@ from tfs.core.errors import (
 
 def queue_of(**options: Any) -> BatchQueue[FakeTask]:
     made = BatchQueueOptions(**{"name": "q", "max_batch_rows": 10, **options})
-    return BatchQueue(made, split=split_task, join=join_outcomes)
+    return BatchQueue(made, split=split_task, join=JoinedOutcomes)
 
 
 def put_all(
@@ -108,7 +108,7 @@ def test_a_task_that_cannot_be_split_fails_alone() -> None:
     queue: BatchQueue[FakeTask] = BatchQueue(
         BatchQueueOptions(max_batch_rows=4, splits=True),
         split=failing,
-        join=join_outcomes,
+        join=JoinedOutcomes,
     )
     put_all(queue, 3)
     (bad,) = put_all(queue, 2)
@@ -131,7 +131,7 @@ def test_a_task_whose_last_part_cannot_be_split_ends_when_the_others_did() -> No
     queue: BatchQueue[FakeTask] = BatchQueue(
         BatchQueueOptions(max_batch_rows=4, splits=True),
         split=failing_late,
-        join=join_outcomes,
+        join=JoinedOutcomes,
     )
     (task,) = put_all(queue, 6)
     (part,) = queue.take(0.0)[0]
@@ -142,18 +142,27 @@ def test_a_task_whose_last_part_cannot_be_split_ends_when_the_others_did() -> No
     assert (queue.num_rows, len(queue)) == (0, 0)
 
 
-def test_an_outcome_that_cannot_be_joined_is_an_error() -> None:
-    """A join that raises ends the task with INTERNAL."""
+@pytest.mark.parametrize("fails", ["add", "whole"])
+def test_an_outcome_that_cannot_be_joined_is_an_error(fails: str) -> None:
+    """A join that raises, at a part or at the end, ends the task once with INTERNAL."""
 
-    def failing(task: FakeTask, outcomes: object) -> object:
-        raise ValueError("no")
+    class Failing(JoinedOutcomes):
+        def add(self, start: int, outcome: Any) -> None:
+            if fails == "add":
+                raise ValueError("no")
+
+        def whole(self) -> Any:
+            raise ValueError("no")
 
     queue: BatchQueue[FakeTask] = BatchQueue(
-        BatchQueueOptions(max_batch_rows=1, splits=True), split=split_task, join=failing
+        BatchQueueOptions(max_batch_rows=1, splits=True), split=split_task, join=Failing
     )
-    (task,) = put_all(queue, 2)
-    for _ in range(2):
-        queue.take(0.0)[0][0].on_done("done")
+    (task,) = put_all(queue, 3)
+    parts = [queue.take(0.0)[0][0] for _ in range(2)]
+    for part in parts:
+        part.on_done("done")
+    for left, *_ in iter(lambda: queue.take(0.0)[0], []):
+        left.on_done("done")
     assert task.error.code is Internal.code
 
 

@@ -15,7 +15,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from tests.batching.fakes import FakeTask, join_outcomes, split_task
+from tests.batching.fakes import FakeTask, JoinedOutcomes, split_task
 from tfs.core.batch_queue import BatchQueue
 from tfs.core.batch_queue_options import BatchQueueOptions, LowPriority, Mixing
 from tfs.core.errors import Cancelled, ServingError, Unavailable
@@ -57,7 +57,7 @@ class BatchQueueMachine(RuleBasedStateMachine):
             low=low,
         )
         self.queue: BatchQueue[FakeTask] = BatchQueue(
-            self.options, split=split_task, join=join_outcomes
+            self.options, split=split_task, join=JoinedOutcomes
         )
         self.now_s = 0.0
         self.all: list[FakeTask] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from tfs.core.errors import ServingError
@@ -58,5 +58,22 @@ TaskT = TypeVar("TaskT", bound=Task)
 Split: TypeAlias = Callable[[TaskT, int, int, Callable[[Any], None]], TaskT]
 """``split(task, start, stop, on_done)``: a task of those rows that ends in on_done."""
 
-Join: TypeAlias = Callable[[TaskT, Sequence[Any]], Any]
-"""``join(task, outcomes)``: the outcome of a task from its parts', in row order."""
+
+class PartOutcomes(Protocol):
+    """Puts the outcome of a task together from those of its parts.
+
+    Called in any order of the parts, never by two threads at once; what it raises is
+    the task's outcome.
+    """
+
+    def add(self, start: int, outcome: Any) -> None:
+        """Takes the outcome of the part whose first row is ``start``."""
+        ...
+
+    def whole(self) -> Any:
+        """Returns the task's outcome, after the last part."""
+        ...
+
+
+Join: TypeAlias = Callable[[TaskT], PartOutcomes]
+"""``join(task)``: what puts a task's outcome together."""

@@ -17,7 +17,6 @@ class SplitTask:
 
     __slots__ = (
         "_error",
-        "_join",
         "_next_row",
         "_num_open",
         "_outcomes",
@@ -34,10 +33,9 @@ class SplitTask:
         self.arrived_s = task.arrived_s
         self._task = task
         self._split = split
-        self._join = join
         self._next_row = 0
         self._num_open = 0
-        self._outcomes: list[object] = []
+        self._outcomes = join(task)
         self._error: ServingError | None = None
 
     @property
@@ -50,20 +48,18 @@ class SplitTask:
 
     def take(self, rows: int) -> Task | None:
         """Returns a task of the next ``rows`` rows; None if splitting failed."""
-        index = len(self._outcomes)
         start = self._next_row
         try:
             part: Task = self._split(
                 self._task,
                 start,
                 start + rows,
-                lambda outcome: self._end_part(index, start, outcome),
+                lambda outcome: self._end_part(start, outcome),
             )
         except Exception as error:
             self._error = serving_error(error, "splitting a task over batches failed")
             forget_frames(self._error)  # this one holds us, and the task
             return None
-        self._outcomes.append(None)
         self._next_row += rows
         self.num_rows -= rows
         self._num_open += 1
@@ -75,10 +71,14 @@ class SplitTask:
         self.num_rows = 0
         self._end_if_over()
 
-    def _end_part(self, index: int, start: int, outcome: object) -> None:
+    def _end_part(self, start: int, outcome: object) -> None:
         if isinstance(outcome, InvalidItems):
             outcome = outcome.after(start)  # its caller counts all rows
-        self._outcomes[index] = outcome
+        if self._error is None and not isinstance(outcome, ServingError):
+            try:
+                self._outcomes.add(start, outcome)
+            except Exception as error:
+                outcome = _not_joined(error)
         self._num_open -= 1
         if isinstance(outcome, ServingError) and self._error is None:
             self._error = outcome
@@ -91,8 +91,13 @@ class SplitTask:
             self._task.on_done(self._error)
             return
         try:
-            outcome = self._join(self._task, self._outcomes)
+            outcome = self._outcomes.whole()
         except Exception as error:
-            outcome = serving_error(error, "joining the parts of a task failed")
-            forget_frames(outcome)  # this one holds it, and all parts
+            outcome = _not_joined(error)
         self._task.on_done(outcome)
+
+
+def _not_joined(error: Exception) -> ServingError:
+    outcome = serving_error(error, "joining the parts of a task failed")
+    forget_frames(outcome)  # they hold the task, and its parts
+    return outcome

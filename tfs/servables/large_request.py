@@ -8,13 +8,13 @@ rows, which took a hundred times as long in batches as in one call.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 from tfs.core.errors import InvalidItems, ServingError, forget_frames, serving_error
-from tfs.core.servable import InferenceTask, Outcome, Tensors
-from tfs.core.tensor_view import concatenate
+from tfs.core.servable import InferenceTask, Outcome
 from tfs.servables.batching_loop import BatchingLoop
+from tfs.servables.part_outputs import PartOutputs
 
 CALL_S: Final = 1e-3
 """Seconds that the call of one portion should take: others wait this long for their
@@ -101,7 +101,7 @@ class LargeRequest:
         self._start = 0
         self._stop = 0
         self._begun_s = 0.0
-        self._outcomes: list[Tensors] = []
+        self._outputs = PartOutputs(task.num_rows)
 
     def go_on(self) -> None:
         """Submits the next portion."""
@@ -127,13 +127,13 @@ class LargeRequest:
             self._end(outcome)
             return
         self._size.note(self._stop - self._start, time.monotonic() - self._begun_s)
-        self._outcomes.append(outcome)
-        self._start = self._stop
-        if self._start < task.num_rows:
-            self._loop.post(self.go_on)
-            return
         try:
-            outcome = join_parts(task, self._outcomes)
+            self._outputs.add(self._start, outcome)
+            self._start = self._stop
+            if self._start < task.num_rows:
+                self._loop.post(self.go_on)
+                return
+            outcome = self._outputs.whole()
         except Exception as error:
             outcome = serving_error(error, "joining the portions failed")
             forget_frames(outcome)  # this one holds it, and all portions
@@ -144,11 +144,3 @@ class LargeRequest:
             self._task.on_done(outcome)
         finally:
             self._on_end()
-
-
-def join_parts(task: InferenceTask, outcomes: Sequence[Tensors]) -> Tensors:
-    """Returns the outputs of a task that ran in parts, given in order of the rows."""
-    return {
-        name: concatenate([outcome[name] for outcome in outcomes])
-        for name in outcomes[0]
-    }

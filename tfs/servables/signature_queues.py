@@ -25,7 +25,8 @@ from tfs.servables.batch_runner import BatchRunner
 from tfs.servables.batching_loop import BatchingLoop
 from tfs.servables.batching_report import QueueReport, report_queue
 from tfs.servables.bypass_count import BypassCount
-from tfs.servables.large_request import LargeRequest, PortionSize, join_parts
+from tfs.servables.large_request import LargeRequest, PortionSize
+from tfs.servables.part_outputs import PartOutputs
 from tfs.servables.tensor_join import element, is_shared
 
 _MAX_SHAPES = 64
@@ -346,7 +347,7 @@ class SignatureQueues:
             options.policy,
             costs=CostTable(self._call_s),
             split=self._split,
-            join=join_parts,
+            join=lambda task: PartOutputs(task.num_rows),
         )
         self._input_names[key] = tuple(task.inputs)
         before = self._inherited.pop(key, None)
