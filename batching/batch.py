@@ -44,14 +44,15 @@ class Batch(Generic[TaskT]):
 
     Attributes:
         queue: The scheduler's queue that it came from.
-        tasks: In order: arrival order, high priority first. Their ``on_done`` is
-            called by ``done``, never by the runner.
+        tasks: The tasks in order of arrival, high priority first. ``done`` calls their
+            ``on_done``; the runner never does.
         num_rows: Rows of all tasks.
         padded_rows: Rows to compute, at least ``num_rows``; the rest is padding.
         oldest_s: When the task of the queue that had waited longest arrived.
         started_s: When it was handed to the runner.
         is_done: Whether ``done`` was called.
-        search: Set if it is part of a larger batch that failed.
+        search: The search for the task at fault, if it is part of a larger batch that
+            failed.
 
     """
 
@@ -66,7 +67,8 @@ class Batch(Generic[TaskT]):
         "tasks",
     )
 
-    # No constructor: a batch may be one task, and a call with these would show.
+    # There is no constructor: a batch may be a single task, and a call with so many
+    # arguments would show.
     queue: Any
     tasks: list[TaskT]
     num_rows: int
@@ -83,11 +85,12 @@ class Batch(Generic[TaskT]):
         are told their outcomes. Calling it twice is an error of the runner.
 
         Args:
-            outcomes: One outcome per task, in order, where a ServingError fails that
-                task alone. Or one error for the whole batch, which may then be run
-                again in halves. Or FaultyTasks: those fail, and the others run again.
-                Or a function that gets the tasks of the batch and ends each of them
-                exactly once, in less time than one by one.
+            outcomes: One of four. A sequence has one outcome per task, in order; a
+                ServingError in it fails that task alone. An error fails the whole
+                batch, which may then be run again in halves. FaultyTasks fail the tasks
+                that they name, and the others run again. A function gets the tasks of
+                the batch and ends each of them exactly once, in less time than one by
+                one.
             device_s: Device time used, if the runner knows better than the clock.
 
         Raises:
@@ -98,10 +101,10 @@ class Batch(Generic[TaskT]):
 
 
 EndAll: TypeAlias = Callable[[Sequence[Any]], None]
-"""Ends tasks that were computed; quick, does not raise."""
+"""Ends tasks that were computed; quick, and does not raise."""
 
 Outcomes: TypeAlias = Sequence[Any] | ServingError | EndAll
-"""What a batch came to; see :meth:`Batch.done`."""
+"""The outcome of a batch; see :meth:`Batch.done`."""
 
 
 class Runner(Protocol[RunTaskT]):

@@ -18,9 +18,10 @@ from tfs.core.errors import InvalidArgument
 _DEFAULT_MAX_BATCH_SIZE = 1000
 _DEFAULT_MAX_ENQUEUED_BATCHES = 10
 _UNMEASURED_BATCH_ROWS = 32
-_UNMEASURED_BATCH_BYTES = 8 << 20  # 2 ms to join
+_UNMEASURED_BATCH_BYTES = 8 << 20  # takes 2 ms to join
 _MAX_WAITING_ROWS = 4096
-# What is kept per number of rows must stay small; nothing is gained by joining more.
+# Some things are kept for each number of rows, which has to stay small. Joining more
+# rows gains nothing.
 _MAX_JOINED_ROWS = 1 << 14
 _MAX_ALLOWED_ROWS = 1 << 20
 
@@ -32,15 +33,16 @@ class BatchingOptions:
     Attributes:
         queue: Limits and timeouts of each of its queues.
         policy: Weight, padding and retries of the queues.
-        num_batch_threads: Most batches of a queue in flight; None: the server decides.
+        num_batch_threads: Most batches of a queue in flight; None lets the server
+            decide.
         pads_variable_length: Whether inputs of different inner sizes are joined even
             if their signature gives no pad value; then each is padded with its own
             first element, as TensorFlow Serving does.
-        length_buckets: Ascending sizes; requests whose padded dimension falls into
-            the same bucket are joined and padded to its size. Empty: all are joined,
+        length_buckets: Ascending sizes; requests whose padded dimension falls into the
+            same bucket are joined and padded to its size. If empty, all are joined, and
             padded to the longest.
-        max_lone_rows: A request that has more rows than a batch, but not more than
-            this, is computed as it is; 0: none is.
+        max_lone_rows: A request with more rows than a batch, but not more than this, is
+            computed as it is; 0 computes none so.
         batches_unproven: Whether to batch a signature although it was not shown that
             its rows are independent of each other.
 
@@ -86,7 +88,8 @@ def options_from_parameters(
     Serving's default. The last three fields are not TensorFlow Serving's.
 
     Raises:
-        InvalidArgument: In TensorFlow Serving's words, if it refuses the same.
+        InvalidArgument: A field is out of range; in TensorFlow Serving's words if it
+            refuses the same.
 
     """
     splits = bool(enable_large_batch_splitting)
@@ -141,14 +144,14 @@ def recommended_options(costs: CostTable, row_bytes: int = 0) -> BatchingOptions
     second are within 3 % of the best. Larger requests are split, and nobody waits for a
     window.
 
-    If batches were not compared with single rows, rows are joined as long as copying
-    them is quick: 10 MB requests to a model that does little took twice as long when
-    joined. A single request with as many rows as would otherwise be joined is computed
-    as it came.
+    If batches were not compared with single rows, rows are joined only as long as
+    copying them is quick, because requests of 10 MB to a model that does little took
+    twice as long when joined. A single request with as many rows as would otherwise be
+    joined is computed as it came.
 
     Args:
-        costs: What was measured.
-        row_bytes: How many bytes joining copies per row; 0 if that is not known.
+        costs: The times that were measured.
+        row_bytes: How many bytes joining copies for each row; 0 if that is not known.
 
     """
     max_batch = costs.best_batch_rows() or _UNMEASURED_BATCH_ROWS

@@ -1,4 +1,4 @@
-"""How long a batch takes by its size: measured before serving, updated while serving.
+"""How long batches take, by size: measured before serving and updated while serving.
 
 It is a table and not a formula because kernels have steps (a matrix product over 12
 rows can take longer than over 16), and padding and sizing make use of these steps.
@@ -10,12 +10,13 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from math import inf
 
-_ALPHA = 0.1  # weight of a new observation, once there were ten
-_CLOSE = 0.97  # sizes within 3 % of the best are as good
-_CHEAPER = 0.9  # steps of kernels are larger; less may be measuring noise
-_PADDING_S = 100e-6  # below, noise is as large, and joining with padding costs
-_NUM_TO_COMPARE = 3  # observations that make a size comparable
-_LARGEST_JUMP = 3.0  # one batch that took longer than so many means was interrupted
+_ALPHA = 0.1  # weight of a new observation, after the first ten
+_CLOSE = 0.97  # a size within 3 % of the best rate is as good
+_CHEAPER = 0.9  # a step of a kernel is larger; a smaller difference may be noise
+# Smaller differences may be noise, and joining with padding has a cost.
+_PADDING_S = 100e-6
+_NUM_TO_COMPARE = 3  # observations that a size needs to be compared
+_LARGEST_JUMP = 3.0  # a batch that took longer than this many means was interrupted
 
 
 class CostTable:
@@ -39,7 +40,7 @@ class CostTable:
         self._call_s = dict(call_s_by_rows or {})
         self._measured = frozenset(self._call_s)
         self._sizes = sorted(self._call_s)
-        # What was seen while serving, for comparing sizes: it comes with the way to the
+        # Observations while serving, for comparing sizes. They include the way to the
         # device, which measurements made beforehand do not.
         self._seen_s: dict[int, float] = {}
         self._num_seen: dict[int, int] = {}
@@ -55,12 +56,12 @@ class CostTable:
         return tuple(self._sizes)
 
     def observe(self, num_rows: int, duration_s: float) -> None:
-        """Records how long a batch of ``num_rows`` rows, including padding, took."""
+        """Records how long a batch of ``num_rows`` rows, padding included, took."""
         seen_s = duration_s
         known = self._call_s.get(num_rows)
         if known is None:
-            # The first run of a size is often the slowest; a table made beforehand
-            # says more than one such run.
+            # The first run of a size is often the slowest, so a table made beforehand
+            # counts for more than one such run.
             expected = self.predict_s(num_rows)
             if expected:
                 duration_s = expected + 0.5 * (duration_s - expected)
@@ -83,10 +84,10 @@ class CostTable:
         self._num_seen[num_rows] = num + 1
 
     def predict_s(self, num_rows: int) -> float:
-        """Returns seconds for a batch of that size, 0 if nothing was measured.
+        """Returns the seconds of a batch of that size; 0 if nothing was measured.
 
         It interpolates linearly between two sizes. Above the largest size times grow in
-        proportion; below the smallest they stay the same.
+        proportion, and below the smallest they stay the same.
         """
         sizes = self._sizes
         if not sizes:
@@ -108,14 +109,14 @@ class CostTable:
         return self._call_s[last] * num_rows / last
 
     def doubt(self, num_rows: int) -> None:
-        """Has a size compared with no other until it was seen a few more times."""
+        """Compares a size with no other until it was seen a few more times."""
         self._num_seen[num_rows] = 0
         self.num_changes += 1
 
     def cheaper_sizes(
         self, sizes: Sequence[int], cheaper: float = _CHEAPER
     ) -> Mapping[int, int]:
-        """Returns the cheapest larger size, by size, of those that have one.
+        """Returns, for each size that has a cheaper larger one, the cheapest.
 
         A size is cheaper if it costs less than ``cheaper`` times as much. Only times of
         the same kind are compared: either both sizes were seen a few times while
@@ -156,7 +157,7 @@ class CostTable:
     def smallest_keeping_up(self, rows_per_s: float) -> int | None:
         """Returns the smallest measured size whose rate reaches ``rows_per_s``.
 
-        The most efficient size if none does; None if nothing was measured.
+        If none does, it is the most efficient size; None if nothing was measured.
         """
         for size in self._sizes:
             if size >= rows_per_s * self._call_s[size]:

@@ -1,4 +1,4 @@
-"""Which tasks are worth computing when not all can meet their deadlines.
+"""Chooses the tasks to compute when not all can meet their deadlines.
 
 First come, first served meets no deadline at all once a queue is longer than the
 deadlines allow, because every task waits until it is late. Giving up the tasks at the
@@ -30,10 +30,10 @@ class WindowOptions:
     """How careful the window is. Immutable.
 
     Attributes:
-        margin: A task counts as late if this times the predicted time is too long. It
-            should be above 1 for a device whose times vary. In simulation, 1.05 loses
-            half a percent of the requests if times are steady, and keeps two percent
-            more in time if they vary by 8 %, at 1.3 times the capacity.
+        margin: A task counts as late if this factor times the predicted time is too
+            long. It should be above 1 for a device whose times vary. In a simulation at
+            1.3 times the capacity, 1.05 loses half a percent of the requests if times
+            are steady, and keeps two percent more in time if they vary by 8 %.
 
     """
 
@@ -49,8 +49,8 @@ class DeadlineWindow:
 
     Args:
         options: How careful to be.
-        table: Time by batch size. Without measurements, tasks are simply taken in order
-            of deadline.
+        table: Times by batch size. Without measurements, tasks are taken in order of
+            deadline.
         max_batch_rows: Most rows of one batch.
 
     """
@@ -94,7 +94,7 @@ class DeadlineWindow:
         return rows / (arrivals[-1] - arrivals[0])
 
     def choose(self, tasks: Sequence[Task], now_s: float) -> tuple[int, int]:
-        """Returns (start, stop): tasks in between are run, those before start are given up.
+        """Returns (start, stop): tasks between run, those before start are given up.
 
         ``tasks`` are ordered by deadline, those without one last. No task is given up
         while a batch from the front would keep up with the arrivals. If no batch would,
@@ -126,8 +126,8 @@ class DeadlineWindow:
             return start
         most = ends[start] + self._most_rows[index]
         stop = bisect_right(ends, most, lo=start) - 1
-        # The time by rows is no monotone function, and tasks may not fill the size
-        # that is in time exactly.
+        # Time does not always grow with rows, and tasks may not exactly fill a size
+        # that is in time.
         while stop > start and self._cost_s[ends[stop] - ends[start]] > slack_s:
             stop -= 1
         return stop

@@ -30,14 +30,14 @@ from tfs.core.errors import (
 from tfs.core.executor import Executor, ThreadExecutor
 from tfs.core.serving_loop import Phase, ServingLoop
 
-_PATIENCE_S = 10.0  # real seconds that the loop may take for a function on it
+_PATIENCE_S = 10.0  # real seconds that the loop may take to run a posted function
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
 
 
 class ItemTask(Generic[ItemT, ResultT]):
-    """A task of one item; its own ``cancel``, which reads the future."""
+    """A task of one item. It is its own ``cancel`` token, which reads the future."""
 
     __slots__ = ("arrived_s", "deadline_s", "future", "item", "num_rows")
 
@@ -45,7 +45,7 @@ class ItemTask(Generic[ItemT, ResultT]):
         self.item = item
         self.num_rows = num_rows
         self.deadline_s = deadline_s
-        self.arrived_s = 0.0  # the queue's to write
+        self.arrived_s = 0.0  # written by the queue
         self.future: Future[ResultT] = Future()
 
     @property
@@ -98,10 +98,10 @@ def _in_order(results: Iterable[ResultT], num_items: int, name: str) -> list[Res
     """Returns the results as the scheduler expects them: a sequence with one per item.
 
     Raises:
-        Internal: The function returned something else; says what.
+        Internal: The function returned something else, which the message names.
 
     """
-    # Authors' code; the type checker has not seen all of it.
+    # The function is its author's, and may return anything whatever its types say.
     if not isinstance(results, Iterable):
         raise Internal(
             f"{name}: the function returned a {type(results).__name__}; it has to "
@@ -183,8 +183,8 @@ class BatchDriver:
             deque()
         )
         self._armed = False
-        # Guards `_closed`, and that nothing is appended to `_incoming` after it was
-        # set; leaf lock.
+        # Guards `_closed`, and ensures that nothing is appended to `_incoming` after
+        # that was set; leaf lock.
         self._changed = threading.Condition()
         self._closed = False
         self._drained = False
@@ -225,7 +225,7 @@ class BatchDriver:
             except ServingError as error:
                 made.set_exception(error)
 
-        # The scheduler belongs to the loop's thread once that runs.
+        # Once the loop's thread runs, the scheduler belongs to it.
         if self._started and not self.loop.is_loop_thread:
             self.post(add)
         else:
@@ -276,7 +276,7 @@ class BatchDriver:
         if not drained:
             failed = threading.Event()
             self.post(lambda: self._fail_all(failed))
-            failed.wait(_PATIENCE_S)  # nothing on the loop blocks
+            failed.wait(_PATIENCE_S)  # nothing on the loop blocks, so this is quick
         self._executor.close(deadline_s)
         self.loop.close(deadline_s)
         return drained

@@ -1,6 +1,6 @@
 """How many batches to give a device at once, if no fixed number is known to be right.
 
-Policies of the one scheduler, with the behaviour of TensorFlow's
+These are policies of the shared scheduler, which behave as TensorFlow's
 AdaptiveSharedBatchScheduler and SerialDeviceBatchScheduler.
 """
 
@@ -15,14 +15,15 @@ from tfs.core.errors import InvalidArgument
 
 _LARGEST_STEP = 1 / 8
 _SMALLEST_STEP = 1 / 128
-_DRIFT = 1.5  # latency that changes so much means another load: search afresh
+# If latency changes by this factor, the load is another one and the search begins anew.
+_DRIFT = 1.5
 
 
 class InFlightLimit(Protocol):
     """Decides how many batches may be in flight. Confined to the scheduler's thread."""
 
     def current(self) -> int:
-        """Returns the limit for the next batch, >= 1."""
+        """Returns the limit for the next batch, at least 1."""
         ...
 
     def note_done(self, latency_s: float) -> None:
@@ -117,7 +118,7 @@ class SerialDeviceOptions:
 
     Attributes:
         pending: Returns how many batches wait on the device itself.
-        target_pending: How many should.
+        target_pending: How many batches should wait there.
         initial: Limit at the start.
         max: Largest limit.
         num_batches: Batches averaged over before each change.
@@ -165,7 +166,7 @@ class SerialDeviceLimit:
         if self._num < options.num_batches:
             return
         mean_pending = self._total_pending / self._num
-        # With too little work more slots only make smaller batches.
+        # If there is too little work, more slots only make batches smaller.
         busy = self._num_idle < 0.1 * self._num
         change = round(options.target_pending - mean_pending)
         if change < 0 or busy:

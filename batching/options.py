@@ -23,14 +23,14 @@ _ISOLATED = frozenset(
 def may_be_one_rows_fault(error: ServingError) -> bool:
     """Whether a batch that failed with this error may succeed without one of its tasks.
 
-    It may not if it was never computed (UNAVAILABLE, CANCELLED and the like), nor if
-    its interpreter died while computing it.
+    It may not if the batch was never computed (UNAVAILABLE, CANCELLED and the like), or
+    if its interpreter died while computing it.
     """
     return not isinstance(error, InterpreterDied) and error.code in _ISOLATED
 
 
 class Order(enum.Enum):
-    """Which of the queues with a batch goes first.
+    """Which of the queues that have a batch goes first.
 
     FAIR: round robin; each queue gets a share of the device's time by its weight; O(1).
     OLDEST: the queue whose oldest task has waited longest, whatever its share;
@@ -99,10 +99,10 @@ class QueuePolicy:
 
     Attributes:
         weight: Its share of the device's time, relative to the others'.
-        max_in_flight: Most of its batches on the device; None: the device's limit.
+        max_in_flight: Most of its batches on the device; None means the device's limit.
         padding: What to do between allowed sizes.
-        window: Chooses by deadlines which tasks are worth computing; None: arrival
-            order.
+        window: Chooses by deadlines which tasks are worth computing; None takes tasks
+            in order of arrival.
         retries_alone: Tells whether a failed batch is run again in halves, to find
             the task at fault; None for never.
 

@@ -10,8 +10,8 @@ from tfs.core.stats import HistogramSnapshot
 
 SHORT_S: Final = 100e-6
 SAMPLE: Final = 32
-"""Counting would take as long as computing a batch shorter than SHORT_S: of those of
-one size, the times of every SAMPLE-th stand for all."""
+"""Counting would take as long as computing a batch that is shorter than SHORT_S. So of
+these batches of one size, the times of every SAMPLE-th stand for all."""
 EARLY: Final = tuple(
     0 if num & (num - 1) else num - num // 2 for num in range(SAMPLE + 1)
 )
@@ -21,7 +21,7 @@ before."""
 
 
 def num_batches_meant(device_s: float, num_alike: int) -> int:
-    """Returns how many batches the times of this one stand for; 0: they are not counted.
+    """Returns for how many batches the times of this one stand; 0 if not counted.
 
     Args:
         device_s: Device time of the batch.
@@ -35,9 +35,9 @@ def num_batches_meant(device_s: float, num_alike: int) -> int:
     return 0 if num_alike % SAMPLE else SAMPLE
 
 
-_NUM_TIMES = 32  # powers of two of a microsecond, up to 36 minutes
+_NUM_TIMES = 32  # buckets in powers of two of a microsecond, up to 36 minutes
 _TIME_BOUNDS = tuple(2**index * 1e-6 for index in range(_NUM_TIMES - 1))
-_NUM_DEPTHS = 22  # none, then powers of two, up to a million
+_NUM_DEPTHS = 22  # buckets for none, then in powers of two, up to a million
 _DEPTH_BOUNDS = (0.0, *(2.0**index for index in range(_NUM_DEPTHS - 2)))
 
 
@@ -51,7 +51,7 @@ class QueueStats:
     Attributes:
         rows_counts: Batches that finished, by their rows.
         num_padding_rows: Rows added to reach an allowed size.
-        num_failures: Batches that failed whole.
+        num_failures: Batches that failed as a whole.
         num_failed_tasks: Tasks that ended with an error of their batch.
         num_retries: Batches run again because a larger one failed.
         device_s: Device time used.
@@ -90,7 +90,7 @@ class QueueStats:
         self._depth_total = 0.0
 
     def note_shape(self, num_tasks: int, num_rows: int, padded_rows: int) -> None:
-        """Counts a batch's tasks and padding; needless if both equal its rows."""
+        """Counts a batch's tasks and padding; not needed if both equal its rows."""
         self._num_more_rows += num_rows - num_tasks
         self.num_padding_rows += padded_rows - num_rows
 
@@ -102,7 +102,7 @@ class QueueStats:
         ``wait_s`` is how long its oldest task waited, ``num_waiting`` the number of
         tasks that wait now that it has ended.
         """
-        if wait_s > 0:  # it may have come after the look at the clock that began it
+        if wait_s > 0:  # it may have come after the clock was read for the batch
             self._wait_total_s += num * wait_s
         self._wait_counts[bisect_left(_TIME_BOUNDS, wait_s)] += num
         self.device_s += num * device_s
@@ -138,16 +138,16 @@ class QueueStats:
 
     @property
     def num_rows(self) -> int:
-        """Rows in them, without padding."""
+        """Rows in these batches, without padding."""
         return sum(rows * num for rows, num in enumerate(self.rows_counts))
 
     @property
     def num_tasks(self) -> int:
-        """Tasks in them."""
+        """Tasks in these batches."""
         return self.num_rows - self._num_more_rows
 
     def batch_rows(self) -> HistogramSnapshot:
-        """Rows per batch, every size a bucket."""
+        """Rows per batch, with a bucket for each size."""
         bounds = tuple(float(rows) for rows in range(len(self.rows_counts)))
         return HistogramSnapshot(bounds, (*self.rows_counts, 0), float(self.num_rows))
 

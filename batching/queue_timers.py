@@ -1,4 +1,4 @@
-"""When to look again at queues that wait only for time to pass."""
+"""When to look again at queues that only wait for time to pass."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from batching.shared_queue import AnyQueue
 
 _NEVER = math.inf
-_SWEEP_S_PER_TASK = 5e-6  # looking for expired tasks takes a few percent of a core
+# So that looking for expired tasks takes a few percent of a core.
+_SWEEP_S_PER_TASK = 5e-6
 
 
 class QueueTimers:
@@ -32,7 +33,7 @@ class QueueTimers:
         self._sequence = itertools.count()
 
     def await_batch(self, queue: AnyQueue) -> None:
-        """Has a queue looked at when its batch has to go, or when a task expires."""
+        """Sets a timer for when a queue's batch has to go, or a task expires."""
         waiting = queue.waiting
         when_s = waiting.next_deadline_s
         if when_s < queue.next_sweep_s:
@@ -42,11 +43,11 @@ class QueueTimers:
         self._set(queue, when_s)
 
     def await_expiry(self, queue: AnyQueue) -> None:
-        """Has a queue looked at when a task of it expires."""
+        """Sets a timer for when a task of a queue expires."""
         self._set(queue, _expiry_s(queue))
 
     def _set(self, queue: AnyQueue, when_s: float) -> None:
-        if when_s < queue.timer_s:  # else it is looked at earlier anyway
+        if when_s < queue.timer_s:  # otherwise an earlier timer is set already
             queue.timer_s = when_s
             heapq.heappush(self.heap, (when_s, next(self._sequence), queue))
 
@@ -68,8 +69,8 @@ class QueueTimers:
         """Returns when time alone brings the next work; None if it does not.
 
         Args:
-            held: Queues that wait for the device. The deadlines of their tasks do not
-                wait: expired tasks are ended.
+            held: Queues that wait for the device. Their tasks' deadlines count all the
+                same, and expired tasks are ended.
             now_s: The time now.
 
         """
@@ -95,7 +96,7 @@ class QueueTimers:
                     return when_s
             else:
                 due_s = _NEVER
-            # Made for a task that is gone since: set it right.
+            # The timer was for a task that is gone by now, so it is corrected.
             heapq.heappop(heap)
             if queue.timer_s == when_s:
                 queue.timer_s = _NEVER

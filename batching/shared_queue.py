@@ -18,9 +18,10 @@ from tfs.core.errors import DeadlineExceeded, ServingError
 
 TaskT = TypeVar("TaskT", bound=Task)
 
-_FIRST_LOOK = 32  # observations
+_FIRST_LOOK = 32  # observations before the first look at cheaper sizes
 _LOOK_AGAIN = 1024
-_MAX_FRUITLESS = 2  # searches for a task at fault, until a batch succeeds
+# Searches for a task at fault in a row, without a batch that succeeds.
+_MAX_FRUITLESS = 2
 
 
 class SharedQueue(Generic[TaskT]):
@@ -93,14 +94,14 @@ class SharedQueue(Generic[TaskT]):
             if policy.window
             else None
         )
-        # The hot path asks these instead of those they are of.
+        # The hot path reads these instead of the objects that they come from.
         self.put = waiting.put if self.window is None else self._put_noting
         self.take = waiting.take
         self.run = runner.run
         self.rows_counts = self.stats.rows_counts
         self.is_greedy = not options.timeout_s and not low_timeout_s
         self.takes_plainly = policy.window is None and policy.padding is Padding.UP
-        self.is_plain = self.takes_plainly  # and nothing is to be run again
+        self.is_plain = self.takes_plainly  # and no batch has to be run again
         self.learns = bool(policy.window or options.allowed_rows or costs)
         self.max_in_flight = policy.max_in_flight or 1 << 30
         self.padded = [
@@ -110,12 +111,12 @@ class SharedQueue(Generic[TaskT]):
         self.look_again_at = _FIRST_LOOK
         self.retries: deque[tuple[list[TaskT], FaultSearch | None, float]] = deque()
         self.num_in_flight = 0
-        self.in_ring = False  # or aside, or counted on for a later round
+        self.in_ring = False  # in the ring, aside, or due in a later round
         self.is_aside = False
         self.timer_s = math.inf
         self.next_sweep_s = 0.0
         self.num_fruitless = 0
-        # Device time: what may still be used in round `round_index`.
+        # Device time that may still be used in round `round_index`.
         self.quantum_s = quantum_s * policy.weight
         self.credit_s = self.quantum_s
         self.round_index = 0
@@ -155,7 +156,7 @@ class SharedQueue(Generic[TaskT]):
         else:
             taken = waiting.take(now_s, self._room(waiting.num_rows))
             if not taken[0] and waiting.num_rows:
-                taken = waiting.take(now_s)  # its first task fills more than that
+                taken = waiting.take(now_s)  # its first task needs more than that
         return (*taken, None)
 
     def sort_out(
@@ -227,15 +228,16 @@ class SharedQueue(Generic[TaskT]):
         """Recomputes what to pad to, if the measured times changed much."""
         if self.costs.num_changes < self.padded_at:
             return
-        # Times drift slowly: a table of sizes for some batches is soon enough, but for
-        # the first few, which tell what was not known at all.
+        # Times drift slowly, so a table of sizes is good for a number of batches. Only
+        # the first few batches, of which nothing was known, update it at once.
         self.padded_at = self.costs.num_changes + min(
             1 + self.costs.num_changes // 16, 64
         )
         if self.costs:
             options = self.waiting.options
             self._look_again()
-            # Where nobody fixed the sizes, any batch may be padded: only for a step.
+            # If no sizes were fixed, any batch may be padded, but only where that
+            # passes a step of the kernels.
             cheaper = 0.9 if options.allowed_rows else 0.8
             most = options.max_batch_rows
             sizes = options.allowed_rows or [n for n in self.costs.sizes if n <= most]
@@ -244,7 +246,7 @@ class SharedQueue(Generic[TaskT]):
             self.padded = [0, *(larger.get(size, size) for size in next_sizes)]
 
     def _look_again(self) -> None:
-        """Now and then lets sizes be tried again that batches are padded past.
+        """From time to time lets sizes be tried again that batches are padded past.
 
         Such a size is not measured any more, and it may have looked expensive only
         because of noise. It is tried again soon at first, and seldom later.
@@ -261,7 +263,7 @@ class SharedQueue(Generic[TaskT]):
                 self.costs.doubt(next_size)
 
     def _room(self, num_waiting_rows: int) -> int | None:
-        """Returns how many rows to take so that there is little padding; None: no limit."""
+        """Returns how many rows to take for little padding; None sets no limit."""
         options = self.waiting.options
         rows = min(num_waiting_rows, options.max_batch_rows)
         allowed = options.allowed_rows

@@ -50,10 +50,10 @@ class SharedBatchScheduler:
         options: How the device is shared.
         clock: Tells durations of batches and arrival times.
         limit: Decides how many batches are in flight, up to
-            ``options.num_batch_threads``; None: always that many.
+            ``options.num_batch_threads``; None allows always that many.
 
     Attributes:
-        num_in_flight: Batches handed over and not done.
+        num_in_flight: Batches that were handed to runners and are not done.
 
     """
 
@@ -74,7 +74,7 @@ class SharedBatchScheduler:
         # One clock reading serves all tasks that come between two steps.
         self._burst_s: float | None = None
         self._turns = TurnOrder()
-        self._ring = self._turns.ring  # asked for each task
+        self._ring = self._turns.ring  # read for each task
         self._timers = QueueTimers()
         self._stepping = False
         self._last_done_s = -_NEVER
@@ -100,11 +100,11 @@ class SharedBatchScheduler:
 
         Args:
             runner: See :class:`batching.batch.Runner`.
-            options: What is admitted, when batches go.
+            options: What is admitted, and when batches start.
             policy: Weight, padding, retries.
             costs: Time by batch size measured beforehand; updated from now on.
             split: Makes parts of a task; needed if ``options.splits``.
-            join: Makes the outcome of a task that was split.
+            join: Makes the outcome of a task that was split from those of its parts.
 
         """
         options = options or BatchQueueOptions()
@@ -170,8 +170,8 @@ class SharedBatchScheduler:
         now_s = self._burst_s
         if now_s is None:
             now_s = self._burst_s = self._now()
-        # Callables that are attributes are called in two steps: in one, each would be
-        # looked for as a method first.
+        # Callables that are attributes are called in two steps, because in one step
+        # each would first be looked for as a method.
         put = queue.put
         if not put(task, now_s, low):
             return
@@ -188,7 +188,7 @@ class SharedBatchScheduler:
             self._note(queue, now_s)
 
     def submit_all(self, queue: SharedQueue[TaskT], tasks: Sequence[TaskT]) -> None:
-        """As :meth:`submit` with each in turn, of tasks that have as many rows each."""
+        """Does as :meth:`submit` with each task in turn; all have equally many rows."""
         if queue.window is not None or queue.is_aside:
             for task in tasks:
                 self.submit(queue, task)
@@ -207,15 +207,15 @@ class SharedBatchScheduler:
                 self._note(queue, now_s)
 
     def begin_now(self, queue: AnyQueue, num_rows: int) -> float | None:
-        """Tells whether tasks may be computed at once, as the batch they would make.
+        """Tells whether tasks may be computed at once, as the batch that they would be.
 
         They may if nothing else waits for the device or runs on it, and the queue would
-        neither wait for more tasks nor pad so few rows. A caller that gets the time
-        either computes them before anything else happens on this thread, and calls
+        neither wait for more tasks nor pad so few rows. A caller that gets a time
+        either computes the tasks before anything else happens on this thread and calls
         ``end_now``, or submits them.
 
         Returns:
-            The time; None if the tasks are to be submitted.
+            The time when they begin; None if the tasks have to be submitted.
 
         """
         turns = self._turns
@@ -288,7 +288,7 @@ class SharedBatchScheduler:
             or self._policy is not None
         ):
             self._burst_s = None
-            return None  # so it is for most devices in most rounds
+            return None  # this is so for most devices in most rounds
         self._burst_s = now_s
         self._stepping = True
         try:
@@ -360,13 +360,14 @@ class SharedBatchScheduler:
                 tasks = waiting.tasks
                 if (
                     waiting.num_rows == 1
-                    and tasks  # not of low priority
+                    and tasks  # none of low priority
                     and now_s < waiting.next_deadline_s
                     and not waiting.num_begun
                     and tasks[0].cancel.error is None
                 ):
-                    # What ``take`` does with one task alone. With many queues most
-                    # batches are that, and the call is a tenth of what they cost.
+                    # This does what ``take`` does with a single task. With many queues
+                    # most batches are single tasks, and the call would be a tenth of
+                    # their cost.
                     waiting.tasks = []
                     waiting.num_rows = 0
                     waiting.next_deadline_s = _NEVER
@@ -400,7 +401,7 @@ class SharedBatchScheduler:
                 if not batch.is_done:
                     name = queue.waiting.options.name
                     batch.done(serving_error(error, f"{name}: runner"))
-            if batch.is_done:  # it was computed in there
+            if batch.is_done:  # the runner computed it at once
                 now_s = self._last_done_s
                 queue.in_ring = False
                 if waiting.num_rows or queue.retries:
@@ -414,7 +415,7 @@ class SharedBatchScheduler:
         turns = self._turns
         while (
             turns.later and not turns.ring
-        ):  # a whole round may have nothing due by now
+        ):  # nothing of a whole round may be due any more
             for queue in turns.begin_next_round():
                 self._note(queue, now_s)
                 if queue.closing:
@@ -462,7 +463,8 @@ class _SharedBatch(Batch[Any]):
         if device_s is None:
             started_s = self.started_s
             if scheduler._last_done_s > started_s and scheduler._serial:
-                started_s = scheduler._last_done_s  # until then it waited its turn
+                # Until then it waited for the device.
+                started_s = scheduler._last_done_s
             device_s = now_s - started_s
         scheduler._last_done_s = now_s
         scheduler.num_in_flight -= 1
@@ -470,7 +472,8 @@ class _SharedBatch(Batch[Any]):
         queue.credit_s -= device_s
         rows = self.num_rows
         num_tasks = len(tasks)
-        # Counted in place: a batch may be one task, and calls would show.
+        # This counts in place, because a batch may be a single task, and calls would
+        # show.
         counts = queue.rows_counts
         counts[rows] = num_alike = counts[rows] + 1
         padded_rows = self.padded_rows
@@ -492,7 +495,7 @@ class _SharedBatch(Batch[Any]):
                 queue.learn(rows, padded_rows, device_s)
         end_all: EndAll | None = None
         if outcomes.__class__ is list and len(outcomes) == num_tasks:
-            queue.num_fruitless = 0  # as is usual
+            queue.num_fruitless = 0  # as it usually is
         elif isinstance(outcomes, ServingError):
             tasks, outcomes = queue.sort_out(self, outcomes)
             num_tasks = len(tasks)
@@ -515,7 +518,7 @@ class _SharedBatch(Batch[Any]):
             on_done = tasks[0].on_done
             try:
                 on_done(outcomes[0])
-            except Exception:  # a caller's fault must not cost its neighbours
+            except Exception:  # a fault of one caller must not harm the others
                 log.exception("event=on_done_failed queue=%r", queue.waiting)
         else:
             index = 0

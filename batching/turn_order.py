@@ -1,4 +1,4 @@
-"""Whose batch is next: deficit round robin over the queues that have one.
+"""Which queue's batch is next: deficit round robin over queues that have one.
 
 Queues with a batch stand in a ring. Each visit runs one batch and charges the time it
 took. A queue that has used up its share waits for the next round, which begins at once
@@ -68,7 +68,7 @@ class TurnOrder:
             self.ring.append(queue)
 
     def promote(self, queue: AnyQueue) -> None:
-        """Puts a queue that stood aside into the ring: tasks of high priority came."""
+        """Puts a queue that stood aside into the ring, for tasks of high priority."""
         self.aside.remove(queue)
         queue.is_aside = False
         self.ring.append(queue)
@@ -119,7 +119,7 @@ class TurnOrder:
         return math.floor(-queue.credit_s / queue.quantum_s) + 1
 
     def begin_next_round(self) -> list[AnyQueue]:
-        """Begins the round that brings queues a new share; returns them, in no place."""
+        """Begins the next round; returns the queues with a new share, in no place."""
         later = self.later
         self.round_index = later[0][0]
         queues = []

@@ -15,7 +15,7 @@ from tfs.core.version_directory import read_failure
 
 
 class ArchiveKind(enum.Enum):
-    """What wrote an archive."""
+    """The kinds of archives, by what wrote them."""
 
     PACKAGE = "torch.package"
     TORCHSCRIPT = "TorchScript"
@@ -27,7 +27,7 @@ class ArchiveKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ArchiveContents:
-    """What the directory of an archive tells. Immutable.
+    """What the directory of a zip archive shows. Immutable.
 
     Attributes:
         kind: What wrote it.
@@ -71,7 +71,8 @@ def inspect_archive(path: str) -> ArchiveContents:
     except FileNotFoundError as error:
         raise NotFound(f"no {os.path.basename(path)} in the version") from error
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
-        # zipfile looks for what a file that was cut short points to: EINVAL.
+        # For a file that was cut short, zipfile seeks to an offset that is invalid
+        # (EINVAL).
         if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise read_failure(error, f"cannot read {path}") from error
         raise InvalidArgument(
@@ -109,7 +110,7 @@ def archive_resources(contents: ArchiveContents) -> ResourceAllocation:
 
 
 def is_archive_of(path: str, *kinds: ArchiveKind) -> bool:
-    """Whether the file is there, readable and of one of these kinds."""
+    """Whether the file exists, can be read, and is of one of these kinds."""
     try:
         return inspect_archive(path).kind in kinds
     except ServingError:
@@ -117,7 +118,7 @@ def is_archive_of(path: str, *kinds: ArchiveKind) -> bool:
 
 
 def wrong_kind(found: ArchiveKind, wanted: ArchiveKind) -> str:
-    """Returns what to say of an archive that something else wrote."""
+    """Returns the error message for an archive of another kind."""
     if found is ArchiveKind.CHECKPOINT:
         return (
             "the file was written by torch.save, which keeps no code; write the "
@@ -132,7 +133,7 @@ def _inner(name: str) -> str:
 
 
 def kind_of(names: set[str]) -> ArchiveKind:
-    """Tells by the names of its records what wrote an archive."""
+    """Tells an archive's kind by the names of its records."""
     if ".data/extern_modules" in names:
         return ArchiveKind.PACKAGE
     if "archive_format" in names or "models/model.json" in names:

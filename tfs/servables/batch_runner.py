@@ -1,4 +1,4 @@
-"""Joins the tensors of a batch, has them computed, and takes the outcome apart."""
+"""Joins the tensors of a batch, has them computed, and splits the outputs."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class BatchRunner:
         name: The signature's key.
         label: The version and the signature, for errors.
         inner: Computes the joined batch; may answer on any thread.
-        fillers: By input, what variable lengths are padded with; None: the row's first
-            element. Inputs that are not in it have equal shapes.
-        inner_sizes: The sizes that these inputs are at least padded to.
+        fillers: By input, the value that pads variable lengths; None means the row's
+            first element. Inputs that are not in it have equal shapes.
+        inner_sizes: The least sizes that these inputs are padded to.
 
     """
 
@@ -85,7 +85,7 @@ class BatchRunner:
             batch.padded_rows,
             first.output_filter if alone else _union(tasks),
             first.deadline_s if alone else _latest_deadline_s(tasks),
-            # A batch is not interrupted for one of several; alone it may be.
+            # A batch is interrupted for a task only if that is its only one.
             first.cancel if alone else None,
         )
         self._inner.submit(joined)
@@ -114,7 +114,7 @@ class BatchRunner:
                 views = self._fill(name, views, masks)
             joined[name] = join_rows(views, num_rows)
         for name, mask in masks.items():
-            # A default mask knows nothing of what was filled up here.
+            # A default mask would not show what was padded here.
             if name not in joined or joined[name] is signature.defaults.get(name):
                 joined[name] = join_rows([mask], num_rows)
         return joined
@@ -135,7 +135,7 @@ class BatchRunner:
 
 
 class _BatchEnd:
-    """Takes the outcome of a batch apart. Made per batch."""
+    """Splits the outcome of one batch among its tasks."""
 
     __slots__ = ("_batch", "_form", "_label", "_loop")
 
@@ -202,7 +202,7 @@ class _BatchEnd:
 def _misfit(
     label: str, outputs: Tensors, num_rows: int, wanted: Sequence[str] = ()
 ) -> ServingError | None:
-    """Returns what is wrong with the outputs of a batch; None: nothing."""
+    """Returns what is wrong with the outputs of a batch; None if nothing is."""
     for name in wanted:
         if name not in outputs:
             return Internal(f"{label}: output {name!r} is missing")
@@ -231,7 +231,7 @@ def _common_form(tasks: Sequence[InferenceTask]) -> TaskForm | None:
 
 
 def _union(tasks: Sequence[InferenceTask]) -> tuple[str, ...]:
-    """Returns the outputs that at least one task wants; empty means all."""
+    """Returns the names of outputs that at least one task wants; empty means all."""
     names: dict[str, None] = {}
     for task in tasks:
         if not task.output_filter:

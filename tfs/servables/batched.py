@@ -35,12 +35,11 @@ class BatchedServable:
         scheduler: The scheduler of the device that ``inner`` runs on, confined to
             ``loop``.
         loop: The thread that steps the scheduler.
-        options: How to batch; None: as recommended by the measurements, per
-            signature.
-        profile: What was measured of this version; None: nothing.
-        stats: Where to publish counts; None: nowhere.
-        max_in_flight: Most batches of a queue handed to ``inner`` at a time, where the
-            options do not say; None: as many as the scheduler's device takes.
+        options: How to batch; None follows the measurements of each signature.
+        profile: What was measured of this version; None if nothing was.
+        stats: The registry of the counts; None publishes none.
+        max_in_flight: Most batches of a queue handed to ``inner`` at a time, if the
+            options do not say; None allows as many as the scheduler's device takes.
 
     Attributes:
         unbatched: Why a signature is not batched, by key; for the version's status.
@@ -152,19 +151,19 @@ class BatchedServable:
 
     @property
     def queue_options(self) -> Mapping[str, BatchQueueOptions]:
-        """What each queue of a signature is made with, by signature."""
+        """The options of the queues of each signature."""
         return {name: queues.queue_options for name, queues in self._batched.items()}
 
     def queues(self) -> Sequence[SharedQueue[InferenceTask]]:
-        """Returns the queues there are now; their stats may be read anywhere."""
+        """Returns the present queues; their stats may be read on any thread."""
         return [queue for queues in self._batched.values() for queue in queues.queues()]
 
     def report(self) -> Sequence[QueueReport]:
-        """Returns the numbers of the queues there are now. Thread-safe."""
+        """Returns the numbers of the present queues. Thread-safe."""
         return [each for queues in self._batched.values() for each in queues.report()]
 
     def bypass(self, signature_name: str) -> BypassCount:
-        """Returns what bypassed the queues of a signature; zeros if it has none."""
+        """Returns the counts of requests that bypassed a signature's queues."""
         queues = self._batched.get(signature_name)
         return BypassCount() if queues is None else queues.bypass()
 

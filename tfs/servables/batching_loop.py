@@ -1,4 +1,4 @@
-"""The thread that batches are formed on, as batching servables see it."""
+"""The thread on which batches are formed, as batching servables see it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class BatchingLoop(Protocol):
-    """The thread the scheduler belongs to; :class:`tfs.core.serving_loop.ServingLoop`."""
+    """The scheduler's thread; see :class:`tfs.core.serving_loop.ServingLoop`."""
 
     @property
     def is_loop_thread(self) -> bool:

@@ -1,4 +1,4 @@
-"""What batching a signature came to: numbers for a status page and for exporters."""
+"""The numbers of a signature's batching, for status pages and metrics."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ class QueueReport:
         num_waiting_rows: Rows of the tasks that wait.
         num_completed_tasks: Requests in batches that finished, well or not.
         num_failed_tasks: How many of those ended with an error of their batch.
-        num_refused_tasks: Not admitted.
-        num_expired_tasks: Deadline passed in the queue.
-        num_cancelled_tasks: Nobody waited any more.
+        num_refused_tasks: Requests that were not admitted.
+        num_expired_tasks: Requests whose deadline passed in the queue.
+        num_cancelled_tasks: Requests that were cancelled in the queue.
         num_evicted_tasks: Requests of low priority that gave way to others.
-        num_split_tasks: Spread over several batches.
+        num_split_tasks: Requests that were spread over several batches.
         num_batches: Batches that finished.
         num_rows: Rows of the tasks, without padding.
         num_padding_rows: Rows added.
         num_retried_batches: Batches run again to find a request at fault.
         batch_rows: Rows per batch.
         batch_fill: The same over ``max_batch_rows``.
-        wait_s: Wait of each batch's oldest request.
+        wait_s: How long each batch's oldest request waited.
         execution_s: Device time per batch.
         depth_tasks: Requests that waited when a batch ended.
 
@@ -139,9 +139,9 @@ _HISTOGRAMS: Mapping[str, Callable[[QueueStats], HistogramSnapshot]] = {
 class BatchingStats:
     """A version's numbers, summed over each signature's queues when they are read.
 
-    What went past the queues is counted beside. A
-    :class:`tfs.core.stats.StatSource`: nothing is registered per number, so a
-    thousand versions cost nothing until somebody looks. Thread-safe.
+    Requests that bypassed the queues are counted apart. A
+    :class:`tfs.core.stats.StatSource`: nothing is registered per number, so a thousand
+    versions cost nothing until somebody looks. Thread-safe.
     """
 
     def __init__(
@@ -188,7 +188,8 @@ class BatchingStats:
 
 
 def _summed(parts: Sequence[HistogramSnapshot]) -> HistogramSnapshot:
-    # One may have more bounds than others: it counts on from a queue of larger batches.
+    # A queue may have more bounds than others if it continues the counts of one with
+    # larger batches.
     bounds = max((part.bounds for part in parts), key=len)
     counts = [0] * (len(bounds) + 1)
     for part in parts:

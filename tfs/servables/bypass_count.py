@@ -1,4 +1,4 @@
-"""Requests of a batched signature that no queue had: what their batches do not show."""
+"""Counts requests of a batched signature that bypassed its queues."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class BypassCount:
-    """What went past a signature's queues. Written on one loop; may be read anywhere.
+    """Requests that bypassed a signature's queues. Written on the loop, read anywhere.
 
     Attributes:
         num_requests: Requests that were larger than a batch, fitted no queue or had no
@@ -22,12 +22,12 @@ class BypassCount:
     num_calls: int = 0
 
     def note(self, num_rows: int) -> None:
-        """Counts a request; its calls are counted one by one."""
+        """Counts a request; its calls are counted as they are made."""
         self.num_requests += 1
         self.num_rows += num_rows
 
     def add(self, other: BypassCount) -> None:
-        """Adds what another one counted."""
+        """Adds the counts of another one."""
         self.num_requests += other.num_requests
         self.num_rows += other.num_rows
         self.num_calls += other.num_calls

@@ -1,8 +1,8 @@
 """Reads what a class of a source file says of itself, without running the file.
 
-Parsing a whole file holds the interpreter's lock for seconds a megabyte, and every
-request with it. So the file is only cut into lines by the tokenizer, which is Python and
-lets others run; what is parsed is the one statement that was asked for.
+Parsing a whole file holds the interpreter's lock, and so every request, for seconds per
+megabyte. So the file is only cut into lines by the tokenizer, which is Python and lets
+others run; what is parsed is the one statement that was asked for.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 from tfs.core.errors import InvalidArgument
 
 MAX_SOURCE_BYTES: Final = 1 << 20
-"""Largest source file that is parsed: this takes seconds of one thread, and holds up no
+"""Largest source file that is read; this takes seconds of one thread and holds up no
 other."""
 
 _MAX_STATEMENT_CHARS: Final = 64 << 10  # parsed in tens of milliseconds
@@ -33,8 +33,8 @@ def class_literal(path: str, name: str) -> tuple[str, object] | None:
     if no class of the file has one. Reads the file; blocks.
 
     Raises:
-        InvalidArgument: The file is no source, is too large to be read so, or the value
-            is not a literal.
+        InvalidArgument: The file is no Python source, is too large, or the value is not
+            a literal.
 
     """
     file_name = os.path.basename(path)
@@ -72,13 +72,13 @@ def _read(path: str) -> str:
 def _statements(source: str, name: str) -> Iterator[tuple[str, str]]:
     """Yields class and text of the statements in class bodies that assign to a name.
 
-    And perhaps of one that only looks like it: who parses it will see.
+    A statement may only look like one; parsing it will show.
     """
     lines = source.splitlines(keepends=True)
-    kind = ""  # the class whose body this is, "" outside
+    kind = ""  # the class whose body this is; "" outside of classes
     level = 0  # of indentation
     depth = 0  # of brackets
-    first: tokenize.TokenInfo | None = None  # of the logical line
+    first: tokenize.TokenInfo | None = None  # first token of the logical line
     is_named = is_wanted = False
     header: list[str] = []
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -94,7 +94,8 @@ def _statements(source: str, name: str) -> Iterator[tuple[str, str]]:
                 yield kind, _text(lines, first.start, token.start)
             first, is_named, is_wanted, header = None, False, False, []
         elif token.type == tokenize.ERRORTOKEN:
-            # The tokenizer would go on; behind an open quote that costs the square.
+            # The tokenizer would go on, which takes quadratic time behind an open
+            # quote.
             raise ValueError(f"line {token.start[0]} is not Python: {token.string!r}")
         elif token.type not in (tokenize.NL, tokenize.COMMENT):
             first = first or token

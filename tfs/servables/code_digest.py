@@ -37,9 +37,9 @@ def code_digest(path: str, host: str | None = None, device: str = "cpu") -> str:
 
     Args:
         path: The version directory.
-        host: What stands for this machine; None finds it out.
-        device: Where the version computes: what was measured on one device says nothing
-            of another.
+        host: A name of this machine; None finds one.
+        device: The device on which the version computes. Measurements on one device do
+            not hold for another.
 
     Raises:
         OSError: A file cannot be read.
@@ -106,7 +106,7 @@ def _safetensors_header(file: str) -> bytes:
         return opened.read(min(size_bytes, _READ_BYTES))
 
 
-@functools.cache  # finding it parses the package's metadata: milliseconds
+@functools.cache  # finding it parses the package's metadata, which takes milliseconds
 def _torch_version() -> str:
     try:
         return importlib.metadata.version("torch")

@@ -1,4 +1,4 @@
-"""Calls of a version with its example, so that its first callers do not wait."""
+"""Calls a version with its example, so that its first callers need not wait."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 OnFailure: TypeAlias = Callable[[str, ServingError], None]
 
 _OF_THE_HOST: Final = (Cancelled, DeadlineExceeded, ResourceExhausted, Unavailable)
-"""What says nothing of the model: there was no time, or no room."""
+"""Errors that say nothing about the model: there was no time, or no room."""
 
 
 def warm_up(
@@ -45,14 +45,15 @@ def warm_up(
     Args:
         subject: The version.
         path: The version's directory, which has the author's example.
-        sizes_of: Rows of the calls of a batched signature, by its key.
+        sizes_of: Returns the rows of the calls of a batched signature, by its key.
         deadline_s: When to stop, by ``clock``.
-        clock: Time.
-        num_rounds: Calls of each size.
-        predict_s: What a call probably takes: one that would not end in time is left
-            out.
-        on_failure: Hears once of each signature that fails on its author's example. One
-            that fails on values that were made up may never get such.
+        clock: Tells the time.
+        num_rounds: How many calls are made of each size.
+        predict_s: Predicts the seconds of a call. A call that would not end in time is
+            left out.
+        on_failure: Called once for each signature that fails on its author's example.
+            Failures on made-up values are not reported, because the model may never get
+            such values.
 
     """
     num_calls = 0
@@ -82,9 +83,9 @@ def warm_up(
 def _fault_of_example(
     subject: ProbeSubject, name: str, inputs: ProbeInputs, timeout_s: float
 ) -> ServingError | None:
-    """Returns how a signature fails on all rows of its author's example, if it does.
+    """Returns the error of a signature on all rows of its author's example, if any.
 
-    There are models that take no single row, or no more than a few.
+    Some models take no single row, or no more than a few.
     """
     if not inputs.is_authors:
         return None

@@ -27,7 +27,7 @@ _TENSOR_GLOBALS: Final = frozenset(
         "torch.serialization _get_layout",
     }
 )
-"""What a pickle of tensors and containers names, beside types of storage."""
+"""The globals that a pickle of tensors and containers names, besides storage types."""
 _STORAGE: Final = re.compile(r"torch (\w+Storage|b?float\d+|u?int\d+|bool|complex\d+)")
 _PLAIN_OPERATOR: Final = re.compile(
     r"_operator\.(abs|add|and_|eq|floordiv|ge|getitem|gt|inv|invert|le|lshift|lt|mod|mul"
@@ -53,7 +53,7 @@ _SIZE_FUNCTION: Final = re.compile(
 
 
 def why_code(path: str) -> str | None:
-    """Returns what in an archive of ``torch.export`` may run code, None if nothing.
+    """Returns what in a ``torch.export`` archive may run code; None if nothing may.
 
     Raises:
         OSError: It cannot be read.
@@ -106,7 +106,7 @@ def _why_payload(
 
 
 def _why_pickle(data: bytes) -> str | None:
-    """Returns what a file of ``torch.save`` names that is no tensor."""
+    """Returns what a file of ``torch.save`` names that is not a tensor."""
     if not data:
         return None
     try:
@@ -121,10 +121,10 @@ def _why_pickle(data: bytes) -> str | None:
 
 
 def _why_opcodes(pickled: bytes) -> str | None:
-    """Returns what a pickle names or makes that is no tensor.
+    """Returns what a pickle names or makes that is not a tensor.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is no pickle.
 
     """
     for opcode, argument, _ in pickletools.genops(pickled):
@@ -138,7 +138,7 @@ def _why_opcodes(pickled: bytes) -> str | None:
 
 
 def _why_program(data: bytes) -> str | None:
-    """Returns what a graph names that is no operator, or evaluates that is no size."""
+    """Returns what a graph names that is no operator, or computes that is no size."""
     if b"__enum__" in data:
         return "it names an enumeration of some module"
     try:

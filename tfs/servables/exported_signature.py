@@ -50,14 +50,14 @@ _DICTS: Final = ("builtins.dict", "collections.OrderedDict")
 def read_exported_signature(path: str) -> Signature:
     """Returns the one signature of the exported program at ``path``.
 
-    Inputs have the names of ``forward``'s parameters, outputs those of the dict that
-    it returns. A single output without a name is called "output", several "output_0"
-    and so on. The first dimension is the batch if the same symbol stands there in
-    every input, and some in every output.
+    Inputs have the names of ``forward``'s parameters, outputs those of the dict that it
+    returns. A single output without a name is called "output", several "output_0" and
+    so on. The first dimension is the batch if it is the same symbol in every input, and
+    any symbol in every output.
 
     Raises:
-        InvalidArgument: The program takes or gives something else than tensors, or
-            is of a form not known here.
+        InvalidArgument: The program takes or returns something other than tensors, or
+            has an unknown form.
 
     """
     try:
@@ -110,7 +110,7 @@ def _output_names(out_spec: str | None, num_outputs: int) -> list[str]:
     """Returns the keys of the dict that the program returns, or names by position.
 
     Raises:
-        TypeError: The program returns tensors inside of something nested.
+        TypeError: The program returns tensors within nested containers.
 
     """
     if out_spec is not None:
@@ -134,7 +134,7 @@ def _spec(value: Mapping[str, Any]) -> TensorSpec:
 
 
 def _first_symbol(value: Mapping[str, Any]) -> str | None:
-    """Returns what stands for the size of dimension 0; None if it is fixed."""
+    """Returns the symbol of the size of dimension 0; None if it is fixed."""
     if not value["sizes"] or "as_int" in value["sizes"][0]:
         return None
     return str(value["sizes"][0]["as_expr"]["expr_str"])

@@ -1,7 +1,7 @@
 """Platform ``hashmap``: lookup tables, ``table.csv`` or ``table.json``. No torch.
 
-Answers on the serving loop itself: a lookup takes less than handing it over.
-(TensorFlow Serving: servables/hashmap, the paper's example of a second platform.)
+It answers on the serving loop itself, because a lookup takes less time than handing it
+over. (TensorFlow Serving: servables/hashmap, the paper's example of a second platform.)
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tfs.servables.platform import LoadContext
 
 FILES: Final = tuple(name for name, of in PLATFORM_BY_FILE.items() if "hashmap" in of)
 _BYTES_PER_FILE_BYTE: Final = 12
-"""Measured with CPython 3.11: a table of short cells takes 8 to 11 times its file."""
+"""With CPython 3.11, a table of short cells takes 8 to 11 times as much as its file."""
 
 
 class Hashmap:
@@ -102,8 +102,8 @@ class HashmapServable(OneByOne):
     """Looks keys up. Thread-safe; answers before ``submit`` returns.
 
     Takes the key column (string [batch]); gives every other column [batch], and
-    ``found`` (bool [batch]). A key that is not there gives an empty string, 0 or NaN,
-    and false.
+    ``found`` (bool [batch]). For a key that is not in the table these are an empty
+    string, 0 or NaN, and false.
     """
 
     def __init__(self, servable_id: ServableId, table: LookupTable) -> None:

@@ -1,4 +1,4 @@
-"""How much of the processors others used meanwhile. Linux only."""
+"""How much of the processors other programs used between two samples. Linux only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CpuSample:
-    """Processor time until one moment. Immutable.
+    """The processor time used up to one moment. Immutable.
 
     Attributes:
         all_s: Processor seconds of the whole machine, stolen time included; None where
@@ -30,10 +30,10 @@ def sample_cpu(pids: Sequence[int]) -> CpuSample:
 
 
 def foreign_share(before: CpuSample, after: CpuSample, elapsed_s: float) -> float:
-    """Returns the part of all processors that others used between two samples.
+    """Returns the share of all processors that others used between two samples.
 
-    0 where the system does not say. Time is counted in ticks of some 10 ms, so a
-    short interval tells little.
+    It is 0 if the system does not tell. Time is counted in ticks of some 10 ms, so a
+    short interval says little.
     """
     if before.all_s is None or after.all_s is None or elapsed_s <= 0:
         return 0.0

@@ -1,4 +1,4 @@
-"""Finds what a loaded model can tell beside its answers, whatever it is wrapped in."""
+"""Finds what a loaded model offers besides answers, whatever it is wrapped in."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ class ModelProcesses:
     """The processes that run a version. Immutable.
 
     Attributes:
-        pids: Processes that run now; one that just died is missing until it is back.
-        num_deaths: How often one died.
-        last_death: How the last one did, "" before the first.
+        pids: Processes that run now. One that has just died is missing until it is
+            back.
+        num_deaths: How often a process died.
+        last_death: How the last one died; "" before the first.
 
     """
 
@@ -34,7 +35,7 @@ class ModelProcesses:
 
 
 def measurable_of(model: InterpreterModel) -> MeasurableModel | None:
-    """Returns the model that a probe's calls reach, None if its backend tells nothing."""
+    """Returns the model that a probe's calls reach; None if it cannot be measured."""
     if isinstance(model, PlacedModel):
         model = model.model
     return model if isinstance(model, MeasurableModel) else None
@@ -43,21 +44,21 @@ def measurable_of(model: InterpreterModel) -> MeasurableModel | None:
 def rehearsal_of(
     model: InterpreterModel,
 ) -> Callable[[str, Tensors, float], float | None] | None:
-    """Returns what calls a model beside what serves, None if its backend cannot."""
+    """Returns a function that calls a model beside others; None if there is none."""
     if isinstance(model, PlacedModel):
         model = model.model
     return model.rehearse if isinstance(model, RehearsableModel) else None
 
 
 def seeding_of(model: InterpreterModel) -> Callable[[int | None], bool] | None:
-    """Returns what sets a model's random numbers, None if its backend cannot."""
+    """Returns a function that sets a model's random numbers; None if there is none."""
     if isinstance(model, PlacedModel):
         model = model.model
     return model.seed if isinstance(model, SeedableModel) else None
 
 
 def processes_of(model: InterpreterModel) -> ModelProcesses | None:
-    """Returns the processes that run a model, None if it runs in this one."""
+    """Returns the processes that run a model; None if it runs in this one."""
     if isinstance(model, PlacedModel):
         model = model.model
     members: list[object] = [model]
@@ -66,7 +67,7 @@ def processes_of(model: InterpreterModel) -> ModelProcesses | None:
     workers = [each for each in members if isinstance(each, ProcessModel)]
     if not workers:
         return None
-    health = workers[0].health  # shared by all
+    health = workers[0].health  # all workers share it
     return ModelProcesses(
         tuple(each.worker_pid for each in workers if each.worker_pid is not None),
         health.num_deaths,

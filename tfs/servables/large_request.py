@@ -1,8 +1,8 @@
 """A request with more rows than a queue holds, or than a batch has.
 
-Batches of a small model are small: beyond some thirty rows joining gains nothing more,
-and the overhead of a batch does not matter. But it matters to a request of ten thousand
-rows, which took a hundred times as long in batches as in one call.
+Batches of a small model are small, because beyond some thirty rows joining gains
+nothing. The overhead of a batch does not matter then. But it matters to a request of
+ten thousand rows, which took a hundred times as long in batches as in one call.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from tfs.servables.batching_loop import BatchingLoop
 from tfs.servables.part_outputs import PartOutputs
 
 CALL_S: Final = 1e-3
-"""Seconds that the call of one portion should take: others wait this long for their
+"""Seconds that the call of one portion should take, for which others wait for their
 turn."""
 
-_MOST_BATCHES: Final = 32  # in the first portion, while only small calls were measured
+# In the first portion, because only small calls were measured.
+_MOST_BATCHES: Final = 32
 _MAX_ROWS: Final = 1 << 20
 
 
@@ -28,7 +29,8 @@ class PortionSize:
     """How many rows the portions of large requests have; learns over all of them.
 
     Attributes:
-        num_rows: Rows of the next portion. Written by the thread a portion ends on.
+        num_rows: Rows of the next portion. Written by the thread on which a portion
+            ends.
 
     """
 
@@ -41,7 +43,7 @@ class PortionSize:
 
     @classmethod
     def fixed(cls, num_rows: int) -> PortionSize:
-        """Returns one that never changes."""
+        """Returns a size that never changes."""
         return cls(num_rows, num_rows, num_rows)
 
     @classmethod
@@ -59,7 +61,7 @@ class PortionSize:
     def note(self, num_rows: int, duration_s: float) -> None:
         """Learns from how long a portion took, the way to the model included."""
         if num_rows < self.num_rows and duration_s < CALL_S:
-            return  # the last of a request says little of whole ones
+            return  # the last portion of a request says little about full ones
         share = min(max(CALL_S / max(duration_s, 1e-9), 0.5), 4.0)
         self.num_rows = min(max(int(num_rows * share), self._least), self._most)
 
@@ -73,9 +75,9 @@ class LargeRequest:
 
     Args:
         task: The request.
-        size: Rows of each portion; learns from them.
+        size: Rows of each portion; learns from their times.
         split: Makes a portion.
-        submit: Takes it.
+        submit: Takes a portion.
         loop: The loop on which the next portion is submitted.
         on_end: Called once, after the request has ended, on any thread.
 
@@ -108,7 +110,7 @@ class LargeRequest:
         task = self._task
         error = task.cancel.error
         if error is not None and self._start:
-            self._end(error)  # nobody waits for the rest
+            self._end(error)  # nobody waits for the remaining portions
             return
         try:
             self._stop = min(self._start + self._size.num_rows, task.num_rows)
@@ -136,7 +138,7 @@ class LargeRequest:
             outcome = self._outputs.whole()
         except Exception as error:
             outcome = serving_error(error, "joining the portions failed")
-            forget_frames(outcome)  # this one holds it, and all portions
+            forget_frames(outcome)  # this frame refers to it and to all portions
         self._end(outcome)
 
     def _end(self, outcome: Outcome) -> None:

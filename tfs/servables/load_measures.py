@@ -1,4 +1,4 @@
-"""What a loader sees of one load."""
+"""What a loader measures during one load."""
 
 from __future__ import annotations
 

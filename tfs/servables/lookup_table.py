@@ -1,10 +1,10 @@
 """A table from a key to a row of values, read from CSV or JSON.
 
-CSV: the first line names the columns, the first column is the key. A name may carry
-its type, ``price:float32``; without one a column is int64, float32 or string,
-whichever all its values are; whole numbers beyond int64 are strings, as float32 would
-make other numbers of them. JSON: an object from key to an object of values (equal
-keys in all), or to one value, called "value".
+CSV: the first line names the columns, the first column is the key. A name may carry a
+type, as in ``price:float32``. Without one, a column is int64, float32 or string,
+whichever fits all its values. Whole numbers beyond int64 are strings, because float32
+would change them. JSON: an object from key to an object of values (equal keys in all),
+or to one value, called "value".
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Column:
         name: Name of the output that the column becomes.
         dtype: Element type of the column.
         cells: Row by row: the string, or the number's little-endian bytes.
-        missing: What stands for a key that is not in the table.
+        missing: The cell for a key that is not in the table.
 
     """
 
@@ -67,7 +67,8 @@ def read_table(path: str) -> LookupTable:
     """Reads ``table.csv`` or ``table.json``.
 
     Raises:
-        InvalidArgument: It is damaged: names line or key, and what is wrong.
+        InvalidArgument: It is damaged; the message names the line or key and what is
+            wrong.
         ServingError: It cannot be read.
 
     """
@@ -88,7 +89,8 @@ def read_table(path: str) -> LookupTable:
 
 
 def _from_csv(lines: Iterable[str]) -> LookupTable:
-    # Python's own limit, 128 KiB a cell, is for strangers' files; this one is a model.
+    # Python's default limit of 128 KiB per cell protects from strangers' files; this is
+    # a model's file.
     csv.field_size_limit(_MAX_CELL_CHARS)
     reader = csv.reader(lines)
     header = next(reader, None)
@@ -145,8 +147,8 @@ def _from_json(text: str) -> LookupTable:
 def _items(text: str) -> Iterator[tuple[str, object]]:
     """Yields keys and values of a JSON object, one after the other.
 
-    Read in one go, a table of a hundred megabytes would hold up every other thread for
-    seconds.
+    If it were parsed at once, a table of a hundred megabytes would hold up every other
+    thread for seconds.
     """
     decoder = json.JSONDecoder()
     position = _next(text, 0)
@@ -208,7 +210,7 @@ def _column(name: str, dtype: DType | None, cells: Sequence[str]) -> Column:
         pack = struct.Struct(_FORMATS[candidate]).pack
         parse: Callable[[str], float] = int if candidate in (INT32, INT64) else float
         try:
-            # Python reads "1_2" as a number, nobody else does.
+            # Python reads "1_2" as a number, but nobody else does.
             if any("_" in cell for cell in cells):
                 raise ValueError("a number has no underscore")
             packed = tuple(pack(parse(cell)) for cell in cells)

@@ -37,7 +37,7 @@ from tfs.servables.profiler import ProfileRequest
 
 
 class Payload(Protocol):
-    """How a platform reads what is special about its versions. Immutable."""
+    """How a platform reads its versions. Immutable."""
 
     @property
     def name(self) -> str:
@@ -48,7 +48,7 @@ class Payload(Protocol):
         """Returns signatures and entry; runs no model code.
 
         Raises:
-            ServingError: They cannot be had.
+            ServingError: They cannot be read.
 
         """
         ...
@@ -84,11 +84,11 @@ class ModelServable:
         return self._signatures
 
     def submit(self, task: InferenceTask) -> None:
-        """Starts the task on the interpreter, which keeps a servable's promises."""
+        """Starts the task on the interpreter's model, which keeps the promises."""
         self.model.submit(task)
 
     def submit_all(self, tasks: Sequence[InferenceTask]) -> None:
-        """Starts each: an interpreter takes one at a time."""
+        """Starts each task by itself, because an interpreter takes one at a time."""
         for task in tasks:
             self.model.submit(task)
 
@@ -99,7 +99,7 @@ class ModelServable:
         num_rows: int,
         num_tasks: int,
     ) -> Outcome | None:
-        """Has the interpreter compute one request now, if it is one that can."""
+        """Computes one request now, if the interpreter can do that."""
         if num_tasks != 1:
             return None
         return self.model.compute_now(signature_name, make_inputs)
@@ -123,7 +123,8 @@ class ModelLoader:
         self._servable: ModelServable | None = None
         self._estimate: ResourceAllocation | None = None
         self._code_digest: str | None = None
-        self._known: ModelProfile | None = None  # of its code, before the load
+        # What was known of its code before the load.
+        self._known: ModelProfile | None = None
         self._profile: ModelProfile | None = None
         self._resident_bytes: int | None = None
         self.on_late_profile: Callable[[ModelProfile], None] | None = None
@@ -131,7 +132,7 @@ class ModelLoader:
 
     @property
     def code_digest(self) -> str:
-        """Tells whether this version runs the same code as another; reads files once.
+        """The digest that versions with the same code share; reads the files once.
 
         Raises:
             ServingError: The version cannot be read.
@@ -159,12 +160,12 @@ class ModelLoader:
 
     @property
     def profile(self) -> ModelProfile | None:
-        """What is known of the loaded version; it may come later than the load."""
+        """The profile of the loaded version; it may come later than the load."""
         return self._profile
 
     @property
     def resident_bytes(self) -> int | None:
-        """What the version holds in memory; None where the load could not tell."""
+        """Bytes that the version holds in memory; None if the load could not tell."""
         return self._resident_bytes
 
     def estimate_resources(self) -> ResourceAllocation:
@@ -184,7 +185,7 @@ class ModelLoader:
             verify_files(self._path, read_manifest(self._path))
         make_way()
         profiler = self._context.profiler
-        # Reads files, once, where versions are measured; not worth reading otherwise.
+        # This reads the files, once, and only if versions are measured.
         digest = self.code_digest if profiler is not None else ""
         self._known = None if profiler is None else profiler.known(digest)
         description = self._payload.describe(self._path)
@@ -216,7 +217,7 @@ class ModelLoader:
             except BaseException:
                 self.unload()
                 raise
-            # The manager asks again: what serving was seen to take stays reserved.
+            # When the manager asks again, what serving was seen to take stays reserved.
             if self._estimate is not None:
                 self._estimate = learned_estimate(self._estimate, self._profile)
 
@@ -247,7 +248,8 @@ class ModelLoader:
                 load_s,
                 memory.peak_bytes,
                 memory.resident_bytes,
-                # The same code's, where its interpreter was not asked to look again.
+                # This is the same code's value if the interpreter was not asked to
+                # measure again.
                 model.process_changes or (known.process_changes if known else ""),
             )
         else:
@@ -272,10 +274,10 @@ class ModelLoader:
 def learned_estimate(
     stored: ResourceAllocation, profile: ModelProfile | None
 ) -> ResourceAllocation:
-    """Returns what the files tell, raised to what was measured of the same code.
+    """Returns the files' estimate, raised to what was measured of the same code.
 
-    Files say nothing about activations: a network of one megabyte can take six
-    hundred for a batch.
+    Files do not show activations, and a network of one megabyte can take six hundred
+    for a batch.
     """
     if profile is None:
         return stored

@@ -42,11 +42,11 @@ log = logging.getLogger(__name__)
 LeaveFront: TypeAlias = Callable[[float], None]
 """Takes the seconds of the call that was too slow for the serving loop."""
 
-_MOVE_S = 60.0  # for the calls that run in a version's old place
+_MOVE_S = 60.0  # how long to wait for calls that run in a version's old place
 
 Batch = Callable[[Servable, str, "ModelProfile | None", Backend], Servable]
-"""Puts queues in front of a servable, given its directory, what was measured of it and
-where it runs; returns it unchanged where nothing may be batched."""
+"""Puts queues in front of a servable, given its directory, its profile and its backend.
+Returns it unchanged if nothing may be batched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +54,17 @@ class PlacementContext:
     """What a server gives every placed loader. Immutable.
 
     Attributes:
-        placement: What was asked for and what the host offers.
+        placement: The placement asked for, and what the host offers.
         interpreter: Returns the interpreter of a backend.
-        profiler: Knows and measures code.
+        profiler: Measures code and knows earlier measurements.
         batch: Puts batch queues in front of a servable.
         note: Adds a sentence to a version's state, and its memory if that is known.
-        on_front: Gets a function that moves a version from the serving loop to a
-            process, to be called when a call on the loop took too long. That function
-            takes the seconds, blocks, and may be called more than once, on any thread
-            but the loop.
-        warm_up_s: Longest derived warm-up; 0 for none.
-        clock: Time.
+        on_front: Takes a function that moves a version from the serving loop to a
+            process, to be called after a call on the loop took too long. That function
+            takes the seconds of the call, blocks, and may be called more than once, on
+            any thread but the loop.
+        warm_up_s: Longest warm-up derived from examples; 0 for none.
+        clock: Tells the time.
 
     """
 
@@ -88,7 +88,7 @@ class PlacedLoader:
         make: Makes the platform's loader in a context.
         path: The version directory.
         context: What the server gives every loader.
-        placing: Where versions may run, and what decides that.
+        placing: The backends where versions may run, and what decides among them.
 
     """
 
@@ -111,12 +111,13 @@ class PlacedLoader:
         )
         self._servable: PlacedServable | None = None
         self._concurrency = 1
-        # Held while a late profile moves the version, which unloading waits for.
-        # Guards the fields below, and the writing of _servable. Rank: with the loaders,
-        # outside every other lock.
+        # Held while a late profile moves the version; unloading waits for that. Guards
+        # the fields below, and writing _servable. Rank: that of loaders, outside of
+        # every other lock.
         self._moving = threading.Lock()
         self._unloaded = False
-        self._slow_s: float | None = None  # of a call that came before the load's end
+        # Seconds of a slow call that came before the load's end.
+        self._slow_s: float | None = None
 
     def estimate_resources(self) -> ResourceAllocation:
         return self._loader.estimate_resources()
@@ -173,7 +174,7 @@ class PlacedLoader:
     ) -> None:
         """Moves the version to where its profile says, and puts queues in front of it.
 
-        ``was_called`` tells whether it was, or may have been, called to measure that
+        ``was_called`` tells whether it has, or may have, been called for measuring that
         profile.
         """
         make_way()
@@ -190,7 +191,8 @@ class PlacedLoader:
         backend = placement.backend
         why = f"runs in {backend.value}: {placement.reason}"
         if self._concurrency > 1 and backend is not Backend.DLMOPEN:
-            # Its parts join the requests; joining them before would leave it one.
+            # Its parts join requests. If requests were joined before, the parts would
+            # get only one.
             target = self._loader.servable
             why += "; its requests are not joined before it"
         else:
@@ -221,10 +223,10 @@ class PlacedLoader:
         profile: ModelProfile,
         until_s: float,
     ) -> None:
-        """Calls the version where it is now, in every size its batches may have.
+        """Calls the version where it is now, with every size that its batches may have.
 
-        Each size is called three times if the sizes are fixed. Their times are known
-        then, and padding goes to the cheapest.
+        If the sizes are fixed, each is called three times. Their times are then known,
+        and padding goes to the cheapest.
         """
         costs = {
             name: CostTable(found.call_s_by_rows)
@@ -256,13 +258,13 @@ class PlacedLoader:
         servable.example_errors = errors
 
     def _resident_bytes(self, profile: ModelProfile | None) -> int | None:
-        """Returns what this load took; if unknown, what a load of the same code took."""
+        """Returns the bytes that this load took, or else a load of the same code."""
         loader = self._loader
         own = loader.resident_bytes if isinstance(loader, ModelLoader) else None
         return own or (profile.resident_bytes if profile is not None else None)
 
     def _leave_front(self, call_s: float) -> None:
-        """Moves the version to a process, since it is slower than it was measured to be."""
+        """Moves the version to a process, because it is slower than was measured."""
         with self._moving:
             servable = self._servable
             if self._entrance.backend is not Backend.FRONT or servable is None:
@@ -270,7 +272,7 @@ class PlacedLoader:
                 return
             profile = servable.profile
         if profile is not None:
-            # How two threads of it scale was measured when it was quick.
+            # How it scales on two threads was measured while it was quick.
             signatures = {
                 name: replace(found, full_batch_p99_s=call_s)
                 for name, found in profile.signatures.items()
@@ -299,7 +301,7 @@ class PlacedLoader:
 
 
 class _Entrance:
-    """The interpreter that a platform's loader sees: any backend, behind a placed model.
+    """The interpreter that a platform's loader sees; any backend may be behind it.
 
     Confined to the loader.
     """
@@ -329,7 +331,7 @@ class _Entrance:
 
 
 def _drain(target: Servable, heir: Servable | None = None) -> None:
-    """Waits until the batch queues of a target are empty, if it has any.
+    """Waits until the batch queues of ``target``, if it has any, are empty.
 
     ``heir`` continues its counts.
     """

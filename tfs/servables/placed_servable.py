@@ -13,7 +13,7 @@ from tfs.runtime.interpreter import InterpreterModel
 
 
 class PlacedServable:
-    """Hands tasks to whatever answers for the version now. Thread-safe.
+    """Hands tasks to the present form of the version. Thread-safe.
 
     At first that is the bare model; once the version has been measured, it is the same
     model behind batch queues. Handlers keep this object, so a change needs no new
@@ -46,7 +46,7 @@ class PlacedServable:
 
     @property
     def target(self) -> Servable:
-        """What answers requests now."""
+        """The servable that answers requests now."""
         return self._target
 
     def submit(self, task: InferenceTask) -> None:
@@ -64,7 +64,7 @@ class PlacedServable:
         num_rows: int,
         num_tasks: int,
     ) -> Outcome | None:
-        """Has the present target compute requests now. On the loop."""
+        """Computes requests now on the present target. On the loop."""
         return self._target.compute_now(
             signature_name, make_inputs, num_rows, num_tasks
         )

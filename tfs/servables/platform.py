@@ -1,4 +1,4 @@
-"""What a platform is: how one kind of version is recognised, described and loaded."""
+"""What a platform does: it recognizes, describes and loads one kind of version."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class LoadContext:
             during the load, on a manager thread. It may start one.
         device: "cpu" or "cuda[:i]".
         intra_op_threads: Threads one call may use inside torch.
-        profiler: Measures versions after their load, and what estimates learn from;
-            None measures nothing.
+        profiler: Measures versions after their load, from which estimates learn; None
+            measures nothing.
 
     """
 
@@ -50,7 +50,7 @@ class VersionDescription:
 
     Attributes:
         signatures: The signatures by key.
-        entry: The platform's own: what to call in the payload.
+        entry: What to call in the payload; only the platform reads it.
 
     """
 
@@ -69,14 +69,14 @@ class Platform(Protocol):
 
     1. ``recognizes`` and ``runs_code`` look at the version's files and run none of
        its code; they are quick whatever the size of the version;
-    2. ``loader`` only makes the loader: what is wrong with the version shows when it
-       is estimated or loaded, or as a ServingError raised here;
+    2. ``loader`` only makes the loader; a fault of the version shows when it is
+       estimated or loaded, or as a ServingError raised here;
     3. each call gives a new loader.
     """
 
     @property
     def name(self) -> str:
-        """As in manifests and in ``model_platform``."""
+        """The name that manifests and ``model_platform`` use."""
         ...
 
     def recognizes(self, path: str) -> bool:
@@ -95,7 +95,7 @@ class Platform(Protocol):
 def describe(
     path: str, platform: str, own: Callable[[str], VersionDescription]
 ) -> VersionDescription:
-    """Returns what the version says of itself.
+    """Returns the description of a version.
 
     That is the manifest if there is one, else ``signatures.json``, else what the
     platform can find out by itself.
@@ -103,8 +103,8 @@ def describe(
     Args:
         path: The version directory.
         platform: The platform it is read as.
-        own: The platform's own description: its signatures are asked for last, its
-            entry whenever there is no manifest. Raises what stands in the way.
+        own: The platform's own description. Its signatures are asked for last, and its
+            entry whenever there is no manifest. It raises whatever prevents that.
 
     Raises:
         ServingError: The description is damaged, of another platform, or absent.

@@ -3,10 +3,10 @@
 The most important measurements come first, and the budget cuts off the rest: row
 independence (always finished: six calls of at most four rows), the largest batch with
 its memory peak (at least once if that is quick, because only it shows what a model does
-from some size on), two-thread scaling, then the other sizes. What was not reached is
-absent from the profile. At the end, always, the first inputs are computed again with
-the same random numbers: a model that answers differently remembers its calls. A model
-that fails while it is probed is served all the same.
+from some size on), two-thread scaling, then the other sizes. Measurements that were not
+reached are absent from the profile. At the end the first inputs are always computed
+again with the same random numbers. A model that answers differently then remembers its
+calls. A model that fails while it is probed is still served.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _SCALING_SHARE: Final = 0.3
 _MAX_CALLS: Final = 200
 _SEED: Final = 0
 _QUICK_S: Final = 1.0
-"""A largest batch that takes less is looked at though the budget is spent: on a busy host
-six calls of a microsecond's work can take more than that."""
+"""A largest batch that takes fewer seconds is measured even if the budget is spent. On
+a busy host, six calls of a microsecond's work can take more than the budget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +101,9 @@ def probe(
         subject: The loaded version; nobody else may call it meanwhile.
         path: The version directory, for its example inputs.
         options: The budget.
-        code_digest: What the profile belongs to.
+        code_digest: The digest of the code to which the profile belongs.
         load: What the loader measured.
-        clock: Time.
+        clock: Tells the time.
 
     """
     load = load or LoadMeasures()
@@ -137,10 +137,11 @@ class _Probe:
         self._deadline_s = self._begun_s + options.budget_s
         self._failures: dict[str, str] = {}
         self._rows: dict[str, RowIndependence] = {}
-        self._first: dict[str, tuple[Tensors, Tensors]] = {}  # what went in, came out
+        # Inputs and outputs of the first call.
+        self._first: dict[str, tuple[Tensors, Tensors]] = {}
         self._is_seeded = False
         self._times: dict[str, dict[int, float]] = {n: {} for n in self._inputs}
-        self._row_s: dict[str, float] = {}  # of the quickest call
+        self._row_s: dict[str, float] = {}  # seconds per row of the quickest call
         self._p99: dict[str, float] = {}
         self._peaks: dict[str, int] = {}
 
@@ -216,7 +217,7 @@ class _Probe:
                 self._p99[name] = ranked[min(len(ranked) - 1, len(ranked) * 99 // 100)]
 
     def _measure_scaling(self) -> float | None:
-        """Returns the lowest scaling: the slowest signature decides the placement."""
+        """Returns the lowest scaling, as the worst signature decides the placement."""
         names = self._working()
         lowest: float | None = None
         for name in names:
@@ -248,12 +249,13 @@ class _Probe:
                     return
                 inputs = self._inputs[name].batch(rows)
                 times = self._time(name, rows, inputs, self._deadline_s, max_calls=5)
-                # A first call alone tells what allocating takes, not what a call does.
+                # A single first call shows what allocating takes, not what a call
+                # takes.
                 if len(times) > 1:
                     self._times[name][rows] = statistics.median(times)
 
     def _show_repeats(self) -> bool:
-        """Returns whether every signature still answers its first inputs as at first."""
+        """Returns whether every signature answers its first inputs as it did first."""
         is_repeatable = True
         for name in self._working():
             if name not in self._first:
@@ -287,7 +289,7 @@ class _Probe:
         until_s: float,
         max_calls: int = _MAX_CALLS,
     ) -> list[float]:
-        """Returns the seconds of calls until then, the first left out if there are more.
+        """Returns the seconds of calls until ``until_s``; without the first of several.
 
         The first call of a size allocates what later ones reuse, and shows whether
         rows keep their answers in a batch of that size.

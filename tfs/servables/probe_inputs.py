@@ -1,4 +1,4 @@
-"""Inputs to measure a model with: its author's, or made up from the signature."""
+"""Inputs for measuring a model: its author's, or made up from the signature."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from tfs.core.tensor_view import TensorView, concatenate
 from tfs.servables.tensor_join import cut_inner, element, fill_inner, mask_of
 
 FREE_SIZE: Final = 32
-"""Size of a free inner dimension that nobody gave an example of."""
+"""Size of a free inner dimension of which there is no example."""
 
 _HUGE: Final = 1024.0
-"""A value far from what models are fed, small enough for a few times it to fit a half-
-precision float."""
+"""A value far from those that models usually get. A few times the value still fits a
+half-precision float."""
 
 _NUM_NORMALS: Final = 997
-"""A prime, so that rows of any size start at different places of the series."""
+"""A prime number, so that rows of any size start at different places of the series."""
 
 
 class ProbeInputs:
@@ -57,7 +57,7 @@ class ProbeInputs:
 
     @classmethod
     def of(cls, path: str, signature: Signature, seed: int = 0) -> ProbeInputs:
-        """Returns the author's example of a version, else seeded values.
+        """Returns the author's example of a version, or else seeded values.
 
         Floats are normally distributed, everything else is zero or empty. A damaged
         example counts as absent: a probe never fails a load.
@@ -81,7 +81,7 @@ class ProbeInputs:
         return cls(signature, made, is_authors=False)
 
     def take(self, *indexes: int) -> dict[str, TensorView]:
-        """Returns the rows with these numbers, in this order; they start over."""
+        """Returns the rows with these numbers, in this order; numbers wrap around."""
         taken = dict(self._rows)
         for name in self._batched_names():
             rows = self._rows[name]
@@ -94,13 +94,13 @@ class ProbeInputs:
         return taken
 
     def batch(self, num_rows: int) -> dict[str, TensorView]:
-        """Returns that many rows; all there is of an unbatched signature."""
+        """Returns that many rows; the whole example of an unbatched signature."""
         return self.take(*range(num_rows)) if self.num_different else self.whole()
 
     def among_other_rows(self) -> dict[str, TensorView]:
         """Returns the first two rows, with one of zeros and one of huge values between.
 
-        What is no float is zero or empty in both.
+        Values that are not floats are zero or empty in both.
         """
         taken = self.take(0, 0, 0, 1)
         for name in self._batched_names():
@@ -121,10 +121,10 @@ class ProbeInputs:
         return taken
 
     def ragged(self) -> tuple[dict[str, TensorView], dict[str, TensorView]] | None:
-        """Returns the second row cut short: alone, and filled up behind the first.
+        """Returns the second row cut short: alone, and padded behind the first.
 
-        Filled up as the server fills requests of different lengths that it joins. None
-        if the signature has nothing that is filled up.
+        It is padded as the server pads requests of different lengths that it joins.
+        None if the signature has no input that is padded.
         """
         inputs = self._signature.inputs
         masks = {spec.mask for spec in inputs.values() if spec.mask}
@@ -147,7 +147,8 @@ class ProbeInputs:
                 (size + 1) // 2 if is_free else size
                 for size, is_free in zip(inner, free, strict=True)
             )
-            if short == inner:  # too short to be cut: all is filled up instead
+            # The row is too short to be cut, so the other one is padded instead.
+            if short == inner:
                 inner = tuple(
                     size + 2 if is_free else size
                     for size, is_free in zip(inner, free, strict=True)
@@ -189,7 +190,7 @@ def _made_up(dtype: DType, shape: tuple[int, ...], seed: int) -> TensorView:
 
 
 def _normals(dtype: DType, num: int, seed: int) -> bytes:
-    """Returns a series of normals, repeated as often as it takes."""
+    """Returns a series of normals, repeated as often as necessary."""
     source = random.Random(seed)
     values = [source.gauss(0, 1) for _ in range(min(num, _NUM_NORMALS))]
     if dtype is FLOAT64:

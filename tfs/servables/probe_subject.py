@@ -1,4 +1,4 @@
-"""A loaded version as whoever measures it sees it."""
+"""A loaded version, as a measurement sees it."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ class ProbeSubject(Protocol):
 
     @property
     def last_call_s(self) -> float | None:
-        """Seconds the last call took where it ran; None: as long as it was waited for.
+        """Seconds that the last call took where it ran; None if only the wait is known.
 
-        A model that will run elsewhere is judged by its own time, not by the way to
-        the process it is probed in.
+        A model that will run elsewhere is judged by its own time, without the way to
+        the process in which it is probed.
         """
         ...
 
     @property
     def process_changes(self) -> str:
-        """What it changed of its whole process so far, as far as anybody looked."""
+        """What it has changed of its whole process so far, as far as is known."""
         ...
 
     def call(self, signature_name: str, inputs: Tensors, timeout_s: float) -> Tensors:
@@ -63,7 +63,7 @@ class ProbeSubject(Protocol):
     def seed(self, seed: int | None) -> bool:
         """Sets the random numbers that it draws; returns whether that was possible.
 
-        Only before it serves. None takes a seed from the system.
+        May be called only before it serves. None takes a seed from the system.
         """
         ...
 
@@ -74,13 +74,13 @@ class ProfileSubject(ProbeSubject, Protocol):
     def rehearse(
         self, signature_name: str, inputs: Tensors, timeout_s: float
     ) -> float | None:
-        """Makes a call for what a first one costs, beside what serves, and waits.
+        """Makes a first call, which costs most, beside serving models, and waits.
 
-        Only before the version serves. What it answers, errors too, is dropped.
+        May be called only before the version serves. The answer, or error, is dropped.
 
         Returns:
-            Processor seconds of the call, infinite where it failed; None if it cannot
-            be called beside others, and was not.
+            Processor seconds of the call; infinite if it failed; None if it was not
+            made, because it cannot be called beside others.
 
         """
         ...
@@ -95,12 +95,12 @@ class ServableSubject:
 
     Args:
         servable: The version.
-        pid: The process it computes in; None is this one.
-        scaling: Tells how two threads scale; None: nobody knows.
+        pid: The process in which it computes; None is this one.
+        scaling: Tells how two threads scale; None if that is not known.
         call_s: Returns what the last call took in the interpreter, if that is known.
-        rehearse: Calls the version beside what serves; None: it cannot be.
-        changes: Returns what it changed of its whole process so far.
-        seed: Sets its random numbers; None: nobody can.
+        rehearse: Calls the version beside serving models; None if it cannot.
+        changes: Returns what it has changed of its whole process so far.
+        seed: Sets its random numbers; None if it cannot.
 
     """
 
@@ -129,12 +129,12 @@ class ServableSubject:
 
     @property
     def last_call_s(self) -> float | None:
-        """As the interpreter measured it."""
+        """Seconds that the interpreter measured for the last call."""
         return self._call_s()
 
     @property
     def process_changes(self) -> str:
-        """As the interpreter saw it."""
+        """What the interpreter saw it change of its whole process."""
         return self._changes()
 
     def call(self, signature_name: str, inputs: Tensors, timeout_s: float) -> Tensors:

@@ -21,8 +21,9 @@ _MAX_IN_MEMORY: Final = 4096
 class ProfileCache:
     """Profiles by code digest. Thread-safe.
 
-    With a state directory they survive a restart; what cannot be read or written
-    there is logged and counts as absent: a profile can always be measured again.
+    With a state directory they survive a restart. A profile that cannot be read or
+    written there is logged and counts as absent, because it can always be measured
+    again.
     """
 
     def __init__(self, state_dir: str | None = None) -> None:
@@ -32,7 +33,7 @@ class ProfileCache:
         self._profiles: OrderedDict[str, ModelProfile] = OrderedDict()
 
     def get(self, code_digest: str) -> ModelProfile | None:
-        """Returns what is known of the code, None if nothing is. May read a file."""
+        """Returns the profile of the code; None if there is none. May read a file."""
         with self._lock:
             profile = self._profiles.get(code_digest)
             if profile is not None:
@@ -44,7 +45,7 @@ class ProfileCache:
         return profile
 
     def put(self, profile: ModelProfile) -> None:
-        """Keeps a profile in place of what was known. May write a file.
+        """Keeps a profile in place of an earlier one. May write a file.
 
         Raises:
             ValueError: It has no code digest.

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 _WARM: Final = 4.0
 """Factor over the measured time that a first call may take. Cold code takes nine times
-as long and more; warm code with cold weights up to three."""
+as long or more; warm code with cold weights takes up to three times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class ProfileRequest:
     Attributes:
         id: The version.
         path: The version's directory, which has the author's example.
-        code_digest: What the profile belongs to.
+        code_digest: The digest of the code to which the profile belongs.
         subject: The loaded version.
         load: What the loader measured.
         on_profile: Told of a profile that was postponed; on the measuring thread.
@@ -61,7 +61,7 @@ class ProfileRequest:
 
 
 class Profiler:
-    """Looks profiles up and measures what is not known. Thread-safe.
+    """Looks profiles up, and measures versions that have none. Thread-safe.
 
     While versions wait to be loaded, measuring would only make them wait longer. It is
     postponed until somebody calls :meth:`measure_postponed` in idle time. A profile
@@ -83,8 +83,8 @@ class Profiler:
         self._is_crowded = is_crowded
         self._clock = clock or MonotonicClock()
         self._provisional = ProvisionalProfiles(self._clock)
-        # Guards both fields. A version is measured without it; what must not happen
-        # then, its unloading, waits for the condition.
+        # Guards both fields. It is not held while a version is measured; unloading the
+        # version waits for the condition meanwhile.
         self._changed = threading.Condition()
         self._postponed: OrderedDict[ServableId, ProfileRequest] = OrderedDict()
         self._measuring: ServableId | None = None
@@ -156,7 +156,7 @@ class Profiler:
                 self._changed.wait()
 
     def _known_well_enough(self, request: ProfileRequest) -> ModelProfile | None:
-        """Returns what is known of the code; None if it should be measured now."""
+        """Returns the profile of the code; None if it should be measured now."""
         digest = request.code_digest
         known = self._cache.get(digest)
         if known is None and not self._provisional.is_time_to_measure(
@@ -166,7 +166,7 @@ class Profiler:
         return known
 
     def _checked(self, request: ProfileRequest, known: ModelProfile) -> ModelProfile:
-        """Returns what is known, corrected by what these weights show of the rows.
+        """Returns the known profile, corrected by how these weights treat rows.
 
         That takes two calls if rows were independent, five if nothing could be shown,
         and none for a model that remembers its calls.
@@ -215,7 +215,7 @@ class Profiler:
         made.
 
         Returns:
-            Whether the backend can; the warm-up is done then, or not wanted.
+            Whether the backend can do this. If so, the warm-up is done, or not wanted.
 
         """
         subject = request.subject

@@ -37,11 +37,11 @@ class _Entry:
 
 
 class ProvisionalProfiles:
-    """Spoiled profiles by code digest. Thread-safe.
+    """Provisional profiles by code digest. Thread-safe.
 
     Args:
-        clock: Time.
-        sample: Reads the processor time used so far, given processes that are ours.
+        clock: Tells the time.
+        sample: Reads the processor time used so far, given the ids of our processes.
 
     """
 
@@ -68,7 +68,7 @@ class ProvisionalProfiles:
                 self._entries.popitem(last=False)
 
     def get(self, code_digest: str) -> ModelProfile | None:
-        """Returns what stands in for the code; ask before a version is loaded."""
+        """Returns the provisional profile of some code; to be asked before the load."""
         now_s = self._clock.now()
         with self._lock:
             entry = self._entries.get(code_digest)
@@ -91,8 +91,9 @@ class ProvisionalProfiles:
     ) -> bool:
         """Tells whether measuring a loaded version now is likely to be worth it.
 
-        That is: the pause is over, and from ``get`` until now others used no more than
-        ``max_foreign_share`` of all processors. If they did, another pause begins.
+        It is if the pause is over and, since ``get``, others used no more than
+        ``max_foreign_share`` of all processors. If they used more, another pause
+        begins.
 
         Args:
             code_digest: Code digest of the version.

@@ -1,4 +1,4 @@
-"""Platform ``python``: a class in ``servable.py``, with weights beside it if it wants."""
+"""Platform ``python``: a class in ``servable.py``, which may have weights beside it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tfs.servables.platform import LoadContext, VersionDescription, describe
 
 FILE: Final = "servable.py"
 _ASSUMED_BYTES: Final = 16 << 20
-"""Bytes that the code and its objects are assumed to take: nothing in the version
-tells."""
+"""Bytes that the code and its objects are assumed to take, because nothing in the
+version tells."""
 
 
 class PythonModel:
@@ -36,11 +36,11 @@ class PythonModel:
         return ModelLoader(path, self, context)
 
     def describe(self, path: str) -> VersionDescription:
-        """Returns the manifest's description, else what the class's source says."""
+        """Returns the manifest's description, or else that of the class's source."""
         return describe(path, self.name, self._own)
 
     def estimate(self, path: str) -> ResourceAllocation:
-        """Returns weights and assets twice, which most code reads into objects."""
+        """Returns the size of weights and assets, twice: most code reads them in."""
         if not os.path.isfile(os.path.join(path, FILE)):
             raise NotFound(f"no {FILE} in the version")
         size_bytes = 0
@@ -62,8 +62,8 @@ def literal_signatures(path: str) -> object:
     """Returns ``signatures`` of the class in a ``servable.py``, without running it.
 
     Raises:
-        InvalidArgument: The file is no source, or no class says its signatures as a
-            plain dict.
+        InvalidArgument: The file is no Python source, or no class states its signatures
+            as a plain dict.
 
     """
     try:
@@ -92,7 +92,7 @@ def literal_concurrency(path: str) -> object:
 
 
 def _size_bytes(path: str) -> int:
-    """Returns a file's size; 0 of a link that leads nowhere, as editors leave them."""
+    """Returns a file's size; 0 for a link that leads nowhere, as editors leave them."""
     try:
         return os.path.getsize(path)
     except FileNotFoundError:

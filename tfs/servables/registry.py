@@ -99,7 +99,8 @@ class PlatformRegistry:
 
         Raises:
             NotFound: The directory is gone.
-            InvalidArgument: Nothing in it can be served; says what there is.
+            InvalidArgument: Nothing in it can be served; the message says what there
+                is.
 
         """
         if is_committed(path):
@@ -111,7 +112,8 @@ class PlatformRegistry:
             try:
                 platform = self.get(name)
                 is_its = platform.recognizes(path)
-            except Exception as error:  # a stranger's code: the next one may know it
+            # A third party's code failed; the next platform may recognize it.
+            except Exception as error:
                 log.warning("event=platform_unusable platform=%s error=%r", name, error)
                 continue
             if is_its:
@@ -131,8 +133,8 @@ class PlatformRegistry:
         Raises:
             InvalidArgument: No platform fits.
             NotFound: The directory is gone.
-            FailedPrecondition: The version brings code, and that is not allowed, or it
-                holds something that is no file.
+            FailedPrecondition: The version brings code, which is not allowed, or it
+                contains something that is not a file.
 
         """
         check_files(path)
@@ -170,7 +172,7 @@ def _import(entry_point: importlib.metadata.EntryPoint) -> Platform:
 
 
 def _unrecognized(path: str) -> ServingError:
-    """Returns why nothing in the directory can be served, as precisely as it shows."""
+    """Returns why nothing in the directory can be served, as precisely as possible."""
     try:
         names = sorted(os.listdir(path))
     except OSError as error:

@@ -33,11 +33,11 @@ _TINY: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class RowIndependence:
-    """What the calls showed. Immutable.
+    """The result of the calls. Immutable.
 
     Attributes:
         shown: Whether rows are independent; None if the calls could not show it.
-        why: What was observed, or what made it impossible to tell; empty for True.
+        why: What was observed, or why it could not be told; empty if ``shown`` is True.
         both: The answers to the first two rows together.
         why_padding: How a row's answer changed when the row was padded to the length of
             another; empty if it did not, or if nothing is padded.
@@ -78,9 +78,9 @@ def row_independence(call: Call, inputs: ProbeInputs) -> RowIndependence:
 def _change_among_other_rows(call: Call, inputs: ProbeInputs, both: Tensors) -> str:
     """Returns how two rows changed beside rows of zeros and of huge values, or "".
 
-    This shows what example rows do not, because they are alike: scales that are
-    computed over the batch, rows that are left out. If a model refuses such values,
-    that means nothing.
+    Example rows are alike, so they do not show some dependences: scales that are
+    computed over the batch, or rows that are left out. If a model refuses the unusual
+    values, nothing follows.
     """
     try:
         outputs = call(inputs.among_other_rows())
@@ -91,7 +91,7 @@ def _change_among_other_rows(call: Call, inputs: ProbeInputs, both: Tensors) -> 
 
 
 def _padding_change(call: Call, inputs: ProbeInputs) -> str:
-    """Returns how filling up a short row changed its answer; empty if it did not.
+    """Returns how padding a short row changed its answer; empty if it did not.
 
     If a model also answers for the padding, only answers for real values are compared.
     """
@@ -118,9 +118,9 @@ def _padding_change(call: Call, inputs: ProbeInputs) -> str:
 def keeps_rows(call: Call, inputs: ProbeInputs) -> str:
     """Returns why rows that were shown to be independent are not; empty if they are.
 
-    For a version whose code was seen before with other weights; takes two calls. Other
-    weights can enable a dependence that made no difference before. Raises what ``call``
-    raises.
+    This is for a version whose code was seen before with other weights. It takes two
+    calls. Other weights can enable a dependence that made no difference before. Raises
+    what ``call`` raises.
     """
     if inputs.num_different < 2:
         return ""
@@ -140,13 +140,13 @@ def repeat_change(first: Tensors, again: Tensors) -> str:
 def still_independent(
     found: RowIndependence, outputs: Tensors, num_rows: int, num_different: int
 ) -> RowIndependence:
-    """Returns ``found``, or what ``outputs`` show against it.
+    """Returns ``found``, or a result that contradicts it if ``outputs`` do.
 
     Args:
         found: What small batches showed.
         outputs: Outputs for ``ProbeInputs.take(*range(num_rows))``.
         num_rows: Rows of the batch.
-        num_different: How many different inputs there are; then they start over.
+        num_different: How many different inputs there are, after which they repeat.
 
     """
     if not found.shown:

@@ -30,15 +30,15 @@ from tfs.servables.part_outputs import PartOutputs
 from tfs.servables.tensor_join import element, is_shared
 
 _MAX_SHAPES = 64
-"""Most queues of a signature: a client that invents shapes gets no more."""
+"""Most queues of a signature, whatever number of shapes a client invents."""
 
 _MAX_SHARED_BYTES = 1024
-"""Largest input that is not rows for which requests are joined: it is compared byte by
-byte."""
+"""Largest input, in bytes, that is no rows and with which requests are joined. Such
+inputs are compared byte by byte."""
 
 
 class SignatureQueues:
-    """How one signature is batched: which requests go together. Loop-confined.
+    """Batches one signature: decides which requests go together. Loop-confined.
 
     Args:
         name: The signature's key.
@@ -65,8 +65,8 @@ class SignatureQueues:
         *,
         takes_any_size: bool,
     ) -> None:
-        # Where nobody set a limit there is none: TensorFlow Serving takes requests of
-        # any size unless batching was configured.
+        # If no limit was configured there is none, as TensorFlow Serving takes requests
+        # of any size unless batching is configured.
         self._max_task_rows = options.queue.task_rows_limit if takes_any_size else None
         self._bypass = BypassCount()
         self._name = name
@@ -79,23 +79,23 @@ class SignatureQueues:
         self._label = f"{inner.id.slashed}, signature {name!r}"
         self._most_rows = options.queue.max_batch_rows
         self._max_lone_rows = options.max_lone_rows
-        # Where nobody set a limit either, requests beyond a batch go beside the queues,
-        # if a call of them may be much larger than a batch.
+        # If no limit was configured, requests larger than a batch bypass the queues,
+        # provided that a call may be much larger than a batch.
         self._portions: PortionSize | None = None
         if takes_any_size:
             batch_s = CostTable(self._call_s).predict_s(self._most_rows)
             self._portions = PortionSize.beside_batches(self._most_rows, batch_s)
-        self._num_beside = 0  # requests under way in such portions
+        self._num_beside = 0  # requests that are under way in such portions
         self._on_none_beside: Callable[[], None] | None = None
         self._closed = False
         self._groups: dict[object, SharedQueue[InferenceTask]] = {}
         self._input_names: dict[object, tuple[str, ...]] = {}
-        # For their numbers alone: of the form before this, until a queue takes them
-        # over, and of shapes that are asked for no more.
+        # Kept for their numbers only: queues of the servable's earlier form, until a
+        # queue takes them over, and queues of shapes that are no longer requested.
         self._inherited: dict[object, SharedQueue[InferenceTask]] = {}
         self._dropped: SharedQueue[InferenceTask] | None = None
         self._fillers = _fillers_of(signature, measured, options.pads_variable_length)
-        # With sizes given by the signature all requests fit together, and looking at
+        # If the signature fixes all sizes, all requests fit together, and looking at
         # their shapes again would only cost time.
         self._names = signature.inputs.keys()
         self._is_uniform = not signature.defaults and not any(
@@ -141,7 +141,7 @@ class SignatureQueues:
         if queue is None:
             try:
                 queue = self._add_group(key, task)
-            except Exception as error:  # nobody else would answer the task
+            except Exception as error:  # otherwise nobody would answer the task
                 task.on_done(serving_error(error, f"{self._label}: batch queue"))
                 return
             if queue is None:
@@ -151,20 +151,21 @@ class SignatureQueues:
 
     def submit_all(self, tasks: Sequence[InferenceTask]) -> None:
         """Does :meth:`submit` for tasks of one form, looking at the first of them."""
-        # What is true of one is true of all.
+        # What holds for one of them holds for all.
         first = tasks[0]
         queue = None
         if (
             not self._closed
             and first.form is not None
-            and 1 <= first.num_rows <= self._most_rows  # larger ones go their own ways
+            # Larger ones are handled one by one.
+            and 1 <= first.num_rows <= self._most_rows
         ):
             if self._is_uniform:
                 queue = self._groups.get(None)
             elif first.inputs:
                 queue = self._groups.get(self._key(first))
         if queue is None:
-            for task in tasks:  # the first of them makes the queue, if there may be one
+            for task in tasks:  # the first of them makes the queue, if one is allowed
                 self.submit(task)
         else:
             self._scheduler.submit_all(queue, tasks)
@@ -197,11 +198,11 @@ class SignatureQueues:
 
     @property
     def queue_options(self) -> BatchQueueOptions:
-        """What each of the queues is made with."""
+        """The options of each queue."""
         return self._options.queue
 
     def queues(self) -> list[SharedQueue[InferenceTask]]:
-        """Returns those there are now."""
+        """Returns the present queues."""
         return list(self._groups.values())
 
     def counted(self) -> list[SharedQueue[InferenceTask]]:
@@ -216,7 +217,7 @@ class SignatureQueues:
         return self._bypass
 
     def report(self) -> list[QueueReport]:
-        """Returns their numbers, and those of queues before them. Thread-safe."""
+        """Returns the numbers of the queues, and of earlier ones. Thread-safe."""
         return [
             report_queue(self._name, self._input_names.get(key, ()), queue)
             for key, queue in [*self._groups.items(), *list(self._inherited.items())]
@@ -244,7 +245,7 @@ class SignatureQueues:
         self._on_none_beside = ended
         if heir is not None:
             heir._bypass.add(self._bypass)
-            self._bypass = heir._bypass  # for the portions that are still to come
+            self._bypass = heir._bypass  # for the portions that are yet to come
             if self._dropped is not None:
                 heir.drop(self._dropped)
         if not left[0]:
@@ -273,7 +274,7 @@ class SignatureQueues:
             self._dropped.take_over(queue)
 
     def _submit_past(self, task: InferenceTask) -> None:
-        """Hands a task to the servable as it came."""
+        """Hands a task to the servable unchanged, past the queues."""
         self._bypass.note(task.num_rows)
         self._submit_portion(task)
 
@@ -308,12 +309,13 @@ class SignatureQueues:
             elif view.size_bytes > _MAX_SHARED_BYTES:
                 return False
             else:
-                # Nothing has shown that its rows may differ: examples leave it out.
+                # Nothing has shown that its rows may differ, because examples leave it
+                # out.
                 key.append((name, view.shape[1:], _row_of(view) or _bytes_of(view)))
         return frozenset(key)
 
     def _buckets(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Returns the inner sizes, those that are padded rounded up to their bucket."""
+        """Returns the inner sizes, with padded ones rounded up to their bucket."""
         spec = self._signature.inputs[name]
         buckets = self._options.length_buckets
         return tuple(
@@ -357,7 +359,7 @@ class SignatureQueues:
         return queue
 
     def _drop_idle(self) -> bool:
-        """Removes the queues of shapes that nobody requests now."""
+        """Removes the queues of shapes of which no request waits or runs."""
         idle = [key for key, queue in self._groups.items() if queue.is_idle]
         for key in idle:
             queue = self._groups.pop(key)
@@ -406,7 +408,7 @@ def _fillers_of(
         ):
             continue
         if measured.why_padding and (spec.pad is not None or name in masks):
-            continue  # then only equal lengths are joined
+            continue  # then only requests of equal lengths are joined
         if spec.pad is not None:
             fillers[name] = element(spec.dtype, spec.pad)
         elif name in masks:
@@ -417,7 +419,7 @@ def _fillers_of(
 
 
 def _bytes_of(view: TensorView) -> bytes | tuple[bytes, ...]:
-    """Returns the elements of a small tensor, to be compared."""
+    """Returns the elements of a small tensor, for a comparison."""
     return view.data if isinstance(view.data, tuple) else bytes(view.data)
 
 

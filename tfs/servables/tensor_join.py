@@ -16,7 +16,7 @@ from tfs.core.errors import InvalidArgument
 from tfs.core.signature import FREE, Signature
 from tfs.core.tensor_view import TensorView, concatenate
 
-_JOIN_S_PER_BYTE = 0.2e-9  # of memory that is in no cache
+_JOIN_S_PER_BYTE = 0.2e-9  # for memory that is in no cache
 
 _FORMATS = {
     "float16": "<e",
@@ -63,7 +63,7 @@ def element(dtype: DType, value: float) -> bytes:
 def join_rows(views: Sequence[TensorView], num_rows: int) -> TensorView:
     """Concatenates views and repeats the first row until there are ``num_rows``.
 
-    Copies once; a single view that has the rows already is returned as it is.
+    It copies once. A single view that already has the rows is returned unchanged.
 
     Raises:
         ValueError: The views do not fit together.
@@ -76,11 +76,11 @@ def join_rows(views: Sequence[TensorView], num_rows: int) -> TensorView:
 
 
 def is_shared(signature: Signature, name: str, view: TensorView) -> bool:
-    """Tells whether an input stands for every row of a batch, however many they are.
+    """Tells whether an input stands for every row of a batch, whatever their number.
 
-    So does a default where the input was left out, and one row that was sent in its
-    place: models are told to broadcast it. More rows are rows like any other, and a mask
-    belongs to the rows that it came with.
+    A default does, if the input was left out, and so does a single row that was sent
+    instead; models have to broadcast it. Several rows count as ordinary rows, and a
+    mask belongs to the rows that it came with.
     """
     default = signature.defaults.get(name)
     if default is None:
@@ -94,7 +94,7 @@ def is_shared(signature: Signature, name: str, view: TensorView) -> bool:
 
 
 def joined_row_bytes(signature: Signature) -> int:
-    """Returns what joining copies for a row; inputs of no fixed size do not count."""
+    """Returns how many bytes joining copies for a row; inputs of free sizes count 0."""
     return sum(
         math.prod(spec.shape[1:]) * spec.dtype.item_bytes
         for name, spec in signature.inputs.items()
@@ -105,14 +105,14 @@ def joined_row_bytes(signature: Signature) -> int:
 def with_joining(
     call_s_by_rows: Mapping[int, float], signature: Signature
 ) -> Mapping[int, float]:
-    """Returns the seconds of batches, by rows, with what joining requests takes.
+    """Returns the seconds of batches, by rows, including the time for joining requests.
 
-    A batch of several is copied to be one tensor, which for large rows and a quick
-    model takes longer than it saves. Rows of no fixed size are not counted.
+    A batch of several requests is copied into one tensor. For large rows and a quick
+    model that takes longer than it saves. Rows of free sizes are not counted.
 
-    Fewer rows never count for more than a call of more rows took. A few calls of each
-    size were measured: beside others, one row of a quick model took three times as long
-    as 32 did, and so images were joined after every other start.
+    Fewer rows never count for more than a call with more rows took. Only a few calls of
+    each size were measured. Beside other programs, one row of a quick model took three
+    times as long as 32, so that images were joined after every other start.
     """
     row_bytes = joined_row_bytes(signature)
     joined: dict[int, float] = {}
@@ -138,7 +138,7 @@ def fill_inner(
         view: A tensor of at least one dimension, none of the inner ones larger than
             ``inner``.
         inner: The sizes wanted.
-        filler: One element; None: the view's own first.
+        filler: One element; None means the view's own first element.
 
     Raises:
         InvalidArgument: There is no first element to fill with.
@@ -193,8 +193,8 @@ def mask_of(
     """Returns 1 where ``views`` have values and 0 where they are filled to ``inner``.
 
     Args:
-        views: Before they were filled; joined in this order.
-        inner: What they are filled to.
+        views: The views before they were filled, in the order in which they are joined.
+        inner: The sizes to which they are filled.
         dtype: The mask's element type.
         rank: The mask's rank: its dimensions are the first of the joined tensor's.
 

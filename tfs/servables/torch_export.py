@@ -38,24 +38,24 @@ class TorchExport:
         return is_archive_of(os.path.join(path, FILE), *_KINDS)
 
     def runs_code(self, path: str) -> bool:
-        """Tells machine code (AOTInductor), pickles and odd names from a plain graph."""
+        """Whether it holds machine code (AOTInductor), pickles or odd names."""
         file = os.path.join(path, FILE)
         if inspect_archive(file).kind is not ArchiveKind.EXPORTED:
             return True
         try:
             return why_code(file) is not None
         except (OSError, zipfile.BadZipFile):
-            return True  # whatever it is; loading it says what is wrong
+            return True  # the file is unreadable; loading it says what is wrong
 
     def loader(self, path: str, context: LoadContext) -> Loader[Servable]:
         return ModelLoader(path, self, context)
 
     def describe(self, path: str) -> VersionDescription:
-        """Returns the manifest's description, or what the program says of itself."""
+        """Returns the manifest's description, or else that of the program."""
         return describe(path, self.name, self._own)
 
     def estimate(self, path: str) -> ResourceAllocation:
-        """Returns the file, mapped; or compiled tensors, and the file while it is read."""
+        """Returns the size of the mapped file; or of compiled tensors, and the file."""
         contents = inspect_archive(os.path.join(path, FILE))
         if contents.kind not in _KINDS:
             raise InvalidArgument(wrong_kind(contents.kind, ArchiveKind.EXPORTED))

@@ -44,7 +44,7 @@ class TorchPackage:
         return describe(path, self.name, self._own)
 
     def estimate(self, path: str) -> ResourceAllocation:
-        """Returns the archive in memory, what cannot be mapped from it, and the code.
+        """Returns the size of the archive, of what cannot be mapped, and of the code.
 
         Interpreters map tensors from one copy of the file; those that an edited
         archive holds compressed are read into memory of their own, whatever the
@@ -65,7 +65,7 @@ class TorchPackage:
 
 
 def _find_entry(archive: str) -> dict[str, object]:
-    """Returns the usual pickle, or the only one of an archive written otherwise."""
+    """Returns the usual pickle, or the only one of an archive that others wrote."""
     with zipfile.ZipFile(archive) as opened:
         names = [name.partition("/")[2] for name in opened.namelist()]
     pickles = [name for name in names if name.endswith(".pkl")]

@@ -32,7 +32,7 @@ class TorchScript:
         return is_archive_of(os.path.join(path, FILE), ArchiveKind.TORCHSCRIPT)
 
     def runs_code(self, path: str) -> bool:
-        """Tells that it does not: TorchScript's interpreter has no system access."""
+        """Returns False, as TorchScript's interpreter has no access to the system."""
         return False
 
     def loader(self, path: str, context: LoadContext) -> Loader[Servable]:
@@ -43,7 +43,7 @@ class TorchScript:
         return describe(path, self.name, self._own)
 
     def estimate(self, path: str) -> ResourceAllocation:
-        """Returns the tensors, read into memory, and the file while it is read."""
+        """Returns the size of the tensors, and of the file while it is read."""
         contents = inspect_archive(os.path.join(path, FILE))
         if contents.kind is not ArchiveKind.TORCHSCRIPT:
             raise InvalidArgument(wrong_kind(contents.kind, ArchiveKind.TORCHSCRIPT))

@@ -1,7 +1,7 @@
-"""Measures how long a version's batches take by their size, and what follows from it.
+"""Measures how long a version's batches take by size, and recommends parameters.
 
-For ``tfs tune``: as careful as a person at a keyboard has patience for, where the probe
-at a load (``tfs.servables.probe``) must be quick.
+It serves ``tfs tune``. It may take as long as a person at a keyboard is ready to wait,
+while the probe at a load (``tfs.servables.probe``) must be quick.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tfs.servables.row_independence import (
     still_independent,
 )
 
-_CHEAPER: Final = 0.9  # steps of kernels are larger; less may be measuring noise
+_CHEAPER: Final = 0.9  # a step of a kernel is larger; a smaller difference may be noise
 _MAX_REQUEST_ROWS: Final = 1000  # TensorFlow Serving's default
-_WAITING_ROWS: Final = 4096  # as without parameters
+_WAITING_ROWS: Final = 4096  # as for a server without parameters
 _MIN_WAITING_BATCHES: Final = 10
 _MIN_ROUNDS: Final = 3
 
@@ -56,7 +56,7 @@ class TuningOptions:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """What is measured: powers of two, what is half-way, and the largest."""
+        """The sizes measured: powers of two, those half-way, and the largest."""
         sizes = {1, self.largest_batch}
         size = 2
         while size <= self.largest_batch:
@@ -72,10 +72,11 @@ class Tuning:
     Attributes:
         signature_name: Key of the signature.
         call_s_by_rows: Median seconds of a batch, sizes ascending.
-        num_rounds: Calls of each size behind a median.
+        num_rounds: How many calls of each size a median is of.
         doubt: Why the server may refuse to batch it all the same; empty if its rows
             were shown to be independent.
-        is_example: Whether the author's example inputs were used, else made-up ones.
+        is_example: Whether the author's example inputs were used; otherwise they were
+            made up.
 
     """
 
@@ -95,12 +96,12 @@ def tune(
 ) -> Tuning:
     """Measures one signature of a loaded version. Blocks for about the budget.
 
-    Sizes take turns, so that whatever else the machine does meets all of them; a first
-    round, which allocates, does not count.
+    Sizes take turns, so that whatever else the machine does affects all of them. A
+    first round, which allocates, does not count.
 
     Raises:
         InvalidArgument: There is no such signature.
-        FailedPrecondition: It cannot be batched; says why.
+        FailedPrecondition: It cannot be batched; the message says why.
         ServingError: A call failed.
 
     """
@@ -188,11 +189,12 @@ class RecommendedParameters:
 def recommended_parameters(
     call_s_by_rows: Mapping[int, float],
 ) -> RecommendedParameters:
-    """Returns what measured times recommend.
+    """Returns the parameters that measured times recommend.
 
     Batches are the smallest size within 3 % of the best rows per second: more rows add
-    latency and no throughput. Sizes are fixed only if a larger batch was seen to take
-    a tenth less time than a smaller one; then those remain that no larger one undercuts.
+    latency and no throughput. Sizes are fixed only if a larger batch was seen to take a
+    tenth less time than a smaller one. Then only sizes remain that take no longer than
+    any larger one.
 
     Raises:
         InvalidArgument: Nothing was measured.
