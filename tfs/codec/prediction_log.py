@@ -19,6 +19,9 @@ FIELD_BY_METHOD: Final = {
 }
 """The member of ``log_type`` for each RPC."""
 
+_TAGS: Final = ("serve",)
+"""How TensorFlow Serving tags what it serves; readers of its logs may select by that."""
+
 
 def write_prediction_log(
     method: str,
@@ -39,7 +42,9 @@ def write_prediction_log(
         response: The reply as it was sent.
 
     """
-    metadata = logging_pb2.LogMetadata(timestamp_secs=timestamp_s)
+    metadata = logging_pb2.LogMetadata(
+        timestamp_secs=timestamp_s, saved_model_tags=_TAGS
+    )
     metadata.sampling_config.sampling_rate = sampling_rate
     metadata.model_spec.ParseFromString(write_model_spec(spec))
     heads = [

@@ -63,7 +63,7 @@ class Logged:
 
 
 def test_a_record_holds_the_exchange_and_who_answered() -> None:
-    """RequestLogger Simple: the exchange as it travelled, model, time, sampling."""
+    """RequestLogger Simple: the exchange as it travelled, model, time, sampling, tags."""
     logged = Logged()
     (log,) = logged.logs.update({"m": [SOME]})["m"]
     log.log("Predict", "m", 3, "s", memoryview(b"\x0a\x03\x0a\x01m"), b"\x1a\x00")
@@ -75,6 +75,7 @@ def test_a_record_holds_the_exchange_and_who_answered() -> None:
     assert (spec.name, spec.version.value, spec.signature_name) == ("m", 3, "s")
     assert entry.log_metadata.timestamp_secs == 1_700_000_000
     assert entry.log_metadata.sampling_config.sampling_rate == SOME.rate
+    assert entry.log_metadata.saved_model_tags == ["serve"]
 
 
 @pytest.mark.parametrize(
