@@ -98,7 +98,9 @@ def _unpack(
         for rest, _ in pieces:
             size += len(rest)
             if size > max_suspicious_bytes:
-                raise _too_far(max_suspicious_bytes)
+                if max_suspicious_bytes == max_bytes:
+                    raise _too_far(max_bytes)
+                raise _suspicious(max_suspicious_bytes)
         pages = _Pages(size)
         for again, _ in _pieces(body, encoding):
             pages.append(again)
@@ -164,4 +166,11 @@ def _not_one_stream(encoding: Encoding) -> ServingError:
 def _too_far(max_bytes: int) -> ServingError:
     return ResourceExhausted(
         f"decompressed message larger than max ({max_bytes} bytes)"
+    )
+
+
+def _suspicious(max_bytes: int) -> ServingError:
+    return ResourceExhausted(
+        f"the message unpacks to over {_SUSPICIOUS_RATIO} times its size, and such a one "
+        f"may take {max_bytes} bytes; send it uncompressed"
     )
