@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sized
 from typing import Generic, TypeVar
 
-PATIENCE_S = 30.0
+from tfs.testing.patience import PATIENCE_S
 
 Batch = TypeVar("Batch", bound=Sized)
 

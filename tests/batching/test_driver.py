@@ -25,8 +25,7 @@ from tfs.core.errors import (
     Unavailable,
 )
 from tfs.testing.fake_clock import FakeClock
-
-PATIENCE_S = 30.0
+from tfs.testing.patience import PATIENCE_S
 
 
 def squares(numbers: Sequence[int]) -> list[int]:

@@ -26,9 +26,9 @@ from tfs.core.errors import (
 )
 from tfs.core.serving_loop import ServingLoop
 from tfs.frontends.rpc.grpcio.transport import GrpcioTransport
+from tfs.testing.patience import PATIENCE_S
 
 PATH = "/test.Service/Ask"
-PATIENCE_S = 30.0
 QUICK = RetryPolicy(max_attempts=4, first_pause_s=0.001)
 
 Ask = Callable[..., bytes]

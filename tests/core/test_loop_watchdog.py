@@ -11,8 +11,7 @@ from tfs.core import loop_watchdog
 from tfs.core.loop_watchdog import LoopWatchdog
 from tfs.core.serving_loop import ServingLoop
 from tfs.testing.fake_clock import FakeClock
-
-PATIENCE_S = 20.0
+from tfs.testing.patience import PATIENCE_S
 
 
 @pytest.fixture

@@ -14,8 +14,7 @@ from tfs.core.clock import MonotonicClock
 from tfs.core.serving_loop import Phase, ServingLoop, Timer
 from tfs.core.spin_backoff import SpinBackoff
 from tfs.testing.fake_clock import FakeClock
-
-PATIENCE_S = 20.0
+from tfs.testing.patience import PATIENCE_S
 
 
 @pytest.fixture

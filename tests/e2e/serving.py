@@ -22,9 +22,8 @@ from torch import Tensor, nn
 import tfs.export
 from tests.e2e.warm_python import ROOT, ForkedProcess, WarmPython
 from tfs.cli.main import main
+from tfs.testing.patience import PATIENCE_S
 
-PATIENCE_S = 80.0
-"""For what takes a second: where twenty others compute on two cores, forty are short."""
 QUICK = ("--interpreter_backend=inline", "--load_probe_budget_s=0")
 """Flags of a server that starts no process of its own."""
 

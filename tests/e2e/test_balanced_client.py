@@ -6,8 +6,9 @@ import asyncio
 import signal
 from pathlib import Path
 
-from tests.e2e.serving import PATIENCE_S, Serving, export_scale, free_port
+from tests.e2e.serving import Serving, export_scale, free_port
 from tfs.client import AsyncClient, Client, RetryPolicy
+from tfs.testing.patience import PATIENCE_S
 
 X = [[1.0, 2.0]]
 NO_RETRY = RetryPolicy(max_attempts=1)

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.e2e.serving import PATIENCE_S, Serving
+from tests.e2e.serving import Serving
 from tfs.client import Client
 from tfs.export import save_python
+from tfs.testing.patience import PATIENCE_S
 
 # Requests meet inside the model, so that what is asserted does not depend on timing.
 SOURCE = """

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.e2e.serving import PATIENCE_S, Serving, run_command, run_tfs
+from tests.e2e.serving import Serving, run_command, run_tfs
 from tests.runtime.process_host import until
 from tfs.client import Client, RetryPolicy
 from tfs.core.errors import (
@@ -23,6 +23,7 @@ from tfs.core.errors import (
 )
 from tfs.export import save_python
 from tfs.server.batching import read_batching_file
+from tfs.testing.patience import PATIENCE_S
 
 WIDTH = 4
 

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 import tfs.export
-from tests.e2e.serving import PATIENCE_S, QUICK, Serving
+from tests.e2e.serving import QUICK, Serving
 from tests.e2e.warm_python import ROOT
 from tests.models.flowers import Flowers
+from tfs.testing.patience import PATIENCE_S
 
 _EXAMPLE = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.serving import PATIENCE_S, Serving, config_text, export_scale, run_tfs
+from tests.e2e.serving import Serving, config_text, export_scale, run_tfs
 from tests.runtime.dlmopen_host import needs_dlmopen
 from tfs.client import Client
+from tfs.testing.patience import PATIENCE_S
 
 X = [[1.0, 2.0]]
 

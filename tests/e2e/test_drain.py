@@ -12,16 +12,11 @@ import grpc
 import numpy as np
 import pytest
 
-from tests.e2e.serving import (
-    PATIENCE_S,
-    Serving,
-    config_text,
-    export_busy,
-    export_scale,
-)
+from tests.e2e.serving import Serving, config_text, export_busy, export_scale
 from tfs.client import requests
 from tfs.codec.tfrecord import read_records
 from tfs.proto.grpc.reflection.v1 import reflection_pb2
+from tfs.testing.patience import PATIENCE_S
 
 NUM_THREADS = 4
 X = np.ones((1, 2), np.float32)

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from tests.certificates import Certificates
-from tests.e2e.serving import PATIENCE_S, Serving, fork_tfs, run_command
+from tests.e2e.serving import Serving, fork_tfs, run_command
 from tfs.client import Client
 from tfs.client.retry import RetryPolicy
 from tfs.core.errors import ServingError
+from tfs.testing.patience import PATIENCE_S
 
 X = np.ones((1, 2), np.float32)
 

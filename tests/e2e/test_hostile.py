@@ -11,8 +11,9 @@ import psutil
 import pytest
 
 from tests.e2e import hostile
-from tests.e2e.serving import PATIENCE_S, Serving
+from tests.e2e.serving import Serving
 from tests.runtime.process_host import until
+from tfs.testing.patience import PATIENCE_S
 
 _MOST_GROWTH = 1.2
 _TIMES = {"dropped": 70, "truncated": 10, "noise": 10}  # the quick ones

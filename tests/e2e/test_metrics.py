@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.e2e.serving import PATIENCE_S, Serving, config_text, free_port
+from tests.e2e.serving import Serving, config_text, free_port
 from tfs.client import Client
+from tfs.testing.patience import PATIENCE_S
 
 
 def test_prometheus_reads_what_clients_did(scale: Path, tmp_path: Path) -> None:

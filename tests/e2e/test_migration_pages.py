@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.serving import PATIENCE_S, Serving
+from tests.e2e.serving import Serving
 from tests.e2e.warm_python import ROOT
 from tfs.client import Client
+from tfs.testing.patience import PATIENCE_S
 
 _FILE = re.compile(r"^```python (\S+)\n(.*?)^```$", re.M | re.S)
 

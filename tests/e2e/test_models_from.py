@@ -10,13 +10,10 @@ import pytest
 import torch
 
 import tfs.export
-from tests.e2e.serving import (
-    PATIENCE_S,
-    Serving,
-    export_scale,
-)
+from tests.e2e.serving import Serving, export_scale
 from tfs.client import Client
 from tfs.core.errors import NotFound
+from tfs.testing.patience import PATIENCE_S
 
 X = np.array([[1.0, 2.0]], dtype=np.float32)
 

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from tests.e2e.serving import (
-    PATIENCE_S,
     Serving,
     config_text,
     export_scale,
@@ -23,6 +22,7 @@ from tests.e2e.serving import (
 from tfs.client import Client
 from tfs.core.errors import PermissionDenied, Unimplemented
 from tfs.export import save_python
+from tfs.testing.patience import PATIENCE_S
 
 X = np.array([[1.0, 2.0]], dtype=np.float32)
 

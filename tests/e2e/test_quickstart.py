@@ -11,8 +11,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.e2e.serving import PATIENCE_S, Serving, free_port
+from tests.e2e.serving import Serving, free_port
 from tests.e2e.warm_python import ROOT
+from tfs.testing.patience import PATIENCE_S
 
 PAGE = ROOT / "docs" / "quickstart.md"
 _BLOCK = re.compile(r"^```(python|sh)(?: ([^\n]*))?\n(.*?)^```$", re.M | re.S)

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from tests.e2e.serving import (
-    PATIENCE_S,
     QUICK,
     Serving,
     config_text,
@@ -33,6 +32,7 @@ from tfs.core.errors import (
 )
 from tfs.proto.tensorflow_serving.apis import model_management_pb2
 from tfs.proto.tensorflow_serving.config import model_server_config_pb2
+from tfs.testing.patience import PATIENCE_S
 
 X = np.array([[1.0, 2.0], [3.0, 4.0]], dtype=np.float32)
 

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from tests.certificates import Certificates
-from tests.e2e.serving import PATIENCE_S, Serving, config_text, export_scale
+from tests.e2e.serving import Serving, config_text, export_scale
 from tfs.cli.main import main
 from tfs.client import Client
+from tfs.testing.patience import PATIENCE_S
 
 X = np.array([[1.0, 2.0], [3.0, 4.0]], dtype=np.float32)
 

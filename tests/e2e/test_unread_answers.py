@@ -24,7 +24,7 @@ import torch
 import tfs.export
 from tests.certificates import Certificates
 from tests.e2e import hostile
-from tests.e2e.serving import PATIENCE_S, Masks, Scale, Serving
+from tests.e2e.serving import Masks, Scale, Serving
 from tests.frontends.express.wire import (
     HELLO,
     data_frame,
@@ -38,6 +38,7 @@ from tfs.frontends.rpc.express.http2 import frames
 from tfs.frontends.rpc.express.http2.frames import FrameType, Setting
 from tfs.proto.tensorflow.core.framework import types_pb2
 from tfs.proto.tensorflow_serving.apis import predict_pb2
+from tfs.testing.patience import PATIENCE_S
 
 _MOST_GROWTH: Final = 1.2
 _LEFT_BYTES: Final = 8 << 20  # of a server that did nothing before; it trims at 16 MB

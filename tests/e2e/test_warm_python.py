@@ -7,8 +7,9 @@ import subprocess
 
 import pytest
 
-from tests.e2e.serving import PATIENCE_S, QUICK, fork_tfs, start_tfs
+from tests.e2e.serving import QUICK, fork_tfs, start_tfs
 from tests.e2e.warm_python import ForkedProcess
+from tfs.testing.patience import PATIENCE_S
 
 SERVE = ("serve", "--any_port", "--model_name=m", "--model_base_path=/nowhere", *QUICK)
 

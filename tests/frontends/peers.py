@@ -20,7 +20,8 @@ import h2.config
 import h2.connection
 import h2.events
 
-PATIENCE_S = 20.0
+from tfs.testing.patience import PATIENCE_S
+
 _UNLIMITED = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),

@@ -32,7 +32,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.core.conformance.transport import PATIENCE_S, MakeTransport, running
+from tests.core.conformance.transport import MakeTransport, running
 from tfs.core.call import Call, MethodKind, RpcMethod, StreamCall, Transport
 from tfs.core.errors import BY_CODE, Code, NotFound, ServingError
 from tfs.core.serving_loop import ServingLoop
@@ -41,6 +41,7 @@ from tfs.frontends.rpc.express.options import ExpressOptions
 from tfs.frontends.rpc.express.transport import ExpressTransport
 from tfs.frontends.rpc.grpcio.options import GrpcioOptions
 from tfs.frontends.rpc.grpcio.transport import GrpcioTransport
+from tfs.testing.patience import PATIENCE_S
 
 MAX_MESSAGE_BYTES: Final = 300_000
 SHORT_S: Final = 0.05

@@ -26,7 +26,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.core.conformance.transport import PATIENCE_S, running
+from tests.core.conformance.transport import running
 from tests.frontends.test_differential import (
     COMPRESSION,
     ERRORS,
@@ -39,6 +39,7 @@ from tests.frontends.test_differential import (
     SIZES,
     Handlers,
 )
+from tfs.testing.patience import PATIENCE_S
 
 Metadata = tuple[tuple[str, str | bytes], ...]
 

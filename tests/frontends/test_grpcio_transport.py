@@ -16,7 +16,6 @@ import grpc.aio
 import pytest
 
 from tests.core.conformance.transport import (
-    PATIENCE_S,
     STREAM_CHECKS,
     TRANSPORT_CHECKS,
     TransportCheck,
@@ -37,6 +36,7 @@ from tfs.frontends.rpc.express.http2.frames import PREFACE, FrameType, Setting
 from tfs.frontends.rpc.express.http2.hpack_decoder import encode_literal
 from tfs.frontends.rpc.grpcio.options import GrpcioOptions
 from tfs.frontends.rpc.grpcio.transport import GrpcioTransport
+from tfs.testing.patience import PATIENCE_S
 
 OPTIONS = [("grpc.use_local_subchannel_pool", 1)]
 

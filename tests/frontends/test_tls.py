@@ -15,9 +15,9 @@ from tests.frontends.features import TRANSPORTS
 from tfs.core.call import Call, ListenerOptions, RpcMethod, TlsOptions
 from tfs.core.errors import Unavailable
 from tfs.core.serving_loop import ServingLoop
+from tfs.testing.patience import PATIENCE_S
 
 PATH = "/test.Service/WhoAmI"
-PATIENCE_S = 30.0
 
 
 @pytest.fixture(params=list(TRANSPORTS))

@@ -17,8 +17,8 @@ from tfs.core.errors import Unavailable
 from tfs.frontends.rpc.grpcio.sockets import Sockets
 from tfs.frontends.rpc.grpcio.unix_relay import UnixRelay
 from tfs.frontends.rpc.unix_socket import UNIX
+from tfs.testing.patience import PATIENCE_S
 
-PATIENCE_S = 20.0
 _MUCH_BYTES = 16 << 20
 
 

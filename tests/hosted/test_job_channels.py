@@ -12,8 +12,7 @@ import pytest
 
 from tfs.core.errors import Cancelled
 from tfs.hosted.job_channels import JobChannels, Outcome
-
-_WAIT_S = 30.0
+from tfs.testing.patience import PATIENCE_S
 
 
 class Job:
@@ -25,7 +24,7 @@ class Job:
 
     def answer(self, message: bytes, context: object) -> bytes:
         self.arrived.release()
-        assert self.may_answer.wait(_WAIT_S)
+        assert self.may_answer.wait(PATIENCE_S)
         return message
 
 
@@ -49,14 +48,14 @@ def test_a_job_that_is_let_go_answers_what_it_was_sent(job: tuple[Job, str]) -> 
     channels = JobChannels()
     outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
     channels.send(address, "/a.B/C", b"early", None, (), outcomes.put)
-    assert handler.arrived.acquire(timeout=_WAIT_S)
+    assert handler.arrived.acquire(timeout=PATIENCE_S)
     channels.forget(address)
     channels.forget(address)
     handler.may_answer.set()
-    assert outcomes.get(timeout=_WAIT_S) == b"early"
+    assert outcomes.get(timeout=PATIENCE_S) == b"early"
     assert not channels._open
     channels.send(address, "/a.B/C", b"late", None, (), outcomes.put)
-    assert outcomes.get(timeout=_WAIT_S) == b"late"
+    assert outcomes.get(timeout=PATIENCE_S) == b"late"
     channels.close()
     assert not channels._open
 
@@ -67,7 +66,7 @@ def test_closing_ends_calls_also_of_jobs_let_go(job: tuple[Job, str]) -> None:
     channels = JobChannels()
     outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
     channels.send(address, "/a.B/C", b"one", None, (), outcomes.put)
-    assert handler.arrived.acquire(timeout=_WAIT_S)
+    assert handler.arrived.acquire(timeout=PATIENCE_S)
     channels.forget(address)
     channels.close()
-    assert isinstance(outcomes.get(timeout=_WAIT_S), Cancelled)
+    assert isinstance(outcomes.get(timeout=PATIENCE_S), Cancelled)

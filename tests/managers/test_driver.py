@@ -8,8 +8,7 @@ import pytest
 
 from managers.driver import Driver
 from tfs.testing.fake_clock import FakeClock
-
-PATIENCE_S = 30.0
+from tfs.testing.patience import PATIENCE_S
 
 
 class Steps:

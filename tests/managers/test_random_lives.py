@@ -29,8 +29,8 @@ from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState as S
 from tfs.core.servable_state import ServableState
 from tfs.testing.fake_loader import FakeLoader, FakeServable, LoaderLog, loaders
+from tfs.testing.patience import PATIENCE_S
 
-PATIENCE_S = 60.0
 NUM_ROUNDS = 4
 IMPATIENT_S = 0.01  # what takes longer is late
 AVAILABLE_FIRST, RESOURCES_FIRST = "abc", "de"

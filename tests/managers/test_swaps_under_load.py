@@ -18,9 +18,9 @@ from tfs.core.executor import ThreadExecutor
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ServableState
 from tfs.testing.fake_loader import FakeLoader, FakeServable, LoaderLog, loaders
+from tfs.testing.patience import PATIENCE_S
 
 NUM_SWAPS = 100
-PATIENCE_S = 30.0
 
 
 class Swapped:

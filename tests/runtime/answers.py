@@ -8,8 +8,7 @@ from tfs.core.errors import ServingError
 from tfs.core.servable import CancelToken, InferenceTask, Outcome, Tensors
 from tfs.core.tensor_view import TensorView
 from tfs.runtime.interpreter import InterpreterModel
-
-WAIT_S = 50.0  # enough where others compute, too; nothing waits that long when right
+from tfs.testing.patience import PATIENCE_S
 
 
 class Answer:
@@ -29,7 +28,7 @@ class Answer:
     def is_there(self) -> bool:
         return self._there.is_set()
 
-    def outcome(self, timeout_s: float = WAIT_S) -> Outcome:
+    def outcome(self, timeout_s: float = PATIENCE_S) -> Outcome:
         assert self._there.wait(timeout_s), "no outcome"
         assert len(self.outcomes) == 1
         return self.outcomes[0]

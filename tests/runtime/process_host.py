@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 
 import psutil
 
-from tests.runtime.answers import WAIT_S
 from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.process.device_shares import DeviceShares
 from tfs.runtime.process.process_interpreter import ProcessInterpreter
@@ -19,6 +18,7 @@ from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.spare_worker import SpareWorker
 from tfs.runtime.process.worker_state import WorkerState
 from tfs.runtime.process.zygote_client import ZygoteClient
+from tfs.testing.patience import PATIENCE_S
 
 
 class ProcessHost:
@@ -54,12 +54,12 @@ class ProcessHost:
                 done.set()
 
         self.loop.post(run)
-        assert done.wait(WAIT_S)
+        assert done.wait(PATIENCE_S)
 
     def close_interpreters(self) -> None:
         """Closes what ``interpreter`` made."""
         for interpreter in self.interpreters:
-            interpreter.close(time.monotonic() + WAIT_S)
+            interpreter.close(time.monotonic() + PATIENCE_S)
         self.interpreters.clear()
 
 
@@ -77,7 +77,7 @@ def process_host(
     finally:
         host.close_interpreters()
         host.on_loop(host.zygote.close)
-        loop.close(time.monotonic() + WAIT_S)
+        loop.close(time.monotonic() + PATIENCE_S)
     assert loop.num_failures == 0
 
 
@@ -90,7 +90,7 @@ def until(condition: Callable[[], bool], what: str) -> None:
     pause = threading.Event()
     while not condition():
         waited_s = time.monotonic() - begun_s
-        assert waited_s < WAIT_S, f"not in time: {what}"
+        assert waited_s < PATIENCE_S, f"not in time: {what}"
         pause.wait(min(0.002 + waited_s / 10, 0.05))
 
 

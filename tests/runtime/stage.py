@@ -6,8 +6,7 @@ import threading
 from collections.abc import Callable
 
 from tfs.testing.fake_clock import FakeClock
-
-PATIENCE_S = 30.0
+from tfs.testing.patience import PATIENCE_S
 
 
 class Stage:

@@ -22,8 +22,7 @@ from tfs.core.request_scope import request_scope
 from tfs.core.servable import CancelToken
 from tfs.runtime.batched import BatchedPart, batched
 from tfs.testing.fake_clock import FakeClock
-
-PATIENCE_S = 30.0
+from tfs.testing.patience import PATIENCE_S
 
 
 def double(x: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.runtime.answers import WAIT_S, Answer, ask
+from tests.runtime.answers import Answer, ask
 from tests.runtime.dlmopen_host import needs_dlmopen
 from tests.runtime.packaged import (
     EMBED_SIGNATURES,
@@ -43,6 +43,7 @@ from tfs.runtime.dlmopen.dlmopen_interpreter import DlmopenInterpreter
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.runtime.interpreter import Interpreter, SeedableModel
 from tfs.runtime.process.process_options import ProcessOptions
+from tfs.testing.patience import PATIENCE_S
 
 MAX_QUEUED = 4
 
@@ -52,7 +53,7 @@ def inline() -> Iterator[Interpreter]:
     interpreter = InlineInterpreter("inline-0", max_queued=MAX_QUEUED)
     interpreter.start()
     yield interpreter
-    interpreter.close(time.monotonic() + WAIT_S)
+    interpreter.close(time.monotonic() + PATIENCE_S)
 
 
 @contextlib.contextmanager
@@ -69,7 +70,7 @@ def dlmopen() -> Iterator[Interpreter]:
     interpreter = DlmopenInterpreter("dlmopen-0", max_queued=MAX_QUEUED)
     interpreter.start()
     yield interpreter
-    interpreter.close(time.monotonic() + WAIT_S)
+    interpreter.close(time.monotonic() + PATIENCE_S)
 
 
 BACKENDS = {"dlmopen": dlmopen, "inline": inline, "process": process}
@@ -397,7 +398,7 @@ def test_answers_come_once_from_many_submitters(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(WAIT_S)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()
     assert wrong == []
     loaded.unload()
@@ -500,8 +501,8 @@ def test_closing_answers_everything_and_refuses_loads(
     source = package(tmp_path, Scale())
     loaded = fresh.load(source)
     answers = [ask(loaded, {"x": floats((0.1, 0))}, "slow") for _ in range(3)]
-    fresh.close(time.monotonic() + WAIT_S)
-    fresh.close(time.monotonic() + WAIT_S)
+    fresh.close(time.monotonic() + PATIENCE_S)
+    fresh.close(time.monotonic() + PATIENCE_S)
     for answer in answers:
         outcome = answer.outcome()
         assert not isinstance(outcome, Internal)

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from tests.models import dlrm
-from tests.runtime.answers import WAIT_S, ask
+from tests.runtime.answers import ask
 from tests.runtime.packaged import floats, package, signature, values
 from tests.runtime.process_host import ProcessHost, kill_worker, process_host, until
 from tests.runtime.zoo import Large, Scale
@@ -33,6 +33,7 @@ from tfs.runtime.model_source import ModelSource
 from tfs.runtime.process.device_shares import DeviceShares
 from tfs.runtime.process.process_interpreter import ProcessInterpreter
 from tfs.runtime.process.process_model import ProcessModel
+from tfs.testing.patience import PATIENCE_S
 
 pytestmark = [
     pytest.mark.gpu,
@@ -72,7 +73,7 @@ def load(request: pytest.FixtureRequest) -> Iterator[Load]:
 
         yield load_inline
         for interpreter in interpreters:
-            interpreter.close(time.monotonic() + WAIT_S)
+            interpreter.close(time.monotonic() + PATIENCE_S)
         return
     with process_host() as host:
         shares: DeviceShares | None = None
@@ -183,7 +184,7 @@ def test_unloading_gives_the_memory_of_the_device_back(tmp_path: Path) -> None:
     assert used_bytes() - before_bytes >= LARGE_BYTES - SLACK_BYTES
     model.unload()
     assert used_bytes() - before_bytes <= SLACK_BYTES
-    interpreter.close(time.monotonic() + WAIT_S)
+    interpreter.close(time.monotonic() + PATIENCE_S)
 
 
 def test_processes_answer_as_this_one_bit_for_bit(
@@ -194,7 +195,7 @@ def test_processes_answer_as_this_one_bit_for_bit(
     inline = InlineInterpreter("inline-0")
     inline.start()
     expected = ask(inline.load(source), inputs).outputs()["y"]
-    inline.close(time.monotonic() + WAIT_S)
+    inline.close(time.monotonic() + PATIENCE_S)
     for interpreter in (host.interpreter(), host.interpreter(None, None, shares)):
         answer = ask(interpreter.load(source), inputs).outputs()["y"]
         assert answer.data == expected.data

@@ -18,7 +18,6 @@ import pytest
 import torch
 from torch.package.package_exporter import PackageExporter
 
-from tests.runtime.answers import WAIT_S
 from tests.runtime.dlmopen_host import needs_dlmopen
 from tests.runtime.process_host import until
 from tests.runtime.zoo import Scale, Weighted
@@ -33,6 +32,7 @@ from tfs.core.errors import (
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.interpreter_manager import InterpreterManager
 from tfs.runtime.process.process_options import ProcessOptions
+from tfs.testing.patience import PATIENCE_S
 
 GPU_INFERENCE = """
 import torch
@@ -83,7 +83,7 @@ def test_figure_2_first_program(manager: InterpreterManager, tmp_path: Path) -> 
     model = package.load_pickle("model", "model.pkl")
     images = [torch.rand(1, 3, 8, 8) for _ in range(8)]
     with ThreadPoolExecutor(4) as pool:
-        results = list(pool.map(model, images, timeout=WAIT_S))
+        results = list(pool.map(model, images, timeout=PATIENCE_S))
     for image, result in zip(images, results, strict=True):
         assert isinstance(result, torch.Tensor)
         assert torch.equal(result, image * 3.0)
@@ -105,7 +105,7 @@ def test_figure_2_second_program(manager: InterpreterManager, tmp_path: Path) ->
             return post(output_image).value()
 
     with ThreadPoolExecutor(4) as pool:
-        results = list(pool.map(infer, range(8), timeout=WAIT_S))
+        results = list(pool.map(infer, range(8), timeout=PATIENCE_S))
     for result in results:
         assert isinstance(result, torch.Tensor)
         assert torch.equal(result, (image * 3.0 + 1).clamp(0, 4))
@@ -478,10 +478,10 @@ def test_tensors_of_a_moved_object_are_shared(tmp_path: Path) -> None:
             with moved.acquire_session() as session:
                 session.self.attr("total")(torch.zeros(1)).value()
                 pid = session.global_("os", "getpid")().value()
-                barrier.wait(WAIT_S)  # both interpreters at once
+                barrier.wait(PATIENCE_S)  # both interpreters at once
             with fresh.acquire_session() as session:
                 session.self.attr("sum")().value()
-                barrier.wait(WAIT_S)
+                barrier.wait(PATIENCE_S)
             total = 0
             for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
                 if line.startswith("Private_Dirty:"):
@@ -489,7 +489,7 @@ def test_tensors_of_a_moved_object_are_shared(tmp_path: Path) -> None:
             return total
 
         with ThreadPoolExecutor(2) as pool:
-            privates = list(pool.map(private_bytes, range(2), timeout=WAIT_S))
+            privates = list(pool.map(private_bytes, range(2), timeout=PATIENCE_S))
         # One of the two computed ``doubled``, and may keep that memory.
         assert min(privates) < num_floats * 4
 

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from tests.batching.gate import Gate
-from tests.runtime.test_batched_part import PATIENCE_S, Callers, wait_for_waiting
+from tests.runtime.test_batched_part import Callers, wait_for_waiting
 from tfs.core.errors import InvalidArgument
 from tfs.runtime.batched import BatchedPart
 from tfs.runtime.layered import layered
 from tfs.testing.fake_clock import FakeClock
+from tfs.testing.patience import PATIENCE_S
 
 
 def double(x: Tensor) -> Tensor:

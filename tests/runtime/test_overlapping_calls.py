@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 import torch
 
-from tests.runtime.answers import WAIT_S, Answer, ask
+from tests.runtime.answers import Answer, ask
 from tests.runtime.packaged import floats, package, signature, values
 from tests.runtime.process_host import ProcessHost, until
 from tests.runtime.zoo import Joined, Scale
@@ -25,6 +25,7 @@ from tfs.runtime.interpreter import InterpreterModel
 from tfs.runtime.model_source import ModelSource
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.process_pool import ProcessPool
+from tfs.testing.patience import PATIENCE_S
 
 MEETING = """
 import os, threading
@@ -193,7 +194,7 @@ def test_unloading_answers_what_waits_and_waits_for_what_runs(
     assert unloader.is_alive()
     # Their third comes through no queue: the crash of the worker sets them free.
     interpreter.close(time.monotonic())
-    unloader.join(WAIT_S)
+    unloader.join(PATIENCE_S)
     for answer in inside:
         assert isinstance(answer.error(), Unavailable)
 

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.answers import WAIT_S, ask
+from tests.runtime.answers import ask
 from tests.runtime.packaged import floats, package, values
 from tests.runtime.zoo import Scale
 from tfs.core.errors import FailedPrecondition, Unavailable
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.runtime.placed_model import PlacedModel
+from tfs.testing.patience import PATIENCE_S
 
 
 def test_a_move_loses_no_task(tmp_path: Path) -> None:
@@ -38,7 +39,7 @@ def test_a_move_loses_no_task(tmp_path: Path) -> None:
     placed.unload()
     assert isinstance(ask(placed, {"x": floats((1, 1))}).error(), Unavailable)
     for interpreter in (first, second):
-        interpreter.close(time.monotonic() + WAIT_S)
+        interpreter.close(time.monotonic() + PATIENCE_S)
 
 
 def test_a_move_past_its_deadline_says_so(tmp_path: Path) -> None:
@@ -57,4 +58,4 @@ def test_a_move_past_its_deadline_says_so(tmp_path: Path) -> None:
     ask(old, {"x": floats((1, 1))}).outputs()
     placed.unload()
     assert isinstance(ask(old, {"x": floats((1, 1))}).error(), Unavailable)
-    interpreter.close(time.monotonic() + WAIT_S)
+    interpreter.close(time.monotonic() + PATIENCE_S)

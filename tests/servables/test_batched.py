@@ -47,9 +47,9 @@ from tfs.core.stats import Stats
 from tfs.core.tensor_view import TensorView
 from tfs.servables.batched import BatchedServable
 from tfs.testing.fake_clock import FakeClock
+from tfs.testing.patience import PATIENCE_S
 
 ID = ServableId("sums", 3)
-PATIENCE_S = 30.0
 
 
 def signature_of(

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from tests.runtime.answers import WAIT_S, ask
+from tests.runtime.answers import ask
 from tests.runtime.packaged import floats, package, values
 from tests.runtime.zoo import Scale
 from tfs.core.errors import InvalidArgument
@@ -17,6 +17,7 @@ from tfs.runtime.placement import Backend
 from tfs.server.interpreters import Interpreters, InterpretersOptions, worker_options
 from tfs.server.options import ServerOptions
 from tfs.server.worker_user import user_of
+from tfs.testing.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def loop() -> Iterator[ServingLoop]:
     loop = ServingLoop(name="interpreters-loop")
     loop.start()
     yield loop
-    loop.close(time.monotonic() + WAIT_S)
+    loop.close(time.monotonic() + PATIENCE_S)
     assert loop.num_failures == 0
 
 
@@ -55,7 +56,7 @@ def test_flags_of_workers_reach_the_process(loop: ServingLoop, tmp_path: Path) -
         status = Path(f"/proc/{pid}/status").read_text()
         assert "Uid:\t12345\t12345\t12345\t12345" in status
         assert "Gid:\t12346\t12346\t12346\t12346" in status
-    interpreters.close(time.monotonic() + WAIT_S)
+    interpreters.close(time.monotonic() + PATIENCE_S)
 
 
 @pytest.mark.parametrize(

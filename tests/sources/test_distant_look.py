@@ -10,8 +10,7 @@ import pytest
 from sources.distant_look import DistantLook
 from sources.storage_threads import PATIENCE_S, StorageThreads
 from tfs.testing.fake_clock import FakeClock
-
-WAIT_S = 20.0
+from tfs.testing.patience import PATIENCE_S as WAIT_S
 
 
 class World:

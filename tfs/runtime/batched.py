@@ -239,7 +239,7 @@ class BatchedPart:
         num_runs, failed = 1, list[PartCall]()
         try:
             run.run(batch, partial(self._joining, run, queue), failed)
-        except BaseException as error:
+        except BaseException as error:  # callers wait: each gets it as its outcome
             if not isinstance(error, Exception):
                 batch += failed
                 failed = []

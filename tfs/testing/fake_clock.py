@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
-_PATIENCE_S = 30.0  # real seconds; a test that waits longer is stuck
+from tfs.testing.patience import PATIENCE_S
 
 
 @dataclass(eq=False, slots=True)
@@ -71,7 +71,7 @@ class FakeClock:
         # ``advance`` cannot notify too early: it needs the condition's lock, which
         # this thread holds until it waits.
         try:
-            condition.wait(_PATIENCE_S)
+            condition.wait(PATIENCE_S)
         finally:
             with self._changed:
                 self._sleepers.remove(sleeper)
@@ -92,6 +92,6 @@ class FakeClock:
         """
         with self._changed:
             if not self._changed.wait_for(
-                lambda: len(self._sleepers) >= num, _PATIENCE_S
+                lambda: len(self._sleepers) >= num, PATIENCE_S
             ):
                 raise TimeoutError(f"{len(self._sleepers)} of {num} sleepers came")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-_PATIENCE_S = 30.0  # real seconds; a test that waits longer is stuck
+from tfs.testing.patience import PATIENCE_S
 
 
 class Sequencer:
@@ -30,7 +30,7 @@ class Sequencer:
         with self._changed:
             self._reached[point] = self._reached.get(point, 0) + 1
             self._changed.notify_all()
-            if not self._changed.wait_for(lambda: point in self._open, _PATIENCE_S):
+            if not self._changed.wait_for(lambda: point in self._open, PATIENCE_S):
                 raise TimeoutError(f"nobody opened {point!r}")
 
     def open(self, point: str) -> None:
@@ -43,7 +43,7 @@ class Sequencer:
         """Blocks the test until ``num`` threads have come to ``point``."""
         with self._changed:
             if not self._changed.wait_for(
-                lambda: self._reached.get(point, 0) >= num, _PATIENCE_S
+                lambda: self._reached.get(point, 0) >= num, PATIENCE_S
             ):
                 raise TimeoutError(f"{self._reached.get(point, 0)}/{num} at {point!r}")
 

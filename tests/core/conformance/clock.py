@@ -6,8 +6,7 @@ import threading
 from collections.abc import Callable
 
 from tfs.core.clock import Clock
-
-_PATIENCE_S = 20.0
+from tfs.testing.patience import PATIENCE_S
 
 MakeClock = Callable[[], Clock]
 ClockCheck = Callable[[MakeClock], None]
@@ -56,11 +55,11 @@ def a_notified_wait_returns(make: MakeClock) -> None:
 
         thread = threading.Thread(target=sleep, daemon=True)
         thread.start()
-        assert entered.wait(_PATIENCE_S)
+        assert entered.wait(PATIENCE_S)
         with condition:  # free only once the sleeper waits
             condition.notify_all()
-        assert awake.wait(_PATIENCE_S)
-        thread.join(_PATIENCE_S)
+        assert awake.wait(PATIENCE_S)
+        thread.join(PATIENCE_S)
 
 
 CLOCK_CHECKS: tuple[ClockCheck, ...] = (

@@ -10,15 +10,14 @@ from collections.abc import Callable
 import pytest
 
 from tfs.core.executor import Executor
-
-_PATIENCE_S = 20.0
+from tfs.testing.patience import PATIENCE_S
 
 MakeExecutor = Callable[[], Executor]
 ExecutorCheck = Callable[[MakeExecutor], None]
 
 
 def _deadline_s() -> float:
-    return time.monotonic() + _PATIENCE_S
+    return time.monotonic() + PATIENCE_S
 
 
 def every_function_runs_exactly_once(make: MakeExecutor) -> None:

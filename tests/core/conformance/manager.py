@@ -13,9 +13,9 @@ from tfs.core.manager import Manager, acquire_as
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_request import ServableRequest
+from tfs.testing.patience import PATIENCE_S
 
 NAME = "s"
-_PATIENCE_S = 20.0
 
 
 class ManagerUnderTest(Protocol):
@@ -107,7 +107,7 @@ def pins_are_counted(make: MakeManager) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(_PATIENCE_S)
+        thread.join(PATIENCE_S)
     assert handle.num_pins == 5
     for each in (*others, handle):
         each.release()
@@ -174,7 +174,7 @@ def a_releasing_thread_destroys_nothing(make: MakeUnloadingManager) -> None:
     under_test.withdraw(servable_id)
     releasing = threading.Thread(target=handle.release)
     releasing.start()
-    releasing.join(_PATIENCE_S)
+    releasing.join(PATIENCE_S)
     assert under_test.destroyed_on(servable_id) not in (None, releasing)
     under_test.close()
 

@@ -14,8 +14,7 @@ from tfs.core.errors import Cancelled, ServingError
 from tfs.core.servable import CancelToken, InferenceTask, Outcome, Servable, Tensors
 from tfs.core.signature import FREE, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView, concatenate
-
-_PATIENCE_S = 60.0
+from tfs.testing.patience import PATIENCE_S
 
 MakeServable = Callable[[], Servable]
 MakeInputs = Callable[[Signature, int], Tensors]
@@ -69,7 +68,7 @@ class Outcomes:
     def wait(self, num: int = 1) -> list[Outcome]:
         """Blocks for ``num`` outcomes; returns all there are."""
         with self._changed:
-            assert self._changed.wait_for(lambda: len(self._told) >= num, _PATIENCE_S)
+            assert self._changed.wait_for(lambda: len(self._told) >= num, PATIENCE_S)
             return list(self._told)
 
 
@@ -171,7 +170,7 @@ def on_done_runs_once_for_every_task(make: MakeServable, inputs: MakeInputs) -> 
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(_PATIENCE_S)
+        thread.join(PATIENCE_S)
     for each in outcomes:
         _outputs(each.wait()[0])
     # Another task through the same servable: whatever would come twice has come.

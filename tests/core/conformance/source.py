@@ -12,9 +12,8 @@ from tfs.core.errors import DataLoss
 from tfs.core.servable_data import AspiredVersions, ServableData
 from tfs.core.servable_id import ServableId
 from tfs.core.source import Source, SourceAdapter, Target
+from tfs.testing.patience import PATIENCE_S
 from tfs.testing.recording_target import RecordingTarget
-
-_PATIENCE_S = 20.0
 
 
 class SourceUnderTest(Protocol):
@@ -48,7 +47,7 @@ def a_source_calls_only_after_it_is_connected(make: MakeSource) -> None:
             target.aspired_versions_callback()
         )
         under_test.trigger()
-        assert target.wait_for(lambda calls: len(calls) > 0, _PATIENCE_S)
+        assert target.wait_for(lambda calls: len(calls) > 0, PATIENCE_S)
     finally:
         under_test.close()
 
@@ -67,7 +66,7 @@ def a_second_callback_is_refused(make: MakeSource) -> None:
                 second.aspired_versions_callback()
             )
         under_test.trigger()
-        assert first.wait_for(lambda calls: len(calls) > 0, _PATIENCE_S)
+        assert first.wait_for(lambda calls: len(calls) > 0, PATIENCE_S)
         assert second.calls == []
     finally:
         under_test.close()
@@ -82,7 +81,7 @@ def a_call_carries_one_name_and_says_why(make: MakeSource) -> None:
             target.aspired_versions_callback()
         )
         under_test.trigger()
-        assert target.wait_for(lambda calls: len(calls) > 0, _PATIENCE_S)
+        assert target.wait_for(lambda calls: len(calls) > 0, PATIENCE_S)
         for call in target.calls:
             ids = [data.id for data in call.versions]
             assert {i.name for i in ids} <= {call.name}
@@ -151,7 +150,7 @@ def a_target_takes_calls_from_several_threads(make: MakeTarget) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(_PATIENCE_S)
+        thread.join(PATIENCE_S)
     assert not any(thread.is_alive() for thread in threads)
     assert failures == []
     close()
@@ -222,7 +221,7 @@ def an_adapter_blocks_until_it_is_connected(make: MakeAdapter, payload: object) 
     thread.start()
     target: RecordingTarget[object] = RecordingTarget()
     adapter.set_aspired_versions_callback(target.aspired_versions_callback())
-    thread.join(_PATIENCE_S)
+    thread.join(PATIENCE_S)
     assert target.versions("s") == [1]
 
 

@@ -37,8 +37,8 @@ from tfs.core.call import (
 from tfs.core.clock import MonotonicClock
 from tfs.core.errors import BY_CODE, Cancelled, Code, NotFound, Unavailable
 from tfs.core.serving_loop import ServingLoop
+from tfs.testing.patience import PATIENCE_S
 
-PATIENCE_S: Final = 20.0
 _TLS: Final = "tls:"
 ECHO: Final = "/tfs.conformance.Echo/Echo"
 

@@ -23,8 +23,8 @@ from tfs.core.serving_loop import ServingLoop
 from tfs.frontends.rpc.express.http2.connection_limits import ConnectionLimits
 from tfs.frontends.rpc.express.options import ExpressOptions
 from tfs.frontends.rpc.express.transport import ExpressTransport
+from tfs.testing.patience import PATIENCE_S
 
-PATIENCE_S = 20.0
 ECHO = "/t.Test/Echo"
 HOLD = "/t.Test/Hold"
 THREAD = "/t.Test/Thread"

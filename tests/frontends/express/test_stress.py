@@ -33,8 +33,8 @@ from tfs.frontends.rpc.express.http2 import frames
 from tfs.frontends.rpc.express.http2.frames import ErrorCode, FrameType, Setting
 from tfs.frontends.rpc.express.options import ExpressOptions
 from tfs.frontends.rpc.express.transport import ExpressTransport
+from tfs.testing.patience import PATIENCE_S
 
-PATIENCE_S = 20.0
 ECHO = "/tfs.test.Echo/Say"
 
 

@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
-from tests.runtime.answers import WAIT_S
 from tfs.core.errors import FailedPrecondition
 from tfs.runtime.dlmopen.call_turn import CallTurn
 from tfs.testing.fake_clock import FakeClock
+from tfs.testing.patience import PATIENCE_S
 
 TIMEOUT_S = 5.0
 
@@ -57,7 +57,7 @@ def test_who_waits_gets_the_turn_when_the_call_ends(turn: CallTurn) -> None:
     waiter = threading.Thread(target=wait)
     waiter.start()
     turn.end()
-    waiter.join(WAIT_S)
+    waiter.join(PATIENCE_S)
     assert got.is_set()
 
 
@@ -68,12 +68,12 @@ def test_who_ends_an_interpreter_waits_for_its_call_but_not_for_one_that_hangs(
     turn.take("slow/1")
     ender = threading.Timer(0.05, turn.end)
     ender.start()
-    assert turn.try_take("the end", WAIT_S)
+    assert turn.try_take("the end", PATIENCE_S)
     ender.join()
     turn.end()
     turn.take("slow/1")
     clock.advance(TIMEOUT_S)
-    assert not turn.try_take("the end", WAIT_S * 1000)
+    assert not turn.try_take("the end", PATIENCE_S * 1000)
 
 
 def test_a_caller_that_was_slow_has_ten_times_its_time(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.runtime.answers import WAIT_S, ask
+from tests.runtime.answers import ask
 from tests.runtime.dlmopen_host import needs_dlmopen
 from tests.runtime.packaged import (
     SHOUT_SIGNATURES,
@@ -31,6 +31,7 @@ from tfs.runtime.dlmopen.dlmopen_backend import DlmopenBackend
 from tfs.runtime.dlmopen.dlmopen_interpreter import DlmopenInterpreter, DlmopenModel
 from tfs.runtime.interpreter import MeasurableModel
 from tfs.runtime.interpreter_manager import InterpreterManager
+from tfs.testing.patience import PATIENCE_S
 
 X_ANSWER = {"y": floats((1, 2))}
 X = {"x": floats((1, 2))}
@@ -42,7 +43,7 @@ def interpreter() -> Iterator[DlmopenInterpreter]:
     interpreter = DlmopenInterpreter("dlmopen-test")
     interpreter.start()
     yield interpreter
-    interpreter.close(time.monotonic() + WAIT_S)
+    interpreter.close(time.monotonic() + PATIENCE_S)
 
 
 @pytest.fixture
@@ -85,11 +86,11 @@ def test_a_caller_does_not_wait_behind_a_call_that_hangs(tmp_path: Path) -> None
     found = backend.group().load(source).members
     assert interpreter not in [each for each, _ in found]
     (folder / "another").touch()
-    caller.join(WAIT_S)
+    caller.join(PATIENCE_S)
     assert answers == [X_ANSWER]
     assert not interpreter.is_hung
     assert values(other.call("serving_default", X)["y"]) == [[2, 4]]
-    backend.close(time.monotonic() + WAIT_S)
+    backend.close(time.monotonic() + PATIENCE_S)
 
 
 def test_threads_come_and_go(interpreter: DlmopenInterpreter, tmp_path: Path) -> None:
@@ -109,7 +110,7 @@ def test_threads_come_and_go(interpreter: DlmopenInterpreter, tmp_path: Path) ->
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(WAIT_S)
+            thread.join(PATIENCE_S)
             assert not thread.is_alive()
     assert wrong == []
     loaded.unload()
@@ -171,11 +172,11 @@ def test_each_interpreter_has_a_gil_of_its_own(manager: InterpreterManager) -> N
     with manager.acquire_session() as session:
         root = session.global_("math", "sqrt")
         thread.start()
-        assert begun.wait(WAIT_S)
+        assert begun.wait(PATIENCE_S)
         for _ in range(10):
             assert root(4.0).value() == 2.0
         assert not finished.is_set()
-    thread.join(2 * WAIT_S)
+    thread.join(2 * PATIENCE_S)
     assert finished.is_set()
 
 
@@ -221,7 +222,7 @@ def test_a_namespace_is_used_again(tmp_path: Path) -> None:
         answer = loaded.call("serving_default", {"x": floats((1, 1))})
         assert values(answer["y"]) == [[factor, factor]]
         assert values(ask(loaded, X, "count").outputs()["y"]) == [[1, 1]]
-        interpreter.close(time.monotonic() + WAIT_S)
+        interpreter.close(time.monotonic() + PATIENCE_S)
     assert len(dlmopen_namespace._all) == count
 
 
@@ -236,7 +237,7 @@ def test_closing_waits_for_a_call_and_keeps_the_namespace_for_others() -> None:
     caller.start()
     until(lambda: channel.num_unanswered > 0, "the call")
     manager.close()
-    caller.join(WAIT_S)
+    caller.join(PATIENCE_S)
     assert channel._namespace is None
 
 
@@ -258,7 +259,7 @@ def test_weights_are_in_memory_once(tmp_path: Path) -> None:
     assert [each["Anonymous"] for each in maps] == [0, 0]
     loaded.unload()
     assert _mappings("tfs:model.pt", num_bytes) == []
-    backend.close(time.monotonic() + WAIT_S)
+    backend.close(time.monotonic() + PATIENCE_S)
 
 
 def _mappings(name: str, min_bytes: int) -> list[dict[str, int]]:
@@ -332,5 +333,5 @@ def test_a_group_spreads_calls_and_versions(tmp_path: Path) -> None:
     assert other.name == "dlmopen"
     first.unload()
     second.unload()
-    backend.close(time.monotonic() + WAIT_S)
-    backend.close(time.monotonic() + WAIT_S)
+    backend.close(time.monotonic() + PATIENCE_S)
+    backend.close(time.monotonic() + PATIENCE_S)

@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from tests.runtime.answers import WAIT_S, ask
+from tests.runtime.answers import ask
 from tests.runtime.packaged import floats, package, values
 from tests.runtime.process_host import until
 from tests.runtime.zoo import Scale
@@ -23,6 +23,7 @@ from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.runtime.model_source import ModelSource
 from tfs.runtime.spread_model import SpreadModel
 from tfs.testing.fake_clock import FakeClock
+from tfs.testing.patience import PATIENCE_S
 
 TIMEOUT_S = 5.0
 X = {"x": floats((1, 2))}
@@ -37,7 +38,7 @@ class Gate:
 
     def call(self, signature_name: str, inputs: Tensors) -> dict[str, TensorView]:
         self.entered.set()
-        assert self.opened.wait(WAIT_S)
+        assert self.opened.wait(PATIENCE_S)
         return {"y": inputs["x"]}
 
     def run(
@@ -86,7 +87,7 @@ def test_a_call_that_hangs_has_others_refused_until_it_ends(
     gate = model.guest
     assert isinstance(gate, Gate)
     hanging = ask(model, X)
-    assert gate.entered.wait(WAIT_S)
+    assert gate.entered.wait(PATIENCE_S)
     waiting = ask(model, X)
     clock.advance(TIMEOUT_S)
     assert not interpreter.is_hung
@@ -115,7 +116,7 @@ def test_a_version_that_is_slow_has_ten_times_its_time(
         gate.entered.clear()
         gate.opened.clear()
         call = ask(model, X)
-        assert gate.entered.wait(WAIT_S)
+        assert gate.entered.wait(PATIENCE_S)
         clock.advance(allowed_s - 1)
         assert not interpreter.is_hung
         gate.opened.set()
@@ -139,7 +140,7 @@ def test_a_group_prefers_interpreters_where_nothing_hangs(
     ask(hanging, X)
     gate = hanging.guest
     assert isinstance(gate, Gate)
-    assert gate.entered.wait(WAIT_S)
+    assert gate.entered.wait(PATIENCE_S)
     clock.advance(TIMEOUT_S + 1)
     assert private.num_pending > 256
     first = cast("InlineInterpreter", private)
@@ -160,7 +161,7 @@ def test_whoever_reports_is_told_of_a_hang_and_of_its_end(
     gate = model.guest
     assert isinstance(gate, Gate)
     hanging = ask(model, X)
-    assert gate.entered.wait(WAIT_S)
+    assert gate.entered.wait(PATIENCE_S)
     clock.advance(TIMEOUT_S + 1)
     for _ in range(3):
         ask(model, X).error()
@@ -182,14 +183,14 @@ def test_unloading_another_version_does_not_wait_for_a_call_that_hangs(
     assert isinstance(gate, Gate)
     assert isinstance(idle_gate, Gate)
     call = ask(hanging, X)
-    assert gate.entered.wait(WAIT_S)
+    assert gate.entered.wait(PATIENCE_S)
     clock.advance(TIMEOUT_S + 1)
     with pytest.raises(Internal, match=r"cannot be unloaded.*when that ends"):
         idle.unload()
     assert not idle_gate.opened.is_set()
     gate.opened.set()
     call.outputs()
-    assert idle_gate.opened.wait(WAIT_S)
+    assert idle_gate.opened.wait(PATIENCE_S)
 
 
 def test_a_group_unloads_where_it_can(
@@ -204,7 +205,7 @@ def test_a_group_unloads_where_it_can(
     assert isinstance(gate, Gate)
     assert isinstance(other_gate, Gate)
     ask(hanging, X)
-    assert gate.entered.wait(WAIT_S)
+    assert gate.entered.wait(PATIENCE_S)
     clock.advance(TIMEOUT_S + 1)
     spread = SpreadModel([(interpreter, hanging), (other, well)])
     with pytest.raises(Internal, match="cannot be unloaded"):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.runtime.answers import WAIT_S, Answer, ask
+from tests.runtime.answers import Answer, ask
 from tests.runtime.packaged import floats, package, values
 from tests.runtime.process_host import until
 from tests.runtime.zoo import Scale
@@ -23,6 +23,7 @@ from tfs.runtime.inline import model_calls
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.runtime.inline.inline_model import InlineModel
 from tfs.runtime.placed_model import PlacedModel
+from tfs.testing.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def loop() -> Iterator[ServingLoop]:
     loop = ServingLoop(name="front-loop")
     loop.start()
     yield loop
-    loop.close(time.monotonic() + WAIT_S)
+    loop.close(time.monotonic() + PATIENCE_S)
     assert loop.num_failures == 0
 
 
@@ -44,7 +45,7 @@ def ask_on(loop: ServingLoop, model: InlineModel, value: float, name: str) -> An
         done.set()
 
     loop.post(submit)
-    assert done.wait(WAIT_S)
+    assert done.wait(PATIENCE_S)
     return answers[0]
 
 
@@ -78,7 +79,7 @@ def test_a_front_model_runs_on_the_loop_until_a_call_is_slow(
     after = ask_on(loop, model, 2, "serving_default")
     assert values(after.outputs()["y"]) == [[4, 2]]
     assert after.thread_name == "front-0"
-    interpreter.close(time.monotonic() + WAIT_S)
+    interpreter.close(time.monotonic() + PATIENCE_S)
 
 
 def test_a_front_model_runs_on_the_thread_for_others(
@@ -96,7 +97,7 @@ def test_a_front_model_runs_on_the_thread_for_others(
         answer.outputs()
         assert answer.thread_name == "front-0"
     model.unload()
-    interpreter.close(time.monotonic() + WAIT_S)
+    interpreter.close(time.monotonic() + PATIENCE_S)
 
 
 def test_a_call_at_once_is_one_on_the_loop_or_none(
@@ -121,7 +122,7 @@ def test_a_call_at_once_is_one_on_the_loop_or_none(
             done.set()
 
         loop.post(record)
-        assert done.wait(WAIT_S)
+        assert done.wait(PATIENCE_S)
         return outcomes[0]
 
     front = model.front
@@ -139,7 +140,7 @@ def test_a_call_at_once_is_one_on_the_loop_or_none(
     assert interpreter.stats().num_calls == num_calls + 1
     placed.unload()
     assert on_loop() is None
-    interpreter.close(time.monotonic() + WAIT_S)
+    interpreter.close(time.monotonic() + PATIENCE_S)
 
 
 def test_only_a_loops_own_thread_is_left_in_inference_mode(
@@ -154,9 +155,9 @@ def test_only_a_loops_own_thread_is_left_in_inference_mode(
     done = threading.Event()
     loop.post(lambda: modes.append(torch.is_inference_mode_enabled()))
     loop.post(done.set)
-    assert done.wait(WAIT_S)
+    assert done.wait(PATIENCE_S)
     assert modes == [True]
-    own.close(time.monotonic() + WAIT_S)
+    own.close(time.monotonic() + PATIENCE_S)
     lent = ServingLoop()
     lent.step()
     guest = InlineInterpreter("front-1", front_loop=lent)
@@ -166,7 +167,7 @@ def test_only_a_loops_own_thread_is_left_in_inference_mode(
         outcome = model.compute_now("serving_default", lambda: inputs)
         assert not isinstance(outcome, ServingError | None)
         assert not torch.is_inference_mode_enabled()
-    guest.close(time.monotonic() + WAIT_S)
+    guest.close(time.monotonic() + PATIENCE_S)
     lent.close()
 
 
@@ -184,7 +185,7 @@ def test_a_call_is_measured_by_itself(
     answer.outputs()
     assert model.last_call_s == 0.5
     model.unload()
-    interpreter.close(time.monotonic() + WAIT_S)
+    interpreter.close(time.monotonic() + PATIENCE_S)
 
 
 def test_a_rehearsal_keeps_no_other_model_waiting(tmp_path: Path) -> None:
@@ -209,4 +210,4 @@ def test_a_failed_call_keeps_no_frames(tmp_path: Path) -> None:
     assert fault.__traceback__ is None
     assert fault.__cause__ is not None
     assert fault.__cause__.__traceback__ is None
-    interpreter.close(time.monotonic() + WAIT_S)
+    interpreter.close(time.monotonic() + PATIENCE_S)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.runtime.answers import WAIT_S, Answer, ask
+from tests.runtime.answers import Answer, ask
 from tests.runtime.packaged import SCALE_SIGNATURES, floats, package, signature, values
 from tests.runtime.stage import STAGE, Stage
 from tests.runtime.zoo import Joined, Scale
@@ -30,6 +30,7 @@ from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.runtime.inline.inline_model import InlineModel
 from tfs.runtime.model_source import ModelSource
 from tfs.testing.fake_clock import FakeClock
+from tfs.testing.patience import PATIENCE_S
 
 # Every source below reaches the test through the stage: it runs in this process.
 AT_ONCE = """
@@ -186,7 +187,7 @@ def test_a_model_that_asks_for_nothing_gets_one_request_at_a_time(
     """The default: model code need not be thread-safe."""
     model = interpreter.load(written(tmp_path, WAITS, 1))
     answers = asked(model, 3)
-    assert stage.entered.acquire(timeout=WAIT_S)
+    assert stage.entered.acquire(timeout=PATIENCE_S)
     assert interpreter.stats().num_queued == 2
     stage.go.set()
     assert {answer.thread_name for answer in answers if answer.outputs()} == {
@@ -202,7 +203,7 @@ def test_what_waits_is_bounded_and_leaves_when_nobody_wants_it(
     model = interpreter.load(written(tmp_path, WAITS, 2))
     running = asked(model, 2)
     for _ in running:
-        assert stage.entered.acquire(timeout=WAIT_S)
+        assert stage.entered.acquire(timeout=PATIENCE_S)
     cancel = CancelToken()
     inputs = {"x": floats((1, 1))}
     late = ask(model, inputs, deadline_s=clock.now() + 1)
@@ -229,14 +230,14 @@ def test_unloading_answers_what_waits_and_waits_for_what_runs(
     model = interpreter.load(written(tmp_path, WAITS, 2))
     running = asked(model, 2)
     for _ in running:
-        assert stage.entered.acquire(timeout=WAIT_S)
+        assert stage.entered.acquire(timeout=PATIENCE_S)
     waiting = ask(model, {"x": floats((1, 1))})
     unloader = threading.Thread(target=model.unload)
     unloader.start()
     assert isinstance(waiting.error(), Unavailable)
     assert model.guest is not None
     stage.go.set()
-    unloader.join(WAIT_S)
+    unloader.join(PATIENCE_S)
     assert not unloader.is_alive()
     assert model.guest is None
     for answer in running:
@@ -253,7 +254,7 @@ def test_closing_ends_by_its_deadline_though_a_call_hangs(
     model = interpreter.load(written(tmp_path, WAITS, 2))
     running = asked(model, 2)
     for _ in running:
-        assert stage.entered.acquire(timeout=WAIT_S)
+        assert stage.entered.acquire(timeout=PATIENCE_S)
     waiting = ask(model, {"x": floats((1, 1))})
     interpreter.close(0.0)
     assert isinstance(waiting.error(), Unavailable)
@@ -398,4 +399,4 @@ def test_a_part_is_an_attribute_of_a_packaged_module(
         assert values(answer.outputs()["y"]) == [[2 * number + 1, 1]]
     began_s = time.monotonic()
     model.unload()
-    assert time.monotonic() - began_s < WAIT_S
+    assert time.monotonic() - began_s < PATIENCE_S

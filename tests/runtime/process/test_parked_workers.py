@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.runtime.answers import WAIT_S, ask
+from tests.runtime.answers import ask
 from tests.runtime.meddlers import LEAVES_NOTHING, LEAVES_SOMETHING, Meddler
 from tests.runtime.packaged import floats, package, signature, values
 from tests.runtime.process_host import ProcessHost, is_gone, process_host, until
@@ -27,6 +27,7 @@ from tfs.runtime.process.process_model import ProcessModel
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.spare_worker import SpareWorker
 from tfs.runtime.process.zygote_process import ZygoteProcess
+from tfs.testing.patience import PATIENCE_S
 
 X = {"x": floats((1, 2))}
 SIGNATURES = {
@@ -112,8 +113,8 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     pass before it does.
     """
     monkeypatch.setattr(spare_worker, "_QUIET_S", 0.01)
-    monkeypatch.setattr(parked_workers, "_CLEANING_S", WAIT_S)
-    monkeypatch.setattr(parked_workers, "_AGE_S", 10 * WAIT_S)
+    monkeypatch.setattr(parked_workers, "_CLEANING_S", PATIENCE_S)
+    monkeypatch.setattr(parked_workers, "_AGE_S", 10 * PATIENCE_S)
 
 
 @pytest.fixture

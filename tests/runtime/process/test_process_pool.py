@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.answers import WAIT_S, ask
+from tests.runtime.answers import ask
 from tests.runtime.packaged import floats, package, signature, values
 from tests.runtime.process_host import until
 from tests.runtime.zoo import (
@@ -31,6 +31,7 @@ from tfs.runtime.process.crash_policy import CrashPolicy
 from tfs.runtime.process.process_backend import ProcessBackend
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.servables.inside import processes_of
+from tfs.testing.patience import PATIENCE_S
 
 X = {"x": floats((1, 2))}
 QUARANTINED: list[ServableId] = []
@@ -48,8 +49,8 @@ def backend() -> Iterator[ProcessBackend]:
         ),
     )
     yield backend
-    backend.close(time.monotonic() + WAIT_S)
-    loop.close(time.monotonic() + WAIT_S)
+    backend.close(time.monotonic() + PATIENCE_S)
+    loop.close(time.monotonic() + PATIENCE_S)
     assert loop.num_failures == 0
 
 
@@ -222,15 +223,15 @@ def test_a_slow_load_does_not_keep_the_others_waiting(tmp_path: Path) -> None:
         model.unload()
         until(lambda: pool.is_spent, "the end of all processes")
     finally:
-        backend.close(time.monotonic() + WAIT_S)
-        loop.close(time.monotonic() + WAIT_S)
+        backend.close(time.monotonic() + PATIENCE_S)
+        loop.close(time.monotonic() + PATIENCE_S)
 
 
 def test_a_load_that_fails_at_once_is_tried_in_one_only(tmp_path: Path) -> None:
     """What crashes while it is loaded does so once, however many interpreters wait."""
     loop = ServingLoop(name="failing-loop")
     loop.start()
-    backend = ProcessBackend(loop, ProcessOptions(slow_load_s=WAIT_S))
+    backend = ProcessBackend(loop, ProcessOptions(slow_load_s=PATIENCE_S))
     try:
         failing = LeavesAFileAndFails(str(tmp_path / "here"))
         source = package(tmp_path, failing, {"serving_default": signature()})
@@ -240,8 +241,8 @@ def test_a_load_that_fails_at_once_is_tried_in_one_only(tmp_path: Path) -> None:
         assert len(list((tmp_path / "here").iterdir())) == 1
         until(lambda: pool.is_spent, "the end of all processes")
     finally:
-        backend.close(time.monotonic() + WAIT_S)
-        loop.close(time.monotonic() + WAIT_S)
+        backend.close(time.monotonic() + PATIENCE_S)
+        loop.close(time.monotonic() + PATIENCE_S)
 
 
 def test_a_load_that_fails_in_a_later_one_leaves_none(

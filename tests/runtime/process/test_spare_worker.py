@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.runtime.answers import WAIT_S, ask
+from tests.runtime.answers import ask
 from tests.runtime.packaged import floats, package, values
 from tests.runtime.process_host import ProcessHost, kill_worker, process_host, until
 from tests.runtime.zoo import Scale
@@ -21,6 +21,7 @@ from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.spare_worker import SpareWorker
 from tfs.runtime.process.worker_link import WorkerLink
 from tfs.runtime.process.zygote_process import ZygoteProcess
+from tfs.testing.patience import PATIENCE_S
 
 X = {"x": floats((1, 2))}
 
@@ -79,7 +80,7 @@ def test_a_spare_that_has_just_died_is_not_taken(
     def kill_and_take() -> None:
         process = psutil.Process(pid)  # before it may be gone
         process.kill()
-        psutil.wait_procs([process], timeout=WAIT_S)
+        psutil.wait_procs([process], timeout=PATIENCE_S)
         taken.append(spare.take())
 
     host.on_loop(kill_and_take)

@@ -15,8 +15,7 @@ import pytest
 from tfs.core.errors import Unavailable
 from tfs.server.metrics import http_door
 from tfs.server.metrics.http_door import HttpDoor
-
-PATIENCE_S = 20.0
+from tfs.testing.patience import PATIENCE_S
 
 
 def fail() -> str:

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from tests.runtime.answers import WAIT_S
 from tests.runtime.process_host import until
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.devices.device_memory import Handle
 from tfs.runtime.guest.devices.weights_keeper import WeightsKeeper
 from tfs.runtime.guest.devices.weights_lease import Place, WeightsLease
 from tfs.runtime.guest.sealed_file import SealedFile, new_memfd
+from tfs.testing.patience import PATIENCE_S
 
 FILE = bytes(range(256)) * 4
 ONE: Place = ("model.pt", 0, 256)
@@ -80,7 +80,7 @@ class Host:
     def __init__(self) -> None:
         self.memory = CountingMemory()
         self.channel, theirs = control_channel.pair()
-        self.channel.settimeout(WAIT_S)
+        self.channel.settimeout(PATIENCE_S)
         fd = new_memfd("weights")
         os.write(fd, FILE)
         self.file = SealedFile.seal(fd)
@@ -113,7 +113,7 @@ class Host:
 
     def close(self) -> None:
         self.channel.close()
-        self.thread.join(WAIT_S)
+        self.thread.join(PATIENCE_S)
         assert not self.thread.is_alive()
         self.file.close()
         for lease in self.leases:
@@ -241,7 +241,7 @@ def test_garbage_ends_the_lease_it_came_from(host: Host, garbage: bytes) -> None
     other = host.lease()
     opened(other, ONE)
     channel = host.channel_of()
-    channel.settimeout(WAIT_S)
+    channel.settimeout(PATIENCE_S)
     with channel:
         control_channel.send(channel, garbage)
         assert control_channel.receive(channel) is None

@@ -180,7 +180,7 @@ class NamespaceGuest:
                     else (name, (DTYPE_CODES[value.dtype], value.shape, value.data))
                     for name, value in outputs.items()
                 ]
-            except BaseException as error:
+            except BaseException as error:  # of a class of the model's own
                 who = f"{loaded.source.id.slashed}, signature {signature_name!r}"
                 raise Internal(
                     f"{who} returned what cannot be read: {one_line(error)}"

@@ -80,7 +80,7 @@ class TorchCallable:
                 views[name] = (
                     to_view(value) if isinstance(value, torch.Tensor) else value
                 )
-        except BaseException as error:
+        except BaseException as error:  # of a class of the model's own
             raise call.unreadable(error) from error
         return views
 

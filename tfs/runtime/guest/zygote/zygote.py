@@ -216,7 +216,7 @@ def _become(run: Callable[[], None]) -> Never:
     try:
         run()
         os._exit(0)
-    except BaseException as error:
+    except BaseException as error:  # nobody is left above: told here, and the fork ends
         print(f"process {os.getpid()}: {error!r}", file=sys.stderr, flush=True)
     finally:
         os._exit(70)
