@@ -10,6 +10,7 @@ import pytest
 from tfs.core import loop_watchdog
 from tfs.core.loop_watchdog import LoopWatchdog
 from tfs.core.serving_loop import ServingLoop
+from tfs.core.thread_times import ThreadTimes
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.patience import PATIENCE_S
 
@@ -24,7 +25,7 @@ def test_a_slow_round_is_reported_with_its_stack(
 ) -> None:
     """While it runs: once at the limit, again after ten times as long."""
     loop = ServingLoop(clock, name="slow")
-    watchdog = LoopWatchdog(loop, 0.1)
+    watchdog = LoopWatchdog(loop, 0.1, times=lambda _: None)
 
     def what_takes_so_long() -> None:
         for advance_s, num_reports in ((0.05, 0), (0.06, 1), (0.5, 1), (0.6, 2)):
@@ -37,6 +38,70 @@ def test_a_slow_round_is_reported_with_its_stack(
     assert loop.num_failures == 0
     assert caplog.text.count("event=slow_round_stack loop=slow") == 2
     assert "what_takes_so_long" in caplog.text
+    loop.close()
+
+
+class Spent:
+    """What the loop's thread spent, as the test says."""
+
+    def __init__(self) -> None:
+        self.ran_s = self.queued_s = 5.0
+
+    def __call__(self, native_ident: int) -> ThreadTimes:
+        assert native_ident == threading.get_native_id()
+        return ThreadTimes(self.ran_s, self.queued_s)
+
+
+def test_a_round_that_waits_for_a_processor_is_not_called_slow(
+    clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The machine is: one line says so, and the stack waits until the round earns it."""
+    loop, spent = ServingLoop(clock), Spent()
+    watchdog = LoopWatchdog(loop, 0.1, spent)
+
+    def look_after(queued_s: float, ran_s: float, slept_s: float = 0.0) -> None:
+        spent.queued_s += queued_s
+        spent.ran_s += ran_s
+        clock.advance(queued_s + ran_s + slept_s)
+        watchdog.look()
+
+    def is_preempted() -> None:
+        look_after(0.0, 0.01)
+        look_after(0.09, 0.01)
+        assert "ran_s=0.010 queued_s=0.090" in caplog.text
+        for _ in range(3):
+            look_after(0.2, 0.01)
+        assert caplog.text.count("event=slow_round_queued") == 1
+        assert "event=slow_round_stack" not in caplog.text
+        look_after(0.0, 0.01, slept_s=0.04)
+        assert watchdog.num_reports == 1
+        assert "took_s=0.790 ran_s=0.050 queued_s=0.690 still_in:" in caplog.text
+
+    loop.post(is_preempted)
+    loop.step()
+    assert not loop.num_failures
+    loop.close()
+
+
+def test_a_round_that_kept_the_watchdog_waiting_is_judged_from_its_last_look_on(
+    clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where the interpreter's lock, or the machine, let nobody look in between."""
+    loop, spent = ServingLoop(clock), Spent()
+    watchdog = LoopWatchdog(loop, 0.1, spent)
+    loop.step()
+    watchdog.look()
+
+    def computes() -> None:
+        spent.ran_s += 0.25
+        spent.queued_s += 0.05
+        clock.advance(0.3)
+        watchdog.look()
+
+    loop.post(computes)
+    loop.step()
+    assert not loop.num_failures
+    assert "took_s=0.300 ran_s=0.250 queued_s=0.050 still_in:" in caplog.text
     loop.close()
 
 
@@ -67,7 +132,7 @@ def test_the_thread_looks_by_itself_and_ends(
     """The thread reports a round that really blocks; close ends the thread."""
     loop = ServingLoop()
     loop.start()
-    watchdog = LoopWatchdog(loop, 0.01)
+    watchdog = LoopWatchdog(loop, 0.01, times=lambda _: None)
     watchdog.start()
     go_on, reported = threading.Event(), threading.Event()
 
