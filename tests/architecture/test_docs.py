@@ -26,7 +26,7 @@ def anchors_of(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=by_name)
 def test_links_lead_somewhere(page: Path) -> None:
-    """To a file of the tree, and to a heading that it has."""
+    """A link leads to a file of the tree, and to a heading that this file has."""
     text = page.read_text(encoding="utf-8")
     for target, anchor in re.findall(r"\]\((?!\w+:)([^)#\s]*)#?([^)\s]*)\)", text):
         other = page.parent / target if target else page
@@ -47,7 +47,7 @@ def test_named_modules_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=by_name)
 def test_python_examples_are_python(page: Path) -> None:
-    """Also those that cannot be run, because they stand for a reader's own code."""
+    """Every example compiles, also those that stand for a reader's own code."""
     text = page.read_text(encoding="utf-8")
     for indent, code in re.findall(
         r"^( *)```python[^\n]*\n(.*?)^ *```$", text, re.M | re.S

@@ -61,7 +61,7 @@ def test_case_has_a_test_or_a_line(suite: str, case: str, files: Sequence[str]) 
 
 
 def test_a_case_is_no_part_of_another() -> None:
-    """Else a generic name would be found everywhere, and the check would check nothing."""
+    """A generic name would be found everywhere, and the check would check nothing."""
     assert is_named("Load", "LoadError, Load: the attempt")
     assert not is_named("Load", "LoadError, UnloadRequested and load")
     assert is_named("UpdateX", "(UpdateX)")

@@ -133,7 +133,7 @@ def test_a_queue_may_have_a_limit_of_its_own() -> None:
 
 
 def test_the_timeout_is_kept_exactly() -> None:
-    """Not before it, and step says when; a full batch does not wait.
+    """A batch goes at its timeout, which step tells, or as soon as it is full.
 
     shared_batch_scheduler_test: ObeysTimeout.
     """

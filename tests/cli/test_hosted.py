@@ -107,7 +107,7 @@ def test_a_model_goes_its_way_by_commands_alone(
 def test_what_cannot_be_done_is_one_line(
     store: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And nothing is changed by it."""
+    """A command that fails says why in one line, and changes nothing."""
     assert hosted("add-job", "127.0.0.1:1", "--memory=1G") == 0
     assert hosted(*words) == 1
     printed = capsys.readouterr().err

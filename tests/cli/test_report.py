@@ -186,7 +186,7 @@ def test_a_version_shows_what_is_reserved_for_it() -> None:
 
 
 def test_a_version_that_is_tried_again_shows_what_failed() -> None:
-    """Until then its reason, why it is wanted at all, would say nothing of it."""
+    """The table says what failed, instead of why the version is wanted."""
     model = pb.ModelReport(name="digits")
     version = model.versions.add(
         version=2, reason="appeared", notes=["attempt 1 failed"]
@@ -234,7 +234,7 @@ def test_a_trial_shows_figures_and_limits() -> None:
 
 
 def test_an_outcome_shows_the_override_and_the_notes() -> None:
-    """Or that there is none."""
+    """An outcome names the override and the notes, or says that there is none."""
     outcome = pb.OverrideOutcome(changed=True, notes=["until restart"], model=report())
     outcome.override.config.name = "digits"
     outcome.override.config.traffic.primary = 1

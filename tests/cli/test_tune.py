@@ -39,7 +39,7 @@ def base(tmp_path: Path) -> Path:
 def test_parameters_are_printed_with_their_numbers(
     base: Path, capsys: pytest.CaptureFixture[str], which: str
 ) -> None:
-    """Of a model's highest version or of the version named; output that is a file."""
+    """A model's highest version is tuned, or the named one; the output is a file."""
     assert tuned(str(base / which), *QUICK) == 0
     out, err = capsys.readouterr()
     assert err == "" or "a larger --max_batch_size may be" in err
@@ -152,6 +152,6 @@ def test_a_served_model_that_is_not_at_hand_is_not_tuned(
 
 
 def test_what_is_neither_directory_nor_served_is_not_found(tmp_path: Path) -> None:
-    """Both ways that it may have been meant are in the message."""
+    """The message names both things that the argument may have meant."""
     with pytest.raises(NotFound, match="no such directory: m; and for a model"):
         tuned("m", f"--socket={tmp_path}/none", *QUICK)

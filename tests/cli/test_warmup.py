@@ -71,7 +71,7 @@ def test_a_log_gives_its_requests_once_each_without_answers(
 def test_a_logged_request_that_the_version_refuses_is_named(
     version: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of another version, perhaps: recorded, it would keep this one from being loaded."""
+    """A request that the version refuses is not recorded, or no load would succeed."""
     log = tmp_path / "log.tfrecord"
     log.write_bytes(frame(predict_log()) + frame(classify_log()))
     words = ["warmup", "record", str(version), "--from_log", str(log)]

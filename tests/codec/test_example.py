@@ -195,7 +195,7 @@ def test_a_context_gives_what_an_example_lacks() -> None:
 
 
 def test_an_empty_feature_over_a_context_is_read_as_tensorflow_does() -> None:
-    """Of a fixed length it is missing, of a variable one it overrides (TF 2.21)."""
+    """An empty fixed feature counts as missing, a variable one overrides (TF 2.21)."""
     looked_up = rows({"f": None}, context={"f": [5.0]})
     tensors = tensors_of_examples(looked_up, fixed(FLOAT32, (1,)))
     assert tensors["x"].data == struct.pack("<f", 5)

@@ -46,7 +46,7 @@ def test_an_empty_signature_name_means_the_default() -> None:
 
 @pytest.mark.parametrize("message", [b"\x0a\x01\xff", b"\x0a", b"\x00"])
 def test_garbage_is_refused(message: bytes) -> None:
-    """Also names that are not UTF-8."""
+    """Bytes that are no message are refused, as are names that are not UTF-8."""
     with pytest.raises(InvalidArgument, match="model_spec"):
         read_model_spec(message)
 

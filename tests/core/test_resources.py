@@ -253,7 +253,7 @@ def test_overbinding_assumes_the_worst(text: str, bound: str) -> None:
     ],
 )
 def test_maximum_is_taken_entry_by_entry(left: str, right: str, larger: str) -> None:
-    """Of unbound entries too (MaxEmpty, MaxBound)."""
+    """Bound and unbound entries have a maximum each (MaxEmpty, MaxBound)."""
     for one, other in ((left, right), (right, left)):
         assert parse(one).maximum(parse(other)) == parse(larger)
 

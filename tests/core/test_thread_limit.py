@@ -78,7 +78,7 @@ def test_the_lowest_limit_of_the_control_groups_is_told(
     files: dict[str, str],
     words: str,
 ) -> None:
-    """Of either version, by the path that the kernel tells, or the root of a container."""
+    """Groups of both versions are found, by the kernel's path or a container's root."""
     limits(monkeypatch)
     (tmp_path / "proc" / "self").mkdir(parents=True)
     (tmp_path / "proc" / "self" / "cgroup").write_text(f"{lines}\n")

@@ -81,7 +81,7 @@ def test_a_written_version_reads_back(tmp_path: Path) -> None:
 
 
 def test_a_version_appears_by_one_rename(tmp_path: Path) -> None:
-    """Until the block ends there is a temporary directory and no version."""
+    """There is a temporary directory and no version before the block ends."""
     with new_version(str(tmp_path), 3) as folder:
         assert Path(folder).parent == tmp_path
         assert Path(folder).name.startswith(version_directory.TEMPORARY_PREFIX)

@@ -161,7 +161,7 @@ def test_default_that_callers_would_be_refused_for_is_refused(
 
 
 def test_module_without_forward_is_told_so() -> None:
-    """Not that its parameters have no names."""
+    """A module without ``forward`` is named as such, not as one without names."""
     with pytest.raises(InvalidArgument, match=r"Module\.forward does not exist"):
         derive(nn.Module(), SignatureOptions(torch.rand(2, 3)))
 

@@ -37,7 +37,7 @@ def test_a_model_that_reads_none_is_told_nothing(
 def test_variables_that_a_file_asks_for_are_told_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """To ask whether there is one decides as much as its value."""
+    """Asking whether a variable exists counts as reading it."""
     (tmp_path / "servable.py").write_text(
         "import os\n"
         "SPEC = {'dtype': 'float32', 'shape': [-1]}\n"

@@ -510,7 +510,7 @@ def test_pythons_modules_are_there_however_they_are_imported(
 
 
 def test_module_that_is_nowhere_is_named_whole(tmp_path: Path, own_code: Path) -> None:
-    """Not the first part of its name, which the archive may well have."""
+    """The error names the whole module, not only a parent that the archive has."""
     folder = own_code / "own_data"
     folder.mkdir()
     for name in ("__init__", "heads"):
@@ -732,7 +732,7 @@ def test_wrappers_of_training_are_left_out(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's compiler
 def test_compiled_parts_are_saved_as_they_were_written(tmp_path: Path) -> None:
-    """Else every server would compile them; the author keeps what he compiled."""
+    """The archive has the uncompiled parts; the author keeps what he compiled."""
     wrapped = cast(nn.Module, torch.compile(nn.Linear(3, 3)))
     in_place = nn.Linear(3, 2)
     in_place.compile()
@@ -875,7 +875,7 @@ def test_nothing_that_a_module_remembers_gets_into_its_version(
 def test_adapter_that_merges_to_predict_is_saved_merged_and_left_apart(
     tmp_path: Path,
 ) -> None:
-    """To the same bits: adding and subtracting would not give them back."""
+    """The author's weights keep their bits, which subtracting would not give back."""
     module = Adapted()
     weight = module.weight.detach().clone()
     path = save(module, torch.rand(2, 3), tmp_path)
@@ -926,7 +926,7 @@ def test_dict_that_shows_its_items_as_attributes_is_saved(tmp_path: Path) -> Non
 def test_module_that_restores_itself_unmade_is_told_of_torchscript(
     tmp_path: Path,
 ) -> None:
-    """So do parts of torch itself, whose author has no __setstate__ to change."""
+    """A part that restores itself without its attributes is refused with a way out."""
     with pytest.raises(InvalidArgument, match="platform='torchscript'"):
         save(Halfway(), torch.rand(2, 3), tmp_path)
 

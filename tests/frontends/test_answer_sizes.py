@@ -19,7 +19,7 @@ def request(model: str, signature: str = "") -> bytes:
 
 
 def test_a_short_request_is_expected_to_take_what_its_model_answered() -> None:
-    """Of whatever signature; others are as long as they are."""
+    """A model's short requests count as its last long answer; others as themselves."""
     sizes = AnswerSizes()
     sizes.note(request("masks"), 10 * MIB, 0.0)
     assert sizes.expected_bytes(request("masks", "other")) == 10 * MIB
@@ -28,7 +28,7 @@ def test_a_short_request_is_expected_to_take_what_its_model_answered() -> None:
 
 
 def test_ordinary_answers_are_not_remembered() -> None:
-    """Nor long ones to requests that are long themselves: these wait as it is."""
+    """Short answers are not remembered, nor long ones to long requests."""
     sizes = AnswerSizes()
     sizes.note(request("digits"), 1000, 0.0)
     sizes.note(bytes(MIB), MIB, 0.0)

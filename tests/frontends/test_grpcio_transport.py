@@ -164,7 +164,7 @@ def test_all_calls_of_a_client_with_hundreds_at_once_are_answered() -> None:
 
 @pytest.mark.parametrize("kind", list(MethodKind))
 def test_nothing_is_left_of_a_call_that_failed(kind: MethodKind) -> None:
-    """Not until the collector comes by: its message may be long."""
+    """A failed call is freed without the garbage collector: its message may be long."""
     loop = ServingLoop()
     loop.start()
     path = "/test.Service/Fail"

@@ -87,7 +87,7 @@ def test_a_late_look_finds_nobody_silent() -> None:
 
 
 def test_what_a_client_holds_is_what_it_sent_of_requests_that_are_not_whole() -> None:
-    """Of a new one all but those that were; of others what came since its turn began."""
+    """Bytes of whole requests do not count as held, nor those from before the turn."""
     new = Rig(sent_bytes=500_000, delivered_bytes=100_000)
     assert new.look() == Look(400_000, False)
     assert new.look(1, PACE) == Look(410_000, False)

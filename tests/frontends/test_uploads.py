@@ -181,7 +181,7 @@ def test_what_a_client_sent_before_is_not_held_by_what_it_sends_now() -> None:
 
 
 def test_no_more_places_are_opened_when_those_who_have_one_sent_much() -> None:
-    """Of requests that are not whole: they are in memory."""
+    """No places are opened while partial requests hold much memory."""
 
     async def test(rig: Rig) -> None:
         rig.fill(9 * MIB)
@@ -194,7 +194,7 @@ def test_no_more_places_are_opened_when_those_who_have_one_sent_much() -> None:
 
 
 def test_long_requests_that_are_there_keep_other_long_ones_waiting() -> None:
-    """Until room for their answers is found; short ones are read on."""
+    """Long requests wait until there is room for their answers; short ones are read."""
 
     async def test(rig: Rig) -> None:
         rig.call("known")

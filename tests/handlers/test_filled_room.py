@@ -36,7 +36,7 @@ class Asker:
 
 
 def test_requests_wait_in_order_of_their_coming() -> None:
-    """Also where a later one would fit: else the larger would never have its turn."""
+    """A later request that would fit waits too, or a larger one would wait for ever."""
     limit = FillLimit(10 * _MB)
     askers = [Asker(limit, num_bytes * _MB) for num_bytes in (6, 3, 7, 1, 2)]
     assert [each.has_room for each in askers] == [True, True, False, False, False]

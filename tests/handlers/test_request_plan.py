@@ -540,7 +540,7 @@ def test_mutated_requests_are_answered_as_one_by_one_for_long() -> None:
 
 
 def test_mutated_requests_are_answered_at_once_as_one_by_one() -> None:
-    """Also where each is computed when it comes: whatever bytes, alone or few."""
+    """Mutated requests have the same outcome computed at once as one by one."""
     for seed in range(12):
         _differences(seed, 40, PromptModel, max_burst=3)
 
@@ -716,7 +716,7 @@ def test_an_unloaded_model_is_not_found() -> None:
 
 
 def test_limits_hold_for_requests_that_come_together() -> None:
-    """Of a burst beyond the model's room the first get in; places come back."""
+    """The first requests of a burst get the model's places, which come back."""
     desk = Desk(SharedLookup(), max_in_flight=100, per_model=4)
     desk.publish(Model())
     known(desk, message(0, 0))
@@ -755,7 +755,7 @@ def test_counters_that_were_dropped_are_made_anew() -> None:
 
 
 def test_who_gave_up_costs_no_compute_and_disturbs_nobody() -> None:
-    """Of requests that wait together, the cancelled leave; the others are answered."""
+    """Cancelled requests leave the queue; those that waited with them are answered."""
     desk = Desk(SharedLookup())
     model = Model()
     handle = desk.publish(model)

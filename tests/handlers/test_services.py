@@ -192,7 +192,7 @@ def test_metadata_refuses_other_fields(fields: tuple[str, ...], words: str) -> N
 
 
 def test_the_status_of_many_versions_is_written_off_the_loop() -> None:
-    """Of a few it is not."""
+    """The status of many versions is written off the loop, that of a few on it."""
     backend, executor = FakeBackend(), HeldExecutor()
     handler = ModelStatusHandler(backend, DecodePool(executor))
     message = get_model_status_pb2.GetModelStatusRequest()

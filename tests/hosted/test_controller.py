@@ -94,7 +94,7 @@ def test_a_job_that_goes_has_its_models_moved(controller: Controller) -> None:
 
 
 def test_a_job_leaves_when_it_has_nothing_left_to_do(controller: Controller) -> None:
-    """Until then it is there, and takes no models; who stays is not dropped."""
+    """A leaving job takes no models and goes when it is empty; others stay."""
     controller.add_model(config("m"))
     (at,) = controller.fleet().placement["m"]
     (other,) = {"a", "b"} - {at}
@@ -155,7 +155,7 @@ def test_traffic_goes_into_the_model_s_config(controller: Controller) -> None:
 def test_estimates_give_way_to_what_was_measured(
     controller: Controller, store: FleetStore
 ) -> None:
-    """Not where the owner said it, and not for a few per cent."""
+    """A measurement replaces an estimate, unless it is close; never a stated size."""
     controller.add_model(config("guessed"))
     controller.add_model(config("said"), memory_bytes=MIB)
     controller.learn({"guessed": 11 * MIB, "said": 50 * MIB, "gone": MIB})

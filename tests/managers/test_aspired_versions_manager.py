@@ -652,7 +652,7 @@ def test_notes_and_measured_bytes_are_part_of_the_state(env: Environment) -> Non
 
 
 def test_a_note_on_old_contents_hides_nothing_of_the_new_ones() -> None:
-    """Else whoever waits for the new contents hears too early, or never of their fault."""
+    """A note on old contents hides neither the progress nor the fault of new ones."""
     env = Environment(POOLS[3])
     env.aspire("m", 1)
     env.settle()
@@ -843,7 +843,7 @@ def test_waiting_loads_and_idleness_are_told() -> None:
 
 
 def test_what_a_step_moves_on_is_not_idle() -> None:
-    """Nor is the manager idle between taking in a word and acting on it."""
+    """The manager is not idle between taking in news and acting on it."""
     sequencer = Sequencer()
 
     def policy(versions: Sequence[HarnessSnapshot]) -> Sequence[Action]:
@@ -1540,7 +1540,7 @@ def test_contents_that_are_gone_before_the_old_ones_end_once() -> None:
 
 
 def test_nothing_takes_a_versions_place_before_its_end_is_told() -> None:
-    """Until its memory is free its end is not told, and its successor does not begin."""
+    """A version's end is told, and its successor begins, after its memory is free."""
     sequencer = Sequencer()
     env = Environment(
         POOLS[3],

@@ -273,7 +273,7 @@ def test_a_window_gathers_calls_until_its_end() -> None:
 
 
 def test_batches_are_padded_to_allowed_sizes() -> None:
-    """Also a call that is alone."""
+    """Every batch is padded to an allowed size, even that of a single call."""
     sizes: list[int] = []
 
     def noting(x: torch.Tensor) -> torch.Tensor:

@@ -156,7 +156,7 @@ def test_two_versions_on_one_gpu_answer_each_for_itself(
 
 
 def test_a_graph_runs_on_a_gpu(load: Load, tmp_path: Path) -> None:
-    """Also in a process whose zygote has traced one: it did not ask for devices."""
+    """A graph runs on a GPU in forks of a zygote that has traced a graph."""
     program = torch.export.export(
         Scale().eval(),
         (torch.ones(2, 2),),

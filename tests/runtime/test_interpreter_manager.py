@@ -179,7 +179,7 @@ def test_errors_name_what_failed(manager: InterpreterManager, tmp_path: Path) ->
 def test_tensors_and_containers_that_cannot_pass_say_so(
     manager: InterpreterManager,
 ) -> None:
-    """Also where torch or Python would only say which of their functions failed."""
+    """The error says what cannot pass, not which function of torch failed."""
     endless: list[object] = []
     endless.append(endless)
     unfit = {

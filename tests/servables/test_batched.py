@@ -828,7 +828,7 @@ def test_without_options_batches_are_as_large_as_pays() -> None:
 
 
 def test_without_measurements_large_rows_are_not_joined() -> None:
-    """To join megabytes takes longer than a model that does little with them."""
+    """Rows of megabytes are not joined unmeasured, because copying takes long."""
     signature = signature_of({"x": TensorSpec(FLOAT32, (-1, 3 << 20))})
     at = Fixture(Sums(signature))
     measured = SignatureProfile(rows_independent=True)

@@ -216,7 +216,7 @@ def test_a_late_profile_moves_the_serving_version(version: Path) -> None:
 def test_a_version_too_slow_for_the_loop_moves_to_a_process(
     host: Host, version: Path, is_slow_at_once: bool
 ) -> None:
-    """Also if a call shows it before the load is over, as one that warms it up does."""
+    """A version moves to a process even if a call of the load showed it to be slow."""
     host.is_slow_at_once = is_slow_at_once
     know(host, version, QUICK)
     loader = host.loader(version)

@@ -183,7 +183,7 @@ def test_optional_input_of_a_graph_is_sent_or_left_out_for_any_number_of_rows(
 def test_sizes_that_a_graph_excludes_are_the_callers_mistake(
     tmp_path: Path, inline: InlineInterpreter
 ) -> None:
-    """Not the server's: the answer names the inputs and what the graph takes."""
+    """Excluded sizes are INVALID_ARGUMENT; the answer names inputs and valid sizes."""
     batch = torch.export.Dim("b", max=4)
     program = torch.export.export(
         DigitClassifier().eval(), (PIXELS,), dynamic_shapes={"pixels": {0: batch}}

@@ -179,7 +179,7 @@ def test_measured_times_decide(
 
 
 def test_nothing_measured_recommends_nothing() -> None:
-    """Rather than a guess that looks like a measurement."""
+    """Without measurements there is an error, not a guess that looks like one."""
     with pytest.raises(InvalidArgument):
         recommended_parameters({})
 

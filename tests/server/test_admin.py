@@ -381,7 +381,7 @@ def test_showing_and_loading_changes_nothing() -> None:
 
 
 def test_a_version_that_stands_back_for_another_says_when_it_is_tried_again() -> None:
-    """And at what price: the other one goes for it."""
+    """The status says when the version is tried again, and what is unloaded for it."""
     report = pb.VersionReport(version=1)
     report.state = 50  # type: ignore[assignment]
     status = LoadStatus(1, 160.0, Unavailable("busy"))
@@ -456,7 +456,7 @@ def test_what_has_not_failed_is_not_tried_again(
 
 
 def test_what_memory_is_reserved_is_shown_and_no_part_of_the_config() -> None:
-    """Of the limit, and by whom: the first question when a version is refused for memory."""
+    """The listing shows the limit and who reserved what of it, as comments only."""
     tracker = ResourceTracker.ram(64 << 20)
     tracker.reserve(ResourceAllocation.ram(5 << 20))
     env = operating(1).env
@@ -527,7 +527,7 @@ def test_a_canary_that_does_not_load_says_why() -> None:
 
 
 def test_a_rejected_canary_shows_its_numbers() -> None:
-    """And starts anew when somebody sets it again."""
+    """A rejected canary shows its numbers, and begins anew when it is set again."""
     operator = operating(1, 2, extra=ALL)
     guard = model_config_pb2.Guard(max_mean_abs_diff=0.5)
     request = canary_request(tee_fraction=1.0, guard=guard)

@@ -80,7 +80,7 @@ def test_a_look_is_taken_off_the_loop_and_what_follows_on_it() -> None:
 
 
 def test_what_changes_during_a_look_is_looked_at_after_it() -> None:
-    """Not beside it: one at a time, and none is lost."""
+    """A change during a look causes another look after it, never one beside it."""
     executor = HeldExecutor()
     world = World(executor)
     world.recheck.ask()

@@ -69,7 +69,7 @@ def test_a_version_that_no_manager_knows_is_in_no_service() -> None:
 def test_copies_are_looked_at_where_they_may_be_to_blame(
     manager_state: ManagerState, error: ServingError | None, is_suspect: bool
 ) -> None:
-    """To read gigabytes takes a while, so not for every error."""
+    """A copy is read only after an error that damage can cause, as that takes long."""
     state = ServableState(ServableId("m", 1), manager_state, error=error)
     assert may_be_damaged(state) is is_suspect
 

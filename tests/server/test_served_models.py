@@ -117,7 +117,7 @@ def test_a_primary_is_aspired_whatever_the_policy_says() -> None:
 
 
 def test_a_primary_takes_over_after_its_load() -> None:
-    """Until then what answered before goes on."""
+    """What answered before goes on until the new primary is loaded."""
     env = serving(1, 2)
     env.apply(model("a", "", f"{ALL} traffic {{ primary: 3 }}"))
     assert env.served("a") == 2
@@ -185,7 +185,7 @@ def test_a_split_goes_by_the_callers_key() -> None:
 
 
 def test_widening_keeps_every_caller_that_moved() -> None:
-    """And the record of the trial."""
+    """Widening a split moves no caller back, and keeps the record of the trial."""
     env = serving(1, 2)
     env.apply(canary("split_fraction: 0.1"))
     before = {key for key in KEYS if env.request("a", key) == 2}

@@ -42,7 +42,7 @@ def test_auto_is_express_unless_only_grpcio_does_what_was_asked_for(
     ("kind", "made"), [(EXPRESS, ExpressTransport), (GRPCIO, GrpcioTransport)]
 )
 def test_the_chosen_transport_is_made(kind: TransportKind, made: type) -> None:
-    """Not started: nothing listens yet."""
+    """The chosen transport is made but not started, so nothing listens yet."""
     options = ServerOptions(model_base_path="/m", grpc_transport=kind)
     assert isinstance(make_transport(options, ServingLoop(), Stats()), made)
 

@@ -76,7 +76,7 @@ def test_a_configuration_has_all_of_it_looked_at_and_tells_who_left(
 
 
 def test_the_end_of_a_look_at_what_is_gone_sets_nothing(looker: Looker) -> None:
-    """Nor at the base path that a servable had before."""
+    """The end of a look at a removed servable or an old base path sets no next look."""
     now = looker.round()
     looker.agenda.configure(servables("a", base="/other"))
     looker.agenda.end(now.servables["a"], now.now_s + 9.0, math.inf)
@@ -138,7 +138,7 @@ def test_what_is_to_be_said_again_is_looked_at_and_waited_for(looker: Looker) ->
 
 
 def test_one_thread_may_look() -> None:
-    """And none after the end."""
+    """One thread may claim the looks, and none after the end."""
     agenda = Agenda({}, FakeClock())
     assert agenda.claim()
     assert not agenda.claim()

@@ -117,7 +117,7 @@ def w(tmp_path: Path) -> Iterator[World]:
 
 
 def test_a_version_is_handed_on_once_it_is_here(w: World) -> None:
-    """Until the copy is whole the set is told without it; then its path is local."""
+    """A version is handed on, with a local path, only when its copy is whole."""
     w.aspire(w.publish(1))
     assert w.last() == []
     w.executor.run()
@@ -168,7 +168,7 @@ def test_who_asks_learns_whether_versions_are_on_their_way(w: World) -> None:
 
 
 def test_what_is_here_already_does_not_wait_for_the_rest(w: World) -> None:
-    """Of several versions each is handed on as it arrives."""
+    """Each of several versions is handed on when it arrives."""
     one, two = w.publish(1), w.publish(2)
     w.aspire(one)
     w.executor.run()

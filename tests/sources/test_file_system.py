@@ -577,7 +577,7 @@ def test_an_unreadable_new_version_leaves_the_old_one() -> None:
 
 
 def test_a_version_that_is_deleted_file_by_file_serves_to_the_end() -> None:
-    """Until its directory is gone nothing takes its place, and a pinned one stays on."""
+    """A version that is deleted file by file serves until its directory is gone."""
     w = world()
     w.publish(1)
     w.publish(2)
@@ -877,7 +877,7 @@ def test_the_thread_looks_when_it_is_asked() -> None:
 
 
 def test_a_third_partys_version_is_ready_once_it_is_still() -> None:
-    """Of a platform nobody here knows, only stillness can be asked."""
+    """A directory of an unknown platform counts once it has not changed for a while."""
     servable = ServableToMonitor("x", "/models/x", platform="acme")
     w = world(servable, settle_s=2.0)
     w.files.write("/models/x/1/model.acme", b"")

@@ -142,7 +142,7 @@ class Server:
 def test_a_start_and_a_rollback_need_no_store_for_what_was_copied(
     store: Any, tmp_path: Path
 ) -> None:
-    """Also after a restart; once the store answers, what it shows counts."""
+    """Copies serve a start and a rollback until the store answers again."""
     files = Outage()
     first = Server(files, tmp_path / "cache")
     for version in (1, 2, 3):

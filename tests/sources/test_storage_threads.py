@@ -103,7 +103,7 @@ def test_late_is_what_runs_for_too_long_and_what_waits_for_that_alone(
 
 
 def test_a_call_that_comes_back_after_all_is_not_late(world: World) -> None:
-    """And its place goes on with what waits."""
+    """A call that returns after all is not late, and its place goes on."""
     (held,) = world.hold("store")
     assert held.has_begun.wait(WAIT_S)
     world.clock.advance(PATIENCE_S)

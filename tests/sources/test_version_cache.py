@@ -361,7 +361,7 @@ def test_shared_bytes_stay_while_one_version_needs_them(
 def test_what_nothing_uses_goes_when_the_disk_is_full(
     tmp_path: Path, remote: FakeRemote
 ) -> None:
-    """Also without a bound: years of versions must not end with none that can be copied."""
+    """A full disk evicts unused copies even without a bound."""
     cache = VersionCache(VersionCacheOptions(str(tmp_path)), remote)
     used = cache.fetch(remote.publish("s3://b/m/1", model_pt=b"1"))
     old = cache.fetch(remote.publish("s3://b/m/2", model_pt=b"2"))
@@ -438,7 +438,7 @@ def reopened(tmp_path: Path, remote: FakeRemote, max_bytes: int = 99) -> Version
 def test_a_version_that_looks_as_it_did_needs_no_store(
     tmp_path: Path, remote: FakeRemote
 ) -> None:
-    """Not after a restart either; one that looks otherwise is asked for."""
+    """A version that looks as it did is taken from the cache, also after a restart."""
     version = remote.publish("s3://b/m/0007", model_pt=b"weights")
     with closing(reopened(tmp_path, remote)) as cache:
         copy = cache.fetch(version)
@@ -456,7 +456,7 @@ def test_a_version_that_looks_as_it_did_needs_no_store(
 def test_a_version_that_may_be_another_is_asked_for_while_that_is_answered(
     tmp_path: Path, remote: FakeRemote
 ) -> None:
-    """Of a store that tells sizes alone; its copy does where the store does not answer."""
+    """A store that tells only sizes is asked each time, if it answers."""
     version = remote.publish("http://h/m/1", model_pt=b"old")
     weak = replace(version, fingerprint=f"{WEAK}3")
     with closing(reopened(tmp_path, remote)) as cache:

@@ -25,7 +25,7 @@ def test_posted_functions_run_in_order_when_the_test_says_so() -> None:
 
 
 def test_a_timer_runs_once_when_its_time_has_come() -> None:
-    """Not before, and not again."""
+    """A timer runs once at its time, not before and not again."""
     clock = FakeClock()
     loop = FakeLoop(clock)
     ran: list[str] = []

@@ -168,7 +168,7 @@ def test_answers_from_another_thread_are_sent(rig: Rig) -> None:
 
 
 def test_calls_that_ended_are_left_out(rig: Rig) -> None:
-    """Of calls answered together, one that was answered before keeps that answer."""
+    """A call that was answered before the others of its burst keeps that answer."""
     client = rig.connect()
     client.send(ask(1, b"a") + ask(3, b"b"))
     rig.step()

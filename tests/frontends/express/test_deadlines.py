@@ -110,7 +110,7 @@ def test_random_deadlines_expire_in_order() -> None:
 
 
 def test_the_same_deadline_again_expires_again() -> None:
-    """Also when all that were due then are gone."""
+    """A deadline can be used again after everything due at it is gone."""
     rig = Rig()
     due_s = rig.clock.now() + 0.1
     for name in ("a", "b"):

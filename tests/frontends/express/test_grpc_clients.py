@@ -199,7 +199,7 @@ def test_metadata_of_every_kind_arrives(server: Server, channel: grpc.Channel) -
 def test_a_cancelled_call_frees_its_handler(
     server: Server, channel: grpc.Channel
 ) -> None:
-    """And the connection goes on with the others."""
+    """A cancelled call frees its handler, and other calls of the connection go on."""
     hold = channel.unary_unary(HOLD, bytes, bytes)
     echo = channel.unary_unary(ECHO, bytes, bytes)
     for _ in range(20):

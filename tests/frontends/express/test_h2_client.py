@@ -246,7 +246,7 @@ def test_a_hostile_client_that_resets_rapidly_is_closed() -> None:
 
 
 def test_more_streams_than_announced_are_refused() -> None:
-    """Even from a client that ignores our settings."""
+    """A client that ignores our settings has its further streams refused."""
     client = H2Client(ConnectionLimits(max_concurrent_streams=5), echo=False)
     client.h2.remote_settings[h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS] = 1000
     client.h2.remote_settings.acknowledge()

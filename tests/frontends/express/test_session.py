@@ -138,7 +138,7 @@ def test_a_finish_from_another_thread_is_sent_in_the_next_round(rig: Rig) -> Non
 
 
 def test_a_deadline_is_exact_to_its_tick(rig: Rig) -> None:
-    """Not before, and at most 5 ms after; the handler's side is told."""
+    """A call expires at its deadline or at most 5 ms later, and its handler is told."""
     client = rig.connect()
     client.send(hold(1, ("grpc-timeout", "2S")))
     rig.step()
@@ -1366,7 +1366,7 @@ def test_a_malformed_address_is_refused(address: str) -> None:
 
 
 def test_ipv6_peers_are_written_with_brackets() -> None:
-    """So that host and port can be told apart."""
+    """IPv6 addresses have brackets, so that host and port can be told apart."""
     try:
         listener = Listener(ListenerOptions("x", "[::1]:0"))
     except Unavailable:

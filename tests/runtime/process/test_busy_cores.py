@@ -42,7 +42,7 @@ def test_the_loop_follows_once_each_core_has_a_call(loop: ServingLoop) -> None:
 
 
 def test_the_loop_may_run_anywhere_when_a_core_is_free(loop: ServingLoop) -> None:
-    """Also after calls that were written while none was: they bring it later."""
+    """The loop may run anywhere again, even after calls that will still bring it."""
     cores = BusyCores(loop)
     one = {min(CORES)}
     cores.num_running = len(CORES)
@@ -61,7 +61,7 @@ def test_the_loop_may_run_anywhere_when_a_core_is_free(loop: ServingLoop) -> Non
 
 
 def test_a_thread_that_waits_is_brought_to_one_core() -> None:
-    """To that of the caller; a thread that is gone is nobody's fault."""
+    """A thread is moved to the caller's core; one that is gone is no error."""
     told, go_on = threading.Event(), threading.Event()
     idents: list[int] = []
 

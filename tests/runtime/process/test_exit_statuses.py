@@ -47,7 +47,7 @@ def ended(request: pytest.FixtureRequest) -> Iterator[tuple[Child, int]]:
 
 
 def test_who_has_not_been_reaped_is_asked(ended: tuple[Child, int]) -> None:
-    """And is left for whoever reaps it."""
+    """A process that is not reaped is asked, and is left for its parent to reap."""
     child, status = ended
     exits = ExitStatuses()
     assert exits.of(child.pid, child.pidfd) == status

@@ -90,7 +90,7 @@ def test_a_worker_that_goes_while_it_rehearses_is_shown_nothing_more(
 def test_a_load_in_the_background_sees_that_others_are_answered(
     host: ProcessHost, tmp_path: Path, is_urgent: bool
 ) -> None:
-    """And goes on after a while; one that is in a hurry does not look."""
+    """A background load pauses for requests, for a while; an urgent one does not."""
     options = ProcessOptions(is_urgent=lambda: is_urgent, is_answering=lambda: True)
     code = ASKS_FOR_THE_WAY.format(patience_s=0.0 if is_urgent else 30.0)
     (tmp_path / "servable.py").write_text(code)

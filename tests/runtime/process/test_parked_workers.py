@@ -432,7 +432,7 @@ def test_a_parked_worker_that_was_killed_is_forgotten(versions: Versions) -> Non
 
 
 def test_a_parked_worker_that_has_just_died_is_not_taken(versions: Versions) -> None:
-    """Also where its death was not told yet."""
+    """A parked worker that has died is not taken, even before its death is reported."""
     pid = versions.come_and_go()
     source = versions.source()
     code = parked_workers.same_code_of(source)

@@ -72,7 +72,7 @@ def test_without_a_warm_spare_a_worker_is_forked(
 def test_a_spare_that_has_just_died_is_not_taken(
     host: ProcessHost, spare: SpareWorker
 ) -> None:
-    """Also where its death was not told yet: whoever asks gets another worker."""
+    """A spare that has died is not taken, even before its death is reported."""
     host.interpreter(spare=spare).hold()
     pid = warm(spare)
     taken: list[WorkerLink | None] = []

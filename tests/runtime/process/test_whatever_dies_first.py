@@ -174,7 +174,7 @@ def test_two_deaths_at_once_end_nobody_else(family: Family) -> None:
 def test_nothing_outlives_a_server_that_is_killed(
     family: Family, dies_before: str, stubborn: str
 ) -> None:
-    """Also who never lets go of Python's lock, has closed all, or runs programs."""
+    """Even models that keep Python's lock, or close everything, end with the server."""
     pids = family.pids()
     family.ask(stubborn)
     worker = psutil.Process(pids["stubborn worker"])

@@ -71,7 +71,7 @@ def test_the_end_of_a_trial_makes_nothing_the_primary() -> None:
 
 
 def test_there_must_be_a_trial_to_end() -> None:
-    """And a model to try."""
+    """Ending a trial is refused if the model, or its trial, does not exist."""
     with pytest.raises(FailedPrecondition, match="no canary"):
         canary_override(running(), "a", None, 5.0)
     with pytest.raises(NotFound):
@@ -141,7 +141,7 @@ def test_where_a_rollback_goes(
     known: set[int],
     expected: int | None,
 ) -> None:
-    """To the version named, or the one before what answers; never into nothing."""
+    """A rollback goes to the named version, or to the one before what answers."""
     if expected is None:
         with pytest.raises(FailedPrecondition):
             rollback_target("a", version, primary, at_hand, available, known)

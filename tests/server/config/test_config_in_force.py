@@ -211,7 +211,7 @@ def test_a_change_to_what_is_not_there_is_told_though_the_old_version_serves(
 def test_a_change_that_the_manager_has_not_heard_of_is_waited_for(
     env: Environment,
 ) -> None:
-    """Until then what serves is what served before, and says nothing of the change."""
+    """A reload does not end before the manager has taken the change in."""
     env.add_version("a", 1, "/models/other")
     outcomes = env.apply(model("a", "/models/other"), settles=False)
     env.run_posted()  # those who wait are looked after; the manager has not stepped
@@ -256,7 +256,7 @@ def test_a_primary_is_waited_for_while_it_may_come(env: Environment) -> None:
 
 
 def test_a_primary_that_failed_is_told_with_why(env: Environment) -> None:
-    """Also by a reload of which nothing new comes."""
+    """A reload reports why its primary failed, even if it changed nothing."""
     env.broken.add(env.add_version("a", 9))
     pinned = model("a", "", "traffic { primary: 9 }")
     for _ in range(2):

@@ -189,7 +189,7 @@ def test_a_primary_that_does_not_answer_says_why(
     at_hand: list[int],
     expected: str | None,
 ) -> None:
-    """And what does: nothing else stands in for a version that was named."""
+    """A wait for a primary says why it does not answer, and what answers instead."""
     said = failure_of_primary(2, 1, states, problems, at_hand)
     if not expected:
         assert said == expected

@@ -179,7 +179,7 @@ def test_large_blocks_are_not_mapped_again_and_again() -> None:
 
 @needs_glibc
 def test_unloading_returns_the_memory() -> None:
-    """Of what a model's weights took, at least 95 % go back to the system."""
+    """At least 95 % of the memory of a model's weights go back to the system."""
     loaded_kb, left_kb = run(UNLOAD)
     assert loaded_kb > 250_000
     assert left_kb <= 0.05 * loaded_kb

@@ -37,7 +37,7 @@ class Server:
 
 
 def test_the_heap_is_trimmed_once_when_a_burst_is_over() -> None:
-    """Not while large messages come, and not again before the next of them."""
+    """The heap is trimmed after the last large message, and then not again."""
     server = Server()
     for _ in range(4):
         server.memory.note_large_message()

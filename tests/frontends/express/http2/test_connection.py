@@ -134,7 +134,7 @@ def test_any_cut_of_the_bytes_means_the_same(size: int) -> None:
 
 
 def test_a_message_may_be_cut_into_many_frames() -> None:
-    """Also within its prefix, with padding, and with an empty last frame."""
+    """Frames may cut the prefix, have padding, and end with an empty one."""
     wire = Wire(echo=True)
     data = prefixed(b"hello world")
     wire.feed(headers_frame(1))
@@ -569,7 +569,7 @@ def test_large_answers_take_turns() -> None:
 
 
 def test_settings_move_the_windows_of_open_streams() -> None:
-    """Also below zero; then nothing is sent until it is positive again."""
+    """A window may fall below zero; nothing is sent until it is positive again."""
     wire = Wire()
     wire.feed(request(1))
     wire.connection.send_reply(wire.recorder.opened[1], b"x" * 100_000)
@@ -1139,7 +1139,7 @@ def test_all_calls_that_a_client_may_have_can_be_given_up_at_once() -> None:
 def test_calls_given_up_after_a_second_cost_nothing(
     after_s: float, is_flood: bool
 ) -> None:
-    """Not every client that has waited enough had named a deadline."""
+    """A reset after a second of waiting costs nothing, with or without a deadline."""
     wire = Wire()
     for first_id in range(1, 20_000, 400):
         stream_ids = range(first_id, first_id + 400, 2)
@@ -1193,7 +1193,7 @@ def test_an_hpack_bomb_is_told_to_calm_down() -> None:
 
 
 def test_a_ping_is_answered_with_its_payload() -> None:
-    """And an ACK is not answered."""
+    """A PING is answered with its payload, and an ACK is not answered."""
     wire = Wire()
     wire.feed(frames.ping(b"abcdefgh") + frames.ping(b"ijklmnop", ack=True))
     (pong,) = wire.sent()
@@ -1263,7 +1263,7 @@ def test_an_exception_of_the_events_object_passes_through() -> None:
 
 
 def test_an_unfinished_frame_is_dated_by_its_beginning() -> None:
-    """So that a byte a minute does not keep a connection alive."""
+    """A frame is dated by its first byte, so that a byte a minute is not enough."""
     wire = Wire()
     assert wire.connection.stuck_since_s is None
     ping = frames.ping(b"12345678")

@@ -22,7 +22,7 @@ MIB = 1 << 20
 def test_a_sixteenth_of_the_limit_is_open_at_first(
     limit_bytes: int, open_bytes: int, to_answers_bytes: int
 ) -> None:
-    """Or eight megabytes, of which requests have no more than the limit allows."""
+    """A sixteenth or 8 MB are open; requests get no more than the limit allows."""
     headroom = Headroom(limit_bytes)
     assert headroom.open_bytes == open_bytes
     assert headroom.open_to_answers_bytes == to_answers_bytes

@@ -84,7 +84,7 @@ def test_large_messages_arrive_as_they_were_sent() -> None:
 
 
 def test_a_claim_takes_no_memory_of_its_own() -> None:
-    """Not before a byte of the message is there: anybody may announce anything."""
+    """An announced length takes no memory before a byte of the message has come."""
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()

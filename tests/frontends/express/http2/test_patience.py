@@ -72,7 +72,7 @@ def test_long_silence_earns_no_more_than_the_bucket() -> None:
     ["PING", "RST_STREAM", "EMPTY_DATA", "PRIORITY", "REFUSED_STREAM", "NO_ROOM"],
 )
 def test_the_reason_names_what_there_was_too_much_of(name: str) -> None:
-    """Also where two things cost the same."""
+    """The reason names the right kind of frame, even if two kinds cost the same."""
     what = Annoyance[name]
     assert what.name == name
     with pytest.raises(ConnectionFault, match=f"too many {what.words} without"):

@@ -18,7 +18,7 @@ def payload(*pairs: tuple[int, int]) -> bytes:
 
 
 def test_defaults_are_those_of_the_rfc() -> None:
-    """Until the client says otherwise."""
+    """The RFC's defaults hold until the client says otherwise."""
     settings = PeerSettings()
     assert (settings.initial_window, settings.max_frame_size) == (65_535, 16_384)
 

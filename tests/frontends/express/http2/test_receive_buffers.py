@@ -24,7 +24,7 @@ def feed(assembler: MessageAssembler, body: bytes) -> memoryview:
 
 
 def test_a_message_that_somebody_holds_is_not_overwritten() -> None:
-    """Not even by way of a part of it, taken long before."""
+    """A buffer is not lent again while anything refers to any part of it."""
     buffers = ReceiveBuffers()
     first = feed(MessageAssembler(1 << 20, buffers), b"a" * SIZE)
     part = first[5:10]

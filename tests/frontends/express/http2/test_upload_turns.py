@@ -77,7 +77,7 @@ def test_the_upload_that_misses_least_goes_on_alone() -> None:
 
 
 def test_all_go_on_when_the_one_in_turn_is_whole() -> None:
-    """Not before: its window, widened twice, would be too wide for HTTP/2."""
+    """Windows are widened only then; widened twice, one would exceed HTTP/2's limit."""
     streams = {each: uploading(each, 10 * MIB, each * MIB) for each in (1, 3)}
     turns = UploadTurns(streams)
     client = Client(*streams.values())

@@ -127,7 +127,7 @@ def test_a_lease_lasts_while_anything_looks_into_it() -> None:
 
 
 def test_a_lease_of_nothing_ends_at_once() -> None:
-    """So that the keeper may end."""
+    """A lease that opened nothing ends at once, so that the keeper may end."""
     loading = Loading()
     loading.weights.settle()
     assert loading.lease.kept == []

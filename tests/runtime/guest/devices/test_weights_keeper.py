@@ -168,7 +168,7 @@ def test_what_is_kept_outlives_the_worker(host: Host) -> None:
 
 
 def test_a_dropped_version_is_gone_when_its_last_lease_ends(host: Host) -> None:
-    """Not before: somebody may look into it; the host is told then."""
+    """A dropped version goes, and the host is told, when its last lease has ended."""
     first, second = host.lease(), host.lease()
     opened(first, ONE)
     opened(second, ONE)
@@ -183,7 +183,7 @@ def test_a_dropped_version_is_gone_when_its_last_lease_ends(host: Host) -> None:
 
 
 def test_a_version_without_leases_is_dropped_at_once(host: Host) -> None:
-    """Also one that the keeper never heard of, so that nobody waits for it."""
+    """Even a version that the keeper never had is dropped at once: nobody may wait."""
     host.drop(7)
     assert host.dropped() == 7
 

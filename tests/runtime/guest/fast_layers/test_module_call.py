@@ -35,7 +35,7 @@ def test_a_module_without_hooks_runs_its_forward() -> None:
 
 
 def test_hooks_that_come_later_run_too() -> None:
-    """Of the module, and of all modules; what they return counts."""
+    """Hooks of the module and of all modules run, and their results count."""
     module = Doubler()
     call = module_call(module)
     after = module.register_forward_hook(lambda own, args, output: output + 10)
@@ -51,7 +51,7 @@ def test_hooks_that_come_later_run_too() -> None:
 
 
 def test_a_forward_that_is_replaced_counts() -> None:
-    """Also when that happens after the version was loaded."""
+    """A ``forward`` that is replaced after the load is the one that is called."""
     module = Doubler()
     call = module_call(module)
     module.forward = lambda x: x - 1  # type: ignore[method-assign]

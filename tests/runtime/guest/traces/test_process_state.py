@@ -134,7 +134,7 @@ def test_a_setting_of_the_whole_process_is_told(
 
 
 def test_an_operator_of_the_models_own_is_told() -> None:
-    """Of two versions in one process the older one would call the newer one's."""
+    """An operator that a model registers is reported as a change of the process."""
     state = ProcessState()
     new_library: Any = torch.library.Library  # untyped
     library = new_library("tfs_process_state", "DEF")

@@ -81,7 +81,7 @@ def test_what_is_added_is_no_change(
 
 
 def test_an_operator_that_follows_another_is_told(watched: WatchedSurface) -> None:
-    """Also where as many are known as before: one version's go, the next one's come."""
+    """A new operator is noticed even if another went and their number is the same."""
     new_library: Any = torch.library.Library  # untyped
     first = new_library("tfs_torch_surface", "DEF")
     first.define("scaled(Tensor x) -> Tensor")

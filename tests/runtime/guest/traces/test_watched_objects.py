@@ -164,7 +164,7 @@ def test_what_changed_before_it_was_read_is_no_change(module: ModuleType) -> Non
 
 
 def test_all_that_can_be_changed_is_found(module: ModuleType) -> None:
-    """Also what the collector does not know of, and what is made when it is asked for."""
+    """Objects unknown to the collector, or made on demand, are found as well."""
     found = {id(each) for each in all_objects()}
     closure = module.count.__closure__
     sample = [module.table, module.numbers, module.names, module.function]
