@@ -77,7 +77,7 @@ def test_every_room_has_a_row_in_the_architecture() -> None:
 
 
 def test_every_room_within_a_room_is_named() -> None:
-    """By the architecture or the code map; else it is found by chance alone."""
+    """The architecture or the code map names each inner room, so that it is found."""
     text = "".join(
         (ROOT / page).read_text(encoding="utf-8")
         for page in ("ARCHITECTURE.md", "docs/code-map.md")

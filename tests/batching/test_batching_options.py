@@ -129,7 +129,7 @@ def test_what_tensorflow_serving_refuses_is_refused(
 
 
 def test_recommended_batches_are_as_large_as_pays() -> None:
-    """By the measured table, without a window and with splitting."""
+    """Batches are sized by the measured table, without a window and with splitting."""
     queue = recommended_options(CostTable({1: 1.0, 8: 2.0, 32: 10.0})).queue
     assert (queue.max_batch_rows, queue.timeout_s, queue.splits) == (8, 0.0, True)
     assert recommended_options(CostTable()).queue.max_batch_rows == 32

@@ -31,7 +31,7 @@ tfs: digits/2 is available
 
 
 def test_loads_and_unloads_are_read_from_the_servers_log() -> None:
-    """To the millisecond; a second AVAILABLE changes nothing, nor does the unfinished."""
+    """Times are exact to the millisecond; repeated and unfinished states count not."""
     intervals = swap.find_intervals(swap.read_state_changes(LOG))
     assert [(each.version, each.is_load) for each in intervals] == [
         (2, True),

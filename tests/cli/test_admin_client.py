@@ -36,7 +36,7 @@ def test_the_default_is_loopback() -> None:
 
 
 def test_the_admin_socket_is_preferred_when_it_is_there(tmp_path: Path) -> None:
-    """At its usual place; a plain file of that name is none."""
+    """The socket at its usual place is preferred; a plain file there is no socket."""
     path = tmp_path / "admin.sock"
     path.touch()
     assert target_of(parse()) == "127.0.0.1:8500"
@@ -48,7 +48,7 @@ def test_the_admin_socket_is_preferred_when_it_is_there(tmp_path: Path) -> None:
 
 
 def test_the_environment_names_a_socket(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For containers and for several servers."""
+    """The environment can name a socket, for containers and for several servers."""
     monkeypatch.setenv("TFS_ADMIN_SOCKET", "/run/other.sock")
     assert target_of(parse()) == "unix:/run/other.sock"
     assert target_of(parse("--socket", "/run/mine.sock")) == "unix:/run/mine.sock"

@@ -83,7 +83,7 @@ def test_commands_are_parsed(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=by_name)
 def test_commands_named_in_the_text_exist(page: Path) -> None:
-    """With the flags that are written behind them."""
+    """Commands in the text exist, and have the flags that are written with them."""
     known = parsers()
     for code in _CODE.findall(page.read_text(encoding="utf-8")):
         if not code.startswith("tfs "):

@@ -123,7 +123,7 @@ def test_a_boolean_has_an_opposite() -> None:
 
 
 def test_a_socket_of_a_relative_path_lies_where_the_server_was_started() -> None:
-    """As a start script of TensorFlow Serving means it."""
+    """A relative socket path is relative to the working directory, as upstream."""
     found = read(MODEL, "--grpc_socket_path=tfs.sock").grpc_socket_path
     assert found == f"{os.getcwd()}/tfs.sock"
     assert read(MODEL, "--grpc_socket_path=").grpc_socket_path == ""
@@ -181,7 +181,7 @@ def test_a_bad_value_names_the_flag(word: str) -> None:
     ],
 )
 def test_a_bad_value_is_told_what_would_be_good(word: str, expected: str) -> None:
-    """In the words of whoever starts a server, not in Python's."""
+    """The message says which values are good, in an operator's words, not Python's."""
     with pytest.raises(InvalidArgument, match=expected):
         read(MODEL, word)
 

@@ -52,7 +52,7 @@ def test_json_takes_the_signatures_dtype(tmp_path: Path) -> None:
 
 
 def test_json_comes_from_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For what another program makes."""
+    """`-` reads JSON from standard input, which another program may write."""
     monkeypatch.setattr("sys.stdin", io.StringIO("[[1, 2]]"))
     assert _dtypes(read_inputs(["x=-"], {"x": "float32"})) == {"x": "float32"}
 
@@ -93,7 +93,7 @@ def test_lists_within_too_many_lists_are_refused() -> None:
 def test_types_that_numpy_lacks_are_sent_all_the_same(
     tmp_path: Path, dtype: str
 ) -> None:
-    """From JSON, from arrays of floats, and from what numpy makes of ml_dtypes' own."""
+    """They are sent from JSON, from arrays of floats and from ml_dtypes' arrays."""
     path, raw = tmp_path / "x.npy", tmp_path / "raw.npy"
     np.save(path, np.array([1.5], dtype=np.float32))
     code = {"bfloat16": b"\xc0\x3f", "float8_e4m3fn": b"\x3c"}[dtype]

@@ -52,7 +52,7 @@ def test_warnings_are_told_as_sentences(
 
 
 def test_the_form_may_be_called_a_platform(tmp_path: Path) -> None:
-    """As `tfs.export.save` and its messages call it."""
+    """`--platform` is another name of the form, as `tfs.export.save` calls it."""
     base = str(tmp_path / "base")
     spec = "tests.models.for_command_line:net"
     assert packaged(spec, "--out", base, "--platform=torchscript") == 0

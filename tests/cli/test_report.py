@@ -179,7 +179,7 @@ def test_a_version_is_one_line() -> None:
 
 
 def test_a_version_shows_what_is_reserved_for_it() -> None:
-    """Under a limit that, and not what it took, decides what else may load."""
+    """Under a limit the reserved memory is shown, because it decides what may load."""
     model = report()
     model.versions[1].memory.reserved_bytes = 5 << 20
     assert "1.0 MiB, 5.0 MiB reserved" in versions_table([model]).splitlines()[2]
@@ -274,5 +274,5 @@ def test_json_has_the_same_keys_whatever_the_values() -> None:
     [(0, "-"), (990, "10 s"), (400, "10 min"), (-9000, "3 h"), (-900_000, "10 d")],
 )
 def test_times_are_told_as_people_do(since_s: float, expected: str) -> None:
-    """In the largest unit that still says something."""
+    """A time is told in the largest unit that still says something."""
     assert ago(since_s, 1000.0) == expected

@@ -53,7 +53,7 @@ def test_a_file_of_another_kind_is_named(
     "words", [["predict", "m", "--ca_file"], ["status", "--address", "a:1", "--ca"]]
 )
 def test_a_handshake_that_fails_is_told_once(words: list[str]) -> None:
-    """By the command; grpc, which would tell of each try, reads this when imported."""
+    """The command tells of a failed handshake once; grpc would log each try."""
     code = (
         "import os, sys\n"
         "from tfs.cli.main import main\n"
@@ -70,6 +70,6 @@ def test_a_handshake_that_fails_is_told_once(words: list[str]) -> None:
 
 
 def test_a_file_that_cannot_be_read_is_named(files: dict[str, str]) -> None:
-    """With the system's reason, which is what mends it."""
+    """An unreadable file is named with the system's reason."""
     with pytest.raises(InvalidArgument, match=r"/gone: No such file"):
         read_credentials("/gone", files["key"], files["cert"])

@@ -201,7 +201,7 @@ def test_a_server_that_comes_back_is_found_by_a_patient_call(
 
 
 def test_an_asyncio_client_may_be_made_before_its_loop(address: str) -> None:
-    """As a module of a web server makes one."""
+    """An asyncio client may be made at import time, before there is a loop."""
     client = AsyncClient(address, timeout_s=PATIENCE_S)
 
     async def ask() -> bytes:

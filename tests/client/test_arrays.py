@@ -140,7 +140,7 @@ def test_what_cannot_be_sent_is_refused_by_name(value: object) -> None:
     ],
 )
 def test_value_that_cannot_be_sent_is_shown(value: object, culprit: str) -> None:
-    """In a list of a thousand numbers one has to be found."""
+    """The error shows the value, which may be one in a list of a thousand."""
     with pytest.raises(InvalidArgument, match=culprit):
         sent(value)
 
@@ -298,7 +298,7 @@ def test_typed_fields_are_read_by_upstreams_rule(
 def test_a_shape_of_far_more_than_was_sent_is_refused(
     number: Any, field: str, value: list[Any]
 ) -> None:
-    """Before memory is taken for it: a reply of twenty bytes cost as many gigabytes."""
+    """It is refused before memory is taken: a reply of twenty bytes took gigabytes."""
     tensor = tensor_pb2.TensorProto(dtype=number)
     for size in (1 << 20, 1 << 12):
         tensor.tensor_shape.dim.add(size=size)

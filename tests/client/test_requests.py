@@ -64,7 +64,7 @@ def test_what_no_feature_holds_is_refused_by_name(value: object) -> None:
 
 @pytest.mark.parametrize("version", [2**63, -(2**63) - 1, "3", 1.5])
 def test_a_version_that_no_model_spec_holds_is_refused(version: int) -> None:
-    """With the client's own kind of error."""
+    """A version that no model spec holds is an error of the client's own kind."""
     with pytest.raises(InvalidArgument, match="version must be"):
         predict(Target("m", version=version), {})
 
@@ -109,7 +109,7 @@ HALF = "\ud800"
     ],
 )
 def test_text_that_is_not_unicode_is_refused(make: Callable[[], object]) -> None:
-    """By an error of ours, that shows it."""
+    """Text that is not Unicode is refused by an error of ours that shows it."""
     with pytest.raises(InvalidArgument, match=r"\\ud800"):
         make()
 

@@ -44,7 +44,7 @@ def test_a_reply_is_compared_with_what_torch_said() -> None:
 
 
 def test_the_request_holds_the_inputs() -> None:
-    """As a client would write them, for the model asked for or another."""
+    """A request holds the inputs as a client writes them, for any model."""
     request = predict_pb2.PredictRequest.FromString(peers.predict_request(SERVER))
     assert request.model_spec.name == "small"
     assert request.inputs["input"].tensor_content == struct.pack("<2f", 1.0, 2.0)

@@ -153,7 +153,7 @@ def test_a_dtype_that_no_example_holds_is_refused() -> None:
 
 
 def test_variable_length_rows_are_padded_to_the_longest() -> None:
-    """With the pad value; absent is empty."""
+    """Shorter rows are padded with the pad value; an absent feature is empty."""
     tensors = tensors_of_examples(
         rows({"f": [1, 2, 3]}, {}, {"f": [4]}), varlen(INT64, pad=-1)
     )
@@ -162,7 +162,7 @@ def test_variable_length_rows_are_padded_to_the_longest() -> None:
 
 
 def test_variable_length_strings_are_padded() -> None:
-    """With empty strings unless the feature says otherwise."""
+    """Strings are padded with empty strings unless the feature says otherwise."""
     signature = varlen(STRING)
     tensors = tensors_of_examples(rows({"f": [b"a"]}, {"f": [b"b", b"c"]}), signature)
     assert tensors["x"] == TensorView(STRING, (2, 2), (b"a", b"", b"b", b"c"))
@@ -219,7 +219,7 @@ def test_no_examples_are_refused() -> None:
 
 
 def test_a_string_input_without_features_takes_the_examples_themselves() -> None:
-    """As TensorFlow Serving feeds them: serialized, context bytes before each."""
+    """Examples are passed serialized, with the context's bytes before each."""
     signature = Signature(
         Method.CLASSIFY,
         {"inputs": TensorSpec(STRING, (-1,))},
@@ -311,7 +311,7 @@ def test_examples_are_parsed_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("depth", [1, 2])
 def test_an_example_of_more_features_than_anybody_means_is_refused(depth: int) -> None:
-    """Before objects are made of them; a large one of few is fine."""
+    """Too many features are refused before they become objects, whatever their size."""
     parts = b"".join(
         wire.delimited(1, wire.delimited(1, b"%014d" % index) + b"\x12\x00")
         for index in range(70_000)

@@ -101,7 +101,7 @@ def some_requests() -> list[bytes]:
 
 
 def test_what_protobuf_accepts_is_read_as_protobuf_reads_it() -> None:
-    """On changed messages too; what it refuses ends in INVALID_ARGUMENT or is unused."""
+    """Mutated messages are read as by protobuf, or refused with INVALID_ARGUMENT."""
     messages = some_requests()
     num_accepted = 0
     for number in range(4_000):

@@ -82,7 +82,7 @@ def test_what_is_large_is_read_without_message_objects() -> None:
 
 
 def test_malformed_integers_name_the_example() -> None:
-    """As every malformed Example does."""
+    """The error for malformed integers names the example's index."""
     packed = b"\x80" * 2_000_000
     feature = wire.delimited(3, wire.delimited(1, packed))
     entry = wire.delimited(1, b"f") + wire.delimited(2, feature)

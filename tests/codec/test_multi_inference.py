@@ -38,7 +38,7 @@ def test_a_request_is_taken_apart() -> None:
 
 
 def test_garbage_is_refused() -> None:
-    """In the message and in a task."""
+    """Garbage is refused in the message and in each of its tasks."""
     for message in (b"\x0a", b"\x0a\x01\xff", b"\x0a\x03\x12\x01\xff"):
         with pytest.raises(InvalidArgument, match="cannot parse"):
             read_multi_inference_request(message)

@@ -40,7 +40,7 @@ def test_an_endless_varint_is_malformed() -> None:
 
 
 def test_a_varint_that_is_cut_off_stays_so() -> None:
-    """For whoever decodes it to refuse."""
+    """A varint that is cut off is left as it is, for the decoder to refuse."""
     packed = b"\x01" * (PORTION_BYTES - 1) + b"\x80\x80"
     assert b"".join(varint_portions(memoryview(packed))) == packed
 
@@ -59,7 +59,7 @@ def test_a_varint_that_is_cut_off_stays_so() -> None:
 def test_strings_are_read_whatever_their_lengths(
     texts: list[bytes], head: bytes, most: int
 ) -> None:
-    """In windows, across them, and longer than them; those beyond are counted."""
+    """Strings may lie within windows, across them, or be longer than they are."""
     fields = b"".join(_field(text) for text in texts)
     message = head + fields + b"\x08\x01"
     stop = len(message)

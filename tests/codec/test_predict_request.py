@@ -119,7 +119,7 @@ def test_an_absent_model_spec_is_none() -> None:
 
 
 def test_output_filter_and_client_id_are_read() -> None:
-    """In order and as sent, duplicates included; the handler judges them."""
+    """They are read as sent, in order and with duplicates, which the handler judges."""
     message = request(
         typed_proto(FLOATS), output_filter=["b", "a", "b"], client_id=b"\xff1"
     ).SerializeToString()

@@ -153,7 +153,7 @@ def test_many_elements_that_nobody_can_change_are_not_copied() -> None:
 
 
 def test_two_outputs_that_nobody_can_change_are_not_copied() -> None:
-    """As one is not, the first time, too."""
+    """Outputs that nobody can change are not copied, the first time included."""
     data = bytes(80_000)
     views = {name: TensorView(FLOAT32, (20_000,), data) for name in ("a", "b")}
     parts = write_predict_reply(
@@ -181,7 +181,7 @@ def test_a_reply_that_takes_long_is_not_written_at_once(dtype: DType) -> None:
 
 
 def test_raw_numbers_are_written_at_once_however_many() -> None:
-    """As content, varints are as quick as floats."""
+    """Raw numbers are written at once, because content is as quick as floats."""
     view = TensorView(INT64, (10_000,), bytes(80_000))
     assert write_if_quick("m", 1, "s", {"y": view}) is None
     assert write_if_quick("m", 1, "s", {"y": view}, as_tensor_content=True) is not None

@@ -150,7 +150,7 @@ def test_what_is_not_opaque_is_not_left_out() -> None:
 
 
 def test_requests_alike_are_read_together() -> None:
-    """Up to the first that differs; what says more than its tensors is left out."""
+    """Requests are read together up to the first that differs or says more."""
 
     def floats(*values: float) -> TensorView:
         return TensorView(FLOAT32, (1, 4), struct.pack("<4f", *values))

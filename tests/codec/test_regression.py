@@ -32,7 +32,7 @@ def test_each_example_has_its_value(shape: tuple[int, ...], name: str) -> None:
 
 
 def test_the_output_called_outputs_is_the_answer() -> None:
-    """Beside others, the name decides."""
+    """If there are several outputs, the one called "outputs" is the answer."""
     view = TensorView(FLOAT32, (3,), DATA)
     other = TensorView(FLOAT32, (3,), bytes(12))
     assert written({"a": other, "outputs": view}) == [0.5, 0.0, -1.0]

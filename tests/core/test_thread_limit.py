@@ -40,7 +40,7 @@ def test_a_refused_thread_is_known_by_whatever_came_of_it() -> None:
 def test_threads_are_counted_and_leave_nothing_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As many as can be started, up to those that are asked for."""
+    """As many threads are counted as can be started, up to the number asked for."""
     before = threading.active_count()
     assert num_startable(5) == 5
     assert threading.active_count() == before

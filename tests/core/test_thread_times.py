@@ -9,7 +9,7 @@ from tfs.core.thread_times import ThreadTimes, thread_times
 
 
 def test_the_kernel_counts_what_a_thread_computes() -> None:
-    """By the number of the thread, also for another thread than the caller's."""
+    """A thread's time is read by its number, also by another thread."""
     before = thread_times(threading.get_native_id())
     assert before is not None
     begun_s = time.thread_time()
@@ -26,5 +26,5 @@ def test_the_kernel_counts_what_a_thread_computes() -> None:
 
 
 def test_of_what_is_no_thread_of_this_process_nothing_is_known() -> None:
-    """As where the kernel counts nothing."""
+    """Nothing is known of other processes' threads, or if the kernel counts nothing."""
     assert thread_times(1 << 30) is None

@@ -63,7 +63,7 @@ def test_its_flags_are_the_servers() -> None:
 
 
 def test_its_ports_are_the_servers() -> None:
-    """For clients, for probes, and for whoever collects metrics."""
+    """The ports for clients, probes and metrics are those that the server opens."""
     found = options()
     ports = values("containerPort")
     assert ports == [str(found.port), str(found.rest_api_port)]
@@ -86,7 +86,7 @@ def test_what_is_in_flight_is_answered_before_the_server_is_killed() -> None:
 
 
 def test_its_files_are_read(tmp_path: Path) -> None:
-    """From a folder that is mounted as a whole: what is not is never updated."""
+    """Config files come from a folder mounted as a whole, or they stay as they are."""
     found = options()
     data = after("data")
     config = read_config_text(after("models.config", data), "models.config")

@@ -52,7 +52,7 @@ class Servable:
 def test_requests_that_run_together_share_the_part(
     tmp_path: Path, transport: str, backend: str
 ) -> None:
-    """As many as the class says are under way, in one interpreter of either kind."""
+    """Requests that run together share the part, in a thread or in a process."""
     place = tmp_path / "servable.py"
     place.write_text(SOURCE)
     save_python(place, tmp_path / "joined")

@@ -241,7 +241,7 @@ def test_a_rollback_outlives_damage_edits_and_a_restart(tmp_path: Path) -> None:
 
 
 def test_a_bad_config_changes_nothing_and_says_why(tmp_path: Path) -> None:
-    """By command, for every kind of mistake."""
+    """The command refuses every kind of mistake with a reason, and changes nothing."""
     export_scale(tmp_path / "scale", 1)
     bad = tmp_path / "bad.config"
     with Operated(tmp_path) as server:

@@ -445,7 +445,7 @@ def test_answers_that_nobody_reads_take_little_memory_over_tls(
 def test_crowds_that_read_nothing_take_little_memory(
     serving: Serving, num_mib: int
 ) -> None:
-    """For a minute each, whatever the size: as much as a few take that read them."""
+    """Crowds that read nothing for a minute take no more than a few good readers."""
     _besiege(serving, 60, num_mib << 20, hold_s=30.0, num_good=4)
 
 

@@ -35,6 +35,6 @@ def test_lists_are_taken_as_they_are() -> None:
 
 @pytest.mark.parametrize("text", ["much", '"a"', "{}", "[[1], [1, 2]]", "null", ""])
 def test_what_is_no_number_is_refused(text: str) -> None:
-    """With what to write instead."""
+    """A default that is no number is refused, with what to write instead."""
     with pytest.raises(InvalidArgument, match=r"the default by=.*: write a number"):
         default_values({"by": text}, Scaled(), X)

@@ -227,7 +227,7 @@ def test_clients_are_told_how_little_they_may_send_unasked() -> None:
 
 
 def test_a_unary_call_without_a_message_is_unimplemented() -> None:
-    """As gRPC asks; and as through express."""
+    """A unary call without a message is UNIMPLEMENTED, as through express."""
     loop = ServingLoop()
     loop.start()
     path = "/test.Service/Echo"

@@ -118,7 +118,7 @@ def test_every_method_of_the_service_is_answered(recorder: Recorder) -> None:
 
 
 def test_a_request_and_its_reply_pass_through(recorder: Recorder) -> None:
-    """With who called; errors as well as replies."""
+    """The caller is passed on, and both replies and errors come back."""
     call = FakeCall(pb.PromoteRequest(model="a").SerializeToString())
     handle(recorder, "Promote", call)
     assert call.outcome == pb.PromoteResponse(version=3).SerializeToString()
@@ -130,7 +130,7 @@ def test_a_request_and_its_reply_pass_through(recorder: Recorder) -> None:
 
 @pytest.mark.parametrize("peer", [REMOTE, KNOWN])
 def test_strangers_are_refused(recorder: Recorder, peer: Peer) -> None:
-    """Before the request is even read."""
+    """Strangers are refused before their request is read."""
     call = FakeCall(b"\xff\xff", peer=peer)
     handle(recorder, "ListModels", call)
     assert isinstance(call.outcome, PermissionDenied)

@@ -68,7 +68,7 @@ def test_what_is_not_there_is_not_found(name: str, version: int | None) -> None:
 
 
 def test_all_versions_are_told() -> None:
-    """Without a version in the request (AllVersionsSuccess)."""
+    """A request without a version gets the states of all (AllVersionsSuccess)."""
     request = pb.GetModelStatusRequest()
     request.model_spec.name = "m"
     assert versions(ask(request)) == [2, 1]

@@ -109,7 +109,7 @@ class Desk:
 def test_a_request_beyond_the_limit_is_told_to_come_back(
     method: str, limits: tuple[int, int]
 ) -> None:
-    """In flight up to the limit; one more gets UNAVAILABLE with a retry hint."""
+    """A request beyond the limit gets UNAVAILABLE with a hint when to retry."""
     desk = Desk(*limits)
     desk.served.servable.is_paused = True
     taken = [desk.send(method) for _ in range(2)]
@@ -199,7 +199,7 @@ def test_requests_are_counted_by_how_they_ended() -> None:
 
 
 def test_a_versions_requests_are_told_until_it_is_gone() -> None:
-    """By signature: how they ended, what is in flight, how long they took."""
+    """Each signature's outcomes, requests in flight and latencies are told."""
     desk = Desk()
     desk.served.servable.is_paused = True
     desk.send()

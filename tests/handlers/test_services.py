@@ -168,7 +168,7 @@ def test_metadata_describes_every_signature() -> None:
 
 
 def test_the_shape_of_a_scalar_is_there() -> None:
-    """As in TensorFlow's own signatures: a shape that is missing is one nobody knows."""
+    """A scalar has a shape, as in TensorFlow; a missing shape would mean unknown."""
     flag = {"flag": TensorSpec(BOOL, ())}
     signature = Signature(Method.PREDICT, flag, flag, batched=False)
     found = signature_def_map({"serving_default": signature})

@@ -1182,7 +1182,7 @@ def test_what_fails_to_come_back_is_not_tried_for_ever() -> None:
 
 @pytest.mark.parametrize("pools", POOLS, ids=str)
 def test_a_version_that_failed_is_tried_again_by_request(pools: Pools) -> None:
-    """With all its retries, beside what serves; healthy versions are left alone."""
+    """A failed version is tried again with all retries; healthy ones are left alone."""
     env = Environment(
         pools,
         options=AspiredVersionsManagerOptions(retry=NO_RETRY, release_memory=None),

@@ -593,7 +593,7 @@ def test_pause_before_a_retry_is_the_clocks(world: World) -> None:
 
 
 def test_hook_runs_before_the_load(world: World) -> None:
-    """With the id, on the load pool, while LOADING is published (PreLoadHook)."""
+    """The hook gets the id, on the load pool, while LOADING is shown (PreLoadHook)."""
     seen: list[tuple[ServableId, ManagerState | None]] = []
     hooked = World(POOLS[0], pre_load_hook=lambda i: seen.append((i, hooked.state(i))))
     loader = hooked.loader("S3", 1, errors=[Unavailable("x")])
@@ -700,7 +700,7 @@ def test_memory_goes_back_on_the_unload_thread_and_not_too_often() -> None:
 
 
 def test_what_failed_loads_left_goes_back_too() -> None:
-    """On the unload pool, once for several: the load pool has loads to run."""
+    """Memory of failed loads is given back once, on the unload pool."""
     released: list[float] = []
 
     def releaser(clock: FakeClock) -> MemoryReleaser:

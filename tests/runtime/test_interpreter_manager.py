@@ -289,7 +289,7 @@ def test_a_package_nobody_refers_to_is_closed(
 def test_a_session_can_use_and_wrap_movable_objects(
     manager: InterpreterManager, tmp_path: Path
 ) -> None:
-    """As arguments, made in its interpreter; those of other packages as well."""
+    """Movable objects, of other packages too, may be arguments in a session."""
     package = manager.load_package(archive(tmp_path / "wrapping.pt", Scale(2.0)))
     other = manager.load_package(archive(tmp_path / "other.pt", Scale(3.0)))
     model = other.load_pickle("model", "model.pkl")
@@ -442,7 +442,7 @@ class Kinds(torch.nn.Module):
 def test_tensors_of_every_kind_move(
     manager: InterpreterManager, tmp_path: Path
 ) -> None:
-    """As they are: dtype, layout, strides, and what shares memory with what."""
+    """Moved tensors keep dtype, layout, strides, and the memory that they share."""
     path = tmp_path / "kinds.pt"
     with (
         warnings.catch_warnings(action="ignore"),

@@ -59,7 +59,7 @@ def test_what_changes_is_followed_slowly() -> None:
 
 
 def test_joining_costs_by_the_row() -> None:
-    """At each layer what its activations take; nothing where none was seen."""
+    """Joining costs what was measured at each layer, and nothing if none was."""
     times = LayerTimes(3, 8)
     assert times.join_s(1, 4) == 0.0
     times.note_join(1, 4, 8.0)

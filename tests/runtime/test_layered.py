@@ -248,7 +248,7 @@ def test_layers_may_hand_containers_on_and_take_several_arguments() -> None:
 
 
 def test_a_layered_part_is_saved_with_its_layers() -> None:
-    """As an attribute of a module; what it measured is not."""
+    """A layered part is saved with its module, without what it measured."""
     part = layered(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), max_batch_size=4)
     copy: BatchedPart = pickle.loads(pickle.dumps(part))
     x = torch.rand(3, 2)

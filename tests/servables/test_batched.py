@@ -267,7 +267,7 @@ def test_batches_are_padded_with_rows_of_their_own() -> None:
 
 
 def test_padding_goes_to_a_size_that_was_measured_to_be_cheaper() -> None:
-    """Without allowed sizes too, where the profile knows of one."""
+    """Batches are padded to a cheaper size even if no sizes are configured."""
     measured = SignatureProfile(
         rows_independent=True, call_s_by_rows={1: 1.0, 3: 5.0, 4: 2.0}
     )
@@ -1148,7 +1148,7 @@ def test_published_numbers_keep_no_version_alive() -> None:
 
 
 def test_a_request_larger_than_any_batch_goes_by_itself() -> None:
-    """Up to what the parameters allow; joining it would gain nothing."""
+    """A request that is larger than any batch is computed alone, if allowed."""
     at = Fixture()
     at.batched = BatchedServable(
         at.inner, at.scheduler, at.loop, replace(options_of(), max_lone_rows=6)

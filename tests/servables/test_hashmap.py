@@ -109,7 +109,7 @@ def test_json_table_of_single_values_has_one_output(tmp_path: Path) -> None:
 
 
 def test_json_may_be_written_with_any_blanks(tmp_path: Path) -> None:
-    """As other writers of JSON do."""
+    """Blanks may stand anywhere in the JSON where other writers put them."""
     text = ' \n{\r\n\t"a" : 1.5 ,\n "b":{ "value" :2 }\n}\n '
     (tmp_path / "table.json").write_text(text)
     found = looked_up(loaded(tmp_path), b"b")["value"].data

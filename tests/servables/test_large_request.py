@@ -14,7 +14,7 @@ def test_where_batches_take_long_requests_are_spread_over_them(batch_s: float) -
 
 
 def test_portions_of_a_small_model_begin_with_what_its_batches_promise() -> None:
-    """In proportion, and not too far beyond what was measured."""
+    """The first portion is in proportion to batches, not far beyond measured sizes."""
     found = PortionSize.beside_batches(32, CALL_S / 8)
     assert found is not None
     assert found.num_rows == 256

@@ -89,7 +89,7 @@ def test_a_part_that_is_all_there_is_stays_where_it_lies() -> None:
     ids=["size", "dtype", "rows"],
 )
 def test_parts_that_do_not_fit_together_are_refused(odd: TensorView) -> None:
-    """By inner sizes, by dtype, and by rows that there is no place for."""
+    """Parts of other inner sizes, dtypes or too many rows are refused."""
     outputs = PartOutputs(4)
     outputs.add(0, {"y": rows(1, 2)})
     with pytest.raises(ValueError, match=r"cannot concatenate|structures"):

@@ -326,7 +326,7 @@ def interpreter(request: pytest.FixtureRequest) -> Iterator[Interpreter]:
 def test_loader_measures_what_it_loaded(
     tmp_path: Path, interpreter: Interpreter
 ) -> None:
-    """From a version directory to a profile with everything a host can tell."""
+    """Loading a version directory yields a profile with all that a host can tell."""
     path = save(DigitClassifier(), torch.rand(2, 64) * 16, tmp_path)
     profiler = Profiler(ProfileCache(), ProbeOptions(3.0, 4))
     context = LoadContext(lambda _: interpreter, profiler=profiler)

@@ -406,7 +406,7 @@ def test_class_says_how_many_requests_it_takes_at_once(
 def test_class_that_takes_no_such_number_is_refused(
     tmp_path: Path, saved: bool, value: str
 ) -> None:
-    """Before anything is served, with the reason."""
+    """A class with a wrong ``concurrency`` is refused before it serves."""
     place = tmp_path / "servable.py"
     place.write_text(
         SORTING.read_text()

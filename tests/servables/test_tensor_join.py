@@ -84,7 +84,7 @@ def test_strings_are_filled_with_what_is_given() -> None:
 
 
 def test_without_a_value_the_first_element_fills() -> None:
-    """As TensorFlow Serving pads variable-length inputs."""
+    """Without a pad value the first element fills, as in TensorFlow Serving."""
     view = floats((1, 2), 7, 8)
     assert fill_inner(view, (4,), None) == floats((1, 4), 7, 8, 7, 7)
 

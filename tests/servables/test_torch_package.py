@@ -78,7 +78,7 @@ def test_decorated_function_is_compiled_by_nobody(tmp_path: Path) -> None:
 def test_version_loads_answers_like_the_module_and_unloads(
     tmp_path: Path, inline: InlineInterpreter
 ) -> None:
-    """From export to answer: the same numbers, bit for bit, then nothing is left."""
+    """The version answers as the module, bit for bit, and unloading leaves nothing."""
     module = DigitClassifier()
     path = save(module, EXAMPLE, tmp_path)
     loader = TorchPackage().loader(path, LoadContext(lambda _: inline))

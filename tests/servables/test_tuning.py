@@ -96,7 +96,7 @@ def test_sizes_are_powers_of_two_and_what_is_between(
 
 
 def test_what_cannot_be_batched_is_not_tuned(tmp_path: Path) -> None:
-    """With the reason that the server would give."""
+    """A signature that cannot be batched is refused with the server's reason."""
     clock = FakeClock()
 
     def first_row_everywhere(inputs: Tensors) -> Tensors:
@@ -198,6 +198,6 @@ def test_large_batches_raise_the_limit_of_requests() -> None:
 def test_options_that_make_no_sense_are_refused(
     arguments: tuple[float, ...],
 ) -> None:
-    """On creation, not after minutes."""
+    """Options that make no sense are refused on creation, not after minutes."""
     with pytest.raises(InvalidArgument):
         TuningOptions(*arguments)  # type: ignore[arg-type]

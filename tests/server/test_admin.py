@@ -189,7 +189,7 @@ def test_a_load_that_is_tried_again_says_when_and_why() -> None:
 
 
 def test_a_loaded_version_says_how_long_that_took() -> None:
-    """On whatever platform it runs."""
+    """A loaded version of any platform says how long its load took."""
     report = operating(1).model().versions[0]
     assert report.load.HasField("duration_s")
     assert not report.load.HasField("next_attempt_s")
@@ -569,7 +569,7 @@ def test_a_promotion_makes_the_canary_the_primary() -> None:
 
 
 def test_a_rollback_pins_the_version_before() -> None:
-    """Under latest(1) it is loaded for that; newer versions change nothing."""
+    """A rollback loads the version before, and newer versions change nothing."""
     operator = operating(1, 2)
     assert operator.env.available("a") == [2]
     reply = operator.ask("rollback", pb.RollbackRequest(model="a"))
@@ -748,7 +748,7 @@ def test_two_servers_do_not_replace_each_others_overrides(tmp_path: Path) -> Non
 
 
 def test_a_server_takes_over_where_the_one_before_ended(tmp_path: Path) -> None:
-    """In a rolling update both run for a while."""
+    """The new server keeps overrides as soon as the old one has ended."""
     old = operating(1, 2, extra=ALL, state_dir=str(tmp_path))
     new = operating(1, 2, extra=ALL, state_dir=str(tmp_path))
     assert "another server keeps its overrides" in new.show().notes[0]

@@ -70,7 +70,7 @@ class OwnModel(OnAnotherThread):
     ],
 )
 def test_the_place_is_told_with_its_reason(note: str, place: int, why: str) -> None:
-    """As the loader noted it."""
+    """The place and its reason are those that the loader noted."""
     report = pb.VersionReport(notes=[note])
     describe_placement(report, SERVABLE)
     assert (report.placement.place, report.placement.why) == (place, why)
@@ -153,7 +153,7 @@ def test_what_warmed_a_version_up_is_counted() -> None:
 
 
 def test_when_a_process_started_is_known_while_it_lives() -> None:
-    """By the boot clock; of a process that is gone nothing is known."""
+    """A process's start is known while it lives, by the boot clock."""
     since_s = started_s(os.getpid())
     assert since_s is not None
     assert abs(time.time() - since_s) < 3600

@@ -25,7 +25,7 @@ def servable(version: int, *widths: int) -> PuppetServable:
 
 
 def test_the_longest_answer_of_any_version_counts() -> None:
-    """For as long as that version is there; who was never loaded changes nothing."""
+    """The longest answer counts as long as its version is loaded."""
     answers = ExpectedAnswers()
     sizes = answers.sizes
     answers.note(servable(1, 4, 1 << 20))

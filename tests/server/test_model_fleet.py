@@ -153,7 +153,7 @@ def test_a_version_that_left_the_loop_moves_on_where_nothing_waits_for_it(
 
 
 def test_a_hang_is_noted_while_it_lasts(noting: Noting) -> None:
-    """Beside what was said of the version, which is what is left of it."""
+    """A hang is noted while it lasts, and leaves the version's earlier note."""
     noting.fleet._keep_note(ID, "runs in dlmopen: x", 7)
     noting.fleet._note_hang(ID, "a call hangs")
     noting.loop.step()

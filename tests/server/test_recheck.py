@@ -67,7 +67,7 @@ def test_a_look_that_took_long_is_followed_by_a_rest() -> None:
 
 
 def test_a_look_is_taken_off_the_loop_and_what_follows_on_it() -> None:
-    """With many models a look takes a second."""
+    """A look, which may take a second, is off the loop; what follows is on it."""
     executor = HeldExecutor()
     world = World(executor)
     world.recheck.ask()

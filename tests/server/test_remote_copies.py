@@ -75,7 +75,7 @@ def test_copies_are_looked_at_where_they_may_be_to_blame(
 
 
 def test_a_version_that_fails_has_its_damaged_copy_made_anew(tmp_path: Path) -> None:
-    """By itself: nobody has to find the cache, and to know that it may be removed."""
+    """A damaged copy is made anew without anybody having to clear the cache."""
     store: Any = pytest.importorskip("fsspec").filesystem("memory")
     store.pipe_file("/copies/m/1/table.csv", b"key,value")
     bus: EventBus[ServableState] = EventBus(FakeClock())

@@ -90,7 +90,7 @@ def test_a_primary_answers_in_the_latests_place() -> None:
 
 
 def test_like_requests_are_pinned_together_unless_a_trial_sees_each() -> None:
-    """As many pins as requests on what each would get; none where that may differ."""
+    """Like requests share a look-up with a pin each, unless a trial may see them."""
     env = serving(1, 2, extra=f"{ALL} traffic {{ primary: 1 }}")
     served = env.core.served
     for version, expected in ((None, 1), (2, 2)):
@@ -127,7 +127,7 @@ def test_a_primary_takes_over_after_its_load() -> None:
 
 
 def test_nothing_stands_in_for_a_primary_that_is_not_there() -> None:
-    """At a start the version that was rolled back does not answer, not even at first."""
+    """A version that was rolled back does not answer at a start, not even at first."""
     env = serving(2, 3, extra=f"{ALL} traffic {{ primary: 1 }}")
     with pytest.raises(NotFound, match="version 1 is the primary, and is not"):
         env.served("a")

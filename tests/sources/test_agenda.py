@@ -125,7 +125,7 @@ def test_nothing_is_due_before_somebody_listens() -> None:
 
 
 def test_what_is_to_be_said_again_is_looked_at_and_waited_for(looker: Looker) -> None:
-    """Like a configuration of one servable; of one that is not monitored it is nothing."""
+    """A repeated servable is looked at and waited for; an unknown one is ignored."""
     looker.round()
     looker.agenda.repeat("nobody")
     assert looker.agenda.wait_applied(0.0)
@@ -159,7 +159,7 @@ def test_a_pulse_comes_at_once_and_then_after_each_pause(looker: Looker) -> None
 
 
 def test_a_directory_of_models_is_looked_at_like_a_base_path(looker: Looker) -> None:
-    """At once, and when something in it changed."""
+    """A directory of models is looked at now, and when something in it changes."""
     assert not looker.agenda.begin_repository()
     looker.agenda.add_repository(lambda path: path == "/models")
     assert looker.agenda.begin_repository()

@@ -57,7 +57,7 @@ def write(base_path: Path, version: int) -> Path:
 
 
 def test_versions_behind_http_appear_swap_and_go(url: str, tmp_path: Path) -> None:
-    """As in any store; when the server is away, copies are what there is."""
+    """Versions behind http behave as in any store; without it there are copies."""
     base_path = tmp_path / "served" / "m"
     files = RemoteFileSystem()
     with closing(Server(files, tmp_path / "cache", base_path=f"{url}/m")) as server:

@@ -111,7 +111,7 @@ def test_contents_change_when_a_file_can_be_read_at_last(
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_whether_a_file_can_be_read_is_asked_of_the_system(tmp_path: Path) -> None:
-    """As the user that the server is."""
+    """Whether a file can be read is asked of the system, for the server's user."""
     (tmp_path / "model.pt").write_bytes(b"a")
     before = FILES.contents(str(tmp_path)).fingerprint
     (tmp_path / "model.pt").chmod(0)

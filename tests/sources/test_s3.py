@@ -119,7 +119,7 @@ def test_versions_in_s3_are_served_from_verified_copies(
 
 
 def test_a_bucket_that_is_emptied_unloads_nothing(store: Any, tmp_path: Path) -> None:
-    """As for directories: the last version stays, and the status says why."""
+    """An emptied bucket leaves the last version loaded, and the status says why."""
     world = World(tmp_path)
     upload(store, tmp_path, 1)
     with closing(world.cache), world.chain:

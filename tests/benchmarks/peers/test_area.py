@@ -100,7 +100,7 @@ def test_both_directions_are_judged() -> None:
 
 
 def test_a_lost_number_is_printed_as_lost() -> None:
-    """Beside the peer that is ahead."""
+    """A lost number is printed as lost, beside the peer that is ahead."""
     runs = {"tfs": RUNS["other"], "other": RUNS["tfs"]}
     text = lines(Condition(WORKLOADS["mlp"], True, 8), runs)
     assert text[0] == "  mlp batched-8-in-flight"

@@ -86,7 +86,7 @@ def test_requirements_are_complete_and_pinned(peer: Mosec) -> None:
 
 
 def test_torch_comes_from_an_index_of_cpu_builds_where_one_is_given() -> None:
-    """As the Makefile does it: torch first, so that the rest finds it there."""
+    """torch is installed first, as in the Makefile, so that the rest finds it."""
     requirements = REQUIREMENTS / "mosec.txt"
     first, second = install_commands(Path("python"), requirements, "https://cpu")
     assert first[-2:] == ["--index-url=https://cpu", "torch==2.13.0"]

@@ -11,7 +11,7 @@ def _backlog() -> Backlog[str]:
 
 
 def test_what_fits_costs_nobody_anything() -> None:
-    """Up to the limit, however slowly it is taken."""
+    """Nobody is cut off while everything fits, however slowly it is taken."""
     backlog = _backlog()
     backlog.note("a", 100_000, 0.0)
     assert backlog.excess(1000.0) is None
@@ -69,7 +69,7 @@ def test_a_single_answer_may_be_longer_than_the_limit() -> None:
 
 
 def test_where_others_wait_who_takes_nothing_goes_sooner() -> None:
-    """At half of what is open to answers; who moves is waited for, however much waits."""
+    """If others wait, idle readers go at half the room; those that read may stay."""
     headroom = Headroom(400_000, least_bytes=100_000)
     backlog: Backlog[str] = Backlog(1_000_000, headroom)
     backlog.note("idle", 30_000, 0.0)

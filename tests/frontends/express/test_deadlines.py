@@ -93,7 +93,7 @@ def test_a_steady_load_keeps_few_buckets() -> None:
 
 
 def test_random_deadlines_expire_in_order() -> None:
-    """By their deadlines, up to the rounding."""
+    """Entries expire in the order of their deadlines, up to the rounding."""
     rng = random.Random(5)
     rig = Rig()
     due: dict[str, float] = {}

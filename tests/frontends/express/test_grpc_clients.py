@@ -226,7 +226,7 @@ def test_a_client_that_cancels_thousands_is_served_on(
 
 
 def test_retry_info_is_seen_by_the_client(channel: grpc.Channel) -> None:
-    """In the trailing metadata, as bytes."""
+    """The client gets the RetryInfo in the trailing metadata, as bytes."""
     busy = channel.unary_unary(BUSY, bytes, bytes)
     with pytest.raises(grpc.RpcError) as caught:
         busy(b"", timeout=PATIENCE_S)

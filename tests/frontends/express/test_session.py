@@ -589,7 +589,7 @@ def test_a_client_that_reads_waits_for_nobody(tmp_path: Path) -> None:
 
 
 def test_a_request_given_up_while_it_waits_is_forgotten(tmp_path: Path) -> None:
-    """By its client, or with its connection."""
+    """A waiting request is forgotten if its client gives it up or disconnects."""
     with running(tmp_path, CROWDED) as rig:
         client, other = _clog(rig), _clog(rig)
         shared = rig.transport._shared
@@ -1107,7 +1107,7 @@ def test_uploads_may_dawdle_where_nobody_waits(tmp_path: Path) -> None:
 def test_a_message_that_can_never_fit_is_refused_by_its_length(
     tmp_path: Path, is_compressed: bool
 ) -> None:
-    """At once, naming the limit, with no hint to retry; nothing of it is kept."""
+    """It is refused at once, naming the limit, without a hint, and nothing is kept."""
     options = ExpressOptions(max_receive_bytes=1 << 20)
     with running(tmp_path, options) as rig:
         client = rig.connect()
@@ -1261,7 +1261,7 @@ def test_who_still_sends_when_it_is_cut_off_reads_why() -> None:
 
 
 def test_connections_beyond_the_limit_are_closed(tmp_path: Path) -> None:
-    """At once, without a word."""
+    """A connection beyond the limit is closed at once, without an answer."""
     with running(tmp_path, ExpressOptions(max_connections=2)) as rig:
         clients = [rig.connect(hello=b"") for _ in range(3)]
         rig.step(2)
@@ -1360,7 +1360,7 @@ def test_a_file_in_the_way_is_not_removed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("address", ["8500", "localhost:http", "unix:relative.sock"])
 def test_a_malformed_address_is_refused(address: str) -> None:
-    """With a sentence about what is expected."""
+    """A malformed address is refused, and the message says what is expected."""
     with pytest.raises(ValueError, match=r"address|absolute"):
         Listener(ListenerOptions("x", address))
 
@@ -1384,7 +1384,7 @@ def test_ipv6_peers_are_written_with_brackets() -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_any_address_is_one_of_either_family(host: str) -> None:
-    """As to grpc, whose 0.0.0.0 IPv6 clients reach too; peers are written as they are."""
+    """0.0.0.0 takes IPv6 clients too, as in grpc, and peers keep their family."""
     listener = Listener(ListenerOptions("x", "0.0.0.0:0"))
     port = int(listener.address.removeprefix("0.0.0.0:"))
     (listening,) = listener.sockets
@@ -1441,7 +1441,7 @@ def num_of(kind: type) -> int:
 
 @pytest.mark.parametrize("end", ["leaves", "errs"])
 def test_a_closed_connection_is_freed_at_once(rig: Rig, end: str) -> None:
-    """With what was queued for a client that never read it."""
+    """A closed connection is freed at once, together with its unread answers."""
     other = rig.connect()
     gc.collect()
     gc.disable()
@@ -1490,7 +1490,7 @@ def test_a_call_that_ends_while_it_is_inflated_is_freed_at_once(
 def test_a_name_is_every_address_it_stands_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On one port: a client of "localhost" takes ::1 or 127.0.0.1, as it likes."""
+    """The server listens on every address of a name, on the same port."""
     resolve_to(monkeypatch, "127.0.0.2", "127.0.0.1")
     listener = Listener(ListenerOptions("x", "localhost:0"))
     port = int(listener.address.removeprefix("localhost:"))

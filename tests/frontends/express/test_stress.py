@@ -193,7 +193,7 @@ def _churn(server: Server, num_connections: int) -> None:
 
 
 def test_connections_opened_and_dropped_leave_nothing(server: Server) -> None:
-    """In every state a connection can be dropped in."""
+    """Connections that are dropped in any state leave nothing behind."""
     _churn(server, 300)
     assert server.serves()
     server.settle()
@@ -305,7 +305,7 @@ def _half_handshakes(server: Server, num_connections: int) -> None:
 
 
 def test_handshakes_begun_and_dropped_leave_nothing() -> None:
-    """At any point of a TLS handshake, and with what is none."""
+    """TLS handshakes that are dropped at any point leave nothing behind."""
     server = Server(Certificates())
     try:
         _half_handshakes(server, 300)

@@ -28,7 +28,7 @@ def test_a_short_turn_is_never_longer_than_the_longest() -> None:
 
 
 def test_a_connection_is_busy_from_a_short_turn_on() -> None:
-    """By requests, by bytes, or because something was left."""
+    """Requests, bytes, or something left over each make a connection busy."""
     assert not is_busy(SHORT.num_requests - 1, SHORT.num_read_bytes - 1, False)
     assert is_busy(SHORT.num_requests, 0, False)
     assert is_busy(0, SHORT.num_read_bytes, False)

@@ -27,7 +27,7 @@ def turn(clock: FakeClock) -> CallTurn:
 def test_who_comes_after_a_call_that_hangs_is_refused(
     turn: CallTurn, clock: FakeClock
 ) -> None:
-    """With its name; when it ends after all, the turn is the next one's."""
+    """The refusal names the call that hangs; if it ends, others get their turn."""
     turn.take("slow/1")
     assert turn.is_taken
     assert not turn.try_take("other/1")

@@ -340,7 +340,7 @@ def test_two_versions_in_one_process_have_a_share_each(
 def test_a_pool_shares_among_its_processes(
     host: ProcessHost, device: Device, shares: DeviceShares, tmp_path: Path
 ) -> None:
-    """As the server has them, loaded side by side."""
+    """The processes of a pool, which load side by side, share the weights."""
     source, expected = heavy(tmp_path, device)
     members = [host.interpreter(STRICT, None, shares) for _ in range(3)]
     model = ProcessPool("pool", members, STRICT).load(source)

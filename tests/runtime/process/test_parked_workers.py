@@ -139,7 +139,7 @@ def test_the_next_version_has_the_process_of_the_one_before(versions: Versions) 
 
 
 def test_a_process_is_named_after_what_it_runs(versions: Versions) -> None:
-    """For top, and for what the kernel says of whom it ends for memory."""
+    """A process has the name of what it runs, for top and for the kernel's log."""
     model = versions.load(versions.source(name="scale"))
     assert name_of(model.worker_pid) == "tfs:scale/1"
     assert name_of(versions.unload(model)) == "tfs-worker"

@@ -55,7 +55,7 @@ def backend() -> Iterator[ProcessBackend]:
 
 
 def test_calls_run_side_by_side(backend: ProcessBackend, tmp_path: Path) -> None:
-    """As many at once as there are interpreters, each in a process of its own."""
+    """As many calls run at once as there are interpreters, each in its process."""
     pool = backend.pool(2)
     model = pool.load(package(tmp_path, Scale()))
     slow = [ask(model, {"x": floats((0.2, 0))}, "slow") for _ in range(2)]

@@ -195,7 +195,7 @@ def test_nothing_outlives_a_server_that_is_killed(
 
 
 def test_a_server_that_ends_leaves_nothing(family: Family) -> None:
-    """By itself, all closed before."""
+    """A server that closes everything and ends leaves no process behind."""
     family.pids()
     assert family.program.stdin is not None
     family.program.stdin.close()

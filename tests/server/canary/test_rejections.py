@@ -25,7 +25,7 @@ FILE = "canary_rejections.json"
 
 
 def test_a_rejection_is_found_again_after_a_restart(tmp_path: Path) -> None:
-    """For the very trial that was ended, and no other."""
+    """After a restart the rejection holds for the trial that was ended alone."""
     CanaryRejections(str(tmp_path)).put("a", "/models/a", SETTINGS, REJECTION)
     again = CanaryRejections(str(tmp_path))
     again.read()

@@ -83,7 +83,7 @@ def test_a_copy_gives_way_to_requests() -> None:
 
 
 def test_only_the_sampled_share_is_copied() -> None:
-    """By lot, request by request."""
+    """Each request is copied by lot, so that the share is the configured one."""
     env = on_trial("tee_fraction: 0.5")
     numbers = iter([0.4, 0.6, 0.1, 0.9])
     env.core.served._rng = lambda: next(numbers)
@@ -337,7 +337,7 @@ def test_a_rejection_outlives_a_reload_of_the_same_trial() -> None:
 
 
 def test_a_rejected_trial_can_be_started_anew() -> None:
-    """By an operator who says so."""
+    """A rejected trial begins anew if an operator says so."""
     env = on_trial("tee_fraction: 1 guard { max_mean_abs_diff: 0.5 }")
     env.request("a")
     env.core.served.restart_trial("a")

@@ -334,7 +334,7 @@ def test_a_caller_is_answered_before_its_deadline(env: Environment) -> None:
 
 
 def test_a_reload_by_rpc_waits_for_new_models_alone(env: Environment) -> None:
-    """As in TensorFlow Serving, a model that was broken before fails no reload."""
+    """A model that was broken before fails no reload, as in TensorFlow Serving."""
     env.broken.add("/models/b/1")
     env.apply(model("a"), model("b"))
     errors: list[ServingError | None] = []
@@ -360,7 +360,7 @@ def test_a_reload_by_rpc_waits_for_new_models_alone(env: Environment) -> None:
 def test_a_config_that_does_not_last_says_what_ends_it(
     first: Origin, words: str
 ) -> None:
-    """By what the server was started with, which is what it starts with again."""
+    """The reply says that a restart brings back what the server was started with."""
     env = Environment()
     env.add_version("a", 1)
     env.start(config(model("a")), first)

@@ -150,7 +150,7 @@ def test_an_invalid_override_is_refused() -> None:
 
 
 def test_dropping_an_override_brings_the_base_back() -> None:
-    """As if it had never been."""
+    """Without its override a model is as if there had never been one."""
     now = with_override(running(model("a")), "a", None, PLATFORMS)
     assert (primaries(now), now.overrides) == ({"a": None}, {})
 

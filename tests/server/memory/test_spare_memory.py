@@ -62,7 +62,7 @@ def test_a_closing_server_is_not_trimmed() -> None:
 
 
 def test_growth_is_returned_at_once_while_memory_is_scarce() -> None:
-    """As often as there is much of it; never for what a trim left before."""
+    """While memory is scarce, growth is returned each time there is much of it."""
     server = Server()
     server.memory.note_scarcity()
     server.resident_bytes += MUCH_BYTES - 1

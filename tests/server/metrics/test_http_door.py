@@ -48,7 +48,7 @@ def ask(address: str, path: str, method: str = "GET") -> tuple[int, str, str]:
 
 
 def test_a_page_is_written_for_everybody_who_asks(door: HttpDoor) -> None:
-    """With its type; a query changes nothing, HEAD has no body."""
+    """The page has its type; a query changes nothing, and HEAD has no body."""
     address = door.start()
     kind = "text/plain; version=0.0.4"
     assert ask(address, "/metrics") == (200, kind, "a 1\n")
@@ -122,7 +122,7 @@ def test_a_door_full_of_readers_is_closed(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_port_that_is_taken_is_named(door: HttpDoor) -> None:
-    """As ports of gRPC are; a door is closed any number of times."""
+    """A taken port is named, as gRPC's are; closing the door may be repeated."""
     address = door.start()
     port = int(address.rpartition(":")[2])
     with pytest.raises(Unavailable, match=f"{port}.*rest_api_port"):

@@ -37,7 +37,7 @@ def test_a_page_is_where_the_file_says(
     ],
 )
 def test_a_file_that_says_something_else_is_refused(tmp_path: Path, text: str) -> None:
-    """Before anything is served, naming the flag."""
+    """A wrong file is refused before anything is served, naming the flag."""
     file = tmp_path / "monitoring"
     file.write_text(text)
     with pytest.raises(InvalidArgument, match="monitoring_config_file"):

@@ -117,7 +117,7 @@ def test_the_files_take_no_more_than_asked_for(tmp_path: Path) -> None:
 def test_a_clock_set_back_deletes_the_oldest_files_all_the_same(
     tmp_path: Path,
 ) -> None:
-    """By their names the last records were the oldest, and went first."""
+    """The oldest files go first even if the clock was set back."""
     written = Written(tmp_path, LogWriterOptions(max_file_bytes=10, max_files=2))
     for hours, record in enumerate((b"one", b"two", b"three", b"four")):
         written.clock.set_wall(1_700_000_000 - 3600 * hours)
@@ -128,7 +128,7 @@ def test_a_clock_set_back_deletes_the_oldest_files_all_the_same(
 
 
 def test_a_clock_set_back_deletes_no_file_that_is_written(tmp_path: Path) -> None:
-    """By its name it is the oldest; the records in it are the newest."""
+    """The file that is written is not deleted, even if its name is the oldest."""
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "log-20990101-000000-0.tfrecord").touch()
     written = Written(tmp_path, LogWriterOptions(max_files=1))

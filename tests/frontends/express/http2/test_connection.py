@@ -777,7 +777,7 @@ def test_a_read_is_never_much_shorter_than_it_may_be() -> None:
 
 
 def test_more_than_the_window_closes_the_connection() -> None:
-    """By the short path and by the long one."""
+    """DATA beyond the window closes the connection, by the short and the long path."""
     limits = ConnectionLimits(preferred_window=1)
     for chunk in (70_000, 1000):
         budget = ReceiveBudget(1 << 20)

@@ -45,7 +45,7 @@ def test_an_unfinished_message_is_noticed() -> None:
 
 
 def test_a_message_too_long_is_refused_by_its_prefix() -> None:
-    """Before any of its body arrived."""
+    """Its prefix is enough to refuse it, before any of its body has arrived."""
     with pytest.raises(ServingError) as caught:
         list(MessageAssembler(10).feed(memoryview(b"\0\0\0\0\x0b")))
     assert caught.value.code is Code.RESOURCE_EXHAUSTED

@@ -50,7 +50,7 @@ def test_values_apply_in_order_and_windows_move_by_the_difference() -> None:
 def test_a_value_out_of_range_is_a_fault(
     key: Setting, value: int, code: ErrorCode
 ) -> None:
-    """With the code RFC 9113 section 6.5.2 asks for."""
+    """The fault has the code that RFC 9113 section 6.5.2 asks for."""
     with pytest.raises(ConnectionFault) as caught:
         PeerSettings().update(payload((key, value)))
     assert caught.value.code is code

@@ -83,7 +83,7 @@ def test_small_messages_and_much_smaller_ones_get_none() -> None:
 
 
 def test_what_is_kept_is_bounded() -> None:
-    """By bytes and by number; the longest kept goes first."""
+    """Bytes and number of kept buffers are bounded; the longest kept goes first."""
     buffers = ReceiveBuffers(max_bytes=1 << 20)
     for _ in range(20):
         buffers.keep(bytearray(400_000))
@@ -131,7 +131,7 @@ def test_nothing_is_lent_while_memory_is_scarce() -> None:
 
 
 def test_pages_of_large_messages_are_lent_again() -> None:
-    """As any other buffer, once nobody points into them."""
+    """Mapped pages are lent again, once nothing points into them."""
     buffers = ReceiveBuffers()
     first = feed(MessageAssembler(1 << 22, buffers), b"a" * (2 << 20))
     assert isinstance(first.obj, mmap.mmap)

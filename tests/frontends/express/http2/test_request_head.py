@@ -30,7 +30,7 @@ def test_an_ordinary_head_is_taken() -> None:
 
 
 def test_binary_metadata_is_decoded() -> None:
-    """With and without padding, and several values in one header."""
+    """Base64 with and without padding is read, and several values in one header."""
     head = parse(grpc_headers(("k-bin", "AAE"), ("k-bin", "AQ==,Ag"), ("k", "AAE")))
     assert head.metadata == (
         ("k-bin", b"\x00\x01"),
@@ -61,7 +61,7 @@ def test_a_timeout_is_read_in_its_unit(text: bytes, seconds: float) -> None:
     "text", [b"", b"1", b"S", b"-1S", b"1s", b"123456789S", b"1.5S"]
 )
 def test_a_malformed_timeout_is_refused(text: bytes) -> None:
-    """At most eight digits, then a unit."""
+    """A timeout is at most eight digits and a unit; anything else is refused."""
     with pytest.raises(ValueError, match="grpc-timeout"):
         parse_timeout(text)
 

@@ -62,7 +62,7 @@ def test_messages_are_percent_encoded(text: str) -> None:
 
 
 def test_the_longest_error_fits_into_what_clients_take_as_headers() -> None:
-    """With its details, which repeat the message, below gRPC's soft limit of 8 KB."""
+    """With its details, the longest error is below gRPC's soft limit of 8 KB."""
     for text in ("x", "%", "ä", "\U0001f600"):
         long = Unavailable(text * 5000, retry_after_s=1.0)
         assert len(response.error_block(long, True)) < 8000

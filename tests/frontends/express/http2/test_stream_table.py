@@ -27,7 +27,7 @@ def _table(last_id: int) -> StreamTable:
 def test_an_unknown_stream_is_closed_or_yet_to_be_opened(
     stream_id: int, state: StreamState
 ) -> None:
-    """Up to the last odd id they are closed; even ones are never opened."""
+    """Odd ids up to the last are closed; higher and even ones are idle."""
     assert _table(5).state_of(stream_id) is state
 
 

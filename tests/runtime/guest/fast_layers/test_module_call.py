@@ -30,7 +30,7 @@ ONE = torch.ones(1)
 
 
 def test_a_module_without_hooks_runs_its_forward() -> None:
-    """By name, as everything a request brings."""
+    """A module without hooks gets its inputs by name, as requests bring them."""
     assert module_call(Doubler())(x=ONE) == 2
 
 

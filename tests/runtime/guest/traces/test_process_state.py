@@ -174,7 +174,7 @@ def test_what_parts_of_torch_register_is_no_change() -> None:
 def test_a_patched_function_is_told(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """By name, beside what else there is."""
+    """A patched function is reported by name, beside other changes."""
     state = ProcessState()
     monkeypatch.setattr(torch, "matmul", torch.mm)
     monkeypatch.setattr(torch.nn.functional, "an_addition", torch.mm, raising=False)
