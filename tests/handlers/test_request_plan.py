@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import struct
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -930,3 +932,39 @@ def test_one_that_gives_way_leaves_the_others_of_its_run_together() -> None:
     for number, call in enumerate(calls):
         x = reply_of(call).outputs["y"]
         assert list(x.float_val) == [number, number]
+
+
+class CountingModel(Model):
+    """Takes note of the end of each task, as models do that may be moved."""
+
+    num_ended = 0
+
+    def submit(self, task: InferenceTask) -> None:
+        on_done = task.on_done
+
+        def done(outcome: Outcome) -> None:
+            self.num_ended += 1
+            on_done(outcome)
+
+        task.on_done = done
+        super().submit(task)
+
+
+def test_a_request_is_gone_with_its_answer_though_its_end_was_counted() -> None:
+    """Nothing of it, as large as it may be, waits in a cycle for the collector."""
+    desk = Desk(SharedLookup(), is_batched=False)
+    model = CountingModel()
+    handle = desk.publish(model)
+    known(desk, message(0, 0))
+    call = FakeCall(message(1, 2))
+    gone = weakref.ref(call)
+    gc.disable()
+    try:
+        desk.send([call])
+        assert list(reply_of(call).outputs["y"].float_val) == [1, 2]
+        del call
+        assert gone() is None
+    finally:
+        gc.enable()
+    assert model.num_ended == 2
+    assert retire(desk.lookup.map, handle, lambda: None)

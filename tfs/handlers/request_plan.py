@@ -16,6 +16,7 @@ way, errors included.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import cast
 
 from tfs.core.call import BurstCall
@@ -139,13 +140,16 @@ class PlannedTask(InferenceTask):
 
     @property
     def on_done(self) -> Callable[[Outcome], None]:
-        """Takes the outcome of this task alone."""
-        return self._on_done or self._end
+        """Takes the outcome of this task alone.
+
+        It does not refer to the task. Whoever wraps it and sets the wrapper would close
+        a cycle, and the request would stay in memory until the collector comes by.
+        """
+        return self._on_done or partial(
+            self.plan.answers.end, self.call, self.begun_s, ()
+        )
 
     @on_done.setter
     def on_done(self, on_done: Callable[[Outcome], None]) -> None:
         self._on_done = on_done
         self.form = None  # from here on the task ends by itself
-
-    def _end(self, outcome: Outcome) -> None:
-        self.plan.answers.end(self.call, self.begun_s, (), outcome)
