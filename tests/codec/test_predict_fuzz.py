@@ -52,10 +52,10 @@ def check(message: bytes) -> None:
         quick = str(error)
     if quick is not None:
         assert quick == expected, message.hex()
-    alike = read_alike([message, message], 0)
+    alike = read_alike([message, memoryview(message), message], 0)
     if alike is not None:
         template, elements = alike
-        assert len(elements) == 2
+        assert len(elements) == 3
         for each in elements:
             views = {
                 name: TensorView(dtype, shape, data)

@@ -169,7 +169,6 @@ def test_requests_alike_are_read_together() -> None:
     ((name, dtype, shape),) = template.inputs
     for message, (data,) in zip(alike, elements, strict=True):
         assert parse(message, 1 << 20).inputs == {name: TensorView(dtype, shape, data)}
-    assert read_alike([memoryview(first)], 0) is None
     filtered = predict_pb2.PredictRequest.FromString(first)
     filtered.output_filter.append("y")
     read_predict_request(filtered.SerializeToString())
@@ -191,3 +190,22 @@ def test_requests_of_several_tensors_alike_are_read_together() -> None:
     changed = bytearray(message)
     changed[message.index(b"x1") + 1] = ord("y")
     assert read_alike([bytes(changed)], 0) is None
+    assert read_alike([changed], 0) is None
+
+
+def test_requests_that_came_in_parts_are_read_with_the_others() -> None:
+    """Their elements stay where they arrived, unless a copy costs less."""
+    wide = TensorView(FLOAT32, (1, 200), struct.pack("<200f", *range(200)))
+    for proto, is_copied in (
+        (content_proto(FLOATS), True),
+        (content_proto(wide), False),
+    ):
+        whole = request(proto).SerializeToString()
+        read_predict_request(whole)
+        memory = bytearray(whole)
+        found = read_alike([memoryview(memory), whole], 0)
+        assert found is not None
+        _, ((own,), (others,)) = found
+        assert own == others
+        memory[whole.index(others) : whole.index(others) + 4] = b"abcd"
+        assert (own == others) == is_copied

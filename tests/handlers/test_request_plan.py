@@ -455,6 +455,7 @@ def _differences(
                     LOW_PRIORITY if not rng.randrange(8) else (),
                     kind is Model and not rng.randrange(10),  # cancelled
                     rng.choice(deadlines),  # seconds from now
+                    not rng.randrange(3),  # came in parts
                 )
                 for _ in range(rng.randrange(1, max_burst))
             ]
@@ -492,14 +493,14 @@ def _differences(
             now_s = desk.clock.now()
             now = [
                 FakeCall(
-                    data,
+                    memoryview(bytearray(data)) if in_parts else data,
                     metadata=metadata,
                     deadline_s=None if after_s is None else now_s + after_s,
                 )
-                for data, metadata, _, after_s in burst
+                for data, metadata, _, after_s, in_parts in burst
             ]
             desk.send(now)
-            for call, (_, _, is_cancelled, _) in zip(now, burst, strict=True):
+            for call, (_, _, is_cancelled, *_) in zip(now, burst, strict=True):
                 if is_cancelled and not call.is_finished:
                     call.client_cancels()
             for _ in range(10):
@@ -547,15 +548,21 @@ def test_mutated_requests_are_answered_at_once_as_one_by_one() -> None:
         _differences(seed, 40, PromptModel, max_burst=3)
 
 
+@pytest.mark.parametrize("in_parts", [False, True])
 @pytest.mark.parametrize("num_calls", [1, 3])
-def test_what_is_all_alike_is_answered_before_anything_else(num_calls: int) -> None:
+def test_what_is_all_alike_is_answered_before_anything_else(
+    num_calls: int, in_parts: bool
+) -> None:
     """Where its model can be called at once, a round's burst waits for no scheduler."""
     desk = Desk(SharedLookup())
     model = PromptModel()
     handle = desk.publish(model)
     known(desk, message(0, 0))
     model.num_prompt_calls = 0
-    calls = [FakeCall(message(float(n), 2.0)) for n in range(num_calls)]
+    requests = [message(float(n), 2.0) for n in range(num_calls)]
+    calls = [
+        FakeCall(memoryview(bytearray(each)) if in_parts else each) for each in requests
+    ]
     desk.send(calls)
     for n, call in enumerate(calls):
         assert list(reply_of(call).outputs["y"].float_val) == [float(n), 2.0]

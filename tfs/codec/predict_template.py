@@ -76,9 +76,14 @@ class RequestTemplate:
         start, stop = self._start, self._stop
         for index in range(first, len(messages)):
             message = messages[index]
+            if type(message) is not bytes:
+                own = self._elements_of_buffer(memoryview(message))
+                if own is None:
+                    break
+                found.append(own)
+                continue
             if (
-                type(message) is not bytes
-                or len(message) != size
+                len(message) != size
                 or not message.startswith(head)
                 or not message.endswith(tail)
             ):
@@ -91,6 +96,23 @@ class RequestTemplate:
                 break
             found.append(elements)
         return found
+
+    def _elements_of_buffer(self, message: memoryview) -> tuple[Buffer, ...] | None:
+        """As for bytes, of a message that has no ``startswith``."""
+        head, tail = self._head, self._tail
+        size = self._size
+        if (
+            len(message) != size
+            or message[: len(head)] != head
+            or message[size - len(tail) :] != tail
+        ):
+            return None
+        for at, literal in self._literals:
+            if message[at : at + len(literal)] != literal:
+                return None
+        if self._is_small:
+            return (bytes(message[self._start : self._stop]),)
+        return tuple([message[start:stop] for start, stop in self._ranges])
 
     def _large_elements_of(self, message: bytes) -> tuple[Buffer, ...] | None:
         for at, literal in self._literals:
@@ -175,8 +197,6 @@ def read_alike(
     client_id).
     """
     message = messages[first]
-    if type(message) is not bytes:
-        return None
     candidates = _templates.get(len(message))
     while candidates is not None:
         for candidate in candidates:

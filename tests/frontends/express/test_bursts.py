@@ -63,6 +63,32 @@ def test_bursts_keep_the_order_of_methods(rig: Rig) -> None:
     assert [len(burst) for burst in rig.bursts] == [2, 1]
 
 
+def test_requests_in_several_frames_are_handed_over_with_the_others(rig: Rig) -> None:
+    """It makes no difference to a handler in how many frames a request came."""
+    client = rig.connect()
+    parts = data_frame(3, prefixed(b"bcd")[:-2], 0) + data_frame(3, b"cd")
+    client.send(
+        ask(1, b"a") + head(3, BURST) + parts + ask(5, b"e") + ask(7, b"f", PATH)
+    )
+    rig.step()
+    assert [[bytes(call.message) for call in burst] for burst in rig.bursts] == [
+        [b"a", b"bcd", b"e"]
+    ]
+    assert rig.served == [b"a", b"bcd", b"e", b"f"]
+    answer_all(rig.bursts[0])
+    rig.step()
+    assert client.answer(3).messages == [b"bcdbcd"]
+
+
+def test_requests_in_several_frames_follow_those_of_other_methods(rig: Rig) -> None:
+    """What came before for another method is handed over before them."""
+    client = rig.connect()
+    other = head(3, PATH) + data_frame(3, prefixed(b"b"), 0) + data_frame(3, b"")
+    client.send(ask(1, b"a") + other + ask(5, b"c"))
+    rig.step()
+    assert rig.served == [b"a", b"b", b"c"]
+
+
 def test_a_request_reset_at_once_is_handed_over_cancelled(rig: Rig) -> None:
     """Its handler sees it and hears that nobody waits for it any more."""
     client = rig.connect()

@@ -211,8 +211,16 @@ class SessionCalls:
             shared.headroom.unread_bytes or shared.answer_sizes.by_model
         ) and not self._waiting.may_go_on(call, call.message):
             self._waiting.add(call)
-        else:
+            return
+        arrived = shared.arrived
+        if arrived and arrived[0].route is not call.route:
+            shared.hand_over()
+            arrived = shared.arrived
+        if call.route.burst_handler is None:
             call.dispatch()
+        else:
+            call.is_dispatched = True
+            arrived.append(call)
 
     def mark_dirty(self) -> None:
         """Requests that output is written at the end of the round."""
