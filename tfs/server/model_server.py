@@ -240,8 +240,6 @@ class ModelServer:
         self._metrics = metrics_door(
             self._options, self.stats, self.core, self.is_ready, self._clock.wall_s()
         )
-        if self._metrics is not None:
-            log.info("event=metrics_page address=%s", self._metrics.start())
         path = self._options.model_config_file
         origin = Origin.CONFIG_FILE if path else Origin.COMMAND_LINE
         if self._options.model_repository:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import cast
 
@@ -45,3 +46,24 @@ def test_one_of_two_flags_opens_nothing(
     assert [missing in record.getMessage() for record in caplog.records] == (
         [True] if missing else []
     )
+
+
+def test_a_port_that_is_taken_keeps_no_model_from_answering(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server goes on without metrics, as upstream; the log names port and flag."""
+    file = tmp_path / "monitoring"
+    file.write_text("prometheus_config { enable: true }")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        options = ServerOptions(
+            model_base_path="/models/m",
+            grpc_host="127.0.0.1",
+            monitoring_config_file=str(file),
+            rest_api_port=port,
+        )
+        core = cast(ServerCore, None)  # nobody asks for the page
+        assert metrics_door(options, Stats(), core, lambda: True, 0.0) is None
+    (record,) = caplog.records
+    assert record.levelname == "ERROR"
+    assert f"127.0.0.1:{port} (--rest_api_port)" in record.getMessage()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
+from tfs.core.errors import Unavailable
 from tfs.core.stats import Stats
 from tfs.server.core import ServerCore
 from tfs.server.metrics.exposition import CONTENT_TYPE
@@ -23,11 +24,12 @@ def metrics_door(
     is_ready: Callable[[], bool],
     started_s: float,
 ) -> HttpDoor | None:
-    """Returns the port for the page, not started; None if none is wanted.
+    """Opens the port for the page; returns None if none is wanted, or it cannot be.
 
     As upstream (model_servers/server.cc), one of the two flags alone opens nothing, and
-    a file without a port is not read; the log says which flag is missing. The port of
-    gRPC is none for the page: the log has an error, and the server serves without it.
+    a file without a port is not read; the log says which flag is missing. A port that
+    cannot be opened, or that is the port of gRPC, is an error in the log, and the server
+    serves without metrics: an exporter in the way must not keep models from answering.
 
     Raises:
         ServingError: The file of --monitoring_config_file cannot be used.
@@ -59,4 +61,10 @@ def metrics_door(
         }
 
     page = MetricsPage(stats, models, is_ready, started_s)
-    return HttpDoor(options.grpc_host, port, {path: page.text}, CONTENT_TYPE)
+    door = HttpDoor(options.grpc_host, port, {path: page.text}, CONTENT_TYPE)
+    try:
+        log.info("event=metrics_page address=%s", door.start())
+    except Unavailable as error:
+        log.error("event=no_metrics why=%r", error.message)
+        return None
+    return door
