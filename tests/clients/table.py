@@ -287,6 +287,14 @@ def _predicts() -> Iterator[Case]:
         yield Case(
             f"by {name}", path, request.SerializeToString(), check=_outputs(1, x=X, y=Y)
         )
+    rankless = typed_proto(X)
+    rankless.tensor_shape.unknown_rank = True
+    yield Case(
+        "a rank said to be unknown",
+        path,
+        _predict(x=rankless, y=y).SerializeToString(),
+        check=_outputs(x=X, y=Y),
+    )
     one_row = typed_proto(floats((1, 2), 1, 2))
     yield Case(
         "a default",
@@ -425,7 +433,6 @@ def _wrong_predicts() -> Iterator[Case]:
         "a hundred thousand dimensions": lambda t: t.tensor_shape.dim.extend(
             [t.tensor_shape.dim[0]] * 100_000
         ),
-        "no rank": lambda t: setattr(t.tensor_shape, "unknown_rank", True),
         "no dtype": lambda t: setattr(t, "dtype", types_pb2.DT_INVALID),
         "a resource": lambda t: setattr(t, "dtype", types_pb2.DT_RESOURCE),
     }

@@ -239,12 +239,16 @@ def test_an_impossible_shape_is_refused(sizes: list[int]) -> None:
         tensor_view_of(proto)
 
 
-def test_an_unknown_rank_is_refused() -> None:
-    """A tensor that was sent has a shape."""
+@pytest.mark.parametrize("sizes", [(), (2,), (0, 3)])
+def test_a_rank_said_to_be_unknown_is_that_of_the_sizes(sizes: tuple[int, ...]) -> None:
+    """As in TensorFlow: a tensor that was sent has a shape, whatever it says of it."""
     proto = tensor_pb2.TensorProto(dtype=types_pb2.DT_FLOAT)
+    for size in sizes:
+        proto.tensor_shape.dim.add(size=size)
+    known = tensor_view_of(proto)
     proto.tensor_shape.unknown_rank = True
-    with pytest.raises(InvalidArgument, match="shape is unknown"):
-        tensor_view_of(proto)
+    assert tensor_view_of(proto) == known
+    assert known.shape == sizes
 
 
 def test_tensor_content_of_another_length_is_refused() -> None:

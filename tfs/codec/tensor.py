@@ -5,7 +5,8 @@ of its dtype. A packed typed field of a fixed-width type is raw, too; integers, 
 and the half types are varints there. TensorFlow's rules apply: ``tensor_content``, if
 it is not empty, must have exactly the right length. In a typed field the last value is
 repeated for those that are missing (zeros if there is none), and surplus values are
-ignored. A tensor without elements ignores its payload.
+ignored. A tensor without elements ignores its payload, and ``unknown_rank`` means
+nothing, because what was sent has a shape.
 
 Reading raises ``InvalidArgument`` or ``ResourceExhausted``. The message says what is
 wrong but not with which tensor, because the caller knows its name.
@@ -89,8 +90,6 @@ def tensor_view_of(
     budget = budget or FillBudget()
     kind = wire_type(proto.dtype)
     dims = proto.tensor_shape.dim
-    if proto.tensor_shape.unknown_rank:
-        raise InvalidArgument("the tensor's shape is unknown")
     if len(dims) > MAX_DIMENSIONS:
         count_elements((0,) * len(dims))
     shape = tuple([dim.size for dim in dims])
