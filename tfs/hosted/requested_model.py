@@ -10,9 +10,8 @@ from tfs.core.errors import InvalidArgument
 
 MULTI_INFERENCE: Final = "/tensorflow.serving.PredictionService/MultiInference"
 
-_MODEL_SPEC: Final = (
-    1  # of all requests but MultiInference's, whose tasks have one each
-)
+# Field number in all requests but MultiInference's, whose tasks have one each.
+_MODEL_SPEC: Final = 1
 _TASKS: Final = 1
 
 

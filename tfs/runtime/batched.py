@@ -60,9 +60,10 @@ class PartStats:
     """What a batched part has done so far.
 
     Attributes:
-        num_calls: Calls that were computed.
-        num_batches: Batches that were computed, including those that were run again.
-        num_joined: Calls among these that joined a running batch.
+        num_calls: How many calls were computed.
+        num_batches: How many batches were computed, including those that were run
+            again.
+        num_joined: How many of these calls joined a running batch.
 
     """
 
@@ -95,8 +96,8 @@ class BatchedPart:
             self._run_of_layers = LayerRun(
                 self._layers, options.max_batch_rows, self._clock
             )
-        # Guards all below; leaf: the function is never called under it. Notified when
-        # a call came, a batch ended, or a session began or ended.
+        # Guards all fields below; leaf: the function is never called under it. Notified
+        # when a call came, a batch ended, or a session began or ended.
         self._changed = threading.Condition()
         self._queues: dict[Hashable, BatchQueue[PartCall]] = {}
         self._leading = False
@@ -145,7 +146,7 @@ class BatchedPart:
         return outcome
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Lets a part be an attribute of a module that is saved; its state is not saved."""
+        """Lets a part be an attribute of a saved module; its state is not saved."""
         return BatchedPart, (self._function, self._options, None, self._layers)
 
     @contextlib.contextmanager
@@ -165,7 +166,7 @@ class BatchedPart:
 
     @property
     def stats(self) -> PartStats:
-        """What was computed so far."""
+        """The counts so far."""
         with self._changed:
             return PartStats(self._num_calls, self._num_batches, self._num_joined)
 
@@ -176,7 +177,7 @@ class BatchedPart:
         Does nothing for a part without layers.
 
         Args:
-            args: Those of one call; its first row stands for all.
+            args: The arguments of one call; its first row stands for all.
             budget_s: How long it may take, apart from the sizes 1 and 2.
             kwargs: As ``args``.
 
@@ -193,7 +194,7 @@ class BatchedPart:
         return queue
 
     def _lead_locked(self) -> None:
-        """Computes one batch for those who wait, once one is due."""
+        """Computes one batch for the waiting callers, once one is due."""
         self._leading = True
         try:
             batch, queue = self._take_locked()
@@ -278,7 +279,7 @@ class BatchedPart:
         """Computes a batch, in halves if that fails; returns the number of runs."""
         try:
             results = self._run(batch)
-        except BaseException as error:  # its callers must not wait for ever
+        except BaseException as error:  # otherwise its callers would wait for ever
             hopeless = not isinstance(error, Exception)
             if hopeless or len(batch) == 1 or runs_left < 2:
                 for call in batch:
@@ -317,12 +318,12 @@ def batched(
         function: A function or module of tensors whose dimension 0 is the batch and
             whose rows do not depend on each other.
         max_batch_size: Most rows at once.
-        timeout_s: Longest that a call waits for others; 0: it does not wait. Inside
+        timeout_s: Longest that a call waits for others; with 0 it does not wait. Inside
             sessions, a batch goes as soon as all sessions wait.
         allowed_batch_sizes: Sizes that batches are padded to, ascending, the last one
-            ``max_batch_size``; empty: any.
+            ``max_batch_size``; empty allows any size.
         max_waiting_rows: Calls beyond this many waiting rows fail with UNAVAILABLE;
-            None: ten batches.
+            None means ten batches.
         clock: Measures time; tests pass their own.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Arguments and results of batched parts: joined along dimension 0, and taken apart."""
+"""Joins the arguments of batched parts along dimension 0, and splits their results."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tfs.core.errors import InvalidArgument
 
 
 def describe(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, Hashable]:
-    """Returns the rows of a call, and what must be equal for calls to meet.
+    """Returns the rows of a call, and what must be equal for calls to be joined.
 
     Raises:
-        InvalidArgument: There is no tensor, or they have different numbers of rows.
+        InvalidArgument: There is no tensor, or tensors have different numbers of rows.
 
     """
     num_rows = -1
@@ -37,7 +37,7 @@ def describe(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, Hasha
 
 
 def joined(values: Sequence[Any], num_missing: int) -> Any:
-    """Returns one argument of several calls as one, and ``num_missing`` rows more.
+    """Returns an argument of several calls joined, and ``num_missing`` further rows.
 
     The first call's first row is repeated for these. An argument that is not a tensor
     is equal in all calls.
@@ -51,7 +51,7 @@ def joined(values: Sequence[Any], num_missing: int) -> Any:
 
 
 def cut(value: Any, start: int, stop: int) -> Any:
-    """Returns some rows of an argument; an argument that is not a tensor as it is."""
+    """Returns some rows of an argument; anything but a tensor is returned unchanged."""
     return value[start:stop] if isinstance(value, torch.Tensor) else value
 
 
@@ -66,7 +66,7 @@ def appended(results: Sequence[Any]) -> Any:
 
 
 def check_rows(result: Any, num_rows: int) -> None:
-    """Checks that a result is made of tensors with as many rows each.
+    """Checks that a result is made of tensors with ``num_rows`` rows each.
 
     Raises:
         InvalidArgument: It is not.
@@ -99,6 +99,6 @@ def rows_of(result: Any, start: int, stop: int) -> Any:
 
 
 def _like(result: Any, parts: list[Any]) -> Any:
-    """Returns parts in a tuple or list of the same type, also a named tuple."""
+    """Returns parts as a tuple or list of the same type, which may be a named tuple."""
     kind = type(result)
     return kind(*parts) if hasattr(kind, "_fields") else kind(parts)

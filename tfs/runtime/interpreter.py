@@ -66,7 +66,7 @@ class InterpreterModel(Protocol):
 
     @property
     def source(self) -> ModelSource:
-        """What was loaded."""
+        """The source that was loaded."""
         ...
 
     def submit(self, task: InferenceTask) -> None:
@@ -104,8 +104,8 @@ class LoadMemory:
     """What loading a version took. Immutable; None means that it could not be measured.
 
     Attributes:
-        resident_bytes: What stayed, its shared weights included.
-        peak_bytes: The most above that meanwhile.
+        resident_bytes: Bytes that stayed, including its shared weights.
+        peak_bytes: The most bytes above that during the load.
 
     """
 
@@ -137,7 +137,7 @@ class MeasurableModel(Protocol):
 
     @property
     def load_memory(self) -> LoadMemory:
-        """What loading it took, as far as the backend can tell it from the rest."""
+        """The memory that loading it took, as far as the backend can tell."""
         ...
 
     @property

@@ -34,11 +34,11 @@ class InterpreterLender:
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        """How many there are."""
+        """The number of interpreters."""
         return len(self._interpreters)
 
     def next_id(self) -> int:
-        """Returns a number nobody else has."""
+        """Returns a number that is not used otherwise."""
         return next(self._ids)
 
     def own(self, file: SealedFile) -> SealedFile:

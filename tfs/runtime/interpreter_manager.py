@@ -125,7 +125,7 @@ class InterpreterManager:
 
     @property
     def num_interpreters(self) -> int:
-        """How many there are."""
+        """The number of interpreters."""
         return len(self._lender)
 
     def load_package(self, path: str | os.PathLike[str]) -> Package:
@@ -133,7 +133,8 @@ class InterpreterManager:
 
         Raises:
             NotFound: There is no such file.
-            InvalidArgument: It is no such archive; says what to pass instead.
+            InvalidArgument: It is no such archive; the message says what to pass
+                instead.
 
         """
         self._lender.check_open()
@@ -187,7 +188,7 @@ def _check_archive(path: str, name: str) -> None:
             f"{name!r} is a directory; pass the archive in it, such as model.pt"
         )
     if not os.path.exists(path):
-        return  # reading it says so
+        return  # reading the file will say so
     is_archive = False
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:

@@ -23,7 +23,7 @@ TakeJoiners = Callable[[Sequence[PartCall], int, int], list[PartCall]]
 """Takes a batch, the layer that comes next, and the batch's rows; returns the calls that
 join."""
 
-_MAX_JOINS: Final = 4  # in one run: the calls that run must come to an end
+_MAX_JOINS: Final = 4  # in one run, because the running calls must come to an end
 
 
 class LayerRun:
@@ -72,7 +72,7 @@ class LayerRun:
                 except Exception:
                     failed += joining
                 except BaseException:
-                    batch += joining  # the error is everybody's
+                    batch += joining  # the error is that of all calls
                     raise
                 else:
                     batch += joining

@@ -38,7 +38,7 @@ class LayerTimes:
         self._measured: list[dict[int, float]] = [{} for _ in range(num_layers)]
         self._sizes: list[list[int]] = [[] for _ in range(num_layers)]  # ascending
         self._join_s_per_row = [0.0] * num_layers
-        # What follows from them.
+        # Sums that follow from them.
         self._sums: dict[int, list[float]] = {}
         self._best_rate = 0.0
         self._num_begun = 0
@@ -70,7 +70,7 @@ class LayerTimes:
         return self._join_s_per_row[layer] * num_rows
 
     def begin(self) -> None:
-        """Uses everything recorded so far for the answers from now on."""
+        """Makes all answers from now on use everything that is recorded so far."""
         self._sums.clear()
         self._num_begun += 1
         if self._num_begun % _RATE_EVERY == 0:

@@ -79,7 +79,8 @@ class PlacedModel:
 
     def unload(self) -> None:
         with self._lock:
-            models = list(self._num_running)  # and where a move had to leave calls
+            # Also where a move had to leave calls behind.
+            models = list(self._num_running)
         with contextlib.ExitStack() as stack:
             for model in models:
                 stack.callback(model.unload)
@@ -91,7 +92,8 @@ class PlacedModel:
             with self._lock:
                 num_running = self._num_running[model] = self._num_running[model] - 1
                 if not num_running and model is not self._model:
-                    self._drained.notify_all()  # it is being moved away from
+                    # The version is being moved away from it.
+                    self._drained.notify_all()
             on_done(outcome)
 
         return done

@@ -77,7 +77,7 @@ def place(
         concurrency: How many requests at a time the version takes in one interpreter.
 
     Raises:
-        FailedPrecondition: What was asked for cannot be had on this host.
+        FailedPrecondition: This host does not offer what was asked for.
 
     """
     if options.isolation_required:

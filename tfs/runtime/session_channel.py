@@ -19,7 +19,7 @@ class SessionChannel(Protocol):
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """The interpreter's name, for messages."""
         ...
 
     @property
@@ -90,7 +90,7 @@ class InlineSessionChannel:
 
     @property
     def num_unanswered(self) -> int:
-        return 0  # who gives up ends the call with it
+        return 0  # a caller that gives up ends the call as well
 
     @property
     def survives_fork(self) -> bool:

@@ -95,7 +95,7 @@ class SessionInterpreter:
             self.materialise(package)
         with self._lock:
             if self.channel.generation != self._generation:
-                self._present.clear()  # a new process: everything anew
+                self._present.clear()  # in a new process everything has to be made anew
                 self._generation = self.channel.generation
             if thing.number in self._present:
                 return
@@ -144,11 +144,11 @@ class SessionInterpreter:
             try:
                 key, number = self._garbage.popleft()
             except IndexError:
-                break  # another thread took the last
+                break  # another thread took the last one
             numbers[key].append(number)
         with self._lock:
             if self.channel.generation != self._generation:
-                return  # it is gone already
+                return  # the thing is gone already
             for key, those in numbers.items():
                 numbers[key] = [each for each in those if each in self._present]
                 self._present.difference_update(those)

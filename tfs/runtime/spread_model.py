@@ -59,7 +59,7 @@ class SpreadModel(OnAnotherThread, Generic[M, V]):
     """
 
     def __init__(self, members: Sequence[tuple[M, V]]) -> None:
-        # Replaced, not changed: calls read it without a lock.
+        # The tuple is replaced and never changed, because calls read it without a lock.
         self._members = tuple(members)
         self._growth: Growth | None = None
         self._on_unload: Callable[[], None] = lambda: None
@@ -172,7 +172,8 @@ class SpreadModel(OnAnotherThread, Generic[M, V]):
             for _, model in self._members:
                 try:
                     model.unload()
-                except ServingError as error:  # it hangs; not so the others
+                # This interpreter hangs, but the others do not.
+                except ServingError as error:
                     failed = error
         finally:
             self._on_unload()

@@ -1,4 +1,4 @@
-"""How tasks end before, during and after a call: the decisions all backends share."""
+"""How tasks end before, during and after a call, as decided by all backends alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Takes turns in a private CPython: one call at a time, and none waits for a hung call.
+"""The turns of calls in a private CPython: one at a time, none behind a hung one.
 
 A call there can be neither interrupted nor killed. A caller that would wait for it for
 ever is told what hangs, and can go elsewhere.
@@ -35,13 +35,14 @@ class CallTurn:
         self._timeout_s = timeout_s
         self._now = now
         self._lock = threading.Lock()
-        # Both written by who holds the lock. Replaced whole: who reads it has both.
+        # Written by the holder of the lock. The pair is replaced as a whole, so that a
+        # reader gets both of one moment.
         self._running: tuple[str, float] | None = None
         self._longest_s: dict[str, float] = {}
 
     @property
     def is_taken(self) -> bool:
-        """Whether something is called."""
+        """Whether a call is running."""
         return self._lock.locked()
 
     @property
@@ -93,7 +94,8 @@ class CallTurn:
         while True:
             left_s = self._left_s()
             if left_s is None:
-                # Nobody can hang, or who has the turn is about to say since when.
+                # No call can hang, or the one that has the turn is about to note since
+                # when.
                 if self._lock.acquire(timeout=-1 if self._timeout_s is None else 0.01):
                     return
             elif self._lock.acquire(timeout=left_s):

@@ -25,10 +25,11 @@ class DlmopenBackend:
     Args:
         num_interpreters: Most interpreters; each is made when something is loaded on
             it.
-        max_queued: Calls that may wait for one.
-        clock: Deadlines go by it.
-        call_timeout_s: When a call counts as hung, and its interpreter takes no more.
-        on_hang: Called when an interpreter hangs, and when it does not any more.
+        max_queued: Most calls that may wait for one.
+        clock: The clock of deadlines.
+        call_timeout_s: When a call counts as hung, and its interpreter takes no more
+            calls.
+        on_hang: Called when an interpreter hangs, and when it no longer does.
 
     """
 
@@ -53,7 +54,7 @@ class DlmopenBackend:
         )
 
     def group(self, num_interpreters: int = 0) -> DlmopenGroup:
-        """Returns interpreters for one version: so many, or all if 0.
+        """Returns ``num_interpreters`` interpreters for one version; all of them if 0.
 
         It avoids those where a call hangs if there are others, because a load there
         might never end.
@@ -66,7 +67,7 @@ class DlmopenBackend:
         return DlmopenGroup(by_load[:num], len(self._interpreters))
 
     def close(self, deadline_s: float | None = None) -> None:
-        """Ends their use; the process keeps their memory. Blocks."""
+        """Ends the use of all interpreters; the process keeps their memory. Blocks."""
         for interpreter in self._interpreters:
             interpreter.close(deadline_s)
 
@@ -102,7 +103,7 @@ class DlmopenGroup:
         """Loads a version on every interpreter. Blocks, the first time for seconds.
 
         Raises:
-            FailedPrecondition: The host cannot run this backend; says why.
+            FailedPrecondition: The host cannot run this backend; the message says why.
             ServingError: The version does not load; nothing is left of it.
 
         """

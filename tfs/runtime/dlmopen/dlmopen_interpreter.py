@@ -37,7 +37,8 @@ from tfs.runtime.task_outcome import closed, unloaded
 
 log = logging.getLogger(__name__)
 
-_MANY = 1 << 30  # tasks, so that a group prefers every other interpreter
+# A number of tasks so large that a group prefers every other interpreter.
+_MANY = 1 << 30
 _MIN_FREE_KEYS = 4  # a library that finds none left may end the process
 
 
@@ -70,7 +71,7 @@ class DlmopenModel(OnAnotherThread):
 
     @property
     def process_changes(self) -> str:
-        return ""  # nobody looks
+        return ""  # nothing looks for changes here
 
     @property
     def load_memory(self) -> LoadMemory:
@@ -88,7 +89,7 @@ class DlmopenModel(OnAnotherThread):
     def call(self, signature_name: str, inputs: Tensors) -> dict[str, TensorView]:
         """Runs a signature on the calling thread; blocks behind other calls.
 
-        It does not go through the interpreter's thread and its queue.
+        The call bypasses the interpreter's thread and its queue.
 
         Raises:
             ServingError: The model failed or is unloaded.
@@ -121,11 +122,11 @@ class DlmopenInterpreter:
 
     Args:
         name: Names the thread.
-        max_queued: Tasks that may wait; one more is answered Unavailable.
-        clock: Deadlines go by it.
-        call_timeout_s: When a call counts as hung: it goes on, and others are refused
+        max_queued: Most tasks that may wait; one more is answered Unavailable.
+        clock: The clock of deadlines.
+        call_timeout_s: When a call counts as hung. It goes on, and others are refused
             with the reason. None waits for ever.
-        on_hang: Called when a call of the thread hangs, and when it does not any more.
+        on_hang: Called when a call of the thread hangs, and when it no longer does.
 
     """
 
@@ -139,8 +140,8 @@ class DlmopenInterpreter:
         on_hang: OnHang = lambda _servable, _text: None,
     ) -> None:
         self._name = name
-        # Queue, deadlines and unloading are those of a thread of this process; what
-        # differs is where it takes a call.
+        # Queue, deadlines and unloading are those of a thread of this process. Only the
+        # place where a call is computed differs.
         self._thread = InlineInterpreter(
             name,
             max_queued=max_queued,
@@ -171,7 +172,7 @@ class DlmopenInterpreter:
 
     @property
     def survives_fork(self) -> bool:
-        """Yes: the caller's own thread enters it."""
+        """True, because the caller's own thread enters it."""
         return True
 
     @property

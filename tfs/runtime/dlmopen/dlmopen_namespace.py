@@ -52,15 +52,17 @@ _ADVICE: Final = (
 _LM_ID_NEWLM: Final = -1
 _RTLD_DI_LMID: Final = 1
 _LIBC: Final = b"libc.so.6"
-_BYTES_OFFSET: Final = bytes.__basicsize__ - 1  # of the first byte in a bytes object
+# Offset of the first byte in a bytes object.
+_BYTES_OFFSET: Final = bytes.__basicsize__ - 1
 _NUM_KEYS: Final = 1024  # PTHREAD_KEYS_MAX
 _BLOCK_KEYS: Final = 32  # PTHREAD_KEY_2NDLEVEL_SIZE
 _NUM_BLOCKS: Final = 2  # 62 keys: Python, torch and gRPC together use 14
 _MORE_STACK_BYTES: Final = 1 << 20  # address space only
 _BUFFER_BYTES: Final = 64 << 10  # what is larger travels in memory of its own
 
-# Memory a model used last is used again by its next call, not given back and faulted
-# in anew; unloading gives it back. As for process interpreters.
+# A model's next call uses the memory of its last one again, instead of giving it back
+# and faulting it in anew; unloading gives it back. Process interpreters have the same
+# setting.
 _MALLOPT: Final = ((-1, 256 << 20), (-2, 16 << 20), (-3, 32 << 20))
 
 _ENTRY: Final = ctypes.CFUNCTYPE(ctypes.c_ssize_t, ctypes.c_void_p, ctypes.c_ssize_t)
@@ -81,7 +83,8 @@ except BaseException as error:
 # list. Held while Python starts and imports torch, which takes seconds.
 _opening = threading.Lock()
 _idle: list[Namespace] = []
-_all: list[Namespace] = []  # what other threads left there must not be freed
+# Namespaces are never freed, because threads may have left something there.
+_all: list[Namespace] = []
 
 
 def take() -> Namespace:
@@ -100,7 +103,7 @@ def take() -> Namespace:
 
 
 def give_back(namespace: Namespace) -> None:
-    """Keeps a namespace for the next user; nothing of the last one may be left."""
+    """Keeps a namespace for the next user; the last one must have left nothing."""
     with _opening:
         _idle.append(namespace)
 
@@ -142,7 +145,7 @@ class Namespace:
             raise _not_started(faults[0])
 
     def call(self, request: Any) -> Any:
-        """Asks the guest; returns its answer. Blocks for as long as it works.
+        """Sends a request to the guest; returns its answer, and blocks until then.
 
         The request is a tuple. Request and answer consist of values that ``marshal``
         accepts; see :class:`~tfs.runtime.guest.namespace.namespace_guest.NamespaceGuest`.
@@ -188,8 +191,8 @@ class Namespace:
     def _enter(self) -> _Visit:
         """Makes the calling thread known to the namespace's libc and Python."""
         self._keys.adopt_thread()
-        # glibc makes what isalpha() and strtod() look into when it starts a thread; for
-        # a thread of another libc nobody did.
+        # When glibc starts a thread, it makes the tables that isalpha() and strtod()
+        # use. For a thread of another libc that was not done.
         self._ctype_init()
         return _Visit(self._python)
 
@@ -209,8 +212,8 @@ class Namespace:
         version = python.Py_GetVersion().decode()
         if version != sys.version:
             raise RuntimeError(f"the library is of Python {version}, not {sys.version}")
-        python.Py_SetProgramName(self._program)  # read as long as Python lives
-        python.Py_InitializeEx(0)  # 0: signals stay the process's own
+        python.Py_SetProgramName(self._program)  # Python reads it as long as it lives
+        python.Py_InitializeEx(0)  # 0 leaves signals to the process
         entry = ctypes.c_uint64()
         fault = ctypes.create_string_buffer(_FAULT_BYTES)
         code = _BOOT.format(
@@ -244,8 +247,8 @@ class _Visit:
         memory = bytearray(_BUFFER_BYTES)
         self.buffer = memoryview(memory)  # of requests, then of their replies
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-        # Python keeps a state per thread. Made here once, it would else be made and
-        # thrown away with every call.
+        # Python keeps a state per thread. It is made here once; otherwise every call
+        # would make one and throw it away.
         python.PyGILState_Ensure()
         self._state = python.PyEval_SaveThread()
 
@@ -382,7 +385,7 @@ def _not_loaded(host: ctypes.CDLL) -> FailedPrecondition:
 
 
 def _not_started(reason: str) -> FailedPrecondition:
-    # A library of torch's may be the first that finds no room.
+    # The first to find no room may be a library of torch.
     advice = f"; {_ADVICE}" if "static TLS" in reason else ""
     return FailedPrecondition(f"a private Python does not start: {reason}{advice}")
 

@@ -20,7 +20,7 @@ _LOOKS_SHARE: Final = 1e-3
 
 
 class LoadedModel:
-    """Immutable, except for what it counts of calls.
+    """Immutable, except for the counts of calls.
 
     Args:
         source: The version.
@@ -60,7 +60,7 @@ class LoadedModel:
         self.input_names = tuple(tuple(s.inputs) for s in source.signatures.values())
 
     def written_pages_if_due(self) -> int:
-        """As ``written_if_due``; returns the pages."""
+        """Does as ``written_if_due``; returns only the pages."""
         return self.written_if_due()[0]
 
     def written_if_due(self) -> tuple[int, int]:
@@ -87,7 +87,7 @@ class LoadedModel:
 
 
 def not_loaded() -> ServingError:
-    """Returns the answer to a request for a model that is not here (any more)."""
+    """Returns the answer to a request for a model that is not loaded here."""
     return Unavailable("the model is not loaded on this interpreter; retry")
 
 

@@ -60,7 +60,7 @@ class VersionFiles:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes held."""
+        """Bytes of the payload in memory."""
         return sum(file.size_bytes for file in self.files.values())
 
     def close(self) -> None:

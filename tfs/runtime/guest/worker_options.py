@@ -10,7 +10,7 @@ class WorkerOptions:
     """Immutable.
 
     Attributes:
-        spin_us: For so many microseconds a worker looks for the next request before it
+        spin_us: Microseconds for which a worker looks for the next request before it
             sleeps, and its host for a reply that is due within that time; >= 0. This
             saves wake-ups (about 50 us each) but keeps cores busy, so use it only if
             there are more cores than interpreters. If looking is in vain, it is done

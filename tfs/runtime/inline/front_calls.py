@@ -71,7 +71,7 @@ class FrontCalls:
             model: A model that runs on the loop.
             signature_name: The signature to call.
             make_inputs: Returns the inputs.
-            task: Is asked first whether it should still run; None: it should.
+            task: Is asked first whether it should still run. None means that it should.
 
         Returns:
             The outcome; None if nothing was done.

@@ -25,7 +25,7 @@ from tfs.runtime.task_outcome import unloaded
 
 
 class InlineHost(Protocol):
-    """What a model asks of the interpreter that it is loaded on. Thread-safe."""
+    """What a model needs from the interpreter on which it is loaded. Thread-safe."""
 
     def enqueue(self, model: InlineModel, task: InferenceTask) -> None:
         """Starts a task. Never blocks, never raises."""
@@ -159,7 +159,8 @@ class InlineModel:
             return guest.call(signature_name, inputs)
         except BaseException as error:  # what a model returns may raise it when read
             fault = serving_error(error, self._source.id.slashed)
-            # They hold the model's tensors, and our callers' frames the fault.
+            # The error's frames hold the model's tensors, and our callers' frames hold
+            # the error.
             forget_frames(fault)
             return fault
 

@@ -34,8 +34,8 @@ class RequestThreads:
         call: Computes a task; runs on these threads, several at a time; returns errors
             instead of raising them.
         name: Starts the names of the threads.
-        max_queued: Tasks that may wait; one more is answered Unavailable.
-        clock: Deadlines go by it.
+        max_queued: Most tasks that may wait; one more is answered Unavailable.
+        clock: The clock of deadlines.
 
     """
 

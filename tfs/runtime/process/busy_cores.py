@@ -1,4 +1,4 @@
-"""Moves the loop to the core of a worker that finished, where all cores are busy."""
+"""Moves the loop to the core of a worker that has finished, if all cores are busy."""
 
 from __future__ import annotations
 
@@ -58,6 +58,6 @@ class BusyCores:
     def settle(self) -> None:
         """Restores the loop's affinity if a core is free. Runs on the loop's thread."""
         if self._may_be_moved and self.num_running < len(self._cores):
-            with contextlib.suppress(OSError):  # the cores that it may use changed
+            with contextlib.suppress(OSError):  # the cores that it may use have changed
                 os.sched_setaffinity(0, self._cores)
             self._may_be_moved = self.num_running > 0  # running calls may still move it

@@ -11,7 +11,7 @@ from typing import Final
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.slab import NUM_SLOTS, STARTED, WORD_BYTES, Slab
 
-_MOST_REPLIES: Final = 1024  # others are read the next time
+_MOST_REPLIES: Final = 1024  # further replies are read the next time
 
 
 class CallChannel:
@@ -78,7 +78,7 @@ class CallChannel:
         self._their_tensors.close()
 
     def num_replies(self) -> int:
-        """Returns how many replies came since the last call of this method."""
+        """Returns how many replies have come since the last call of this method."""
         try:
             if self._spins:
                 return os.eventfd_read(self.reply_fd)

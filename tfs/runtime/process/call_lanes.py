@@ -34,7 +34,7 @@ class CallLanes:
         self._common = CallLane(terms, spin_s, cores)
         # The lanes of models that take several calls at once, by the model's number.
         self._own: dict[int, OverlappingLane] = {}
-        self._past = InterpreterStats()  # of models' own lanes that are gone
+        self._past = InterpreterStats()  # sums of models' own lanes that are gone
 
     @property
     def num_pending(self) -> int:

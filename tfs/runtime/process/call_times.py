@@ -1,4 +1,4 @@
-"""How long calls take, by number of rows: when one has hung, when two may overlap."""
+"""How long calls take, by rows: tells when one hangs and when two may overlap."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a crash leads to: pure decisions about respawning and quarantine."""
+"""Decides on respawning and quarantine after crashes. Pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class CrashPolicy:
     """Immutable.
 
     Attributes:
-        max_crashes: So many crashes of one version within ``window_s`` quarantine it;
+        max_crashes: This many crashes of one version within ``window_s`` quarantine it;
             at least 1.
-        window_s: Seconds, > 0.
+        window_s: For how many seconds a crash counts, > 0.
         max_delay_s: The longest pause before an interpreter that keeps dying is
             started again, seconds.
 

@@ -38,7 +38,7 @@ OnLost = Callable[[str], None]
 
 
 def _nothing() -> None:
-    """Does nothing: stands in for a callback where nobody waits."""
+    """Does nothing, in place of a callback for which nobody waits."""
 
 
 class _Member:
@@ -48,7 +48,7 @@ class _Member:
         self.keeper = keeper
         self.on_lost = on_lost
         self.shared_bytes = 0  # 0 until the worker has reported
-        self.lost = ""  # why its keeper died, if that came first
+        self.lost = ""  # why its keeper died, if that happened first
 
 
 class VersionShare:
@@ -69,7 +69,7 @@ class VersionShare:
         self._who = who
         self._refusal = ""
         self._members: dict[object, _Member] = {}
-        self._keeper: KeeperProcess | None = None  # the one that holds weights of it
+        self._keeper: KeeperProcess | None = None  # the keeper that holds its weights
 
     @property
     def shared_bytes(self) -> int:
@@ -191,7 +191,7 @@ class DeviceShares:
         self._versions: dict[KeeperProcess, dict[int, VersionShare]] = {}
         self._dropping: dict[tuple[KeeperProcess, int], Callable[[], None]] = {}
         self._histories: dict[str, CrashHistory] = {}
-        self._refused: dict[str, str] = {}  # by device: why it never shares
+        self._refused: dict[str, str] = {}  # by device: why it never shares memory
         self._told: set[tuple[str, str]] = set()
         self._closed = False
 
@@ -319,7 +319,7 @@ class DeviceShares:
     def _on_end(self, device: str, keeper: KeeperProcess, why: str) -> None:
         versions = self._versions.get(keeper, {})
         if self._keepers.get(device) is not keeper:
-            return  # closed meanwhile
+            return  # it was closed meanwhile
         log.error("event=weights_keeper_ended device=%s why=%r", device, why)
         self._histories[device].add(self._loop.clock.now())
         self._close(device, keeper)

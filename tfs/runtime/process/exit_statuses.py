@@ -6,7 +6,7 @@ import os
 import threading
 from typing import Final
 
-_KEPT: Final = 1000  # fewer processes end before their ends are noticed
+_KEPT: Final = 1000  # more than the processes whose ends are not noticed yet
 
 
 class ExitStatuses:
@@ -26,7 +26,7 @@ class ExitStatuses:
                 del self._by_pid[next(iter(self._by_pid))]
 
     def of(self, pid: int, pidfd: int) -> int | None:
-        """Returns how a process ended; None if nobody knows. Its pidfd says that it has.
+        """Returns how a process ended, once its pidfd says so; None if nobody knows.
 
         Nobody knows if children are not waited for (SIGCHLD is ignored), or if other
         code in this process waits for any child at all.

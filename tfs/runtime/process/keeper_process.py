@@ -114,7 +114,8 @@ class KeeperProcess:
     def _send(self, body: dict[str, object], fds: tuple[int, ...]) -> bool:
         try:
             control_channel.send(self._channel, json.dumps(body).encode(), fds)
-        except OSError as error:  # it is full, or gone, which is noticed elsewhere
+        # The channel is full, or its end is gone, which is noticed elsewhere.
+        except OSError as error:
             log.warning("event=keeper_takes_nothing why=%r", error.strerror)
             return False
         return True

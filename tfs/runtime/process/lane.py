@@ -33,7 +33,7 @@ class LaneTerms:
         call_timeout_s: When a call counts as hung, see ``CallTimes.limit_s``.
         on_unusable: Called with the reason when the worker hangs or answers nonsense,
             to have it killed.
-        executor: Reads replies whose reading would hold up the loop.
+        executor: Reads replies that would take the loop too long.
 
     """
 
@@ -59,7 +59,7 @@ class Lane(ABC):
         self._on_unusable = terms.on_unusable
         self._executor = terms.executor
         self._queue: deque[tuple[ProcessModel, InferenceTask]] = deque()
-        self._timer: Timer | None = None  # looks for a call that hangs
+        self._timer: Timer | None = None  # checks whether a call hangs
         self._when_idle: list[Callable[[], None]] = []
         self._num_calls = 0
         self._num_dropped = 0
@@ -171,7 +171,7 @@ class Lane(ABC):
         read = partial(_read_and_finish, task, outcome)
         try:
             self._executor.submit(read)
-        except RuntimeError:  # the server ends
+        except RuntimeError:  # the server is ending
             read()
 
     def _count(self, outcome: Outcome, call_s: float) -> None:

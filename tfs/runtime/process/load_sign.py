@@ -41,13 +41,13 @@ class LoadSign:
         self._num_loads = 0
 
     def begin(self) -> None:
-        """Notes that the worker has begun to do something in the background."""
+        """Notes that the worker has begun background work."""
         if not self._num_loads:
             self._loop.add_round_hook(self._show, Phase.FLUSH)
         self._num_loads += 1
 
     def end(self, num: int = 1) -> None:
-        """Notes that ``num`` of these things are over; others may go on."""
+        """Notes that ``num`` pieces of this work are over; others may go on."""
         self._num_loads -= num
         if num and not self._num_loads:
             self._loop.remove_round_hook(self._show)

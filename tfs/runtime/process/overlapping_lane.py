@@ -1,4 +1,4 @@
-"""The calls of one model that takes several at once: those that wait, and those that run."""
+"""The waiting and running calls of one model that takes several at once."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class OverlappingLane(Lane):
         return [call for call in calls if call.sequence < num_started]
 
     def _calls_of(self, model: ProcessModel | None) -> bool:
-        return bool(self._calls)  # a lane has calls of one model only
+        return bool(self._calls)  # the lane has calls of one model only
 
     def _pump(self) -> None:
         channel = self._channel
@@ -144,7 +144,7 @@ class OverlappingLane(Lane):
                 self._loop.post(mark)
 
         token.on_cancel = on_cancel
-        mark()  # it may have been cancelled meanwhile
+        mark()  # the call may have been cancelled meanwhile
 
     def _take_all(self, channel: CallChannel) -> list[tuple[InferenceTask, Outcome]]:
         done: list[tuple[InferenceTask, Outcome]] = []

@@ -106,12 +106,12 @@ class ParkedWorkers:
 
     @property
     def pids(self) -> list[int]:
-        """The processes that could be taken now."""
+        """The processes that can be taken now."""
         return [each.link.pid for each in self._parked if each.is_clean]
 
     @property
     def all_pids(self) -> list[int]:
-        """Those, and the ones that clean up or wait to do so. Any thread may ask."""
+        """All processes here, also those that clean up or wait for it. Any thread."""
         return [each.link.pid for each in list(self._parked)]
 
     def park(self, code: SameCode, link: WorkerLink, model_id: int) -> bool:
@@ -198,9 +198,9 @@ class ParkedWorkers:
         self._arm()
 
     def _take_word(self, parked: _Parked, reply: WorkerReply | None) -> None:
-        """Takes what a worker found when it checked itself."""
+        """Takes the result of a worker's check of itself."""
         if reply is None:
-            return  # it ended
+            return  # the worker has ended
         fields = reply.fields
         why = fields.get("changed") if reply.error() is None else fields.get("message")
         if why:
@@ -244,7 +244,8 @@ class ParkedWorkers:
         self._parked.remove(parked)
         self._loop.unwatch(parked.link.pidfd)
         self._loop.unwatch(parked.link.control.fileno())
-        parked.conversation.end()  # before the memory that holds its sign is unmapped
+        # Ended before the memory that holds its sign is unmapped.
+        parked.conversation.end()
         self._arm()
 
     def _end(self, parked: _Parked) -> None:

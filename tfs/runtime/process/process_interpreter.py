@@ -97,7 +97,8 @@ class ProcessInterpreter:
         self.trials = TrialCalls(self._requests, self._life, loop, self._options)
         # Filled by any thread, emptied by the loop, one post each.
         self._inbox: deque[tuple[ProcessModel, InferenceTask]] = deque()
-        self._spilling: deque[None] = deque()  # one for each task that is spilled
+        # One entry for each task that is being spilled.
+        self._spilling: deque[None] = deque()
         self._model_ids = itertools.count()
 
     @property
@@ -146,7 +147,7 @@ class ProcessInterpreter:
 
     @property
     def survives_fork(self) -> bool:
-        """No: the loop, and with it the conversation, belongs to the parent process."""
+        """False, because the loop, and so the conversation, belong to the parent."""
         return False
 
     def stats(self) -> InterpreterStats:
@@ -322,7 +323,7 @@ class ProcessInterpreter:
         if get_ident() == self._loop.thread_ident:
             self._enqueue(model, task)
         elif self.state is WorkerState.CLOSED:
-            finish(task, closed(self._name))  # the loop may be gone
+            finish(task, closed(self._name))  # because the loop may be gone
         else:
             self._inbox.append((model, task))
             self._loop.post(self._take_from_inbox)

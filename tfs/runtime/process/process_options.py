@@ -17,7 +17,7 @@ def _never() -> bool:
 
 
 def _ignore_quarantine(servable: ServableId, reason: str) -> None:
-    """Does nothing: stands in for a callback where nobody wants to know."""
+    """Does nothing, in place of a callback that nobody has set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,8 @@ class ProcessOptions:
 
     Attributes:
         worker: How the processes run.
-        max_queued: Tasks that may wait per interpreter; one more is Unavailable.
+        max_queued: Most tasks that may wait for an interpreter; one more is
+            Unavailable.
         call_timeout_s: A call that takes longer (or 10 times what calls of its size
             took, if that is more) ends its interpreter.
         load_timeout_s: The same for loading a version.

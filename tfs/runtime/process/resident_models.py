@@ -84,7 +84,7 @@ class ResidentModels:
         self._num_calls_before = 0  # calls when the present worker began
         self._failed: list[
             WorkerCall
-        ] = []  # those that a dead worker was in, to be answered
+        ] = []  # calls that a dead worker was computing, which have to be answered
 
     @property
     def num_models(self) -> int:

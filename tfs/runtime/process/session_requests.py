@@ -20,7 +20,7 @@ class SessionRequests:
         options: Limits, timeouts and how workers are made.
 
     Attributes:
-        num_unanswered: Requests under way; the loop writes it.
+        num_unanswered: Requests under way; written by the loop.
 
     """
 

@@ -47,7 +47,7 @@ _PlannedOutput: TypeAlias = "tuple[str, DType, tuple[int, ...], int, int]"
 """Name, dtype, shape, and where its bytes begin and end."""
 
 ReplyPlans: TypeAlias = "dict[bytes, list[_PlannedOutput]]"
-"""What the replies of one signature say, by their words."""
+"""The known replies of one signature, by their words."""
 
 _PlannedRequest: TypeAlias = "tuple[slice, bytes, tuple[tuple[str, slice], ...]]"
 """Where the words go, the words, and each input's name and where its bytes go."""
@@ -93,7 +93,8 @@ def write_request(
         _write_spilled(slab, slot, model_id, signature_index, task, spill)
         return os.dup(spill.fd)
     inputs = task.inputs
-    # All that the words depend on, except sizes of strings, which have no plans.
+    # This is all that the words depend on, except the sizes of strings, which have no
+    # plans.
     form: list[object] = [slot, task.num_rows]
     for name in task.signature.inputs:
         view = inputs.get(name)
@@ -229,7 +230,7 @@ def read_reply(
         elif math.prod(shape) <= MANY_STRINGS:
             outputs[name] = TensorView(STRING, shape, _strings(data, shape))
         else:
-            outputs[name] = TensorView(STRING, shape, data)  # unpacked below
+            outputs[name] = TensorView(STRING, shape, data)  # it is unpacked below
             is_slow = True
     if is_slow:
         return SlowReply(partial(_unpacked, outputs)), call_s

@@ -1,4 +1,4 @@
-"""One worker more than are wanted: forked and warm before anybody asks for it.
+"""A worker in reserve, which is forked and warm before it is needed.
 
 A fork and the first load in a new process always take the same milliseconds, in which
 page tables, Python objects and pages of the allocator become the process's own. A spare
@@ -21,7 +21,7 @@ from tfs.runtime.process.zygote_conversation import Forked
 
 log = logging.getLogger(__name__)
 
-_QUIET_S: Final = 0.3  # so long no worker must be wanted before the next spare is made
+_QUIET_S: Final = 0.3  # how long no worker must be needed before the next spare is made
 
 
 class SpareWorker:
@@ -66,7 +66,7 @@ class SpareWorker:
         link = self._link
         if link is None or not self._is_warm:
             return None
-        if has_ended(link.pidfd):  # perhaps in this very round of the loop
+        if has_ended(link.pidfd):  # perhaps in this round of the loop
             self._drop()
             return None
         self._unwatch(link)
@@ -98,7 +98,7 @@ class SpareWorker:
         if not self._zygote.is_ready:
             self._last_use_s = (
                 self._loop.clock.now()
-            )  # a worker that is waited for comes first
+            )  # workers that somebody waits for come first
         if self._loop.clock.now() < self._last_use_s + _QUIET_S:
             self._wait()
         else:

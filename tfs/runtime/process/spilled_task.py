@@ -1,6 +1,6 @@
-"""A task whose tensors lie in a memfd: what no slot of a slab holds travels in one.
+"""A task whose tensors travel in a memfd, because no slot of a slab holds them.
 
-The serving loop copies what it does not notice. Longer copies, and the packing of many
+The serving loop makes short copies itself. Longer copies, and the packing of many
 strings, are made on other threads before the task joins its lane.
 """
 
@@ -38,8 +38,8 @@ class Spill:
     """The tensors of a task in a memfd. Immutable; whoever has it closes ``fd``.
 
     Attributes:
-        words: What a descriptor says of them; offsets count from the memfd's start.
-        total_bytes: Its size.
+        words: The words of a descriptor; offsets count from the memfd's start.
+        total_bytes: The size of the memfd.
         fd: The memfd.
 
     """

@@ -27,7 +27,8 @@ from tfs.runtime.process.worker_requests import WorkerRequests
 
 log = logging.getLogger(__name__)
 
-_SCALE_PATIENCE_S: Final = 5.0  # added to what the calls of two threads should take
+# Added to the time that the calls of two threads should take.
+_SCALE_PATIENCE_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)

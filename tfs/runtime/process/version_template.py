@@ -24,12 +24,10 @@ from tfs.runtime.process.zygote_conversation import ZygoteConversation
 
 log = logging.getLogger(__name__)
 
-_MAX_FAILURES: Final = (
-    2  # in a row; one may be because the process to fork it from ended
-)
-_PAUSE_S: Final = (
-    1.0  # after the load, or after it or the process to fork it from ended
-)
+# Failures in a row. One may come from the end of the process that forks the template.
+_MAX_FAILURES: Final = 2
+# Pause after the version's load, and after the end of a template or of its parent.
+_PAUSE_S: Final = 1.0
 
 
 class VersionTemplate:

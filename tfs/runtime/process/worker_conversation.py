@@ -1,4 +1,4 @@
-"""What host and worker say to each other beside requests and replies."""
+"""The messages between host and worker besides calls and their replies."""
 
 from __future__ import annotations
 
@@ -94,7 +94,8 @@ class WorkerConversation:
     ) -> None:
         """Asks the worker for something."""
         if not background and op in RUN_CODE:
-            self._link.knows_itself = False  # its control thread is not watched
+            # It cannot know what its control thread changes.
+            self._link.knows_itself = False
         message_id = self._next_id
         self._next_id += 1
         self._awaited[message_id] = on_reply

@@ -38,9 +38,8 @@ from tfs.runtime.task_outcome import closed
 log = logging.getLogger(__name__)
 
 _START_AGAIN_S: Final = 1.0  # after the zygote could not be started
-_MAX_LOST_FORKS: Final = (
-    3  # in a row; otherwise whatever ends zygotes might go on for ever
-)
+# Forks that were lost in a row, because whatever ends zygotes might go on for ever.
+_MAX_LOST_FORKS: Final = 3
 
 OnReady = Callable[["ServingError | None"], None]
 """Takes None once a worker is ready, or why there is none."""

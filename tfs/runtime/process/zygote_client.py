@@ -1,4 +1,4 @@
-"""The zygotes of a host: the first is started when workers are wanted, and ended after.
+"""The zygotes of a host, which are started when workers are wanted, and ended later.
 
 A ``ZygoteProcess`` is the program, and a ``ZygoteConversation`` is what is said to it.
 The first zygote has forks. A **standby** takes its place when it is killed, because
@@ -63,7 +63,7 @@ class ZygoteClient:
         self._linger_s = linger_s
         self._started = started
         self._first: ZygoteConversation | None = None
-        self._num_ends = 0  # of first zygotes that ended without being asked to
+        self._num_ends = 0  # how many first zygotes ended without being asked to
         self._branches: dict[str, ZygoteConversation] = {}  # by platform
         self._when_unused: list[Callable[[], None]] = []
         self._num_users = 0

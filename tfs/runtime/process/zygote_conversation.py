@@ -198,7 +198,8 @@ class ZygoteConversation:
         except BlockingIOError:
             request.on_done("the zygote does not keep up")
         except ConnectionError:
-            self._sent[token] = request  # answered when the zygote's end is noticed
+            # It is answered when the zygote's end is noticed.
+            self._sent[token] = request
         except OSError as error:
             request.on_done(f"the zygote cannot be asked: {error.strerror}")
         else:
@@ -232,7 +233,7 @@ class ZygoteConversation:
                     with (
                         theirs,
                         contextlib.suppress(OSError),
-                    ):  # its channel's end is noticed
+                    ):  # the end of its channel is noticed
                         control_channel.send(
                             self._zygote.channel, body, (theirs.fileno(),)
                         )
@@ -240,7 +241,8 @@ class ZygoteConversation:
             case {"forked": int(token), "pid": int(pid)}:
                 request = self._sent.pop(token)
                 assert self.pid is not None
-                with contextlib.suppress(OSError):  # it did so itself, or has ended
+                # The worker has done so itself, or has ended.
+                with contextlib.suppress(OSError):
                     # The worker does this too; whoever is first, it has its group.
                     os.setpgid(pid, pid)
                 request.on_done(Forked(pid, fds.pop(), self.pid, self.exits))

@@ -49,9 +49,8 @@ _UNASKED: Final = {
     **UNCOMPILED,
 }
 
-_WNOTHREAD: Final = (
-    0x20000000  # children of this very thread; Python has no name for it
-)
+# Waits for children of the calling thread only. Python has no name for it.
+_WNOTHREAD: Final = 0x20000000
 
 # Hundreds of modules are imported, and none is garbage; looking for garbage takes a tenth
 # of the time. Until it has imported them, it ends with its parent.

@@ -71,7 +71,7 @@ class CudaStorage:
 
     @property
     def size_bytes(self) -> int:
-        """How many."""
+        """The size in bytes."""
         return self._storage.nbytes()
 
     def export(self) -> Handle:

@@ -30,7 +30,7 @@ class HeldStorage(Protocol):
 
     @property
     def size_bytes(self) -> int:
-        """How many."""
+        """The size in bytes."""
         ...
 
     def export(self) -> Handle:

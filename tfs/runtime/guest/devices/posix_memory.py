@@ -46,7 +46,7 @@ class PosixMemory:
             os.close(fd)
 
     def collect(self) -> None:
-        """Does nothing: memory that nobody holds has gone back already."""
+        """Does nothing, because memory that nobody holds has gone back already."""
 
 
 class PosixStorage:
@@ -61,7 +61,7 @@ class PosixStorage:
 
     @property
     def size_bytes(self) -> int:
-        """How many."""
+        """The size in bytes."""
         return self._size_bytes
 
     def export(self) -> Handle:

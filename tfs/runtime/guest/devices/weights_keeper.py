@@ -39,7 +39,8 @@ from tfs.runtime.guest.devices.weights_lease import Place
 from tfs.runtime.guest.fault_text import one_line
 from tfs.runtime.guest.sealed_file import SealedFile
 
-_MAX_PLACES: Final = 100_000  # that one lease may open; no model has more weights
+# Most places that one lease may open; no model has more weights.
+_MAX_PLACES: Final = 100_000
 
 
 class _Version:

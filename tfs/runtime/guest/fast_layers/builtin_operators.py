@@ -1,4 +1,4 @@
-"""Has the operators of an exported program called as Python programs call them.
+"""Calls the operators of an exported program as Python programs call them.
 
 A graph calls each operator by its overload (``torch.ops.aten.linear.default``), whose
 arguments are matched against a schema and boxed one by one. A Python program calls a
@@ -69,7 +69,7 @@ the default one."""
 
 
 def call_builtins(program: torch.fx.GraphModule) -> bool:
-    """Has a program's operators called by functions of torch: same operators, same bits.
+    """Replaces a program's operators by functions of torch with the same results.
 
     Where an operator has several results, those that the graph never uses are not taken
     out any more. Returns whether the program must be recompiled.

@@ -1,8 +1,8 @@
 """Convolutions of exported programs that keep their weights in blocks.
 
-They do it like those of modules
-(:mod:`tfs.runtime.guest.fast_layers.packed_convolutions`). The operator's node becomes
-a call of a small module, which only holds what is kept.
+This works as for modules (:mod:`tfs.runtime.guest.fast_layers.packed_convolutions`).
+The operator's node becomes a call of a small module, which only holds the packed
+weights.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tells cheaply whether a process holds more memory than it did."""
+"""Tells, at little cost, whether a process holds more memory than before."""
 
 from __future__ import annotations
 

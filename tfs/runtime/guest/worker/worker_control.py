@@ -1,4 +1,4 @@
-"""What a worker is asked to do beside calls, and the threads on which it does that."""
+"""The requests to a worker besides calls, and the threads that serve them."""
 
 from __future__ import annotations
 
@@ -90,7 +90,8 @@ class WorkerControl:
         # Pauses say nothing of how much there is to do, or of the host's idle time.
         self._brief_work = BriefWork(lambda: monotonic() - paced_s())
         self._makes_way = False
-        self._has_run_code = False  # a model's, on this thread: what it set is not seen
+        # Whether a model's code has run on this thread, whose settings nobody compares.
+        self._has_run_code = False
 
     def start(self) -> None:
         """Starts the control thread."""
@@ -119,7 +120,8 @@ class WorkerControl:
             except OSError:
                 message = None
             if message is None:
-                # With what the model started: nobody is left to know the group.
+                # This includes what the model started, because nobody else knows the
+                # group.
                 with contextlib.suppress(OSError):
                     os.killpg(os.getpid(), signal.SIGKILL)
                 os._exit(0)
@@ -168,7 +170,8 @@ class WorkerControl:
             with contextlib.suppress(OSError):
                 self._slate = CleanSlate(watched, self._errands.run)
         told["knows_itself"] = self._slate is not None
-        self._limit.count_from_here()  # what warming took is not a model's
+        # Memory that warming up took does not count as a model's.
+        self._limit.count_from_here()
         tell(self._control, told)
 
     def _serve(self, request: Mapping[str, object], fds: list[int]) -> None:
@@ -218,7 +221,7 @@ class WorkerControl:
             session_guest = importlib.import_module(
                 "tfs.runtime.guest.sessions.session_guest"
             )
-            self._limit.count_from_here()  # there is this thread now, and its heap
+            self._limit.count_from_here()  # counts this thread and its heap
             self._sessions = session_guest.SessionGuest(on_map=self._limit.allow)
         body = request["body"]
         assert isinstance(body, bytes)

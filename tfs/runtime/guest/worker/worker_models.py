@@ -119,7 +119,8 @@ class WorkerModels:
         assert isinstance(source, ModelSource)
         assert isinstance(model_id, int)
         assert isinstance(names, list)
-        name_process(f"tfs:{source.id.slashed}")  # also if it dies of loading it
+        # Set now, in case the process dies during the load.
+        name_process(f"tfs:{source.id.slashed}")
         keeper = request.get("keeper")
         if isinstance(keeper, str):
             channel = socket.socket(fileno=os.dup(fds[-1]))
@@ -142,7 +143,7 @@ class WorkerModels:
                 "changes": "" if state is None else state.changes(),
                 **meter.read(sum(os.fstat(fd).st_size for fd in fds)),
             }
-        del preloaded  # another version's
+        del preloaded  # it is of another version
         files = VersionFiles(
             {
                 name: SealedFile(os.dup(fd), os.fstat(fd).st_size)
@@ -151,7 +152,7 @@ class WorkerModels:
         )
         try:
             if self.is_empty:
-                self._limit.count_from_here()  # there are threads now that load
+                self._limit.count_from_here()  # counts the threads of the load
             self._limit.allow(files.size_bytes)
             make_way()
             try:
@@ -215,7 +216,8 @@ class WorkerModels:
         """Calls a model on this thread, because a first call costs once for the process."""
         loaded, name, inputs = self._trial(request, fds)
         make_way()
-        # Not the wall's: in the background that says more of what else runs.
+        # This is processor time. In the background, wall time says more about what else
+        # runs.
         begun_s = time.thread_time()
         try:
             with torch.inference_mode():
