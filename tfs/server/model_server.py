@@ -6,7 +6,7 @@ Usable as a library; ``tfs.server.process`` adds signals and the config file.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from managers.aspired_versions_manager import (
@@ -16,33 +16,28 @@ from managers.aspired_versions_manager import (
 from managers.resource_tracker import ResourceTracker
 from managers.retry import RetryOptions
 from managers.state_monitor import ServableStateMonitor
-from sources.adapter import Convert
 from sources.file_system_options import FileSystemSourceOptions
 from sources.scan import KNOWN_PLATFORMS
-from sources.storage_path import StoragePath
 from sources.storage_threads import StorageThreads
 from tfs.core.call import ListenerOptions
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.event_bus import EventAndTime, EventBus
 from tfs.core.executor import ThreadExecutor
-from tfs.core.loader import Loader
 from tfs.core.loop_watchdog import LoopWatchdog
 from tfs.core.right_of_way import note_answerer
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.serving_loop import ServingLoop
 from tfs.core.stats import Stats
-from tfs.handlers.admin import SERVICE as ADMIN_SERVICE
-from tfs.handlers.admin_access import ADMIN_LISTENER, AdminAccess
+from tfs.handlers.admin_access import AdminAccess
 from tfs.handlers.decode_pool import DecodePool
 from tfs.handlers.health import HealthHandler
-from tfs.handlers.methods import MODEL, method_table
+from tfs.handlers.methods import method_table
 from tfs.handlers.open_streams import OpenStreams
 from tfs.handlers.request_gate import RequestGate
 from tfs.handlers.warmup_replay import WarmupOptions
 from tfs.proto.tfs.v1.admin_service_pb2 import ListenerReport
 from tfs.runtime.process.zygote_process import ZygoteProcess
-from tfs.servables.built_in import default_registry
 from tfs.server.admin import CoreAdmin
 from tfs.server.admin_describe import (
     describe_batching,
@@ -58,19 +53,20 @@ from tfs.server.config.running_config import Origin
 from tfs.server.config.server_config import ServerConfig
 from tfs.server.core import ServerCore
 from tfs.server.core_reports import CoreReports, Describers, ProcessFacts
+from tfs.server.doors import listeners
 from tfs.server.expected_answers import ExpectedAnswers
+from tfs.server.loader_makers import loader_makers
 from tfs.server.memory.spare_memory import SpareMemory
 from tfs.server.metrics.http_door import HttpDoor
 from tfs.server.metrics.metrics_door import metrics_door
 from tfs.server.model_fleet import ModelFleet
-from tfs.server.model_settings import DETECT, ModelSettings, RuntimeSettings
+from tfs.server.model_settings import DETECT, ModelSettings
 from tfs.server.model_sources import SourceParts
 from tfs.server.options import ServerOptions
 from tfs.server.remote_copies import RemoteCopies
 from tfs.server.request_log.log_collector import file_collectors
 from tfs.server.request_log.log_writer import LogWriter, LogWriterOptions
 from tfs.server.request_log.request_logs import RequestLogs
-from tfs.server.tls import TlsFile
 from tfs.server.transports import make_transport
 from tfs.server.versions import distribution_version
 from tfs.server.warmed_platforms import warmed
@@ -413,62 +409,6 @@ def source_options(
         unload_when_empty=options.unload_when_empty,
         has_other_platforms=not KNOWN_PLATFORMS.issuperset({*platforms} - {DETECT}),
     )
-
-
-def loader_makers(
-    options: ServerOptions,
-    fleet: ModelFleet,
-    runtime_of: Callable[[str], RuntimeSettings],
-) -> Mapping[str, Convert[StoragePath, Loader[object]]]:
-    """Returns what turns a version directory into a loader, by platform name."""
-    registry = default_registry(allow_model_code=options.allow_model_code)
-
-    # By fingerprint, so that a version that comes back is loaded as it was before,
-    # whatever the configuration says by then.
-    settings: dict[str, RuntimeSettings] = {}
-
-    def maker(name: str) -> Convert[StoragePath, Loader[object]]:
-        def convert(servable_id: ServableId, storage: StoragePath) -> Loader[object]:
-            runtime = runtime_of(servable_id.name)
-            settings[runtime.fingerprint] = runtime
-            return fleet.loader(
-                lambda context: registry.loader(storage.path, context, name),
-                storage.path,
-                settings.get(storage.settings, runtime),
-            )
-
-        return convert
-
-    return {name: maker(name) for name in (DETECT, *registry.names)}
-
-
-def listeners(options: ServerOptions) -> Sequence[ListenerOptions]:
-    """Returns the doors that the options ask for.
-
-    Raises:
-        ServingError: The certificates cannot be read or used.
-
-    """
-    tls = TlsFile(options.ssl_config_file) if options.ssl_config_file else None
-    doors = []
-    if options.port or options.any_port:
-        port = 0 if options.any_port else options.port
-        host = options.grpc_host
-        if ":" in host and not host.startswith("["):
-            host = f"[{host}]"
-        doors.append(ListenerOptions("grpc", f"{host}:{port}", tls=tls))
-    if options.grpc_socket_path:
-        doors.append(ListenerOptions("grpc-unix", f"unix:{options.grpc_socket_path}"))
-    if options.admin_socket_path:
-        doors.append(
-            ListenerOptions(
-                ADMIN_LISTENER,
-                f"unix:{options.admin_socket_path}",
-                services=frozenset({ADMIN_SERVICE, MODEL}),
-                unix_mode=0o600,
-            )
-        )
-    return doors
 
 
 def _memory_of(options: ServerOptions) -> ResourceTracker | None:

@@ -27,7 +27,8 @@ from tfs.core.errors import (
 )
 from tfs.frontends.rpc.answer_sizes import LARGE_BYTES
 from tfs.frontends.rpc.express.cut_off_calls import CutOffCalls
-from tfs.frontends.rpc.express.express_call import ExpressCall, ExpressStreamCall
+from tfs.frontends.rpc.express.express_call import ExpressCall
+from tfs.frontends.rpc.express.express_stream_call import ExpressStreamCall
 from tfs.frontends.rpc.express.http2.connection import Connection
 from tfs.frontends.rpc.express.http2.connection_context import ConnectionContext
 from tfs.frontends.rpc.express.http2.frames import ErrorCode

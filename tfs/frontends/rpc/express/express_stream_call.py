@@ -1,0 +1,147 @@
+"""Calls with streams of messages, as handlers see them: :class:`tfs.core.call.StreamCall`.
+
+A message beyond the first is released, so that its client may send more, only when the
+handler has taken it. Answers wait on the stream, and a handler that sends more than may
+wait there is told so.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from threading import get_ident
+
+from tfs.core.call import MethodKind, RpcMethod
+from tfs.frontends.rpc.express.express_call import CallOwner, ExpressCall
+from tfs.frontends.rpc.express.http2 import response
+from tfs.frontends.rpc.express.http2.messages import PREFIX_SIZE
+from tfs.frontends.rpc.express.http2.stream import Stream
+
+
+class ExpressStreamCall(ExpressCall):
+    """A call with any number of messages in either direction. Confined to the loop.
+
+    A bidirectional call is dispatched with its first message. If its client sends none,
+    it ends with OK, and its handler is never called.
+    """
+
+    __slots__ = ("_has_ended", "_on_half_close", "_on_message", "_waiting")
+
+    def __init__(self, session: CallOwner, stream: Stream, route: RpcMethod) -> None:
+        super().__init__(session, stream, route)
+        self._on_message: Callable[[bytes | memoryview], None] | None = None
+        self._on_half_close: Callable[[], None] | None = None
+        self._waiting: deque[bytes | memoryview] = deque()
+        self._has_ended = False
+
+    # -- for handlers --------------------------------------------------------------
+
+    def send(self, message: bytes) -> bool:
+        """Queues one message; False, and nothing sent, if too much is queued."""
+        session = self._session
+        if not self.is_finished and session.connection.is_too_large(len(message)):
+            self.fail(session.connection.too_large(len(message)))
+            return False
+        connection = session.connection
+        waiting_bytes = self.stream.outbox_bytes
+        if (
+            self.is_finished
+            or waiting_bytes > session.max_stream_queued_bytes
+            or (waiting_bytes and connection.is_overfull)
+        ):
+            return False
+        connection.send_message(self.stream, message)
+        session.mark_dirty()
+        return True
+
+    def on_message(self, fn: Callable[[bytes | memoryview], None]) -> None:
+        """Calls ``fn`` on the loop for each later request message."""
+        self._on_message = fn
+        self._deliver()
+
+    def on_half_close(self, fn: Callable[[], None]) -> None:
+        """Calls ``fn`` once when the client will send no more; at once if so."""
+        self._on_half_close = fn
+        self._half_close()
+
+    def finish(self) -> None:
+        """Ends the stream with OK."""
+        session = self._session
+        if get_ident() == session.loop_ident:
+            self._end()
+        else:
+            session.post(self._end)
+
+    # -- for the session -----------------------------------------------------------
+
+    def take_request(self, message: bytes) -> None:
+        """Takes the first message and the client's end at once."""
+        self.take_message(message)
+        if not self.is_finished:
+            self.take_end()
+
+    def take_message(self, message: bytes | memoryview) -> None:
+        """Takes the next request message, uncompressed."""
+        if self.route.kind is not MethodKind.BIDIRECTIONAL:
+            super().take_message(message)
+        elif not self.has_message:
+            self.has_message = True
+            self.message = message
+            self.dispatch()
+        else:
+            self._waiting.append(message)
+            self._deliver()
+
+    def take_end(self) -> None:
+        """Takes note that the client sends no more."""
+        self._has_ended = True
+        if self.route.kind is not MethodKind.BIDIRECTIONAL:
+            super().take_end()
+        elif self.has_message:
+            self._half_close()
+        else:
+            self.finish()
+
+    def _reply(self, message: bytes) -> None:
+        connection = self._session.connection
+        if not self.is_finished:
+            if connection.is_too_large(len(message)):
+                self._fail(connection.too_large(len(message)))
+                return
+            connection.send_message(self.stream, message)
+        self._end()
+
+    def _reply_parts(self, parts: Sequence[bytes | memoryview]) -> None:
+        self._reply(b"".join(parts))
+
+    def _end(self) -> None:
+        session = self._session
+        if self.is_finished:
+            session.on_late_finish(self)
+            return
+        self._finish()
+        session.connection.send_end(self.stream, response.OK_TRAILERS_BLOCK)
+        session.on_answered(self.stream)
+
+    def _deliver(self) -> None:
+        fn = self._on_message
+        while fn is not None and self._waiting and not self.is_finished:
+            message = self._waiting.popleft()
+            try:
+                fn(message)
+            except Exception as error:
+                self._on_handler_failure(error)
+            # Released only now, so that the client waits until the handler takes
+            # messages.
+            self._session.connection.release(self.stream, len(message) + PREFIX_SIZE)
+        self._half_close()
+
+    def _half_close(self) -> None:
+        fn = self._on_half_close
+        if fn is None or not self._has_ended or self._waiting or self.is_finished:
+            return
+        self._on_half_close = None
+        try:
+            fn()
+        except Exception as error:
+            self._on_handler_failure(error)
