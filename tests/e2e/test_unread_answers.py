@@ -418,6 +418,28 @@ def test_first_long_answers_that_nobody_reads_take_little_memory(
         assert bad.peak_bytes - bad.first_bytes < 80 << 20
 
 
+def test_long_messages_of_streams_take_little_memory(serving: Serving) -> None:
+    """Forty clients that ask reflection with 10 MB: as much as four that call.
+
+    Half of them with their first message, half with a later one.
+    """
+    large = _request(10 << 20)
+    pid = serving.process.pid
+    with Watch(pid) as good:
+        _ask(serving, large, 4, None)
+    with Watch(pid) as bad:
+        crowd = [
+            Caller(serving.address, _ALL, [first + large] * 3, path=_REFLECTION)
+            for first in (b"", prefixed(b"")) * 20
+        ]
+        _drive(crowd, lambda: all(each.num_answered for each in crowd), _always)
+        _ask(serving, _request(16), 1, None)
+        for caller in crowd:
+            caller.socket.close()
+    print(f"with good clients {good.peak_bytes >> 20}, with bad {bad.peak_bytes >> 20}")
+    assert bad.peak_bytes < _MOST_GROWTH * good.peak_bytes
+
+
 @pytest.mark.parametrize("transport", _SLOW_ON_GRPCIO)
 def test_answers_that_nobody_reads_take_little_memory_over_tls(
     tmp_path: Path, transport: str

@@ -316,3 +316,22 @@ def test_a_client_without_a_place_is_remembered_only_while_it_waits() -> None:
         assert not rig.uploads._clients
 
     run(test)
+
+
+def test_the_first_message_of_a_stream_tells_what_its_client_is_like() -> None:
+    """Who streams long messages is no stranger: other clients' long ones get turns."""
+
+    async def test(rig: Rig) -> None:
+        for peer in ("stream", "unary"):
+            upload = rig.begin(peer)
+            rig.uploads.note_message(upload, MIB)
+            rig.uploads.end(upload)
+        held = rig.fill()
+        unary, stream = rig.wait("unary"), rig.wait("stream")
+        await asyncio.sleep(0)
+        rig.uploads.end(held[0])
+        await asyncio.sleep(0)
+        assert unary.done()
+        assert not stream.done()
+
+    run(test)

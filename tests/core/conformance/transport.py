@@ -753,11 +753,45 @@ def a_cancelled_stream_is_told(make: MakeTransport) -> None:
         assert seen.wait() == ["cancelled"]
 
 
+def a_stream_that_is_over_is_let_go(make: MakeTransport) -> None:
+    """However it ends: what its handler asked to be told of keeps it no longer."""
+    freed = Seen()
+
+    def handle(call: StreamCall) -> None:
+        weakref.finalize(call, freed.note, bytes(call.message))
+        if call.message == b"fail first":
+            call.fail(NotFound("no"))
+        call.on_cancel(lambda: call.finish())
+        call.on_message(lambda message: call.fail(NotFound("no")))
+        call.on_half_close(lambda: call.finish())
+
+    method = RpcMethod(ECHO, handle, MethodKind.BIDIRECTIONAL)
+    gc.collect()
+    gc.disable()
+    try:
+        with (
+            running(make, {ECHO: method}) as run,
+            connected(run.addresses[0]) as client,
+        ):
+            list(client.bidirectional(ECHO, [b"half-closed"]))
+            for first in (b"fail first", b"fail later"):
+                with pytest.raises(grpc.RpcError):
+                    list(client.bidirectional(ECHO, [first, b"more"]))
+            assert sorted(freed.wait(3), key=str) == [
+                b"fail first",
+                b"fail later",
+                b"half-closed",
+            ]
+    finally:
+        gc.enable()
+
+
 STREAM_CHECKS: tuple[TransportCheck, ...] = (
     a_server_streams_messages,
     a_stream_may_end_with_a_reply_or_an_error,
     both_sides_stream,
     a_cancelled_stream_is_told,
+    a_stream_that_is_over_is_let_go,
 )
 
 

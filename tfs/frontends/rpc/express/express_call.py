@@ -209,12 +209,11 @@ class ExpressCall:
 
     def cut_off(self, error: ServingError) -> None:
         """Ends the call for its handler; nothing is sent. At most once."""
+        functions = self._on_cancel
         self._finish()
         self._error = error
         if self._cancel is not None:
             self._cancel.cancel(error)
-        functions = self._on_cancel
-        self._on_cancel = None
         for fn in functions or ():
             self._run(fn)
 
@@ -292,6 +291,7 @@ class ExpressCall:
 
     def _finish(self) -> None:
         self.is_finished = True
+        self._on_cancel = None  # they may refer to this call, which holds its message
         if self.bucket is not None:
             self.bucket.pop(self, None)
             self.bucket = None

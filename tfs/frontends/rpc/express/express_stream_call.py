@@ -56,13 +56,15 @@ class ExpressStreamCall(ExpressCall):
 
     def on_message(self, fn: Callable[[bytes | memoryview], None]) -> None:
         """Calls ``fn`` on the loop for each later request message."""
-        self._on_message = fn
-        self._deliver()
+        if not self.is_finished:
+            self._on_message = fn
+            self._deliver()
 
     def on_half_close(self, fn: Callable[[], None]) -> None:
         """Calls ``fn`` once when the client will send no more; at once if so."""
-        self._on_half_close = fn
-        self._half_close()
+        if not self.is_finished:
+            self._on_half_close = fn
+            self._half_close()
 
     def finish(self) -> None:
         """Ends the stream with OK."""
@@ -122,6 +124,11 @@ class ExpressStreamCall(ExpressCall):
         self._finish()
         session.connection.send_end(self.stream, response.OK_TRAILERS_BLOCK)
         session.on_answered(self.stream)
+
+    def _finish(self) -> None:
+        super()._finish()
+        self._on_message = None  # as of those that cancelling calls
+        self._on_half_close = None
 
     def _deliver(self) -> None:
         fn = self._on_message

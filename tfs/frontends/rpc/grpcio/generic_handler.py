@@ -29,6 +29,7 @@ from tfs.frontends.rpc.grpcio.answer_room import AnswerRoom, Taken
 from tfs.frontends.rpc.grpcio.grpcio_call import CallHost, GrpcioCall
 from tfs.frontends.rpc.grpcio.inflater import Inflater
 from tfs.frontends.rpc.grpcio.sockets import RELAYED
+from tfs.frontends.rpc.grpcio.stream_turns import StreamTurns
 from tfs.frontends.rpc.grpcio.uploads import Upload, Uploads
 from tfs.frontends.rpc.status_details import (
     CARDINALITY,
@@ -50,6 +51,10 @@ class MethodHost(CallHost, Protocol):
     @property
     def inflater(self) -> Inflater:
         """Decompresses requests."""
+
+    @property
+    def stream_turns(self) -> StreamTurns:
+        """Decides which later messages of streams are read."""
 
     @property
     def uploads(self) -> Uploads:
@@ -181,7 +186,7 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
             if first is None:
                 return  # a client that sends no message gets no answer, and OK
             call = self._call(method, metadata, first, context)
-            pump = asyncio.ensure_future(self._pump(requests.__aiter__(), call))
+            pump = asyncio.ensure_future(self._pump(context, call))
             try:
                 async for message in self._stream(method, call):
                     yield message
@@ -202,16 +207,24 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
             message = await context.read()
             if not isinstance(message, bytes):
                 return None
+            if upload is not None:
+                self._host.uploads.note_message(upload, len(message))
             return await self._host.inflater.inflate(message)
         finally:
             if upload is not None:
                 self._host.uploads.end(upload)
 
-    async def _pump(self, messages: Any, call: GrpcioCall) -> None:
+    async def _pump(self, context: Any, call: GrpcioCall) -> None:
+        """Hands on the later messages of a stream."""
         host = self._host
-        async for message in messages:
+        while True:
+            await call.wait_until_sent()
+            sent = await host.stream_turns.read(context.read)
+            if sent is None:
+                break
+            host.uploads.note_length(len(sent))
             try:
-                message = await host.inflater.inflate(message)
+                message = await host.inflater.inflate(sent)
             except ServingError as error:
                 forget_frames(error)
                 host.loop.post(functools.partial(call.cut_off, error))
@@ -232,6 +245,7 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
                 was_open = call.is_open
                 while call.outbox:
                     yield call.outbox.popleft()
+                call.note_sent()
                 if not was_open:
                     break
         except (asyncio.CancelledError, GeneratorExit):

@@ -72,6 +72,7 @@ class GrpcioCall:
         self._half_closed = False
         self._max_queued_messages = host.max_queued_messages
         self.outbox: deque[bytes] = deque()
+        self._sent = asyncio.Event()
         self.progress = asyncio.Event()  # set only on grpcio's thread
 
     def reply(self, message: bytes) -> None:
@@ -103,20 +104,32 @@ class GrpcioCall:
         """Calls ``fn`` if the client goes away or the deadline passes."""
         if self.cancel.error is not None:
             fn()
-        else:
+        elif self._open:
             self._cancel_fns.append(fn)
 
     def on_message(self, fn: Callable[[bytes | memoryview], None]) -> None:
         """Calls ``fn`` for each later request message."""
-        self._message_fn = fn
-        while self._early_messages:
+        if self._open:
+            self._message_fn = fn
+        while self._early_messages and self._open:
             fn(self._early_messages.popleft())
 
     def on_half_close(self, fn: Callable[[], None]) -> None:
         """Calls ``fn`` when the client will send no more."""
-        self._half_close_fn = fn
         if self._half_closed:
             fn()
+        elif self._open:
+            self._half_close_fn = fn
+
+    async def wait_until_sent(self) -> None:
+        """Waits until grpcio has taken what was sent. On grpcio's thread."""
+        while self.outbox:
+            self._sent.clear()
+            await self._sent.wait()
+
+    def note_sent(self) -> None:
+        """Notes that grpcio has taken what was sent. On grpcio's thread."""
+        self._sent.set()
 
     @property
     def is_open(self) -> bool:
@@ -140,24 +153,26 @@ class GrpcioCall:
 
     def take_message(self, message: bytes | memoryview) -> None:
         """Hands on a later request message. On the serving loop."""
-        if self._message_fn is not None:
-            self._message_fn(message)
-        else:
+        fn = self._message_fn
+        if fn is not None:
+            fn(message)
+        elif self._open:
             self._early_messages.append(message)
 
     def take_half_close(self) -> None:
         """Notes that the client sends no more. On the serving loop."""
         self._half_closed = True
-        if self._half_close_fn is not None:
-            self._half_close_fn()
+        fn, self._half_close_fn = self._half_close_fn, None
+        if fn is not None:
+            fn()
 
     def cut_off(self, error: ServingError) -> None:
         """Ends the call without its handler, unless that ended it. On the loop."""
         if not self._open:
             return
+        fns = self._cancel_fns
         self.cancel.cancel(error)
         self._finish(error)
-        fns, self._cancel_fns = self._cancel_fns, []
         for fn in fns:
             fn()
 
@@ -171,6 +186,10 @@ class GrpcioCall:
             self._host.count_late_finish()
             return
         self.outcome = outcome
+        # They refer to this call: a cycle that keeps the message.
+        self._cancel_fns = []
+        self._message_fn = None
+        self._half_close_fn = None
         timer = self._timer
         if timer is not None:
             if self._loop.is_loop_thread:

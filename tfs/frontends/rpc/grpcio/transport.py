@@ -40,6 +40,7 @@ from tfs.frontends.rpc.grpcio.inflater import Inflater
 from tfs.frontends.rpc.grpcio.options import GrpcioOptions
 from tfs.frontends.rpc.grpcio.sender_watch import LOOK_S
 from tfs.frontends.rpc.grpcio.sockets import Sockets
+from tfs.frontends.rpc.grpcio.stream_turns import StreamTurns
 from tfs.frontends.rpc.grpcio.unix_relay import UnixRelay
 from tfs.frontends.rpc.grpcio.uploads import LOOKAHEAD_BYTES, Uploads
 from tfs.frontends.rpc.status_details import (
@@ -108,6 +109,7 @@ class GrpcioTransport:
             self._options.max_message_bytes, self._options.open_answer_bytes
         )
         self._uploads = Uploads(loop.clock.now, self._room.is_open_to, self._sockets)
+        self._stream_turns = StreamTurns(loop.clock.now)
         self._draining = False
         self._finished: deque[Callable[[], None]] = deque()
         self._armed = False
@@ -212,6 +214,7 @@ class GrpcioTransport:
                 await asyncio.sleep(LOOK_S)
                 num_disconnected = self._sockets.num_disconnected
                 self._uploads.look()
+                self._stream_turns.look()
                 if num_disconnected != self._sockets.num_disconnected:
                     self._loop.post(self._on_look)
             self._room.look()
@@ -312,6 +315,11 @@ class GrpcioTransport:
     def inflater(self) -> Inflater:
         """Decompresses requests."""
         return self._inflater
+
+    @property
+    def stream_turns(self) -> StreamTurns:
+        """Decides which later messages of streams are read."""
+        return self._stream_turns
 
     @property
     def uploads(self) -> Uploads:

@@ -153,13 +153,8 @@ class Uploads:
                 self._tidy(client)
             raise
 
-    def note_whole(self, upload: Upload, num_bytes: int) -> None:
-        """Notes that a request has arrived; a long one keeps its right until that is ended.
-
-        Raises:
-            Unavailable: It is long, and too many others wait for the same.
-
-        """
+    def note_message(self, upload: Upload, num_bytes: int) -> None:
+        """Notes that a request has arrived, and what its client is like."""
         client = upload.client
         is_short = num_bytes < LARGE_BYTES and self._now() - upload.begun_s < _QUICK_S
         manner = Manner.SHORT if is_short else Manner.LONG
@@ -169,6 +164,20 @@ class Uploads:
                 del self._manners[next(iter(self._manners))]
             self._manners[client.peer] = manner
         client.delivered_bytes += num_bytes
+        self.note_length(num_bytes)
+
+    def note_length(self, num_bytes: int) -> None:
+        """Notes how long a message was that was read without a place."""
+        self.most_bytes = max(self.most_bytes, num_bytes)
+
+    def note_whole(self, upload: Upload, num_bytes: int) -> None:
+        """Notes that a request has arrived; a long one keeps its right until that is ended.
+
+        Raises:
+            Unavailable: It is long, and too many others wait for the same.
+
+        """
+        self.note_message(upload, num_bytes)
         if num_bytes < LARGE_BYTES:
             self.end(upload)
             return
@@ -177,7 +186,7 @@ class Uploads:
                 "too many long requests wait for others' answers to be read",
                 retry_after_s=1.0,
             )
-        self.most_bytes = max(self.most_bytes, num_bytes)
+        client = upload.client
         upload.is_whole = True
         client.num_whole += 1
         self._num_whole += 1
