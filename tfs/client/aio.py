@@ -75,9 +75,9 @@ class AsyncClient:
         self._options = channel_options(balanced=balanced)
         # Guards the fields below; leaf.
         self._lock = threading.Lock()
-        # Made by a loop's first call: grpcio ties a channel to the loop it is made in.
+        # Made by a loop's first call, because grpcio ties a channel to its loop.
         self._channels: dict[asyncio.AbstractEventLoop, grpc.aio.Channel] = {}
-        self._pauses: set[asyncio.Future[None]] = set()  # between tries
+        self._pauses: set[asyncio.Future[None]] = set()  # pauses between attempts
         self._closed = False
 
     async def predict(
@@ -196,14 +196,14 @@ class AsyncClient:
     async def close(self) -> None:
         """Closes the channels of all loops; calls in flight fail (Cancelled). Idempotent.
 
-        Those between two tries fail as the last one did.
+        Calls that pause between two attempts fail as the last attempt did.
         """
         with self._lock:
             self._closed = True
             channels, self._channels = self._channels, {}
             pauses = list(self._pauses)
         for each in pauses:
-            with contextlib.suppress(RuntimeError):  # its loop is closed
+            with contextlib.suppress(RuntimeError):  # the channel's loop is closed
                 each.get_loop().call_soon_threadsafe(_end, each)
         here = asyncio.get_running_loop()
         for loop, channel in channels.items():
@@ -244,7 +244,7 @@ class AsyncClient:
                 task = asyncio.current_task()
                 if self._closed and (task is None or not task.cancelling()):
                     raise Cancelled("the client was closed") from None
-                raise  # it was the caller who cancelled
+                raise  # the caller has cancelled the call
             else:
                 return read_reply(what, reply)
             pause_s = attempts.pause_after(error)

@@ -1,4 +1,4 @@
-"""What both clients are told, checked, and what they tell grpcio."""
+"""Checks what both clients are given, and makes the options for grpcio."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ DEFAULT_TIMEOUT_S: Final = 30.0
 _CHANNEL_OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    # After a failed attempt to connect, grpcio fails every call for a second and, the
-    # longer the server was away, for up to two minutes after it is back.
+    # After a failed attempt to connect, grpcio fails every call for a second. If a
+    # server was away for long, it does so for up to two minutes after the server is
+    # back. This limits that pause.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
 )
-# A server opens its port before it has loaded its models, and says when it is ready: who
-# connects and calls meanwhile gets NOT_FOUND. With this grpcio asks, and is told of changes.
+# A server opens its port before it has loaded its models, and a client that calls
+# meanwhile gets NOT_FOUND. With this config grpcio asks for readiness, and is told of
+# changes.
 _BALANCED_OPTION: Final = (
     "grpc.service_config",
     '{"loadBalancingConfig": [{"round_robin": {}}], '
@@ -25,12 +27,12 @@ _BALANCED_OPTION: Final = (
 )
 _LAST_PORT: Final = 65_535
 _LONGEST_S: Final = 1e9
-"""Longest timeout that is passed on: at some ten times as much grpcio's clock
-overflows, and the call ends at once."""
+"""Longest timeout in seconds that is passed on. At some ten times as much, grpcio's
+clock overflows and the call ends at once."""
 
 
 def channel_options(*, balanced: bool) -> tuple[tuple[str, int | str], ...]:
-    """Returns what a channel is made with; see ``Client`` for ``balanced``."""
+    """Returns the options of a channel; see ``Client`` for ``balanced``."""
     return (*_CHANNEL_OPTIONS, _BALANCED_OPTION) if balanced else _CHANNEL_OPTIONS
 
 
@@ -38,8 +40,8 @@ def checked_address(address: str) -> str:
     """Returns the address.
 
     Raises:
-        InvalidArgument: There is none; grpcio would say so at the first call, at length.
-            Or a port that there is not: that would be another one, modulo 65,536.
+        InvalidArgument: There is no address, which grpcio would report only at the
+            first call; or its port is beyond 65,535, and would be taken modulo 65,536.
 
     """
     if not address:
@@ -63,12 +65,12 @@ def default_timeout_s(timeout_s: float) -> float:
 
 
 def call_timeout_s(timeout_s: float | None, default_s: float) -> float:
-    """Returns what a call has; None is the default, infinity as long as can be said.
+    """Returns a call's timeout; None is the default, and infinity the longest possible.
 
     Raises:
         InvalidArgument: It is not a number.
-        DeadlineExceeded: It is not positive: whoever hands on what is left of a time
-            has none. grpcio rounds up, and sends such a call now and then.
+        DeadlineExceeded: It is not positive, so the caller has no time left. grpcio
+            rounds up, and would send such a call at times.
 
     """
     if timeout_s is None:

@@ -39,11 +39,11 @@ _NARROW: Final = {
 _WIRE_BY_NAME: Final = {name: number for number, name in _NARROW.items()}
 
 _MOST_FILLED_BYTES: Final = 64 << 20
-"""Most bytes of elements that were not sent. Servers send all of them; a shape alone
-must not make a client take gigabytes."""
+"""Most bytes of elements that a reply may leave out. Servers send all of them, and a
+shape alone must not make a client take gigabytes."""
 
 _UINT64_ONLY: Final = 2.0**63
-"""Numbers from here on do not fit into int64."""
+"""Numbers from this one on do not fit into int64."""
 _WIRE: Final = {dtype: number for number, dtype in _NUMPY.items()}
 _TYPED_FIELD: Final = {
     types_pb2.DT_FLOAT: "float_val",
@@ -277,10 +277,10 @@ def as_array(
     try:
         try:
             array = np.asarray(value)
-        except UnicodeDecodeError:  # text beside bytes that are not text
+        except UnicodeDecodeError:  # text mixed with bytes that are not text
             array = np.asarray(value, dtype=object)
         if array.dtype.kind in "SU":
-            # numpy's own strings end before their trailing zeros.
+            # numpy's own strings lose their trailing zeros.
             array = np.asarray(value, dtype=object)
     except (ValueError, TypeError, RuntimeError) as error:  # whatever a library raises
         if "inhomogeneous" in str(error):
@@ -305,7 +305,7 @@ def _unsigned(integers: Array) -> Array:
             return integers.astype(np.uint64)
     except OverflowError:
         pass
-    return integers  # which nothing takes but a dtype that has them
+    return integers  # only a dtype that has such numbers takes them
 
 
 def as_bytes(item: object, name: str) -> bytes:

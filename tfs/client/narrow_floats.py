@@ -22,7 +22,7 @@ NARROW_FLOATS: Final = (
     "float8_e4m3fnuz",
     "float8_e5m2fnuz",
 )
-"""Their names, as in signatures."""
+"""The names of these types, as in signatures."""
 
 # Mantissa bits and exponent bias; the codes of the largest finite number, for what is
 # beyond it, and of NaN (all without their sign).

@@ -40,7 +40,7 @@ _METHODS: Final = {
 }
 
 Values = Mapping[str, Array]
-"""What an answer says, by name."""
+"""The contents of an answer, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +71,12 @@ class Tolerance:
 def exchange_of(
     entry: prediction_log_pb2.PredictionLog, instead: Target | None = None
 ) -> Exchange | None:
-    """Returns what an entry logs, None if that is nothing that can be sent.
+    """Returns the exchange that an entry logs; None if it cannot be sent.
 
     Args:
         entry: An entry of a request log or a warm-up file.
-        instead: Whom to ask; an empty model leaves the logged one, and a version or
-            label replaces both. The signature is always the logged one.
+        instead: The model to ask instead; an empty name leaves the logged one, and a
+            version or label replaces both. The signature is always the logged one.
 
     """
     kind = entry.WhichOneof("log_type")
@@ -100,7 +100,7 @@ def exchange_of(
 def difference(
     method: str, logged: bytes, answered: bytes, tolerance: Tolerance
 ) -> str:
-    """Returns how two answers differ, "" if they do not; of the first that does."""
+    """Returns the first difference between two answers; "" if there is none."""
     before, after = values_of(method, logged), values_of(method, answered)
     for name in sorted(before.keys() | after.keys()):
         if name not in after:
@@ -114,7 +114,7 @@ def difference(
 
 
 def values_of(method: str, response: bytes) -> Values:
-    """Returns what an answer says, apart from who gave it.
+    """Returns the contents of an answer, without which version gave it.
 
     Raises:
         InvalidArgument: An output of a dtype that numpy does not have.

@@ -44,12 +44,12 @@ MULTI_INFERENCE: Final = "/tensorflow.serving.PredictionService/MultiInference"
 METADATA: Final = "/tensorflow.serving.PredictionService/GetModelMetadata"
 STATUS: Final = "/tensorflow.serving.ModelService/GetModelStatus"
 
-# What grpcio says for itself.
+# The beginning of messages of grpcio's own.
 _LOCAL_DEADLINE: Final = "Deadline Exceeded"
 _NO_CONNECTION: Final = ("failed to connect", "errors resolving")
 # grpcio's words for a peer that is there and closes the connection.
 HUNG_UP: Final = ("Socket closed", "Connection reset", "TSI_DATA_CORRUPTED")
-# And for one whose certificate is not to be trusted, or is another host's.
+# Its words for a peer whose certificate is not trusted, or is another host's.
 UNTRUSTED: Final = (
     "handshake failed",
     "TSI_PROTOCOL_FAILURE",
@@ -110,7 +110,7 @@ class Rpc(Generic[R]):
 
 @contextlib.contextmanager
 def _refusing_what_is_no_text() -> Iterator[None]:
-    """Names halves of surrogate pairs, which JSON and file names can hold."""
+    """Turns errors over halves of surrogate pairs into one that names them."""
     try:
         yield
     except UnicodeEncodeError as error:
@@ -189,7 +189,8 @@ def read_error(error: Any, address: str = "") -> ServingError:
     retry_after_s = None
     for key, value in error.trailing_metadata() or ():
         if key == "grpc-status-details-bin":
-            with contextlib.suppress(DecodeError):  # not everybody's is a Status
+            # Other servers may send something that is no Status.
+            with contextlib.suppress(DecodeError):
                 retry_after_s = _retry_hint(value)
     kind = BY_CODE.get(code, Unknown)
     details = error.details() or code.name
@@ -326,7 +327,7 @@ def _fill_example(example: example_pb2.Example, features: Features) -> None:
         feature = example.features.feature[name]
         values = as_array(value, name).ravel()
         if not values.size and not hasattr(value, "dtype"):
-            continue  # an empty list has no type: a feature without values
+            continue  # an empty list has no type, and makes a feature without values
         kind = values.dtype.kind
         try:
             if kind in "iub":
@@ -338,7 +339,8 @@ def _fill_example(example: example_pb2.Example, features: Features) -> None:
                 feature.bytes_list.value.extend(strings)
             else:
                 raise ValueError(f"cannot send {values.dtype}")
-        except ValueError as error:  # protobuf's too: an integer beyond int64
+        # Includes protobuf's error for an integer beyond int64.
+        except ValueError as error:
             raise InvalidArgument(f"feature {name!r}: {error}") from error
 
 

@@ -10,17 +10,17 @@ from tfs.core.errors import Code, InvalidArgument, ServingError
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often and how patiently. Immutable.
+    """How often calls are repeated, and after which pauses. Immutable.
 
     A call the server turned away *with* a retry hint did not run: it is repeated
     after that pause. One that broke without a hint may have run: it is repeated
     only if it is idempotent.
 
     Attributes:
-        max_attempts: Tries in all; 1 never repeats.
+        max_attempts: Attempts in all; 1 never repeats.
         first_pause_s: Pause before the first repeat of an idempotent call.
-        pause_factor: How pauses grow.
-        longest_pause_s: What they grow to.
+        pause_factor: The factor by which pauses grow.
+        longest_pause_s: The longest pause.
 
     """
 
@@ -41,11 +41,11 @@ class RetryPolicy:
         *,
         is_idempotent: bool,
     ) -> float | None:
-        """Returns how long to wait before the next try, None to give up.
+        """Returns how long to wait before the next attempt; None to give up.
 
         Args:
-            error: What the last try ended with.
-            num_attempts: Tries so far.
+            error: The error of the last attempt.
+            num_attempts: Attempts so far.
             remaining_s: Time left to the caller's deadline; a pause that would
                 reach it gives up now.
             is_idempotent: Whether running the call twice does no harm.
@@ -90,7 +90,7 @@ class Attempts:
 
     @property
     def remaining_s(self) -> float:
-        """What the next attempt may take; never negative."""
+        """Seconds that the next attempt may take; never negative."""
         return max(0.0, self._deadline_s - self._now())
 
     def pause_after(self, error: ServingError) -> float | None:

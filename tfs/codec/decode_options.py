@@ -47,13 +47,13 @@ class FillBudget:
 
     Attributes:
         limit_bytes: The most that may be filled in.
-        num_bytes: What was filled in.
-        taken_bytes: The same, and what values take beyond their bytes on the wire.
+        num_bytes: Bytes that were filled in.
+        taken_bytes: These, and what values take beyond their bytes on the wire.
 
     Args:
         limit_bytes: As above.
-        reserve: Is called with ``taken_bytes`` before so much is allocated. It may
-            raise, so that the request is read again later.
+        reserve: Called with ``taken_bytes`` before these are allocated. It may raise,
+            so that the request is read again later.
 
     """
 

@@ -293,7 +293,7 @@ def _features(serialized: bytes, what: str) -> _FeatureMap:
         try:
             return read_features(serialized, MAX_FIELDS)
         except UnusualError:
-            pass  # message objects know, or say what is wrong
+            pass  # message objects can read it, or say what is wrong
     if len(serialized) > _LARGE_EXAMPLE_BYTES and _has_too_many(serialized):
         raise ResourceExhausted(f"{what}: more than {MAX_FIELDS} features")
     try:
@@ -313,7 +313,7 @@ def _kind(feature: _Feature) -> str | None:
 def _has_too_many(example: bytes) -> bool:
     if wire.has_more_fields(example, 0, len(example), MAX_FIELDS):
         return True
-    with contextlib.suppress(wire.MalformedError):  # for the parser to say
+    with contextlib.suppress(wire.MalformedError):  # the parser reports it
         return any(
             wire.has_more_fields(example, start, stop, MAX_FIELDS)
             for number, kind, start, stop in wire.fields(example, 0, len(example))

@@ -84,7 +84,7 @@ def read_fields(message: Buffer) -> tuple[list[bytes], list[bytes]]:
     return first, second
 
 
-_EXAMPLE_BYTES: Final = 64  # what one takes here at least
+_EXAMPLE_BYTES: Final = 64  # what one takes in memory at least
 _LIST: Final = 1
 _LIST_WITH_CONTEXT: Final = 2
 

@@ -20,12 +20,12 @@ from tfs.core.errors import InvalidArgument
 from tfs.proto.tensorflow.core.example import feature_pb2
 
 _KINDS: Final = {1: "bytes_list", 2: "float_list", 3: "int64_list"}
-_LIST_TAG: Final = 0x0A  # of `value` in each of the three
+_LIST_TAG: Final = 0x0A  # the tag of `value` in each kind of list
 _SMALL_BYTES: Final = 65_536
 
 
 class UnusualError(Exception):
-    """The message is nothing that this reader knows."""
+    """The message has a form that this reader does not know."""
 
 
 @dataclass(frozen=True, slots=True)

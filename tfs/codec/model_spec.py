@@ -90,7 +90,8 @@ def merged_model_spec(parts: Sequence[bytes]) -> ModelSpec:
         InvalidArgument: A part is not one by itself.
 
     """
-    # As the field of a request: there what is nested may be one level less deep.
+    # It is parsed as the field of a request, in which it may nest one level less
+    # deeply.
     request = b"".join([wire.delimited(1, part) for part in parts])
     try:
         return model_spec_of(
@@ -107,8 +108,8 @@ def write_model_spec(spec: ModelSpec) -> bytes:
     return proto.SerializeToString()
 
 
-# A server sees few specs, over and over. Written and cleared under the GIL; a lost
-# entry costs one parse.
+# A server sees the same few specs over and over. The cache is written and cleared under
+# the GIL; a lost entry costs one parse.
 _MAX_REMEMBERED = 1024
 _MAX_REMEMBERED_BYTES = 512
 _recent: dict[bytes, ModelSpec] = {}

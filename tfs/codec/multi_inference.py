@@ -18,7 +18,7 @@ from tfs.proto.tensorflow_serving.apis import inference_pb2
 
 @dataclass(frozen=True, slots=True)
 class InferenceTaskView:
-    """One question. Immutable.
+    """One task of a request. Immutable.
 
     Attributes:
         model_spec: Model and signature; None if the task has none.
@@ -46,7 +46,7 @@ class MultiInferenceRequest:
 
 @dataclass(frozen=True, slots=True)
 class InferenceAnswer:
-    """One answer. Immutable.
+    """The answer to one task. Immutable.
 
     Attributes:
         model_spec: The task's, with the version that answered.

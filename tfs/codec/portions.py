@@ -29,7 +29,8 @@ def joined(parts: Iterable[Buffer]) -> bytes:
         else:
             starts = range(0, len(part), _COPIED_BYTES)
             pieces += [bytes(part[start : start + _COPIED_BYTES]) for start in starts]
-    return b"".join(pieces)  # of nothing but bytes Python joins many without its lock
+    # Python joins them without holding its lock only if all are bytes.
+    return b"".join(pieces)
 
 
 def varint_portions(packed: memoryview) -> Iterator[bytes]:
@@ -83,7 +84,7 @@ def read_strings(
     whole = memoryview(message)
     num = 0
     while first < stop:
-        # Bytes are read twice as fast as what views them.
+        # Bytes are read twice as fast as views of them.
         window = bytes(whole[first : min(first + _WINDOW_BYTES, stop)])
         size = len(window)
         index = 0
@@ -92,7 +93,7 @@ def read_strings(
             begin = index + 2
             if length >= 0x80:
                 if size - index < _LONGEST_VARINT + 1:
-                    break  # perhaps the length is cut off
+                    break  # the length may be cut off
                 length, begin = read_size(window, index + 1)
             end = begin + length
             if end > size:

@@ -104,7 +104,7 @@ def parse(
     :func:`read_predict_request`.
     """
     if message and message[0] < _LEAST_TAG:
-        # What zeros unpack from is refused before it is copied.
+        # A field that would unpack to too many zeros is refused before it is copied.
         raise InvalidArgument("cannot parse the PredictRequest: field number 0")
     if len(message) > MAX_FIELDS:
         if wire.has_more_fields(message, 0, len(message), MAX_FIELDS):
@@ -147,9 +147,10 @@ def parse(
 
 
 _LARGE_BYTES: Final = 1 << 20
-_COPIES: Final = 2  # as objects, and as tensors
+_COPIES: Final = 2  # once as objects and once as tensors
 
-_MAX_PARTS: Final = 2 * MAX_FIELDS  # a shape of a hundred thousand is told what it is
+# Enough for a shape of a hundred thousand sizes to get an error of its own.
+_MAX_PARTS: Final = 2 * MAX_FIELDS
 _MAX_STRINGS: Final = 1 << 19
 _REQUEST: Final = 0
 _ENTRY: Final = 1  # of the map of inputs

@@ -36,7 +36,7 @@ def write_predict_reply(
 ) -> Reply:
     """Returns the serialized reply, in parts if it is large. Thread-safe.
 
-    However long that takes; arguments as of :func:`write_if_quick`.
+    This may take long; for the arguments see :func:`write_if_quick`.
     """
     reply = write_if_quick(
         model_name,
@@ -197,7 +197,8 @@ def _is_immutable(
 _Entry: TypeAlias = tuple[bytes, bytes | None]
 """A map entry up to the elements; or up to the tensor, and the tensor up to them."""
 
-# Prefixes that recur: bounded, emptied when full. Written under the GIL.
+# Prefixes that recur. The cache is bounded, emptied when full, and written under the
+# GIL.
 _MAX_REMEMBERED = 2048
 _MAX_PARTS = 64  # more are joined, however large
 _frames: dict[

@@ -44,7 +44,7 @@ class SlowError(Exception):
 
 
 class _UnusualError(Exception):
-    """The message is nothing that the scan knows."""
+    """The message has a form that the scan does not know."""
 
 
 class _RefusedError(Exception):
@@ -63,7 +63,7 @@ _MAX_SCANNED_STRING_BYTES = 256
 
 _FIRST_LOOK: Final = 4096
 
-# Values of one byte each are looked at and widened eight times as fast as others.
+# Values of one byte each are checked and widened eight times as fast as others.
 _MAX_QUICK_PLAIN_BYTES: Final = 1 << 18
 
 _CONTENT_TAG: Final = 0x22
@@ -82,8 +82,8 @@ _Shape: TypeAlias = tuple[tuple[int, ...], int]
 
 _SCALAR: Final[_Shape] = ((), 1)
 
-# Shapes recur: bounded, emptied when full. Written under the GIL; a lost entry costs one
-# parse.
+# Shapes that recur. The cache is bounded, emptied when full, and written under the GIL;
+# a lost entry costs one parse.
 _MAX_SHAPES = 1024
 _MAX_SHAPE_BYTES = 64
 _shapes: dict[bytes, _Shape] = {}

@@ -98,7 +98,7 @@ class RequestTemplate:
         return found
 
     def _elements_of_buffer(self, message: memoryview) -> tuple[Buffer, ...] | None:
-        """As for bytes, of a message that has no ``startswith``."""
+        """Does the same for a message that is no bytes and has no ``startswith``."""
         head, tail = self._head, self._tail
         size = self._size
         if (
@@ -150,8 +150,8 @@ _SMALL_BYTES: Final = 512
 # under the GIL.
 _templates: dict[int, tuple[_Template, ...]] = {}
 
-# Those that had to give way to others of their length, by length and model_spec: many
-# models, called alike, are asked in turn.
+# Templates that had to give way to others of their length, by length and model_spec.
+# They occur if many models with similar names are called in turn.
 _crowded: dict[tuple[int, bytes], tuple[_Template, ...]] = {}
 MAX_CROWDED: Final = 4096
 _MAX_OF_SPEC: Final = 2
@@ -257,7 +257,7 @@ def remember(message: Buffer, view: PredictRequestView, gaps: Sequence[Gap]) -> 
 
 
 def _crowd(size: int, template: _Template) -> None:
-    """Keeps a template that was replaced by others of the same length."""
+    """Keeps a template that others of the same length have replaced."""
     spec = _spec_of(template[0])
     if spec:
         if len(_crowded) >= MAX_CROWDED:
@@ -308,7 +308,7 @@ def forget() -> None:
 
 
 def num_remembered() -> tuple[int, int, int]:
-    """Returns how much is remembered.
+    """Returns how many requests are remembered.
 
     The numbers are: how many lengths, the most requests of one length, and how many
     models are remembered besides because their requests have a common length.

@@ -126,7 +126,7 @@ def check_empty(dtype: DType, shape: Sequence[int], budget: FillBudget) -> None:
         ResourceExhausted: With one element each they would exceed the budget.
 
     """
-    if shape[0]:  # no rows ask for nothing
+    if shape[0]:  # without rows there is nothing to answer
         num_places = math.prod([size for size in shape if size])
         budget.take(
             num_places * (dtype.item_bytes or 8),
@@ -167,7 +167,7 @@ def are_bools(data: Buffer) -> bool:
     """
     if len(data) <= _BOOL_PORTION:
         return not bytes(data).translate(None, b"\0\1")
-    whole = memoryview(data)  # other threads get a turn between portions
+    whole = memoryview(data)  # in portions, between which other threads get a turn
     return all(
         are_bools(whole[start : start + _BOOL_PORTION])
         for start in range(0, len(data), _BOOL_PORTION)
@@ -212,7 +212,7 @@ def fill_elements(
 
 
 def _make_room(num_bytes: int) -> memoryview:
-    """Returns memory to write elements to; of much of it, what is written is taken."""
+    """Returns memory for elements; large memory is taken only as it is written to."""
     if num_bytes <= _LARGE_BYTES:
         return memoryview(bytearray(num_bytes))
     return memoryview(mmap.mmap(-1, num_bytes))

@@ -30,8 +30,8 @@ class LowPriority:
     """How the second class of a queue is treated. Immutable.
 
     Attributes:
-        max_rows: Most rows of this class that may wait; None: only the queue's limit
-            holds.
+        max_rows: Most rows of this class that may wait; with None only the queue's
+            limit holds.
         timeout_s: The queue's ``timeout_s``, for batches of this class alone.
         mixing: Whether it shares batches.
         ageing_s: A task that has waited this long goes before those of high priority,
@@ -66,16 +66,17 @@ class BatchQueueOptions:
     Attributes:
         name: Names the queue in errors.
         max_batch_rows: Most rows of one batch.
-        max_task_rows: Most rows of one task. None: a batch's; with ``splits``, what
-            the queue holds.
-        max_rows: Most rows that wait; None: ten batches.
-        timeout_s: Longest that the oldest task waits for a batch to fill. 0: a batch
-            goes as soon as somebody takes it, so nobody ever waits for a window.
-        allowed_rows: Sizes a batch is padded to, ascending, the last one
-            ``max_batch_rows``; empty: any size.
+        max_task_rows: Most rows of one task. None means those of a batch or, with
+            ``splits``, as many as the queue holds.
+        max_rows: Most rows that wait; None means ten batches.
+        timeout_s: Longest that the oldest task waits for a batch to fill. With 0 a
+            batch goes as soon as somebody takes it, so that nobody waits for a window.
+        allowed_rows: Sizes that a batch is padded to, ascending, the last one
+            ``max_batch_rows``; empty allows any size.
         splits: Whether a task may be spread over several batches, so that they are
             full.
-        low: The class of low priority; None: there is none, priorities are ignored.
+        low: The class of low priority; with None there is none, and priorities are
+            ignored.
 
     """
 

@@ -9,7 +9,7 @@ from tfs.core.errors import ServingError
 
 
 class Cancellation(Protocol):
-    """Says whether somebody still waits; :class:`tfs.core.servable.CancelToken`."""
+    """Says whether somebody still waits; see :class:`tfs.core.servable.CancelToken`."""
 
     @property
     def error(self) -> ServingError | None:
@@ -18,7 +18,7 @@ class Cancellation(Protocol):
 
 
 class Task(Protocol):
-    """What a queue must know of a task; :class:`tfs.core.servable.InferenceTask`.
+    """What a queue must know of a task; see :class:`tfs.core.servable.InferenceTask`.
 
     The queue stores tasks themselves: nothing is allocated per task.
 
@@ -42,11 +42,11 @@ class Task(Protocol):
 
     @property
     def cancel(self) -> Cancellation:
-        """Read when a batch is taken."""
+        """Tells whether somebody still waits; read when a batch is taken."""
         ...
 
-    # Any: what a task ends with, besides a ServingError, is its own business, and a
-    # callable that takes more than errors is no Callable[[object], None].
+    # The type is Any, because each kind of task has outcomes of its own besides a
+    # ServingError, and a callable that takes those is no Callable[[object], None].
     @property
     def on_done(self) -> Callable[[Any], None]:
         """Takes the outcome or a ServingError, once. Quick, does not raise."""
@@ -56,7 +56,8 @@ class Task(Protocol):
 TaskT = TypeVar("TaskT", bound=Task)
 
 Split: TypeAlias = Callable[[TaskT, int, int, Callable[[Any], None]], TaskT]
-"""``split(task, start, stop, on_done)``: a task of those rows that ends in on_done."""
+"""``split(task, start, stop, on_done)`` returns a task of those rows, which ends by
+calling on_done."""
 
 
 class PartOutcomes(Protocol):
@@ -76,4 +77,4 @@ class PartOutcomes(Protocol):
 
 
 Join: TypeAlias = Callable[[TaskT], PartOutcomes]
-"""``join(task)``: what puts a task's outcome together."""
+"""``join(task)`` returns what puts a task's outcome together."""

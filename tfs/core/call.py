@@ -28,7 +28,7 @@ def is_low_priority(metadata: Metadata) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who calls, and through which door. Immutable.
+    """Who calls, and through which listener. Immutable.
 
     Attributes:
         address: "127.0.0.1:51024", "[::1]:51024" or "unix:/run/tfs.sock".
@@ -80,7 +80,7 @@ class Call(Protocol):
 
     @property
     def peer(self) -> Peer:
-        """Who calls."""
+        """The caller."""
         ...
 
     @property
@@ -93,7 +93,7 @@ class Call(Protocol):
         ...
 
     def reply_parts(self, parts: Sequence[bytes | memoryview]) -> None:
-        """As ``reply`` with the parts joined, without copying them.
+        """Does as ``reply`` with the parts joined, without copying them.
 
         The caller must not change the parts any more.
         """
@@ -124,7 +124,7 @@ class BurstCall(Call, Protocol):
 
     @staticmethod
     def reply_all(calls: Sequence[Any], messages: Sequence[bytes]) -> None:
-        """As ``reply`` of each call with its message, but cheaper than one by one.
+        """Does as ``reply`` of each call with its message, but at less cost.
 
         All calls must be of this class. Thread-safe.
         """

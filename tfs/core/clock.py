@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 log = logging.getLogger(__name__)
 
-_PAUSE_AFTER_FAULT_S: Final = 0.05  # a wait that fails must not become a busy loop
+_PAUSE_AFTER_FAULT_S: Final = 0.05  # keeps a wait that fails from becoming a busy loop
 
 
 class Clock(Protocol):
@@ -59,8 +59,8 @@ class MonotonicClock:
 class SteadyClock:
     """Wraps a clock that may raise, and then repeats the last time it told. Thread-safe.
 
-    For work that must not stop half-way: a version that is loaded has to be published
-    whatever the time is.
+    It is for work that must not stop half-way: a loaded version has to be published
+    even if nobody can tell the time.
     """
 
     def __init__(self, clock: Clock) -> None:

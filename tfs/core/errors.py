@@ -53,7 +53,8 @@ class ServingError(Exception):
 
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         if not message.isascii():
-            # A model's text may hold half a surrogate pair, which no encoding takes.
+            # A model's text may contain half a surrogate pair, which no encoding
+            # accepts.
             message = message.encode(errors="backslashreplace").decode()
         super().__init__(message)
         self.message = message
@@ -278,7 +279,8 @@ def serving_error(error: BaseException, context: str) -> ServingError:
         return error
     wrapped: ServingError
     if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
-        from tfs.core.thread_limit import thread_limits  # rarely wanted
+        # Imported here because it is rarely needed.
+        from tfs.core.thread_limit import thread_limits
 
         wrapped = Unavailable(f"{context}: no more threads: {thread_limits()}")
         wrapped.__cause__ = error
@@ -310,7 +312,7 @@ def text_of(error: BaseException) -> str:
     """Returns an exception's text, or nothing if asking for it fails."""
     try:
         return str(error)
-    except BaseException:  # a model's own class may do anything
+    except BaseException:  # a model's own error class may do anything
         return ""
 
 

@@ -58,12 +58,12 @@ class InlineExecutor:
 
     @property
     def num_threads(self) -> int:
-        """One: the caller."""
+        """One, which is the caller."""
         return 1
 
     @property
     def num_free(self) -> int:
-        """Always one: the caller."""
+        """Always one, which is the caller."""
         return 1
 
     def submit(self, fn: Callable[[], object]) -> None:
@@ -73,7 +73,7 @@ class InlineExecutor:
         _run_logged(fn, "inline")
 
     def excuse(self, num: int) -> None:
-        """Does nothing: a function that hangs holds its caller up."""
+        """Does nothing, because a function that hangs holds up its caller."""
 
     def close(self, deadline_s: float | None = None) -> bool:
         """Refuses later work."""
@@ -189,13 +189,13 @@ class ThreadExecutor:
             )
             try:
                 thread.start()
-            except RuntimeError:  # the system allows no more
+            except RuntimeError:  # the system allows no more threads
                 self._num_threads -= 1
                 self._num_idle -= 1
                 if not self._num_threads:
                     raise
                 log.warning("event=thread_refused executor=%s", self.name)
-                return  # those that there are do it, later
+                return  # the existing threads will do it later
 
     def _work(self) -> None:
         run_anywhere()

@@ -1,7 +1,6 @@
-"""What lines of the log look like, in every program of ours.
+"""The form of log lines in all programs of TFS.
 
-Who reads a log wants to know of each line when it was written and how grave it is, also
-of those that come from a process that runs models.
+Each line has its time and its level, also those from processes that run models.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ LOG_FORMAT: Final = "%(asctime)s %(levelname).1s %(name)s %(message)s"
 
 
 def write_own_lines() -> None:
-    """Has what ``tfs`` logs written to stderr, where a model decides about the rest.
+    """Writes the log of ``tfs`` to stderr, and leaves all other loggers to the model.
 
     The root logger is left alone: a model that sets up logging finds it as it would in
     a program of its own. Once per process.

@@ -1,4 +1,4 @@
-"""The seam by which other threads have the serving loop run something."""
+"""The seam through which other threads run functions on the serving loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Says where a serving loop is while one of its rounds takes too long.
+"""Logs where a serving loop is while one of its rounds takes too long.
 
 Whatever blocks the loop blocks every request, and once the round is over nothing tells
 what it was. So another thread looks now and then, and logs the loop's stack while the
@@ -87,7 +87,7 @@ class LoopWatchdog:
         if since_s != self._seen_s:
             self._seen_s = since_s
             self._next_s = self._next_queued_s = self._limit_s
-            # One that is too long already kept us from looking, too.
+            # A round that takes too long may also have kept this thread from looking.
             self._before = self._last if took_s < self._limit_s else last
         if took_s < self._next_s and took_s < self._next_queued_s:
             return
@@ -95,7 +95,7 @@ class LoopWatchdog:
         own_s = took_s if spent is None else took_s - spent.queued_s
         frame = sys._current_frames().get(self._loop.thread_ident)
         if frame is None or self._loop.busy_since_s != since_s:
-            return  # over: the frame is another round's
+            return  # the round is over, and the frame belongs to another one
         if spent is not None and own_s < self._next_s:
             if took_s >= self._next_queued_s:
                 self._blame_machine(took_s, spent)

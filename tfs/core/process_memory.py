@@ -6,17 +6,17 @@ import contextlib
 
 
 def resident_bytes(pid: int) -> int | None:
-    """Returns memory the process holds now; None where the system does not say."""
+    """Returns the bytes that a process holds now; None if the system does not say."""
     return _status(pid, b"VmRSS:")
 
 
 def anonymous_bytes(pid: int) -> int | None:
-    """Returns what of it is backed by no file: what the process allocated itself."""
+    """Returns the bytes not backed by a file, which the process allocated itself."""
     return _status(pid, b"RssAnon:")
 
 
 def private_bytes(pid: int) -> int | None:
-    """Returns what the process holds and shares with no other; takes 1 ms."""
+    """Returns the bytes that a process shares with no other. Takes 1 ms."""
     total = None
     rollup = f"/proc/{pid}/smaps_rollup"
     with contextlib.suppress(OSError, ValueError), open(rollup, "rb") as file:
@@ -27,17 +27,17 @@ def private_bytes(pid: int) -> int | None:
 
 
 def data_bytes(pid: int) -> int | None:
-    """Returns private writable memory, touched or not: what RLIMIT_DATA counts."""
+    """Returns private writable bytes, touched or not, which RLIMIT_DATA counts."""
     return _status(pid, b"VmData:")
 
 
 def peak_bytes(pid: int) -> int | None:
-    """Returns the most it held since its start or :func:`reset_peak`."""
+    """Returns the most bytes it held since its start or :func:`reset_peak`."""
     return _status(pid, b"VmHWM:")
 
 
 def reset_peak(pid: int) -> bool:
-    """Makes the peak start from now; returns whether the system allowed it."""
+    """Restarts the peak from now; returns whether the system allowed it."""
     with contextlib.suppress(OSError):
         with open(f"/proc/{pid}/clear_refs", "wb") as file:
             file.write(b"5")

@@ -1,4 +1,4 @@
-"""How many cores this process may keep busy, which a quota makes fewer than it sees.
+"""How many cores this process may keep busy, given the quotas of its groups.
 
 A container with ``--cpus=2`` on a host of 64 may run on every core, for two cores'
 worth of time: one process per core that it sees would be 62 too many, each with memory
@@ -16,11 +16,11 @@ from tfs.core.control_groups import GROUPS, PROC, group_folders
 
 
 def num_processors(proc: Path = PROC, groups: Path = GROUPS) -> int:
-    """Returns how many cores this process may keep busy; 1 at least.
+    """Returns how many cores this process may keep busy, at least 1.
 
-    Those it may run on, or fewer where a quota of its control groups says so
-    (``--cpus`` of docker, CPU limits of Kubernetes, ``CPUQuota=`` of systemd); part of
-    a core counts as one.
+    These are the cores that it may run on, or fewer if a quota of its control groups
+    says so (``--cpus`` of docker, CPU limits of Kubernetes, ``CPUQuota=`` of systemd);
+    part of a core counts as one.
 
     Args:
         proc: Where the kernel tells of processes.
@@ -34,7 +34,7 @@ def num_processors(proc: Path = PROC, groups: Path = GROUPS) -> int:
 
 
 def _share(folder: Path) -> float:
-    """Returns what a group may use, in cores; infinite where nothing is said."""
+    """Returns how many cores a group may use; infinite without a quota."""
     try:
         words = (folder / "cpu.max").read_text().split()
     except OSError:

@@ -1,4 +1,4 @@
-"""Writes a file so that whoever reads it finds what was there before, or all of it."""
+"""Replaces files so that readers find either the old content or all of the new."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def replace_file(
 
     Args:
         path: The file, in a folder that exists.
-        text: All that it is to hold, written as UTF-8.
-        is_durable: Whether it must hold that after a power failure, too, once it is
-            seen at all; takes milliseconds.
-        old_path: Where the file that is there is moved to, once the new one is
-            written; "" replaces it.
+        text: The whole content, written as UTF-8.
+        is_durable: Whether the content, once seen, must survive a power failure; takes
+            milliseconds.
+        old_path: Where the present file is moved once the new one is written; ""
+            replaces it.
 
     Raises:
-        OSError: It could not be written; it is as it was.
+        OSError: The file could not be written, and is as it was.
 
     """
     folder, name = os.path.split(path)

@@ -1,4 +1,4 @@
-"""Which request the current thread works for: what parts of a model may ask for."""
+"""Which request the current thread works for, for parts of a model that ask."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class RequestScope(threading.local):
 
     Attributes:
         deadline_s: When the request's answer is of no use any more, monotonic.
-        cancel: Tells whether somebody still waits; None where nobody says.
+        cancel: Tells whether somebody still waits; None if that is not known.
 
     """
 
@@ -31,7 +31,7 @@ def request_scope(
 ) -> Iterator[None]:
     """Lets batched parts know whose request this thread runs.
 
-    For whoever calls models: a call of a batched part leaves its queue when
+    This is for callers of models. A call of a batched part leaves its queue when
     ``deadline_s`` (monotonic) passes or ``cancel`` is marked.
     """
     before = CURRENT.deadline_s, CURRENT.cancel

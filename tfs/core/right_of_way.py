@@ -40,32 +40,35 @@ from dataclasses import dataclass
 from typing import Final
 
 LONGEST_WAIT_S: Final = 0.004
-"""Longest pause for requests: a server that is never idle must still be able to load
-versions."""
+"""Longest pause for requests, in seconds: a server that is never idle must still be
+able to load versions."""
 
 WORK_S: Final = 0.010
-"""After a pause in vain (requests went on), no thread pauses again for so long."""
+"""After a pause that did not help, because requests went on, no thread pauses again for
+this many seconds."""
 
 SLICE_S: Final = 0.0005
-"""So long a load works beside traffic before it pauses, where its portions allow it."""
+"""Seconds that a load works beside traffic before it pauses, if its portions allow
+it."""
 
 PAUSES: Final = 6.0
-"""Times what it worked, it pauses then: the work of others for it counts, a call of the
-model in a worker for instance."""
+"""It then pauses for this many times as long as it worked. Work that others do for it
+counts, such as a call of the model in a worker."""
 
 LONGEST_PAUSE_S: Final = 0.008
-"""And no longer: what took long may have waited, or have been an import of seconds."""
+"""Longest such pause in seconds, because work that took long may have waited, or have
+been an import of seconds."""
 
 ALLOWANCE_S: Final = 0.5
-"""Pauses that loads may make at once."""
+"""Seconds of pauses that loads may make at the beginning."""
 
-_ALLOWED_SHARE: Final = 0.2  # of all time, beyond that
+_ALLOWED_SHARE: Final = 0.2  # share of the elapsed time that is added to this
 
-# One request is followed by others for about this long. It is by chance that one is being
-# answered when a load asks: a load that sleeps between portions only after it saw one has
-# done its worst by then.
+# For about this many seconds a request is followed by others. Whether one is being
+# answered when a load asks is chance, and a load that sleeps only after it saw one has
+# already done harm by then.
 _TRAFFIC_S: Final = 60.0
-_LOOK_S: Final = 0.0003  # each look takes the lock itself
+_LOOK_S: Final = 0.0003  # pause between looks, because each takes the lock itself
 _BREATH_S: Final = 0.00002  # long enough for a thread that waits to get the lock
 
 

@@ -60,7 +60,7 @@ class _NeverCancelled(CancelToken):
 
     @on_cancel.setter
     def on_cancel(self, on_cancel: Callable[[ServingError], None] | None) -> None:
-        pass  # it would never be called
+        pass  # the callback would never be called
 
     def cancel(self, error: ServingError) -> None:
         raise RuntimeError("a task that was made without a token cannot be cancelled")
@@ -146,7 +146,8 @@ class InferenceTask:
         signature: Signature,
         inputs: Tensors,
         on_done: Callable[[Outcome], None],
-        # By position where one is made per request: keywords take as long again.
+        # Arguments are positional where a task is made per request, because keywords
+        # take twice as long.
         num_rows: int = 1,
         output_filter: tuple[str, ...] = (),
         deadline_s: float | None = None,
@@ -203,7 +204,7 @@ class Servable(Protocol):
         ...
 
     def submit_all(self, tasks: Sequence[InferenceTask]) -> None:
-        """As ``submit`` for each in turn; all have the same form and priority.
+        """Does as ``submit`` for each in turn; all have the same form and priority.
 
         Called on the serving loop.
         """

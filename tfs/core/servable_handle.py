@@ -114,4 +114,4 @@ class ServableHandle(Generic[T]):
 
 
 def _do_nothing() -> None:
-    """Is told of pins until a handle is retired, when nobody wants to know."""
+    """Does nothing; is called for pins until a handle is retired."""

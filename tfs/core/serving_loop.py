@@ -94,7 +94,7 @@ class ServingLoop:
         self.num_failures = 0
         self.longest_round_s = 0.0
         self._look_until_s = 0.0
-        self._look_backoff = SpinBackoff()  # of who wanted the look
+        self._look_backoff = SpinBackoff()  # that of the caller who wanted the look
         self.busy_since_s: float | None = None
         self._clock = clock or MonotonicClock()
         self._epoll = select.epoll()
@@ -172,13 +172,14 @@ class ServingLoop:
     def unwatch(self, fd: int) -> None:
         """Stops watching ``fd``; call it before closing ``fd``. Idempotent."""
         if self._watched.pop(fd, None) is not None:
-            with contextlib.suppress(OSError):  # closed too early: already gone
+            with contextlib.suppress(OSError):  # the descriptor was closed too early
                 self._epoll.unregister(fd)
 
     def look_until(self, when_s: float, backoff: SpinBackoff) -> None:
-        """Has the loop look for work again and again instead of sleeping.
+        """Makes the loop look for work again and again instead of sleeping.
 
-        For a caller that expects something within microseconds: a look saves the wake-up.
+        This is for a caller that expects something within microseconds, because looking
+        saves the wake-up.
 
         Args:
             when_s: When to sleep after all, by the clock; rounds in between do not change
@@ -217,7 +218,8 @@ class ServingLoop:
 
     def start(self) -> None:
         """Runs the loop on a daemon thread of its own."""
-        self._running = True  # at once: ``close`` must wait for it from here on
+        # Set now, because ``close`` must wait for the thread from here on.
+        self._running = True
         self.owns_thread = True
         self._thread = threading.Thread(target=self.run, name=self.name, daemon=True)
         self._thread.start()
@@ -260,7 +262,7 @@ class ServingLoop:
         self.stop()
         thread = self._thread
         if (
-            self._running  # a thread that only stepped need not end
+            self._running  # only a loop that runs has a thread to end
             and thread is not None
             and thread is not threading.current_thread()
         ):
@@ -269,7 +271,7 @@ class ServingLoop:
                 timeout_s = max(0.0, deadline_s - self._clock.now())
             thread.join(timeout_s)
             if thread.is_alive():
-                return  # a callback hangs: its descriptors must stay valid
+                return  # a callback hangs, so the descriptors must stay valid
         self._closed = True
         self._epoll.close()
 
@@ -281,7 +283,7 @@ class ServingLoop:
 
     def _wake(self) -> None:
         if not self._closed:
-            with contextlib.suppress(OSError):  # full means already readable
+            with contextlib.suppress(OSError):  # a full eventfd is readable already
                 os.eventfd_write(self._wake_fd, 1)
 
     def _timeout_s(self, wake_s: float | None) -> float:
@@ -308,8 +310,9 @@ class ServingLoop:
             if fd == self._wake_fd:
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(fd)
-                # Also when there is nothing to run (a round came between a post and
-                # its write): left armed, the next post would wake nobody.
+                # This is done even if there is nothing to run, because a round may come
+                # between a post and its write. If it stayed armed, the next post would
+                # wake nobody.
                 self._armed = False
                 continue
             fn = self._watched.get(fd)  # an earlier callback may have unwatched it

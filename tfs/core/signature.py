@@ -67,7 +67,7 @@ class TensorSpec:
         if len(shape) != len(own):
             return False
         if own and own[0] == FREE and shape[1:] == own[1:]:
-            return True  # nearly all are like this
+            return True  # nearly all tensors are like this
         for size, wanted in zip(shape, own, strict=True):
             if size != wanted and wanted != FREE:
                 return False
@@ -261,7 +261,7 @@ _TENSORFLOW_NAMES: Final = {"float32": "float", "float64": "double", "float16": 
 
 
 def _type_name(dtype: DType) -> str:
-    """Returns what TensorFlow calls it, as clients have it in their messages."""
+    """Returns TensorFlow's name of the type, as clients know it from messages."""
     return _TENSORFLOW_NAMES.get(dtype.name, dtype.name)
 
 
