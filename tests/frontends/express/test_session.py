@@ -8,7 +8,7 @@ import gzip
 import socket
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -373,6 +373,59 @@ def test_messages_wait_for_a_handler_that_listens_later(rig: Rig) -> None:
     call.reply(b"bye")
     rig.step()
     assert client.answer(1).messages == [b"bye"]
+    assert rig.transport.budget.used_bytes == _granted(rig)
+
+
+def _answering_at_length(rig: Rig, heard: list[bytes]) -> Callable[[StreamCall], None]:
+    """Answers each message of a stream with 40 KB."""
+
+    def listen(call: StreamCall) -> None:
+        def answer(message: bytes | memoryview) -> None:
+            heard.append(bytes(message))
+            assert call.send(bytes(40_000))
+
+        answer(call.message)
+        call.on_message(answer)
+        call.on_half_close(call.finish)
+
+    return listen
+
+
+def test_a_stream_goes_on_as_its_answers_are_read(rig: Rig) -> None:
+    """What asks for more waits, so that answers do not; none is lost, nor the end."""
+    heard: list[bytes] = []
+    rig.on_stream = _answering_at_length(rig, heard)
+    client = rig.connect(HELLO + frames.settings({Setting.INITIAL_WINDOW_SIZE: 0}))
+    asked = b"".join(prefixed(b"%d" % index) for index in range(50))
+    client.send(head(1, BOTH) + data_frame(1, asked))
+    rig.settle()
+    (connection,) = rig.transport.connections()
+    assert len(heard) == 2
+    assert connection.queued_bytes < 100_000
+    more = frames.window_update(0, 100_000) + frames.window_update(1, 100_000)
+    while client.answer(1).status is None and len(client.answer(1).messages) <= 50:
+        client.send(more)
+        rig.settle()
+        assert connection.queued_bytes < 250_000
+    assert heard == [b"%d" % index for index in range(50)]
+    assert client.answer(1).messages == [bytes(40_000)] * 50
+    assert client.answer(1).status == "0"
+    assert rig.transport.budget.used_bytes == _granted(rig)
+
+
+def test_a_stream_that_asks_on_and_reads_nothing_fails(rig: Rig) -> None:
+    """Messages that wait take memory, too; the connection's other calls are answered."""
+    heard: list[bytes] = []
+    rig.on_stream = _answering_at_length(rig, heard)
+    client = rig.connect(HELLO + frames.settings({Setting.INITIAL_WINDOW_SIZE: 0}))
+    client.send(head(1, BOTH) + data_frame(1, prefixed(b"?") * 100, 0))
+    client.send(frames.settings({Setting.INITIAL_WINDOW_SIZE: 1000}) + request(3))
+    rig.settle()
+    assert len(heard) == 2
+    client.send(frames.window_update(0, 1 << 20) + frames.window_update(1, 1 << 20))
+    rig.settle()
+    assert client.answer(1).status == str(int(Code.RESOURCE_EXHAUSTED))
+    assert client.answer(3).messages == [b"ping"]
     assert rig.transport.budget.used_bytes == _granted(rig)
 
 

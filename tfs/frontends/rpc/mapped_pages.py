@@ -43,7 +43,8 @@ class PageSupply:
         """Asks for the pages that are to be written to now, and for a few more.
 
         The additional pages are a portion at most, and no more than a quarter of what
-        is before them.
+        is before them. There are none before a portion is full: crowds of clients send
+        no more than that of a message.
 
         Args:
             pages: From :func:`map_pages`.
@@ -55,7 +56,9 @@ class PageSupply:
 
         """
         size_bytes = len(pages)
-        ahead_bytes = min(PORTION_BYTES, stop // _LARGEST_AHEAD)
+        ahead_bytes = 0
+        if stop >= PORTION_BYTES:
+            ahead_bytes = min(PORTION_BYTES, stop // _LARGEST_AHEAD)
         end = min(stop + ahead_bytes, size_bytes)
         end = min(end + -end % mmap.PAGESIZE, size_bytes)
         start -= start % mmap.PAGESIZE

@@ -104,3 +104,14 @@ def test_the_beginning_of_a_large_message_is_not_in_the_heap() -> None:
     body = assembler._body
     assert body is not None
     assert isinstance(body.obj, mmap.mmap)
+
+
+def test_what_arrived_of_a_large_message_is_what_it_takes() -> None:
+    """To the page: of what a thousand clients begin, the rest would be a fifth."""
+    assembler = MessageAssembler(1 << 30)
+    data = memoryview(prefixed(bytes(2 << 20))[:48_000])
+    for start in range(0, len(data), 16_384):
+        list(assembler.feed(data[start : start + 16_384]))
+    assert assembler._body is not None
+    assert isinstance(assembler._body.obj, mmap.mmap)
+    assert assembler._ready <= 48_000 + mmap.PAGESIZE

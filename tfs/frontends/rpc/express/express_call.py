@@ -77,6 +77,10 @@ class CallOwner(Protocol):
         """Notes that a model's answers are long."""
         ...
 
+    def pause(self, go_on: Callable[[], None]) -> None:
+        """Calls ``go_on`` once the client has read some of its answers."""
+        ...
+
     def on_late_finish(self, call: ExpressCall) -> None:
         """Notes that a call was finished twice, or after it was cut off."""
         ...

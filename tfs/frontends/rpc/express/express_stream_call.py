@@ -1,8 +1,8 @@
 """Calls with streams of messages, as handlers see them: :class:`tfs.core.call.StreamCall`.
 
 A message beyond the first is released, so that its client may send more, only when the
-handler has taken it. Answers wait on the stream, and a handler that sends more than may
-wait there is told so.
+handler has taken it; and no handler is asked on while its client leaves much unread.
+Answers wait on the stream, and a handler that sends more than may wait there is told so.
 """
 
 from __future__ import annotations
@@ -10,12 +10,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from threading import get_ident
+from typing import Final
 
 from tfs.core.call import MethodKind, RpcMethod
+from tfs.core.errors import ResourceExhausted
 from tfs.frontends.rpc.express.express_call import CallOwner, ExpressCall
 from tfs.frontends.rpc.express.http2 import response
 from tfs.frontends.rpc.express.http2.messages import PREFIX_SIZE
 from tfs.frontends.rpc.express.http2.stream import Stream
+
+# While more than this waits for a client, its streams are not handed further messages.
+# Answers may be a thousand times as long as what asks for them.
+_PAUSING_BYTES: Final = 65_536
+_MAX_WAITING: Final = 64  # messages of a stream that may wait for its client to read
+_MESSAGE_BYTES: Final = 256  # memory of a message's objects, besides its bytes
 
 
 class ExpressStreamCall(ExpressCall):
@@ -25,7 +33,13 @@ class ExpressStreamCall(ExpressCall):
     it ends with OK, and its handler is never called.
     """
 
-    __slots__ = ("_has_ended", "_on_half_close", "_on_message", "_waiting")
+    __slots__ = (
+        "_has_ended",
+        "_is_paused",
+        "_on_half_close",
+        "_on_message",
+        "_waiting",
+    )
 
     def __init__(self, session: CallOwner, stream: Stream, route: RpcMethod) -> None:
         super().__init__(session, stream, route)
@@ -33,6 +47,7 @@ class ExpressStreamCall(ExpressCall):
         self._on_half_close: Callable[[], None] | None = None
         self._waiting: deque[bytes | memoryview] = deque()
         self._has_ended = False
+        self._is_paused = False
 
     # -- for handlers --------------------------------------------------------------
 
@@ -76,6 +91,11 @@ class ExpressStreamCall(ExpressCall):
 
     # -- for the session -----------------------------------------------------------
 
+    def go_on(self) -> None:
+        """Hands over the messages that waited for the client, as far as it has read."""
+        self._is_paused = False
+        self._deliver()
+
     def take_request(self, message: bytes) -> None:
         """Takes the first message and the client's end at once."""
         self.take_message(message)
@@ -92,7 +112,10 @@ class ExpressStreamCall(ExpressCall):
             self.dispatch()
         else:
             self._waiting.append(message)
+            self._session.connection.hold(self.stream, _MESSAGE_BYTES)
             self._deliver()
+            if self._is_paused and len(self._waiting) > _MAX_WAITING:
+                self.fail(ResourceExhausted("the client reads too slowly"))
 
     def take_end(self) -> None:
         """Takes note that the client sends no more."""
@@ -132,7 +155,13 @@ class ExpressStreamCall(ExpressCall):
 
     def _deliver(self) -> None:
         fn = self._on_message
+        connection = self._session.connection
         while fn is not None and self._waiting and not self.is_finished:
+            if connection.queued_bytes > _PAUSING_BYTES:
+                if not self._is_paused:
+                    self._is_paused = True
+                    self._session.pause(self.go_on)
+                return
             message = self._waiting.popleft()
             try:
                 fn(message)
@@ -140,7 +169,7 @@ class ExpressStreamCall(ExpressCall):
                 self._on_handler_failure(error)
             # Released only now, so that the client waits until the handler takes
             # messages.
-            self._session.connection.release(self.stream, len(message) + PREFIX_SIZE)
+            connection.release(self.stream, len(message) + PREFIX_SIZE + _MESSAGE_BYTES)
         self._half_close()
 
     def _half_close(self) -> None:

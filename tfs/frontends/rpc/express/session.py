@@ -162,6 +162,18 @@ class Session(SocketOutput):
         if connection.is_starved:
             self.uploads.starve()
 
+    def _note(self, waiting_bytes: int) -> None:
+        super()._note(waiting_bytes)
+        if self._calls.are_paused:
+            self._shared.loop.post(self._go_on_with_streams)
+
+    def _go_on_with_streams(self) -> None:
+        if not self.is_closed:
+            try:
+                self._calls.go_on()
+            except Exception as error:
+                self.on_failure(error)
+
     def refill(self) -> None:
         """Grants the client what the receive budget had no room for until now."""
         self.uploads.refill()

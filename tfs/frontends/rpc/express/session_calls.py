@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from tfs.core.call import MethodKind, MethodTable, Peer
@@ -74,6 +74,7 @@ class SessionCalls:
         "_cut_off",
         "_methods",
         "_now",
+        "_paused",
         "_session",
         "_shared",
         "_waiting",
@@ -105,6 +106,7 @@ class SessionCalls:
             ConnectionContext(self, shared.budget, limits, begun_s, shared.buffers)
         )
         self._cut_off = CutOffCalls(self.connection, self.post)
+        self._paused: list[Callable[[], None]] = []
         self._waiting = WaitingRequests(
             session, shared.room, shared.waiting, limits.max_requests_per_round
         )
@@ -112,7 +114,19 @@ class SessionCalls:
     def close(self) -> None:
         """Cuts off every call, and closes the connection; idempotent."""
         self._waiting.close()
+        self._paused.clear()
         self.connection.close()
+
+    @property
+    def are_paused(self) -> bool:
+        """Whether streams wait until the client has read answers."""
+        return bool(self._paused)
+
+    def go_on(self) -> None:
+        """Lets streams go on that waited for the client; some may have to wait again."""
+        paused, self._paused = self._paused, []
+        for go_on in paused:
+            go_on()
 
     # -- what the connection tells -----------------------------------------------------
 
@@ -272,6 +286,10 @@ class SessionCalls:
     def note_large_answer(self, request: bytes | memoryview, num_bytes: int) -> None:
         """Notes that a model's answers are long."""
         self._shared.answer_sizes.note(request, num_bytes, self._now())
+
+    def pause(self, go_on: Callable[[], None]) -> None:
+        """Calls ``go_on`` once the client has read some of its answers."""
+        self._paused.append(go_on)
 
     def on_late_finish(self, call: ExpressCall) -> None:
         """Notes that a call was finished twice, or after it was cut off."""

@@ -26,9 +26,10 @@ _NO_ROOM: Final = memoryview(bytearray())
 _GROWTH: Final = 4
 # Below this, page faults cost more than zeroing memory of the heap.
 _MAPPED_BYTES: Final = 1 << 20
-# Smaller mappings are not worth it. If many messages began with more than this in the
-# heap, they would leave holes there.
-_LEAST_MAPPED_BYTES: Final = 65_536
+# Once so much has arrived of such a message, which clients send in one frame. If many
+# messages began with more in the heap, they would take room there that nothing fills,
+# and leave holes.
+_LEAST_MAPPED_BYTES: Final = 16_000
 
 
 class MessageAssembler:
@@ -159,7 +160,7 @@ class MessageAssembler:
         filled = self._filled
         # A process may have 65,530 mappings, so a message of which little has arrived
         # gets none.
-        is_mapped = self._size > _MAPPED_BYTES and room >= _LEAST_MAPPED_BYTES
+        is_mapped = self._size > _MAPPED_BYTES and end >= _LEAST_MAPPED_BYTES
         larger = memoryview(map_pages(room) if is_mapped else bytearray(room))
         larger[:filled] = body[:filled]
         self._ready = filled

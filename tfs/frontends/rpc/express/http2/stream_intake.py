@@ -233,6 +233,11 @@ class StreamIntake(SendingHalf):
         self._budget.used_bytes -= num_bytes
         stream.held_bytes -= num_bytes
 
+    def hold(self, stream: Stream, num_bytes: int) -> None:
+        """Counts what a stream takes in memory beyond the bytes that it was sent."""
+        self._budget.used_bytes += num_bytes
+        stream.held_bytes += num_bytes
+
     # -- streams' states ----------------------------------------------------------------
 
     def _step(self, stream_id: int, signal: Signal) -> Step:
