@@ -48,7 +48,7 @@ class CopyRecords:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        # Guards the fields below and the removal of files. Ranks after the cache's lock;
+        # Guards the fields below and the removal of files. Ranks after LocalCopies;
         # a leaf otherwise.
         self._lock = threading.Lock()
         self._records: dict[str, CopyRecord] = {}  # by URL

@@ -1,7 +1,7 @@
-"""Local copies of remote versions: verified, addressed by content, bounded.
+"""Copies versions from remote storage to this machine, each only once.
 
     <root>/blobs/<sha256>            one file's bytes; see BlobStore
-    <root>/versions/<key>/...        a version directory, its files linked to blobs
+    <root>/versions/<key>/...        a version directory, linked to blobs; LocalCopies
     <root>/known/<digest>.json       which version a copy was made of; see CopyRecords
     <root>/lock                      held by the one process that uses the cache
 
@@ -29,20 +29,20 @@ import os
 import shutil
 import tempfile
 import threading
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
 from sources.blob_store import BlobStore
-from sources.copy_damage import UNVERIFIED, damage_of, is_whole
+from sources.copy_damage import UNVERIFIED
 from sources.copy_records import CopyRecord, CopyRecords
+from sources.local_copies import LocalCopies, remove
 from sources.remote_storage import WEAK
 from sources.scan import why
 from sources.storage_path import StoragePath
 from sources.version_policy import parse_version
-from tfs.core.errors import FailedPrecondition, ResourceExhausted, Unavailable
+from tfs.core.errors import FailedPrecondition, Unavailable
 from tfs.core.manifest import MANIFEST, FileEntry, Manifest
 from tfs.core.version_directory import TEMPORARY_PREFIX
 
@@ -101,21 +101,14 @@ class VersionCache:
         self._options = options
         self._remote = remote
         root = Path(options.root)
-        self._versions = root / "versions"
-        self._folders = (root / "blobs", self._versions, root / "known")
+        versions = root / "versions"
+        self._folders = (root / "blobs", versions, root / "known")
+        self._versions = versions
         self._blobs = BlobStore(root / "blobs")
         self._records = CopyRecords(root / "known")
-        # Guards the fields below, and the removal of versions. Ranks before the locks
-        # of _blobs and _records, takes no other, and is never held while bytes are
-        # copied.
-        self._lock = threading.Lock()
-        # By key: how often it was fetched and not released.
-        self._in_use: Counter[str] = Counter()
-        self._reserved_bytes = 0  # bytes that copies in progress will add
-        self._order: dict[str, int] = {}  # by key: when it was last used
-        self._num_uses = 0
-        self._whole: set[str] = set()  # keys checked, or made, since the start
-        self._num_remade: Counter[str] = Counter()  # by key: how often since the start
+        self._copies = LocalCopies(
+            versions, self._blobs, self._records, options.max_bytes
+        )
         # Guards _lock_file; held while the directories are made and cleared.
         self._opening = threading.Lock()
         self._lock_file: BinaryIO | None = None
@@ -151,7 +144,7 @@ class VersionCache:
             ) from error
         for folder in self._folders:
             for leftover in folder.glob(f"{TEMPORARY_PREFIX}*"):
-                _remove(leftover)
+                remove(leftover)
         self._records.read(lambda key: (self._versions / key).is_dir())
         return lock_file
 
@@ -198,14 +191,13 @@ class VersionCache:
                 )
             else:
                 key = hashlib.sha256(manifest_bytes).hexdigest()
-            path = self._versions / key
-            self._use(key)
+            self._copies.use(key)
             try:
-                if not self._has_copy(path, manifest_bytes):
-                    self._make_as_it_fits(version.path, path, manifest_bytes)
-                os.utime(path)  # keeps the order of eviction across a restart
+                if not self._copies.has(key, manifest_bytes):
+                    self._make_as_it_fits(version.path, key, manifest_bytes)
+                self._copies.touch(key)
             except BaseException:
-                self._unuse(key)
+                self._copies.unuse(key)
                 raise
             if version.fingerprint:
                 self._records.add(CopyRecord(version.path, version.fingerprint, key))
@@ -229,7 +221,7 @@ class VersionCache:
             return {}
         found = {}
         for version, record in self._records_of(base_path):
-            if (self._versions / record.key).is_dir():
+            if self._copies.path(record.key).is_dir():
                 is_weak = record.fingerprint.startswith(WEAK)
                 found[version] = StoragePath(
                     record.url, f"{_AS_COPIED if is_weak else ''}{record.fingerprint}"
@@ -247,7 +239,7 @@ class VersionCache:
 
     def release(self, copy: StoragePath) -> None:
         """Takes back one ``fetch``. An unused copy stays until it is evicted."""
-        self._unuse(os.path.basename(copy.path))
+        self._copies.unuse(os.path.basename(copy.path))
 
     def drop_if_damaged(self, copy: StoragePath) -> bool:
         """Removes a copy whose files have changed since they were copied.
@@ -260,33 +252,12 @@ class VersionCache:
             Whether the copy was damaged.
 
         """
-        path = Path(copy.path)
-        num_remade = self._num_remade[path.name]
-        try:
-            damage = damage_of(path, self._blobs.names_by_inode())
-        except OSError as error:
-            log.warning("event=cache_copy_unreadable path=%s why=%s", path, why(error))
-            return False
-        if damage is None:
-            return False
-        with self._lock:
-            if self._num_remade[path.name] != num_remade:
-                # Another user noticed it first, and there may be a new copy.
-                return True
-            log.warning(
-                "event=cache_copy_damaged version=%s why=%r", path.name, damage.why
-            )
-            self._blobs.drop(damage.blobs)
-            _remove(path)
-            self._blobs.drop_unlinked()
-            self._whole.discard(path.name)
-            self._num_remade[path.name] += 1
-        return True
+        return self._copies.drop_if_damaged(os.path.basename(copy.path))
 
     @property
     def size_bytes(self) -> int:
         """Bytes on disk of all copies."""
-        return self._blobs.count_bytes()
+        return self._copies.size_bytes
 
     # -- copies that are here ------------------------------------------------------
 
@@ -308,9 +279,9 @@ class VersionCache:
         fingerprint = version.fingerprint.removeprefix(_AS_COPIED)
         if record is None or record.fingerprint != fingerprint:
             return None
-        path = self._versions / record.key
+        copies = self._copies
         try:
-            manifest_bytes = (path / MANIFEST).read_bytes()
+            manifest_bytes = (copies.path(record.key) / MANIFEST).read_bytes()
         except FileNotFoundError:
             manifest_bytes = None
         except OSError:
@@ -320,42 +291,22 @@ class VersionCache:
             and hashlib.sha256(manifest_bytes).hexdigest() != record.key
         ):
             return None
-        self._use(record.key)
-        if not self._has_copy(path, manifest_bytes):
-            self._unuse(record.key)
+        copies.use(record.key)
+        if not copies.has(record.key, manifest_bytes):
+            copies.unuse(record.key)
             return None
         with contextlib.suppress(OSError):
-            os.utime(path)
+            copies.touch(record.key)
         return self._handed_out(record.key, version)
 
     def _handed_out(self, key: str, version: StoragePath) -> StoragePath:
         """Returns the copy's path; its fingerprint changes when it is copied again."""
-        num = self._num_remade[key]
+        num = self._copies.num_remade(key)
         fingerprint = f"{key} made anew {num}" if num else key
-        path = str(self._versions / key)
+        path = str(self._copies.path(key))
         return StoragePath(path, fingerprint, version.platform, version.settings)
 
     # -- copying -----------------------------------------------------------------
-
-    def _has_copy(self, path: Path, manifest_bytes: bytes | None) -> bool:
-        """Whether there is a copy of the version; removes one with files cut short.
-
-        This is checked once per process, because a crash of the machine may leave files
-        without their bytes. A file that was changed and kept its size is noticed by
-        whoever loads it, and ``drop_if_damaged`` removes that copy.
-        """
-        with self._lock:
-            if not path.is_dir():
-                return False
-            if path.name in self._whole:
-                return True
-            if manifest_bytes is not None and not is_whole(path, manifest_bytes):
-                log.warning("event=cache_copy_damaged version=%s", path.name)
-                _remove(path)
-                self._blobs.drop_unlinked()
-                return False
-            self._whole.add(path.name)
-            return True
 
     def _read_manifest(self, url: str) -> bytes | None:
         try:
@@ -364,18 +315,18 @@ class VersionCache:
             return None
 
     def _make_as_it_fits(
-        self, url: str, path: Path, manifest_bytes: bytes | None
+        self, url: str, key: str, manifest_bytes: bytes | None
     ) -> None:
         """Copies the version; if the disk is full, removes unused copies and tries again."""
         try:
-            self._make(url, path, manifest_bytes)
+            self._make(url, key, manifest_bytes)
         except OSError as error:
-            if error.errno not in _DISK_FULL or not self._evict_unused():
+            if error.errno not in _DISK_FULL or not self._copies.evict_unused():
                 raise
             log.warning("event=cache_disk_full root=%s", self._options.root)
-            self._make(url, path, manifest_bytes)
+            self._make(url, key, manifest_bytes)
 
-    def _make(self, url: str, path: Path, manifest_bytes: bytes | None) -> None:
+    def _make(self, url: str, key: str, manifest_bytes: bytes | None) -> None:
         """Copies the version next to its place and renames it into it."""
         if manifest_bytes is None:
             sizes = self._remote.file_sizes(url)
@@ -386,7 +337,7 @@ class VersionCache:
             entries = dict(manifest.files)
             reserved_bytes = self._blobs.missing_bytes(entries.values())
         digests = tuple(entry.sha256 for entry in entries.values())
-        with self._room_for(reserved_bytes, digests, url) as arrived:
+        with self._copies.room_for(reserved_bytes, digests, url) as arrived:
             temporary = Path(
                 tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=self._versions)
             )
@@ -398,113 +349,9 @@ class VersionCache:
                     arrived(self._blobs.link(entry, target, copy, source))
                 if manifest_bytes is not None:
                     (temporary / MANIFEST).write_bytes(manifest_bytes)
-                os.chmod(temporary, 0o755)
-                with contextlib.suppress(FileExistsError):
-                    os.rename(temporary, path)
-                with self._lock:
-                    self._whole.add(path.name)
+                self._copies.add(temporary, key)
             except OSError:
-                if not path.is_dir():  # another thread was first
+                if not self._copies.path(key).is_dir():  # another thread was first
                     raise
             finally:
                 shutil.rmtree(temporary, ignore_errors=True)
-
-    # -- bounds ------------------------------------------------------------------
-
-    def _use(self, key: str) -> None:
-        with self._lock:
-            self._in_use[key] += 1
-            self._order.pop(key, None)
-            self._num_uses += 1
-            self._order[key] = self._num_uses
-
-    def _unuse(self, key: str) -> None:
-        with self._lock:
-            self._in_use -= Counter((key,))
-
-    @contextlib.contextmanager
-    def _room_for(
-        self, wanted_bytes: int, digests: tuple[str, ...], url: str
-    ) -> Iterator[Callable[[int], None]]:
-        """Reserves room for a copy, and keeps the blobs that it needs, until it ends.
-
-        Removes unused copies for it. Yields a function to call with the number of bytes
-        that have arrived, because these count as held from then on.
-        """
-        left_bytes = 0
-
-        def take_back(num_bytes: int) -> None:
-            nonlocal left_bytes
-            with self._lock:
-                num_bytes = min(num_bytes, left_bytes)
-                left_bytes -= num_bytes
-                self._reserved_bytes -= num_bytes
-
-        self._blobs.keep(digests)
-        try:
-            with self._lock:
-                self._make_room_locked(wanted_bytes, url)
-                self._reserved_bytes += wanted_bytes
-                left_bytes = wanted_bytes
-            yield take_back
-        finally:
-            self._blobs.release(digests)
-            take_back(left_bytes)
-
-    def _make_room_locked(self, wanted_bytes: int, url: str) -> None:
-        limit = self._options.max_bytes
-        if limit is None:
-            return
-        room = limit - self._reserved_bytes - wanted_bytes
-        held = self._evict_locked(room)
-        if held > room:
-            raise ResourceExhausted(
-                f"{url} takes {wanted_bytes} bytes; the cache in "
-                f"{self._options.root} holds {held} that are in use, of "
-                f"{limit} allowed"
-            )
-
-    def _evict_unused(self) -> bool:
-        """Removes every unused copy; returns whether that freed anything."""
-        with self._lock:
-            before = self._blobs.count_bytes()
-            return self._evict_locked(-1) < before
-
-    def _evict_locked(self, room_bytes: int) -> int:
-        """Removes unused copies, the longest unused first, until the rest fits.
-
-        Returns the bytes that the rest takes, or more if they fit anyway.
-        """
-        held = self._blobs.held_bytes(room_bytes)
-        if held <= room_bytes:
-            return held
-        unused = [
-            path
-            for path in self._versions.iterdir()
-            if path.name not in self._in_use
-            and not path.name.startswith(TEMPORARY_PREFIX)
-        ]
-        unused.sort(key=lambda p: (self._order.get(p.name, 0), _modified_s(p)))
-        for path in unused:
-            log.info("event=cache_evicted version=%s", path.name)
-            _remove(path)
-            self._records.forget(path.name)
-            self._blobs.drop_unlinked()
-            held = self._blobs.count_bytes()
-            if held <= room_bytes:
-                break
-        return held
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def _modified_s(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0

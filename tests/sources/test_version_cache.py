@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 import pytest
 
-from sources import version_cache
+from sources import local_copies
 from sources.copy_damage import Damage, damage_of
 from sources.remote_storage import WEAK
 from sources.storage_path import StoragePath
@@ -267,12 +267,12 @@ def test_damage_that_two_find_is_mended_once(
 
     def while_another_mends(path: Path, blob_names: Mapping[int, str]) -> Damage | None:
         damage = damage_of(path, blob_names)
-        monkeypatch.setattr(version_cache, "damage_of", damage_of)
+        monkeypatch.setattr(local_copies, "damage_of", damage_of)
         assert cache.drop_if_damaged(copy)
         cache.fetch(version)
         return damage
 
-    monkeypatch.setattr(version_cache, "damage_of", while_another_mends)
+    monkeypatch.setattr(local_copies, "damage_of", while_another_mends)
     assert cache.drop_if_damaged(copy)
     assert Path(copy.path, "model.pt").read_bytes() == b"12345"
 
