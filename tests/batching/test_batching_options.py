@@ -121,7 +121,9 @@ def test_no_enqueued_batch_means_one() -> None:
 def test_what_tensorflow_serving_refuses_is_refused(
     fields: dict[str, Any], message: str
 ) -> None:
-    """With its words. batching_session_test: UnsortedAllowedBatchSizesRejected,
+    """Bad options are refused in TensorFlow Serving's own words.
+
+    batching_session_test: UnsortedAllowedBatchSizesRejected,
     FinalAllowedBatchSizeLargerThanMaxBatchSizeRejected.
     """
     with pytest.raises(InvalidArgument, match=message):

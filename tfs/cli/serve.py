@@ -23,8 +23,9 @@ from tfs.server.memory.malloc import apply_settings
 from tfs.server.options import ServerOptions
 from tfs.server.signal_inbox import LOOK, SignalInbox
 
-# Loop, watchdog, manager, source and its watcher, config, drain, log-writer, two that decode,
-# four that load, two that unload: without these it cannot start, load or end.
+# The threads without which a server cannot start, load or end: loop, watchdog, manager,
+# source and its watcher, config, drain, log writer, two that decode, four that load and
+# two that unload.
 _NUM_THREADS: Final = 16
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def _serve(arguments: argparse.Namespace, inbox: SignalInbox) -> int:
     # torch.package warns of its own use of it, which no operator can change.
     warnings.filterwarnings("ignore", message="TypedStorage is deprecated")
     options = read_flags(arguments)
-    apply_settings()  # before there is a second thread, or anything large
+    apply_settings()  # must precede the second thread and any large block
     raise_file_limit()
     num_threads = num_startable(_NUM_THREADS)
     if num_threads < _NUM_THREADS:
@@ -87,13 +88,15 @@ def _serve(arguments: argparse.Namespace, inbox: SignalInbox) -> int:
             f"only {num_threads} of the {_NUM_THREADS} threads that a "
             "server begins with can be started"
         )
-    # A parent may have us ignore it; then we would never learn how our children ended.
+    # A parent process may have set this signal to be ignored, which children inherit;
+    # then the exit codes of our own child processes would be lost.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    # It imports torch while this process does, rather than when the first version is
-    # loaded: the first answer comes a second earlier.
+    # The zygote imports torch at the same time as this process, and not when the first
+    # version is loaded, so that the first answer comes a second earlier.
     zygote = ZygoteProcess() if _loads_in_processes(options) else None
     try:
-        # The hundreds of modules to come are no garbage; looking is a tenth of the time.
+        # Collecting garbage during the import of hundreds of modules finds none, and
+        # would take a tenth of the time.
         gc.disable()
         from tfs.server.process import run_server
 
@@ -141,6 +144,7 @@ def _loads_in_processes(options: ServerOptions) -> bool:
 
 
 def _say(line: str) -> None:
-    # One write: an unbuffered stdout would let the log's lines in before the newline.
+    # In one write: if stdout is unbuffered, lines of the log could come between the
+    # text and its newline.
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()

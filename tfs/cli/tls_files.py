@@ -18,8 +18,8 @@ _KEY: Final = "PRIVATE KEY"
 def silence_grpc() -> None:
     """Keeps grpc from writing a line for each handshake that fails.
 
-    What it says is in the command's one error, too. To be called before grpc is
-    imported; who sets GRPC_VERBOSITY has the last word.
+    The error that the command prints says the same. Call it before grpc is imported. A
+    GRPC_VERBOSITY that the user has set stays in force.
     """
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
@@ -27,13 +27,14 @@ def silence_grpc() -> None:
 def read_credentials(
     ca: str, key: str | None, cert: str | None
 ) -> grpc.ChannelCredentials:
-    """Returns what trusts ``ca``, and shows ``cert`` where there is one.
+    """Returns credentials that trust ``ca``, and that present ``cert`` if it is given.
 
-    grpc would not say which file is wrong, nor that one is: it tries to connect with
-    what it can make of them.
+    The files are checked here, because grpc does not report a bad one: it tries to
+    connect with what it could read.
 
     Raises:
-        InvalidArgument: A file cannot be read, or is not of its kind; names it.
+        InvalidArgument: A file cannot be read or does not contain what its flag asks
+            for; names the file.
 
     """
     import grpc

@@ -1,7 +1,8 @@
-"""What is logged of a command's work as a warning, told as sentences to who typed it.
+"""Prints logged warnings as sentences, for the person who typed a command.
 
-The log's own form, ``event=what_happened key=value ...``, is for whoever searches logs.
-A script that exports by itself decides about its log as it likes.
+The form of the log, ``event=what_happened key=value ...``, suits programs that search
+logs. Only commands print such sentences: a script that uses the library decides about
+its own log.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _FIELD: Final = re.compile(r"(\w+)=(\S+) ?")
 
 @contextlib.contextmanager
 def told_warnings(command: str) -> Iterator[None]:
-    """Prints warnings of ours to standard error, behind the name of the command."""
+    """Prints our warnings to standard error, after the command's name, in a block."""
     ours = logging.getLogger("tfs")
     handler = logging.StreamHandler(sys.stderr)
     handler.setLevel(logging.WARNING)
@@ -32,7 +33,7 @@ def told_warnings(command: str) -> Iterator[None]:
 
 
 class _Sentence(logging.Formatter):
-    """Writes a record as a sentence."""
+    """Formats a log record as a sentence."""
 
     def __init__(self, command: str) -> None:
         super().__init__()
@@ -44,9 +45,10 @@ class _Sentence(logging.Formatter):
 
 
 def sentence(message: str) -> str:
-    """Returns what a line of the log says, without its form.
+    """Returns a line of the log in words: without ``event=`` and the equals signs.
 
-    Only the fields that it begins with are fields: what follows is text already.
+    ``key=value`` is taken apart only at the beginning; the text that follows stays as
+    it is.
     """
     event = _EVENT.match(message)
     if event is None:

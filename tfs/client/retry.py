@@ -94,7 +94,7 @@ class Attempts:
         return max(0.0, self._deadline_s - self._now())
 
     def pause_after(self, error: ServingError) -> float | None:
-        """Counts a failed attempt; returns the pause before the next, None if none is."""
+        """Counts a failed attempt; returns the next pause, None if it was the last."""
         self._num_failed += 1
         return self._policy.pause_s(
             error,

@@ -29,7 +29,7 @@ def joined(parts: Iterable[Buffer]) -> bytes:
         else:
             starts = range(0, len(part), _COPIED_BYTES)
             pieces += [bytes(part[start : start + _COPIED_BYTES]) for start in starts]
-    # Python joins them without holding its lock only if all are bytes.
+    # Python gives up its lock while it joins these only if all of them are bytes.
     return b"".join(pieces)
 
 

@@ -104,7 +104,8 @@ def parse(
     :func:`read_predict_request`.
     """
     if message and message[0] < _LEAST_TAG:
-        # A field that would unpack to too many zeros is refused before it is copied.
+        # A bomb of compressed zeros unpacks to a long message that begins like this. It is
+        # refused before it is copied.
         raise InvalidArgument("cannot parse the PredictRequest: field number 0")
     if len(message) > MAX_FIELDS:
         if wire.has_more_fields(message, 0, len(message), MAX_FIELDS):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 PROC: Final = Path("/proc")
-"""Where the kernel tells of processes."""
+"""Where Linux describes processes."""
 
 GROUPS: Final = Path("/sys/fs/cgroup")
 """Where control groups are mounted."""
@@ -28,7 +28,7 @@ def group_folders(
     Args:
         controller: What is limited, by its name in version 1: "pids", "cpu". Groups of
             version 2 have one folder for all.
-        proc: Where the kernel tells of processes.
+        proc: Where Linux describes processes.
         groups: Where control groups are mounted.
 
     """

@@ -275,8 +275,9 @@ class ServerCore:
     def _transition(self, versions: Sequence[HarnessSnapshot]) -> Sequence[Action]:
         """Decides how versions of a model change, by the config as it is now.
 
-        One policy for all models: what it needs of each is made when it is called. Kept
-        for tens of thousands, that held everybody up at each collection of garbage.
+        There is one policy for all models, and what it needs of a model is made at each
+        call. Objects kept for each of tens of thousands of models made every garbage
+        collection a long pause.
         """
         settings = self.config.models.get(versions[0].id.name) if versions else None
         if settings is None:
@@ -294,7 +295,8 @@ class ServerCore:
 
     def _is_taken_in(self) -> bool:
         """Whether everything that the config asks for is managed already."""
-        # In this order: the source's words reach the manager before it says so.
+        # The order matters: what a source reports reaches the manager before the source
+        # says that it has reported.
         return (
             self.sources.source.wait_applied(self._clock.now())
             and self._manager.has_taken_in_all

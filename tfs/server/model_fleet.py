@@ -44,7 +44,7 @@ from tfs.server.options import ServerOptions
 
 log = logging.getLogger(__name__)
 
-_PARALLEL_PER_PROCESS: Final = 2  # the next batch waits in the second slot
+_PARALLEL_PER_PROCESS: Final = 2  # while one batch is computed, the next one waits
 _JOIN_S: Final = 10.0
 
 
@@ -52,12 +52,12 @@ class ModelFleet:
     """Makes loaders that decide where a version runs. Thread-safe; ``close`` blocks.
 
     Args:
-        options: The server's.
+        options: The options of the server.
         loop: The serving loop; it does not run yet.
         manager: Gets the notes and faults of versions.
         bus: Publishes the states of versions.
         stats: Where batch queues publish their numbers.
-        zygote: One that runs already; None starts one when it is needed.
+        zygote: A zygote process that runs already; None starts one when it is needed.
         is_answering: Whether requests are in flight, for which loads pause.
         executor: Packs and unpacks what would hold up the loop; by default the loop does.
 
@@ -127,17 +127,18 @@ class ModelFleet:
             warm_up_s=options.load_probe_budget_s,
             clock=loop.clock,
         )
-        # Guards the notes of the versions there are, and what moves those on the loop;
-        # leaf.
+        # Guards the notes of versions, and the functions that move versions off the
+        # loop; leaf lock.
         self._noting = threading.Lock()
         self._on_front: dict[ServableId, LeaveFront] = {}
-        # Filled by the loop, emptied by the thread that measures.
+        # Versions to be moved off the loop: the loop adds them, the thread that
+        # measures takes them.
         self._leaving: deque[Callable[[], None]] = deque()
         self._notes: dict[ServableId, tuple[str, int | None]] = {}
         self._before_hangs: dict[ServableId, tuple[str, int | None]] = {}
         self._intra_op_threads = options.intra_op_threads
         self._load_pool = options.num_load_threads
-        # Wakes the thread that measures what was postponed; guards the flags.
+        # Wakes the thread that takes postponed measurements; guards the two flags.
         self._changed = threading.Condition()
         self._woken = False
         self._closed = False
@@ -203,8 +204,9 @@ class ModelFleet:
         self._interpreters.close(deadline_s)
 
     def _interpreter(self, backend: Backend) -> Interpreter:
-        # While many versions wait, each gets one process: they may well move soon. Those
-        # that stay get theirs when their calls wait.
+        # While many versions wait to be loaded, each gets only one process, because it
+        # may well move elsewhere after it was measured. A version that stays gets
+        # further processes when its calls have to wait.
         may_grow = self._has_room if self._is_crowded() else None
         return self._interpreters.of(backend, may_grow=may_grow)
 
@@ -257,7 +259,7 @@ class ModelFleet:
                 self._before_hangs.pop(state.id, None)
                 self._on_front.pop(state.id, None)
             kept = self._notes.get(state.id)
-        # Contents that replace others under the same id come without their note.
+        # New contents of the same version begin without the note of the old ones.
         is_available = state.manager_state is ManagerState.AVAILABLE
         if is_available and kept is not None and state.note != kept[0]:
             self._annotate(state.id, *kept)
@@ -292,7 +294,8 @@ class ModelFleet:
     def _annotate(
         self, servable_id: ServableId, note: str, resident_bytes: int | None
     ) -> None:
-        # Posted: publishing must not happen while the bus delivers.
+        # Posted to the loop, because nothing may be published while the bus delivers an
+        # event.
         self._loop.post(
             lambda: self._manager.annotate(
                 servable_id, note=note, resident_bytes=resident_bytes

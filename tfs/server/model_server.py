@@ -86,7 +86,7 @@ class ModelServer:
     Args:
         options: The server's options, as set by its flags.
         clock: The clock that everything in it goes by.
-        zygote: One that runs already; None starts one when a process is needed.
+        zygote: A zygote process that runs already; None starts one when it is needed.
 
     """
 
@@ -260,7 +260,8 @@ class ModelServer:
         self._loop.post(self._health.refresh)
         self._loop.post(self._health.close)
         self._loop.post(self._streams.close)
-        self.core.stop_waiting()  # or a reload keeps the server for as long as it waits
+        # Else a reload would delay the end for as long as it waits.
+        self.core.stop_waiting()
         return self._transport.drain(deadline_s)
 
     def close(self, deadline_s: float) -> None:
@@ -277,7 +278,7 @@ class ModelServer:
             log.warning("event=unload_incomplete at=deadline")
         self._endings.close()
         self._fleet.close(deadline_s)
-        # A look may hang with its store; nobody wants its outcome any more.
+        # A listing may hang with its store; its outcome is not needed any more.
         self._storage.close()
         self._remote_copies.close()
         self._watchdog.close()
@@ -400,7 +401,7 @@ def source_options(
     """Returns how base paths are watched; the servables come with the config.
 
     Args:
-        options: The server's.
+        options: The options of the server.
         platforms: Names of all that there are.
 
     """
@@ -412,13 +413,13 @@ def source_options(
 
 
 def _memory_of(options: ServerOptions) -> ResourceTracker | None:
-    """Returns what shares the main memory out among models; None: nothing bounds it."""
+    """Returns what divides the main memory among models; None if it is not limited."""
     limit_bytes = options.model_memory_limit_bytes
     return ResourceTracker.ram(limit_bytes) if limit_bytes else None
 
 
 def _warmup_options(options: ServerOptions) -> WarmupOptions:
-    # TensorFlow Serving's 0 iterations are one.
+    # 0 iterations mean one, as in TensorFlow Serving.
     num_iterations = max(1, options.num_warmup_iterations)
     return WarmupOptions(options.enable_model_warmup, num_iterations)
 
@@ -431,6 +432,6 @@ def _log_writer_options(options: ServerOptions) -> LogWriterOptions:
 
 
 def _task_index(options: ServerOptions) -> int | None:
-    """Returns which of its job's servers this is; None: none in particular."""
+    """Returns the number of this server within its job; None if it has none."""
     index = options.request_log_task_index
     return None if index < 0 else index

@@ -49,9 +49,9 @@ Say = Callable[[str], None]
 """Prints one line for the operator."""
 
 FORCED_EXIT: Final = 130
-_CLOSE_GRACE_S: Final = 2.0  # for unloading, where draining used its time up
-_CLOSE_S: Final = 5.0  # the same where nobody waits for an answer any more
-_ONE_WISH_S: Final = 0.05  # signals this close together are one
+_CLOSE_GRACE_S: Final = 2.0  # for unloading, if draining has used up all of its time
+_CLOSE_S: Final = 5.0  # for unloading, if all requests were answered
+_ONE_WISH_S: Final = 0.05  # signals that come this close together count as one
 _ENDING: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -85,7 +85,7 @@ def run_server(
     text, config = first_config(options)
     clock = MonotonicClock()
     server = ModelServer(options, clock, zygote=zygote)
-    freeze_imported()  # before there are threads that a collection would stop
+    freeze_imported()  # a collection would stop other threads, so it comes before them
     subscription = server.bus.subscribe(Announcer(say).take)
     watch: ConfigFileWatch | None = None
     inbox.hear(*_ENDING)
@@ -110,7 +110,7 @@ def run_server(
     except BaseException as error:
         try:
             server.close(clock.now() + options.drain_timeout_s)
-        except RuntimeError:  # of what was never started
+        except RuntimeError:  # some part was never started
             if not is_out_of_threads(error):
                 raise
         raise
@@ -131,7 +131,7 @@ def first_config(options: ServerOptions) -> tuple[str, ServerConfig]:
     """
     path = options.model_config_file
     if path:
-        with contextlib.suppress(OSError):  # reading it says what is wrong
+        with contextlib.suppress(OSError):  # an error is reported when the file is read
             look_at_config_file(path)
         text = read_config_file(path)
         return text, read_config_text(text, path)
@@ -226,9 +226,10 @@ def _drain(
                 watch.close()
             deadline_s = clock.now() + timeout_s
             outcome.append(server.drain(deadline_s))
-            # One time for both, so that a call that hangs costs it once; what is
-            # left to unload then gets a little more. Where all is answered, calls that
-            # still run do so for nobody: a hanging one keeps the server for no longer.
+            # Draining and closing share one deadline, so that a hanging call uses up
+            # its time only once; unloading then gets a little more. If all requests
+            # were answered, nobody waits for calls that still run, and a hanging one
+            # delays the end only a little.
             now_s = clock.now()
             deadline_s = min(deadline_s, now_s + _CLOSE_S)
             server.close(max(deadline_s, now_s + _CLOSE_GRACE_S))
@@ -240,12 +241,12 @@ def _drain(
     thread = threading.Thread(target=drain, name="drain", daemon=True)
     try:
         thread.start()
-    except RuntimeError:  # the system allows no more threads: nobody listens meanwhile
+    except RuntimeError:  # the system allows no more threads: no second signal is heard
         log.warning("event=drain_without_thread limits=%r", thread_limits())
         drain()
         return 0 if outcome == [True] else 1
     while (name := inbox.receive()) == LOOK.name:
-        pass  # everything goes anyway
+        pass  # everything is unloaded anyway
     if name:
         log.warning("event=forced_end signal=%s", name)
         logging.shutdown()

@@ -1,21 +1,24 @@
-"""When a process started, as Linux knows it."""
+"""When a process started, according to Linux."""
 
 from __future__ import annotations
 
 import os
 import time
 
-_START_FIELD = 19  # of what follows the name in /proc/PID/stat: ticks since boot
+# After the name in /proc/PID/stat: the start, in clock ticks since boot.
+_START_FIELD = 19
 
 
 def started_s(pid: int) -> float | None:
     """Returns seconds since the epoch, exact to a few hundredths; None if unknown.
 
-    By the boot clock, so that a wall clock that was set since does not matter.
+    It is computed from the boot clock, so that setting the wall clock later does not
+    matter.
     """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            # The name before may hold blanks and brackets.
+            # The name of the program, in brackets, may itself contain blanks and
+            # brackets.
             fields = file.read().rpartition(b")")[2].split()
         ticks = int(fields[_START_FIELD])
     except (OSError, ValueError, IndexError):

@@ -31,7 +31,7 @@ class Readiness:
         self._names = names
         self._waiters = waiters
         self._served = served
-        # What is lent to the first loads, until those have ended.
+        # The context that speeds up the first loads, until they have ended.
         self._lent = contextlib.ExitStack()
         self._is_lending = False
         self._last_answering = ""
@@ -48,22 +48,22 @@ class Readiness:
         self._is_lending = True
 
     def end_start(self) -> None:
-        """Notes that the start is over, if it is. One thread, whenever states change."""
+        """Ends the start once it is over. Called on one thread when states change."""
         # A repository that is still empty has not had its first loads.
         if self._is_lending and self._names() and self.has_settled():
             self._is_lending = False
             self._lent.close()
 
     def is_ready(self) -> bool:
-        """Whether at least one model can answer, and all of the start have settled.
+        """Whether any model can answer, and all models of the start have settled.
 
         Models that are added later load beside those that serve, and do not change
         this.
         """
         if self.is_starting():
             return False
-        # Health checks ask, on the serving loop: of tens of thousands of models the one
-        # that answered the last time comes first.
+        # Health checks call this on the serving loop. With tens of thousands of models
+        # it is quick, because it asks first the one that answered the last time.
         names = self._names()
         last = self._last_answering
         if last in names and self.is_model_available(last):

@@ -1,8 +1,8 @@
-"""Has everything looked at after changes, soon but not too often.
+"""Runs one check of everything after changes: soon, but not too often.
 
-While a thousand models load, looking at all of them after each event would take most of
-a processor. So after each look there is a rest of several times as long as it took. With
-tens of thousands one look takes a second, and so none is taken on the serving loop.
+While a thousand models load, a check of all of them after each event would use most of
+a core. So each check is followed by a pause of several times its own length. With tens
+of thousands of models a check takes a second, so it never runs on the serving loop.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from tfs.core.clock import Clock
 from tfs.core.executor import Executor
 from tfs.core.loop_entry import LoopEntry
 
-_REST: Final = 10  # times as long as a look took
+_REST: Final = 10  # the pause after a look, in multiples of its length
 
 
 class Recheck:
-    """One look after however many changes a round of the loop brings. Thread-safe.
+    """Takes one look after all changes of a round of the loop. Thread-safe.
 
     Args:
         look: Looks at everything, on the executor, one look at a time.
@@ -45,12 +45,13 @@ class Recheck:
         self._clock = clock
         self._is_posted = False
         self._rests_until_s = 0.0
-        # The loop's: whether a look is under way, and another was asked for meanwhile.
+        # Only used on the loop: whether a look is under way, and whether another was
+        # asked for since it began.
         self._is_looking = False
         self._is_next = False
 
     def ask(self) -> None:
-        """Has everything looked at after this; quick, on any thread."""
+        """Has a look begin after this call; returns at once, on any thread."""
         if self._is_posted:
             return
         self._is_posted = True
@@ -64,7 +65,8 @@ class Recheck:
             self._is_next = True
             return
         self._is_looking = True
-        # Refused when the server ends: who waits is told by others, and nobody asks.
+        # The executor refuses work when the server shuts down. Waiters are told of that
+        # elsewhere, so no look is needed.
         with contextlib.suppress(RuntimeError):
             self._executor.submit(self._run)
 

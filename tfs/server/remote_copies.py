@@ -25,7 +25,8 @@ from tfs.server.options import ServerOptions
 
 log = logging.getLogger(__name__)
 
-# Large versions take long to copy; what a hung store holds up others of it for.
+# Copying a large version takes long. If a store hangs, other work for the same store
+# waits for so long before it gets a thread of its own.
 _COPY_PATIENCE_S: Final = 60.0
 
 
@@ -33,7 +34,7 @@ class RemoteCopies:
     """Owns the copies, unless a directory is configured for them. Thread-safe.
 
     Args:
-        options: The server's.
+        options: The options of the server.
         storage: Runs the copying.
         monitor: Knows what became of versions.
         clock: For pauses between tries.
@@ -56,8 +57,8 @@ class RemoteCopies:
         self._own = ""
         root = options.remote_cache_dir
         if not root:
-            # A name nobody can guess; the cache makes it with the first URL, so that a
-            # server without one leaves nothing behind, however it ends.
+            # A name that nobody can guess. The cache makes the directory with the first
+            # URL, so that a server without URLs leaves nothing behind, however it ends.
             name = f"tfs-cache-{uuid.uuid4().hex}"
             root = self._own = os.path.join(tempfile.gettempdir(), name)
         self._files = RemoteFileSystem()
@@ -88,11 +89,11 @@ class RemoteCopies:
         check = functools.partial(self.adapter.check_copy, event.event.id)
         try:
             self._storage.submit("damaged copies", check, _COPY_PATIENCE_S)
-        except RuntimeError:  # closing
+        except RuntimeError:  # the server is shutting down
             log.debug("event=copy_not_checked servable=%s", event.event.id.slashed)
 
     def _run(self, url: str, copy: Callable[[], None]) -> None:
-        # Beside the looks at that store, which wait for no copy.
+        # A queue of its own, so that listing the same store never waits for a copy.
         place = f"{self._files.place(url)} copies"
         self._storage.submit(place, copy, _COPY_PATIENCE_S)
 
@@ -105,7 +106,7 @@ def service_of(state: ServableState | None) -> Service:
         return Service.GOES_ON
     if state.error is None:
         return Service.SERVED
-    # One that did not fit is loaded when there is room.
+    # A version that did not fit into memory is loaded when there is room.
     is_refused = state.error.code is Code.RESOURCE_EXHAUSTED
     return Service.GOES_ON if is_refused else Service.NONE
 

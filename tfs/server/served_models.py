@@ -161,13 +161,13 @@ class ServedModels:
             try:
                 return self._acquire_version(name, version)
             except NotFound:
-                # The version went after the label was read. If the label means another
-                # by now, that one answers.
+                # The version was unloaded after the label was read. If the label means
+                # another version by now, that one answers.
                 if self._routes.labels.get(name, {}).get(label) == version:
                     raise
 
     def _acquire_version(self, name: str, version: int) -> ServableHandle[Servable]:
-        # The manager's handles are of any object; a server's are all servables.
+        # The manager's handles may hold any object; those of a server hold servables.
         return self._map.acquire_version(name, version)  # type: ignore[return-value]
 
     def _acquire_routed(
@@ -189,7 +189,8 @@ class ServedModels:
             try:
                 handle = self._acquire_version(name, version)
             except NotFound:
-                # The version went after the route was read: look at the route again.
+                # The version was unloaded after the route was read, so read the route
+                # again.
                 now = self._routes.routes.get(name)
                 if now is route:
                     raise
@@ -278,7 +279,7 @@ class ServedModels:
         if settings is None or not (
             settings.labels or settings.canary or settings.primary is not None
         ):
-            return  # nothing depends on it: 1,000 loads stay cheap
+            return  # no route depends on this model; keeps 1,000 loads cheap
         with self._lock:
             config = self._config
             settings = None if config is None else config.models.get(name)
@@ -310,7 +311,7 @@ class ServedModels:
             return
         available = self._available(name)
         before = self._routes.routes.get(name)
-        # Before there was anything to route, the latest answered.
+        # Without a route, the latest version answered.
         last_primary = max(available, default=None) if before is None else before.last
         canary_version = None if canary is None else canary.version
         primary = effective_primary(
@@ -342,8 +343,8 @@ class ServedModels:
             settings = config.models.get(name)
             if settings is None or settings.canary is None:
                 self._trials.pop(name).close()
-                # A rollback that ends must not give callers back to a version that was
-                # rejected before.
+                # When a rollback ends, callers must not get a version again that was
+                # rejected before it.
                 meant = base.models.get(name)
                 if meant is None or meant.canary is None:
                     self._rejections.forget(name)
@@ -370,7 +371,7 @@ class ServedModels:
 
     def _new_trial(self, settings: ModelSettings) -> Trial:
         canary, name = settings.canary, settings.name
-        assert canary is not None  # what the caller looked at
+        assert canary is not None  # checked by the caller
         version = canary.version
 
         def pin() -> ServableHandle[Servable]:

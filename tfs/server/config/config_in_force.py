@@ -103,7 +103,7 @@ class ConfigInForce:
         # Written by the thread that changes configs, read by anybody.
         self._running: RunningConfig | None = None
         self._refusal: Refusal | None = None
-        self._first_origin = Origin.CONFIG_FILE  # of what survives a restart
+        self._first_origin = Origin.CONFIG_FILE  # the kind that survives a restart
         self._file_problem = ""
 
     @property
@@ -411,7 +411,7 @@ def _sought(changed: Sequence[ModelChange]) -> frozenset[str]:
 
 
 _FOUND_ALREADY: Final = frozenset({"version_labels", "logging_config", "transition"})
-"""Fields of a model that do not affect which versions are loaded, and how."""
+"""Fields of a model's config that affect neither which versions are loaded nor how."""
 
 
 _LASTS: Final = {

@@ -148,8 +148,8 @@ def failure_of_primary(
 
 
 def _has_failed(state: ServableState) -> bool:
-    # What was given up failed by nobody's fault: whoever wants it by now has it loaded
-    # anew, once its former load has ended.
+    # A load that was cancelled is not a failure of the version: if the version is
+    # wanted again, it is loaded anew when the cancelled load has ended.
     return state.error is not None and not isinstance(state.error, Cancelled)
 
 

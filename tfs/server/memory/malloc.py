@@ -72,14 +72,15 @@ SCARCE_SETTINGS: Final = tuple(
     replace(setting, value=value)
     for setting, value in zip(PLENTY_SETTINGS, (1 << 20, 4 << 20), strict=True)
 )
-"""Settings while memory is scarce: large blocks are mapped, and returned when they are freed.
-In the heap, a second after each trim, half of the memory of 10 MB answers was holes."""
+"""Settings while memory is scarce: large blocks are mapped, and returned when they are
+freed. Within the heap, half of the memory that answers of 10 MB had used was holes
+again one second after each trim."""
 
 SETTINGS: Final = (
     *PLENTY_SETTINGS,
-    # No more: glibc joins small freed blocks when a heap has no room left at its end, so
-    # a thread's heap fills up as much first, request by request (seen with 64 MB: 11 MB
-    # per million requests to a model on a thread).
+    # Not more than this: glibc joins small freed blocks only when a heap has no room
+    # left at its end. Until then a thread's heap grows with each request (measured with
+    # 64 MB: by 11 MB per million requests to a model on a thread).
     Setting(_M_TOP_PAD, "MALLOC_TOP_PAD_", "glibc.malloc.top_pad", 1 << 20),
     Setting(_M_ARENA_MAX, "MALLOC_ARENA_MAX", "glibc.malloc.arena_max", 1),
 )
@@ -95,7 +96,7 @@ def apply_settings(
     Does nothing without glibc. Thread-safe; the number of heaps is for the start.
 
     Args:
-        mallopt: glibc's unless given.
+        mallopt: Sets a parameter; None for the function of glibc.
         environment: Environment variables with the operator's settings.
         settings: The settings to make.
 
