@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 
-from tfs.core.thread_times import ThreadTimes, thread_times
+import pytest
+
+from tfs.core.thread_times import ThreadTimes, ThreadTimesReader
 
 
-def test_the_kernel_counts_what_a_thread_computes() -> None:
-    """A thread's time is read by its number, also by another thread."""
-    before = thread_times(threading.get_native_id())
+@pytest.fixture
+def reader() -> Iterator[ThreadTimesReader]:
+    reader = ThreadTimesReader()
+    yield reader
+    reader.close()
+
+
+def test_the_kernel_counts_what_a_thread_computes(reader: ThreadTimesReader) -> None:
+    """By the number of the thread, also for another thread than the caller's."""
+    ident = threading.get_native_id()
+    before = reader.read(ident)
     assert before is not None
     begun_s = time.thread_time()
     while time.thread_time() - begun_s < 0.02:
         pass
     found: list[ThreadTimes | None] = []
-    ident = threading.get_native_id()
-    other = threading.Thread(target=lambda: found.append(thread_times(ident)))
+    other = threading.Thread(target=lambda: found.append(reader.read(ident)))
     other.start()
     other.join()
     assert found[0] is not None
@@ -25,6 +35,13 @@ def test_the_kernel_counts_what_a_thread_computes() -> None:
     assert found[0].since(before).queued_s >= 0.0
 
 
-def test_of_what_is_no_thread_of_this_process_nothing_is_known() -> None:
-    """Nothing is known of other processes' threads, or if the kernel counts nothing."""
-    assert thread_times(1 << 30) is None
+def test_of_what_is_no_thread_of_this_process_nothing_is_known(
+    reader: ThreadTimesReader,
+) -> None:
+    """As where the kernel counts nothing; another thread can be asked for afterwards."""
+    for _ in range(2):
+        assert reader.read(1 << 30) is None
+    assert reader.read(threading.get_native_id()) is not None
+    reader.close()
+    reader.close()
+    assert reader.read(threading.get_native_id()) is not None

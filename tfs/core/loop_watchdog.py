@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tfs.core.serving_loop import ServingLoop
-from tfs.core.thread_times import ThreadTimes, thread_times
+from tfs.core.thread_times import ThreadTimes, ThreadTimesReader
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,8 @@ class LoopWatchdog:
         loop: The loop that is watched; it may end first.
         limit_s: A round that takes longer is reported, and again each time it has taken
             ten times as long.
-        times: What a thread spent, by the system's number of it.
+        times: Tells what a thread spent, by the system's number of it; by default the
+            kernel.
 
     """
 
@@ -48,14 +49,15 @@ class LoopWatchdog:
         self,
         loop: ServingLoop,
         limit_s: float = 0.1,
-        times: Callable[[int], ThreadTimes | None] = thread_times,
+        times: Callable[[int], ThreadTimes | None] | None = None,
     ) -> None:
         if limit_s <= 0:
             raise ValueError(f"limit_s must be positive: {limit_s}")
         self.num_reports = 0
         self._loop = loop
         self._limit_s = limit_s
-        self._times = times
+        self._reader = ThreadTimesReader()
+        self._times = times or self._reader.read
         self._seen_s: float | None = None  # when the round began that was seen last
         self._next_s = limit_s  # how long it may take until its stack is logged
         self._next_queued_s = limit_s  # the same, for a line that blames the machine
@@ -76,6 +78,7 @@ class LoopWatchdog:
         self._closing.set()
         if self._thread is not None:
             self._thread.join()
+        self._reader.close()
 
     def look(self) -> None:
         """Looks once, and reports a round that has become too long."""

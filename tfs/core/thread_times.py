@@ -6,6 +6,7 @@ lock, Python's included, a disk or a system call. Only the second is the machine
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 
@@ -27,16 +28,41 @@ class ThreadTimes:
         return ThreadTimes(self.ran_s - before.ran_s, self.queued_s - before.queued_s)
 
 
-def thread_times(native_ident: int) -> ThreadTimes | None:
-    """Returns what a thread of this process spent; None where the kernel does not say.
+class ThreadTimesReader:
+    """Reads what one thread of this process spent. Confined to one thread at a time.
 
-    Args:
-        native_ident: The system's number of the thread.
-
+    The kernel's file stays open: to open it each time takes ten times as long, and it
+    is read twenty times a second.
     """
-    try:
-        with open(f"/proc/self/task/{native_ident}/schedstat", "rb") as file:
-            ran_ns, queued_ns, *_ = map(int, file.read().split())
-    except (OSError, ValueError):
-        return None
-    return ThreadTimes(ran_ns / 1e9, queued_ns / 1e9)
+
+    def __init__(self) -> None:
+        self._native_ident = 0
+        self._fd = -1
+
+    def read(self, native_ident: int) -> ThreadTimes | None:
+        """Returns what a thread spent so far; None where the kernel does not say.
+
+        Args:
+            native_ident: The system's number of the thread.
+
+        """
+        try:
+            if native_ident != self._native_ident:
+                self.close()
+                self._native_ident = native_ident
+                self._fd = os.open(
+                    f"/proc/self/task/{native_ident}/schedstat", os.O_RDONLY
+                )
+            if self._fd < 0:
+                return None  # it could not be opened
+            ran_ns, queued_ns, *_ = map(int, os.pread(self._fd, 96, 0).split())
+        except (OSError, ValueError):
+            return None
+        return ThreadTimes(ran_ns / 1e9, queued_ns / 1e9)
+
+    def close(self) -> None:
+        """Closes the file; idempotent."""
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = -1
+        self._native_ident = 0
