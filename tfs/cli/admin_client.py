@@ -26,7 +26,7 @@ SOCKET_VARIABLE: Final = "TFS_ADMIN_SOCKET"
 
 _DENIED: Final = os.strerror(errno.EACCES)
 
-# Of ours and of grpc's own servers, about a method that they do not have.
+# What our servers, and those of grpc, say of a method that they do not have.
 _NO_METHOD: Final = ("unknown method", "method not found")
 
 R = TypeVar("R", covariant=True)
@@ -95,7 +95,8 @@ def target_of(arguments: argparse.Namespace) -> str:
     if arguments.address:
         address = str(arguments.address)
         if "://" in address or ":" not in address:
-            # grpc would call port 443, or ask the name service for "http".
+            # Without this, grpc would take port 443, or would look up a host named
+            # "http".
             raise InvalidArgument(f"--address takes HOST:PORT, no URL: {address}")
         return address
     socket = arguments.socket or os.environ.get(SOCKET_VARIABLE, "")

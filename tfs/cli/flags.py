@@ -57,8 +57,8 @@ def _micros(text: str) -> float:
 
 
 def _poll_wait(text: str) -> float:
-    # TensorFlow Serving's 0 and less ("do not poll") would make an edit silently
-    # useless: the default period is kept.
+    # To TensorFlow Serving 0 and less mean "do not poll". An edit of the file would
+    # then have no effect without anybody being told, so the default period stays.
     period_s = _number(text)
     return 1.0 if period_s <= 0 else period_s
 
@@ -443,9 +443,11 @@ WITHOUT_MEANING: Final = frozenset(
         "mixed_precision",
         "skip_initialize_tpu",
         "enable_grpc_healthcheck_service",
-        # Platforms are told by content, batching by its own flags and files.
+        # Platforms are detected from the files; batching has flags and files of its
+        # own.
         "platform_config_file",
-        # A version's batching_params.pbtxt always counts; the health service is on.
+        # A version's batching_params.pbtxt is always read; the health service is always
+        # on.
         "enable_per_model_batching_parameters",
         # A label may always be set before its version is loaded.
         "allow_version_labels_for_unavailable_models",

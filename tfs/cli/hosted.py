@@ -397,7 +397,7 @@ def _run(arguments: argparse.Namespace) -> int:
         ),
     )
     store = _store(arguments)
-    store.read()  # a wrong path is told now
+    store.read()  # reports a wrong path now, not later
     clock = MonotonicClock()
     channels = JobChannels(_credentials(arguments))
     service = HostedService(store, _controller(arguments), channels, options, clock)

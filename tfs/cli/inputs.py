@@ -125,7 +125,7 @@ def _read_array(path: str, dtype: str | None, name: str) -> object:
     from tfs.client.narrow_floats import NARROW_FLOATS, decode
 
     try:
-        with open(path, "rb") as file:  # which numpy leaves open if it is damaged
+        with open(path, "rb") as file:  # numpy would leave a damaged file open
             loaded = np.load(file, allow_pickle=False)
     except (EOFError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path}: {error}") from error
@@ -136,6 +136,6 @@ def _read_array(path: str, dtype: str | None, name: str) -> object:
         if dtype in (None, "string") or array.dtype not in (np.float64, np.int64):
             return array
         return converted(array, dtype, name)
-    if array.dtype.kind == "V":  # what numpy makes of the types of ml_dtypes
+    if array.dtype.kind == "V":  # numpy's kind for the dtypes of ml_dtypes
         array = decode(array.view("<u2" if dtype == "bfloat16" else "u1"), dtype)
     return Typed(array, dtype)

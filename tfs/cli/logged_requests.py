@@ -72,7 +72,7 @@ def _size_bytes(path: str) -> int | None:
     try:
         found = os.stat(path)
     except OSError:
-        return None  # whoever opens it is told why
+        return None  # opening it will raise the error
     return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 

@@ -128,7 +128,7 @@ def _run(arguments: argparse.Namespace) -> int:
         return 1
     except KeyboardInterrupt:
         return _INTERRUPTED
-    except BrokenPipeError:  # the reader of a table is gone: not worth a traceback
+    except BrokenPipeError:  # the reader has closed the pipe: no error of ours
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 

@@ -77,7 +77,7 @@ def _dtypes(client: Client, arguments: argparse.Namespace) -> Mapping[str, str]:
             arguments.model, version=arguments.version, label=arguments.label
         )
     except ServingError:
-        return {}  # the prediction itself will say better what is wrong
+        return {}  # the prediction itself will give the better error
     signature = found.signatures.get(arguments.signature or "serving_default")
     if signature is None:
         return {}
@@ -99,7 +99,7 @@ def _as_json(answer: Prediction) -> str:
 
 def _as_text(answer: Prediction) -> str:
     lines = [f"{answer.model}/{answer.version} {answer.signature}"]
-    for name, array in sorted(answer.outputs.items()):  # the wire has no order
+    for name, array in sorted(answer.outputs.items()):  # messages keep no order
         dtype = "string" if array.dtype.kind == "O" else str(array.dtype)
         lines += [f"{name}: {dtype} {list(array.shape)}", str(array)]
     return "\n".join(lines)

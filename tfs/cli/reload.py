@@ -50,7 +50,8 @@ def send(arguments: argparse.Namespace, text: str, validate_only: bool) -> int:
         emit(apply_lines(reply))
         num_bad = sum(each.status.code != 0 for each in reply.models)
         if reply.status.code == _UNKNOWN and reply.applied and num_bad:
-            # The table has it: memory and paths are long enough once.
+            # The table shows the reasons already. They name memory and paths, and are
+            # too long to print twice.
             print(
                 f"applied: {num_bad} model(s) did not become available as configured, "
                 "see above"

@@ -99,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
                 num_others += 1
                 if num_others + num_untaken <= _MAX_SHOWN:
                     print(f"{where}: {found}")
-    except ServingError:  # nobody answers, or a file is no log
+    except ServingError:  # no server answers, or a file is no log
         if num_same or num_others or num_unknown:
             print(_summary(num_same, num_others, num_unknown, num_untaken))
         raise
@@ -110,7 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _summary(num_same: int, num_others: int, num_unknown: int, num_untaken: int) -> str:
     num_sent = num_same + num_others + num_unknown
     summary = f"{num_sent} sent, {num_same} same, {num_others} not"
-    if num_unknown:  # warm-up files
+    if num_unknown:  # warm-up files contain requests without answers
         summary += f", {num_unknown} logged without an answer to compare"
     if num_untaken:
         summary += f"; {num_untaken} that no server took"

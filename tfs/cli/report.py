@@ -214,7 +214,7 @@ def _memory(memory: pb.MemoryReport) -> str:
 def _place(placement: pb.PlacementReport) -> str:
     """Returns where a version runs, and how often it brought a process down."""
     name = type(placement).Place.Name(placement.place).lower()
-    place = name if placement.place else "-"  # 0 is unspecified
+    place = name if placement.place else "-"  # 0 means that it is not known
     return f"{place}, {placement.num_crashes} died" if placement.num_crashes else place
 
 

@@ -112,7 +112,7 @@ def _signatures(path: str) -> Mapping[str, Signature]:
 def _check(
     entry: prediction_log_pb2.PredictionLog, signatures: Mapping[str, Signature]
 ) -> None:
-    """Checks a request as the version would: a wrong one would keep it from being loaded.
+    """Checks a request as the version will: a wrong one would prevent its load.
 
     Requests for several signatures at once, and entries that are no requests, are not
     checked.

@@ -113,7 +113,8 @@ class CoreAdmin:
                 validate_only=request.validate_only,
             )
 
-        # Not here, on the serving loop: text takes a second for a few thousand models.
+        # Not computed here on the serving loop: the text of a few thousand models takes
+        # a second.
         self._run(read, apply)
 
     def set_canary(
@@ -148,7 +149,8 @@ class CoreAdmin:
 
         def restart() -> None:
             if canary is not None:
-                # Whoever sets a rejected trial again means it.
+                # Setting a rejected trial again starts it anew, even if nothing else
+                # changes.
                 self._core.served.restart_trial(name)
 
         self._override(

@@ -31,7 +31,7 @@ NumWarmed = Callable[[ServableId], int]
 FiguresOf = Callable[[str, int], Mapping[str, Sequence[RequestFigures]]]
 """Returns the counters of a model's version, by signature."""
 
-# What tfs.servables.placed_loader says of a version in its state's note.
+# Words that tfs.servables.placed_loader writes into the note of a version's state.
 _PLACED: Final = re.compile(r"runs in (front|inline|process|dlmopen): (.*)", re.DOTALL)
 
 

@@ -138,7 +138,8 @@ def read_batching_file(path: str) -> BatchingOptions:
 
     """
     try:
-        with open(path, encoding="utf-8-sig") as file:  # some editors add a mark
+        # Some editors add a byte order mark.
+        with open(path, encoding="utf-8-sig") as file:
             text = file.read()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "not UTF-8"
@@ -193,7 +194,7 @@ class Batcher:
             )
             for backend, num in bounds.items()
         }
-        self._stepped: set[Backend] = set()  # the loop's
+        self._stepped: set[Backend] = set()  # only used on the loop
 
     def batch(
         self,
@@ -216,7 +217,8 @@ class Batcher:
             options = replace(
                 read_batching_file(own), batches_unproven=self._trusts_versions
             )
-        self._loop.post(partial(self._begin, backend))  # ahead of any task
+        # Posted before any task of the servable.
+        self._loop.post(partial(self._begin, backend))
         return BatchedServable(
             servable,
             self._schedulers[backend],

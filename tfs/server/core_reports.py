@@ -283,7 +283,7 @@ class CoreReports:
         try:
             handle = self._core.served.acquire(state.id.name, state.id.version, None)
         except ServingError:
-            return report  # it went while we looked
+            return report  # it was unloaded meanwhile
         with handle as servable:
             for name in sorted(servable.signatures):
                 method = servable.signatures[name].method.value

@@ -25,7 +25,7 @@ class ExpectedAnswers:
 
     def __init__(self) -> None:
         self.sizes = AnswerSizes()
-        # Guards _by_version, and orders what ``sizes`` is told; leaf lock.
+        # Guards _by_version, and keeps the calls of ``sizes`` in order; leaf lock.
         self._lock = threading.Lock()
         self._by_version: dict[str, dict[int, int]] = {}
 

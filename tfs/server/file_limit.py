@@ -28,7 +28,8 @@ def raise_file_limit(wanted: int = WANTED) -> int:
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-    except (OSError, ValueError) as error:  # a sandbox's word comes before the kernel's
+    # A sandbox may refuse what the kernel would allow.
+    except (OSError, ValueError) as error:
         log.warning("event=file_limit_kept limit=%d error=%s", soft, error)
         return soft
     return allowed

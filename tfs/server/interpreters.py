@@ -80,7 +80,8 @@ class Interpreters:
         on_hang: Called on any thread with a version whose call hangs in a private
             Python, and a text about that; with an empty text once the call has ended.
         on_quarantine: Called on the loop when a version crashed once too often.
-        zygote: One that runs already; only if there are processes.
+        zygote: A zygote process that runs already, for a server with the process
+            backend; None starts one when it is needed.
         is_urgent: Whether loads need not make way for what serves.
         is_answering: Whether requests are in flight, for which loads pause.
         executor: Packs and unpacks what would hold up the loop; by default the loop does.
@@ -123,8 +124,8 @@ class Interpreters:
                 ),
                 zygote,
             )
-        # Held while torch is imported, by load threads and main: who waits for it would
-        # wait for torch. Rank: before _lock.
+        # Held while torch is imported, by a load thread or the main thread. Others that
+        # want torch wait for it. It is taken before _lock.
         self._importing = threading.Lock()
         # Guards the fields below; leaf: making interpreters starts nothing.
         self._lock = threading.Lock()
@@ -194,14 +195,14 @@ class Interpreters:
                 for name, value in UNCOMPILED.items():
                     os.environ.setdefault(name, value)
                 map_torch_libraries()
-                gc.disable()  # the modules to come are no garbage
+                gc.disable()  # importing makes no garbage to collect
             try:
                 from tfs.server.in_process_interpreters import InProcessInterpreters
             finally:
                 if is_new and collects:
                     gc.enable()
             if is_new:
-                gc.freeze()  # before anything can be loaded here
+                gc.freeze()  # must precede any load in this process
             made = InProcessInterpreters(
                 self._loop,
                 num_threads=options.num_interpreters,

@@ -26,8 +26,8 @@ def loader_makers(
     """Returns what turns a version directory into a loader, by platform name."""
     registry = default_registry(allow_model_code=options.allow_model_code)
 
-    # By fingerprint, so that a version that comes back is loaded as it was before,
-    # whatever the configuration says by then.
+    # Keyed by fingerprint, so that a version that comes back is loaded with its former
+    # settings, even if the configuration has changed since.
     settings: dict[str, RuntimeSettings] = {}
 
     def maker(name: str) -> Convert[StoragePath, Loader[object]]:

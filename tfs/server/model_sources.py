@@ -32,7 +32,7 @@ class SourceParts:
         platforms: What makes a loader of a version directory, by platform name; ""
             chooses the platform by what the directory contains.
         file_system: Where base paths lie; None is this machine's, and URLs.
-        fetching: Makes versions behind URLs local; None takes paths as they are.
+        fetching: Makes versions behind URLs local; None if there are only local paths.
         storage: Threads that look at base paths which may not answer; without it the
             source's own thread looks, and waits for them.
 
@@ -80,7 +80,7 @@ class ModelSources:
             recall=(lambda _: {}) if fetching is None else fetching.copies,
             on_shown=(lambda _, __: None) if fetching is None else fetching.note_shown,
         )
-        # The default port comes last, as the router wants it.
+        # The default port comes last, as the router requires.
         self.platforms = tuple(sorted(parts.platforms, key=lambda name: not name))
         self._router: DynamicSourceRouter[StoragePath] = DynamicSourceRouter(
             len(self.platforms), {}
@@ -117,7 +117,7 @@ class ModelSources:
     def route(self, models: Mapping[str, ModelSettings]) -> None:
         """Sends the versions of each model to its platform from now on.
 
-        Routes of models that leave are kept: their empty set must find its port.
+        Routes of removed models stay: the empty set that ends them must find its port.
         """
         routes = {
             name: self.platforms.index(settings.platform)
@@ -127,7 +127,7 @@ class ModelSources:
         self._router.update_routes({**self._router.routes, **routes})
 
     def monitor(self, models: Iterable[ModelSettings]) -> None:
-        """Looks after exactly these models from now on; never waits for a look."""
+        """Watches exactly these models from now on; never waits for a listing."""
         self.source.update_config(
             ServableToMonitor(
                 settings.name,
@@ -141,7 +141,7 @@ class ModelSources:
         )
 
     def watch_repository(self, path: str, on_models: OnModels) -> None:
-        """Looks after a directory of models too; call it once, before ``start``."""
+        """Watches a directory of models too; call it once, before ``start``."""
         repository = ModelRepository(path, unload_when_empty=self._unload_when_empty)
         self.source.watch_repository(repository, on_models=on_models)
 

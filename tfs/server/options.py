@@ -75,97 +75,112 @@ class ServerOptions:
     """Everything that is fixed when the server starts. Immutable.
 
     Attributes:
-        grpc_host: Address that ``port`` is opened on.
+        grpc_host: Address or name of the interface on which ``port`` is opened.
         port: gRPC TCP port; 0 opens none, unless ``any_port`` is set.
-        any_port: Open a free TCP port instead; the log says which.
+        any_port: Whether a free TCP port is opened instead; the log says which.
         grpc_socket_path: Absolute path of a Unix socket to listen on too; "" is none.
         grpc_transport: Which implementation speaks gRPC.
-        ssl_config_file: Text ``SSLConfig``: TLS on the TCP port; "" is plain text. Read
-            again when it changes. The Unix socket is never encrypted, as in TensorFlow
-            Serving.
-        grpc_channel_arguments: "key=value,key=value" for grpcio.
-        max_message_bytes: Largest request and reply.
-        max_receive_bytes: Express only: what requests may take, over all connections,
-            while they arrive; a larger request is refused. A sixteenth of it is open to
-            requests and unread answers together before large requests wait. Unread
-            answers may never take more than all of it (or 64 MB, if that is more);
-            beyond that, the slowest readers are disconnected.
-        loop_spin_us: Express only: for so many microseconds the server looks for the
+        ssl_config_file: File with a text ``SSLConfig``, for TLS on the TCP port; "" for
+            plain text. It is read again when it changes. The Unix socket is never
+            encrypted, as in TensorFlow Serving.
+        grpc_channel_arguments: Channel arguments for grpcio, as "key=value,key=value".
+        max_message_bytes: Size of the largest request and of the largest reply.
+        max_receive_bytes: Express only: memory that arriving requests of all
+            connections may take together; a request that is larger than this is
+            refused. Large requests wait once requests and unread answers together take
+            a sixteenth of it. If unread answers take more than all of it (or more than
+            64 MB, if that is more), the slowest readers are disconnected.
+        loop_spin_us: Express only: for how many microseconds the server polls for the
             next request of a client that sends one at a time, before it sleeps; 0 to
             1000.
-        model_name: Single-model mode: its name.
-        model_base_path: Single-model mode: absolute path of its directory.
-        model_config_file: Text ``ModelServerConfig``; replaces single-model mode.
+        model_name: Single-model mode: the name of the model.
+        model_base_path: Single-model mode: absolute path of the directory of its
+            versions.
+        model_config_file: File with a text ``ModelServerConfig``; replaces single-model
+            mode.
         model_repository: Absolute path or URL of a directory of models, each served
             under its directory's name as it comes and goes.
         remote_cache_dir: Where versions behind URLs are copied to; "" is a temporary
             directory.
-        remote_cache_max_bytes: Copies that nothing uses are removed beyond this; 0 is
-            no bound.
-        model_config_file_poll_wait_s: How often the file is looked at.
-        file_system_poll_wait_s: How often base paths are listed where the file system
-            gives no events; 0 lists once at the start and after each new config.
-        num_load_threads: Versions loaded at the same time; 0 chooses.
+        remote_cache_max_bytes: Once the copies take more than this, those that are not
+            in use are removed; 0 for no limit.
+        model_config_file_poll_wait_s: Seconds between two looks at that file.
+        file_system_poll_wait_s: Seconds between two listings of the base paths on file
+            systems without events; 0 lists them once at the start and after each new
+            config.
+        num_load_threads: Most versions that load at the same time; 0 lets the server
+            choose.
         enable_model_warmup: Whether a version's recorded requests are replayed before
             it becomes available.
-        num_warmup_iterations: How often each of them is; 0 is once.
-        num_unload_threads: Versions unloaded at the same time; 0 chooses.
-        max_num_load_retries: Further tries after a load failed.
-        load_retry_interval_s: Pause before the first further try; it doubles, up to 60 s.
-        serialize_as_tensor_content: Predict outputs as raw ``tensor_content``
-            rather than typed fields.
+        num_warmup_iterations: How many times each of these requests is replayed; 0
+            means once.
+        num_unload_threads: Most versions that unload at the same time; 0 lets the
+            server choose.
+        max_num_load_retries: How many times a failed load is tried again.
+        load_retry_interval_s: Pause before the first of these tries; it doubles, up to
+        60 s.
+        serialize_as_tensor_content: Whether Predict's outputs are sent as raw
+            ``tensor_content`` and not in typed fields.
         check_signature_method: Whether Classify and Regress insist on the signature's
             method; otherwise a signature with tf.Example features is enough.
         unload_when_empty: Whether an existing base path without versions unloads
             the last one.
         drain_timeout_s: How long SIGTERM waits for requests in flight.
-        max_in_flight: Requests worked on at the same time; more get UNAVAILABLE.
-        max_in_flight_per_model: Most requests in flight for each model; 0 leaves it at
-            the server's limit.
-        num_decode_threads: Large or unusual requests decoded at the same time.
-        max_queued_decodes: Of those, how many may wait or be decoded.
+        max_in_flight: Most requests in flight at the same time; more are refused with
+        UNAVAILABLE.
+        max_in_flight_per_model: Most requests in flight for each model; 0 for no limit
+            but the server's.
+        num_decode_threads: Threads that decode large or unusual requests, one request
+        each.
+        max_queued_decodes: Most such requests that may wait for these threads or be
+        decoded.
         state_dir: Where overrides and profiles are kept; "" keeps them in memory.
-        model_memory_limit_bytes: Main memory for all models; a version that does not
-            fit is refused, the others serve on. 0 is no limit.
-        session_parallelism: Threads of one model call; 0 is one. A model's own
-            ``runtime`` config comes first.
-        intra_op_parallelism: The same; at most one of the two.
+        model_memory_limit_bytes: Main memory that all models may use together; a
+            version that does not fit is not loaded, and the others go on serving. 0 for
+            no limit.
+        session_parallelism: Threads that one call of a model uses; 0 means one. A
+            model's own ``runtime`` config takes precedence.
+        intra_op_parallelism: The same, by another flag; only one of the two may be set.
         interpreter_backend: Where models run: AUTO measures each version.
-        num_interpreters: Processes (and in-process threads) that run models; 0 is one
-            per core, of as many as a CPU quota leaves.
+        num_interpreters: Processes (and in-process threads) that run models; 0 for one
+            per core, or as many as a CPU quota allows.
         interpreter_call_timeout_s: A call in a process interpreter that takes longer
             (or 10 times its usual time, if that is more) ends the interpreter; a
             private Python cannot be ended, and takes no more calls.
-        worker_memory_limit_bytes: Private memory that a process interpreter may add to
-            what it starts with, not counting weights; a call that needs more fails. 0
-            is no limit.
+        worker_memory_limit_bytes: Private memory that a process interpreter may use
+            beyond what it starts with, not counting weights; a call that needs more
+            fails. 0 for no limit.
         worker_nice: Added to the CPU niceness of process interpreters, 0 to 19.
         worker_user: The user that process interpreters run as, "name", "uid" or
             "uid:gid"; the server must run as root then. "" is the server's own user.
-        worker_spin_us: For so many microseconds a process interpreter looks for the
+        worker_spin_us: For how many microseconds a process interpreter polls for its
             next call, and the loop for a reply that is due, before they sleep; 0 to
             1000.
-        spare_worker: Whether one process interpreter more than are used is kept ready
-            while there are any, a second zygote, and for a while those of unloaded
-            versions, for others with the same code; none of these if the memory of
-            models is limited. Also a process for each .pt2 version that has it loaded.
-        share_gpu_weights: Whether the process interpreters of a version on a GPU share
-            its parameters there.
+        spare_worker: Whether processes are kept ready: one interpreter more than are
+            used (while any is used), a second zygote, and for a while the interpreters
+            of unloaded versions, for versions with the same code. None of these is kept
+            if the memory of models is limited. In any case it also keeps, for each .pt2
+            version, a process that has the version loaded.
+        share_gpu_weights: Whether the process interpreters of a version share one copy
+            of its parameters on a GPU.
         load_probe_budget_s: How long measuring a version of unknown code may take;
             0 measures nothing.
         enable_batching: Whether concurrent requests are joined.
-        batching_parameters_file: Text ``BatchingParameters`` for versions without a
-            ``batching_params.pbtxt`` of their own; "" is as measured.
+        batching_parameters_file: File with a text ``BatchingParameters``, for versions
+            without a ``batching_params.pbtxt`` of their own; "" batches them as
+            measured.
         request_log_max_files: Files kept of each request log; 0 keeps all.
-        request_log_max_bytes: What the files of each may take together; 0 is no bound.
+        request_log_max_bytes: Most bytes that the files of one request log take
+        together; 0 for no limit.
         request_log_dc: The data centre of this server, for ``per_task_sampling_configs``.
-        request_log_task_index: Which server there it is; -1 is none in particular.
-        monitoring_config_file: Text ``MonitoringConfig``: whether there is a page of
-            metrics, and its path; "" is none.
+        request_log_task_index: The number of this server in that data centre; -1 if it
+        has none.
+        monitoring_config_file: File with a text ``MonitoringConfig``, which enables the
+            page of metrics and gives its path; "" for no page.
         rest_api_port: HTTP port of that page, on ``grpc_host``; 0 opens none.
         admin_socket_path: Absolute path of a Unix socket (mode 0600) for operating
             the server alone; "" is none.
-        admin_from: From where other sockets let callers operate the server.
+        admin_from: Which callers may also operate the server over the other sockets.
         allow_model_code: Whether platforms that execute a model's code may load.
 
     """

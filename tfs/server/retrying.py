@@ -19,7 +19,7 @@ def versions_to_retry(
 
     Args:
         name: The model.
-        wanted: The only version to try; None for all that failed.
+        wanted: The only version to try; None for all versions that failed.
         failed: Versions that have failed and can be tried again.
         states: States of all its versions.
         problem: What is wrong with its base path, "" if nothing.

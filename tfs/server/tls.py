@@ -46,7 +46,8 @@ class TlsFile:
         mark = _mark_of(self._path)
         with self._lock:
             if mark != self._mark:
-                self._mark = mark  # before reading: a later change is seen again
+                # Noted before reading, so that a later change is seen.
+                self._mark = mark
                 self._read_again()
             return self._tls
 
@@ -96,7 +97,8 @@ def read_tls_file(path: str) -> TlsOptions:
     try:
         read_text(text, config)
     except ParseError as error:
-        # The parser quotes the line it stumbles over, which may be of the key.
+        # The parser quotes the line that it cannot read, which may be a part of the
+        # key.
         where = f"line {error.GetLine()}" if error.GetLine() else "somewhere"
         raise InvalidArgument(
             f"Invalid protobuf file: '{path}': no SSLConfig, at {where}"

@@ -15,8 +15,8 @@ import os
 from pathlib import Path
 from typing import Final
 
-# In torch's own order and with its flags: the first one brings what others look up
-# globally. Neither knows of Python, so neither needs its lock.
+# The order and the flags are torch's own: later libraries look up symbols of the first
+# one globally. Neither library calls Python, so neither needs its lock.
 _LIBRARIES: Final = (
     ("libtorch_global_deps.so", os.RTLD_NOW | os.RTLD_GLOBAL),
     ("libtorch.so", os.RTLD_NOW),

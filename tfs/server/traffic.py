@@ -32,7 +32,7 @@ def _salt(model: str) -> bytes:
 def routing_key(
     metadata: Sequence[tuple[str, str | bytes]], client_id: bytes | None
 ) -> bytes | None:
-    """Returns what identifies the caller: the metadata, else the request's, else None."""
+    """Returns the caller's key: from the metadata, else from the request, else None."""
     for key, value in metadata:
         if key == ROUTING_KEY and value:
             return value if isinstance(value, bytes) else value.encode()

@@ -28,7 +28,8 @@ def chosen_transport(options: ServerOptions) -> TransportKind:
     return TransportKind.EXPRESS
 
 
-_LEAST_BACKLOG_BYTES: Final = 64 << 20  # answers may be far longer than requests
+# Because answers may be far longer than requests.
+_LEAST_BACKLOG_BYTES: Final = 64 << 20
 
 
 def make_transport(
@@ -69,7 +70,7 @@ def make_transport(
             on_scarcity=on_scarcity,
             answer_sizes=answer_sizes,
         )
-    # Its imports take a tenth of a second that a server with express need not wait for.
+    # Importing grpcio takes a tenth of a second, which a server with express saves.
     from tfs.frontends.rpc.grpcio.options import GrpcioOptions
     from tfs.frontends.rpc.grpcio.transport import GrpcioTransport
 

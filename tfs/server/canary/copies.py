@@ -69,7 +69,7 @@ class CopyQueue:
         return copied
 
     def clear(self) -> None:
-        """Drops them all."""
+        """Drops all copies that wait."""
         self._copies.clear()
         self._size_bytes = 0
 

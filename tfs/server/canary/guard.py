@@ -31,7 +31,7 @@ def judge(guard: GuardSettings | None, figures: Figures) -> tuple[Limit, ...]:
     if guard is None:
         return ()
     has_samples = figures.num_samples >= guard.min_samples
-    # Name, limit, the figure that is reported, and the figure that is judged.
+    # Each has a name, a limit, the figure to report and the figure to judge.
     figures_of_limits = (
         (
             "max_top1_disagreement",

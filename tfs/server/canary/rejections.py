@@ -55,7 +55,7 @@ class CanaryRejections:
     def __init__(self, state_dir: str = "", executor: Executor | None = None) -> None:
         self._path = os.path.join(state_dir, _FILE_NAME) if state_dir else ""
         self._executor = executor or InlineExecutor()
-        # Guards _notes; leaf lock, no file is touched under it.
+        # Guards _notes; leaf lock: no file is read or written under it.
         self._lock = threading.Lock()
         self._notes: dict[str, dict[str, object]] = {}
 

@@ -63,8 +63,8 @@ class TrialRoute:
         if not is_split and not is_teed:
             return handle
         servable = _Observed(handle.servable, self.trial, is_canary, is_teed, is_split)
-        # It offers everything that users of a handle need. The manager's own handle
-        # still counts the use.
+        # The wrapper has everything that users of a handle need. The manager's own
+        # handle still counts as the pin.
         return _ObservedHandle(handle, servable)  # type: ignore[return-value]
 
 

@@ -35,7 +35,7 @@ from tfs.server.model_settings import CanarySettings
 
 log = logging.getLogger(__name__)
 
-_COPY_DEADLINE_S: Final = 30.0  # a copy that waits longer in the canary is dropped
+_COPY_DEADLINE_S: Final = 30.0  # the canary drops a copy that has waited longer
 # A canary hangs if it has worked on a copy for this long, and for this many times as
 # long as the primary did. The time is half of what a call in a process may take
 # (--interpreter_call_timeout_s).
@@ -127,7 +127,7 @@ class Trial:
         self._refused = Tally()  # requests that belong to no signature
         self._queue = CopyQueue()
         self._is_busy = False
-        self._hangs_from_s = math.inf  # when the copy that the canary has is overdue
+        self._hangs_from_s = math.inf  # when the copy in the canary will be overdue
         self._is_closed = False
         self._rejected = "" if rejection is None else rejection.reason
         self._since_s = parts.clock.wall_s() if rejection is None else rejection.since_s
@@ -326,7 +326,7 @@ class Trial:
         try:
             handle = self._pin()
         except ServingError:
-            with self._lock:  # not loaded yet, or gone: nothing to compare with
+            with self._lock:  # the canary is not loaded yet, or not any more
                 self._hangs_from_s = math.inf
                 self._num_dropped += 1
                 self._num_teed -= 1

@@ -138,7 +138,7 @@ def failure_of_primary(
     elif problems:
         why = f"is not loaded: {'; '.join(problems)}"
     else:
-        return None  # it settles, or is copied
+        return None  # it is still settling, or still being copied
     meanwhile = (
         "requests that name no version get NOT_FOUND"
         if answers is None

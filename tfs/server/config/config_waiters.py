@@ -56,7 +56,7 @@ class Waiter:
         sought: The models in ``changed`` whose versions are looked for anew. If none is
             found, it is no success that a version from before goes on serving.
         notes: What the outcome tells beside the models.
-        open: Whether it was not told yet; written by :class:`ConfigWaiters`.
+        open: Whether it is still to be told; written by :class:`ConfigWaiters`.
 
     """
 
@@ -120,7 +120,8 @@ class ConfigWaiters:
         # Guards _waiters and _ending; leaf. Their functions are called outside it.
         self._lock = threading.Lock()
         self._waiters: list[Waiter] = []
-        self._ending: ServingError | None = None  # why nobody waits any more
+        # The error for all waiters, once waiting is over.
+        self._ending: ServingError | None = None
         self._last_unsettled = ""
 
     def add(self, waiter: Waiter, deadline_s: float | None) -> None:
@@ -193,7 +194,7 @@ class ConfigWaiters:
     def _failures_for(
         self, waiter: Waiter, names: Collection[str], version: int | None = None
     ) -> dict[str, str | None]:
-        is_current = self._is_taken_in()  # before states and problems are read
+        is_current = self._is_taken_in()  # must be read before states and problems
         problems = self._sources.source.problems()
         failures = {}
         for name in names:
@@ -227,7 +228,8 @@ class ConfigWaiters:
 
     def _note_late(self, waiter: Waiter) -> None:
         if waiter.open:
-            # Refused when the server ends, which tells everybody.
+            # The executor refuses work when the server shuts down; all waiters are told
+            # of that.
             with contextlib.suppress(RuntimeError):
                 self._executor.submit(lambda: self._expire(waiter))
 

@@ -46,7 +46,8 @@ class OverridesFile:
     def __init__(self, state_dir: str) -> None:
         self._state_dir = state_dir
         self._lock = StateLock(state_dir)
-        self._seen: bytes | None = None  # the file when it was read, None without one
+        # The file's contents when it was read; None if there was none.
+        self._seen: bytes | None = None
         self.problem = ""
         self.obstacle = ""
 
@@ -70,7 +71,7 @@ class OverridesFile:
         except (FileNotFoundError, NotADirectoryError):
             return {}
         except OSError:
-            pass  # reading it says what is wrong
+            pass  # reading the file will report the error
         self._seen = self._content()
         try:
             return read_overrides(read_config_file(self.path), self.path)
@@ -126,7 +127,7 @@ class OverridesFile:
             return
         self.obstacle = "" if self._lock.take() else self._shared()
         if not self.obstacle and self._content() != self._seen:
-            self._lock.close()  # the next try says so again
+            self._lock.close()  # so that the next try fails in the same way
             self.obstacle = (
                 f"{self.path} was changed by another server since this one read it; "
                 "restart this one to take that over"
@@ -153,7 +154,8 @@ class OverridesFile:
         try:
             os.makedirs(self._state_dir, exist_ok=True)
             with tempfile.TemporaryFile(dir=self._state_dir, buffering=0) as file:
-                file.write(bytes(_PROBE_BYTES))  # a full disk still gives empty files
+                # An empty file can be made even if the disk is full.
+                file.write(bytes(_PROBE_BYTES))
             return "" if self._lock.take() else self._shared()
         except OSError as error:
             return self._cannot_keep(error)

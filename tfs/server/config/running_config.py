@@ -286,7 +286,7 @@ def require_model(running: RunningConfig | None, name: str) -> ModelConfig:
 
     """
     found = require_configured(running, name).model_message(name)
-    assert found is not None  # the message is what the models were read from
+    assert found is not None  # the models were read from this message
     return found
 
 

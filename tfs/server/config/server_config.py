@@ -38,7 +38,8 @@ from tfs.server.model_settings import (
     RuntimeSettings,
 )
 
-_TENSORFLOW = "tensorflow"  # what unchanged configs say; means "by content" here
+# In configs for TensorFlow Serving; means "detect it from the files" here.
+_TENSORFLOW = "tensorflow"
 _MODEL_TYPE_TENSORFLOW = 1
 _DEVICE = re.compile(r"cpu|cuda(:[0-9]+)?")
 _MAX_QUOTED_CHARS: Final = 400
@@ -47,7 +48,8 @@ _MAX_ERRORS: Final = 10
 Message = model_server_config_pb2.ModelServerConfig
 
 
-# What most models have: one of each, not one of each for each of tens of thousands.
+# Values that most models have, shared so that tens of thousands of models do not each
+# have their own.
 _LATEST: Final = Latest()
 _RUNTIME: Final = RuntimeSettings()
 
@@ -394,5 +396,5 @@ def _read_runtime(name: str, runtime: model_config_pb2.Runtime) -> RuntimeSettin
 
 
 def _require_share(where: str, value: float) -> None:
-    if not 0 <= value <= 1:  # false for NaN, too
+    if not 0 <= value <= 1:  # also refuses NaN
         raise InvalidArgument(f"{where} must be between 0 and 1: {value}")

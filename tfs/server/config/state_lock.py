@@ -42,7 +42,7 @@ class StateLock:
             return True
         try:
             fd = os.open(self._state_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError:  # whoever writes there will say so
+        except OSError:  # writing there will report the error
             return True
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

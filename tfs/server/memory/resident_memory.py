@@ -24,7 +24,7 @@ def tree_resident_bytes(pid: int) -> int:
                 with open(path, encoding="ascii") as file:
                     waiting += map(int, file.read().split())
         except (OSError, ValueError, IndexError):
-            continue  # it ended while we looked
+            continue  # the process ended meanwhile
     return total
 
 
@@ -32,7 +32,7 @@ def resident_bytes(pids: Iterable[int]) -> int:
     """Returns the resident memory of some processes, counted in the same way."""
     total = 0
     for pid in pids:
-        with contextlib.suppress(OSError, ValueError, IndexError):  # it ended
+        with contextlib.suppress(OSError, ValueError, IndexError):  # the process ended
             total += _proportional_bytes(pid)
     return total
 

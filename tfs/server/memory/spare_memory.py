@@ -52,7 +52,7 @@ class SpareMemory:
         self._executor = executor
         self._trim = trim
         self._resident_bytes = resident_bytes
-        self._least_bytes = resident_bytes()  # of late, and after the last trim
+        self._least_bytes = resident_bytes()  # the lowest since the last trim
         self._used_at_s = 0.0
         self._is_armed = False
         self._set_scarce = set_scarce
@@ -87,7 +87,8 @@ class SpareMemory:
         self._set_scarce(False)
 
     def _trim_growth(self) -> None:
-        # On the executor. What cannot be returned is no reason to try again.
+        # Runs on the executor. The size after a trim is the new base, so that memory
+        # that cannot be returned does not cause further trims.
         resident_bytes = self._resident_bytes()
         if resident_bytes >= self._least_bytes + MUCH_BYTES:
             self._trim()
@@ -110,4 +111,4 @@ class SpareMemory:
         try:
             self._executor.submit(function)
         except RuntimeError:
-            return  # the server is closing
+            return  # the server is shutting down

@@ -21,14 +21,14 @@ from tfs.core.thread_priority import run_anywhere
 
 log = logging.getLogger(__name__)
 
-_LOOK_S: Final = 0.5  # how often readers are looked at that take too long
+_LOOK_S: Final = 0.5  # how often it is checked which readers take too long
 
 Page = Callable[[], str]
 """Writes a page; may take milliseconds, never blocks for long."""
 
 
 class HttpDoor:
-    """Serves pages on a TCP port until closed. ``start`` and ``close`` are one thread's.
+    """Serves pages on a TCP port until closed. One thread starts and closes it.
 
     Args:
         host: Address or name to listen on.
@@ -135,7 +135,7 @@ class _Server(ThreadingHTTPServer):
             self._begun_s[request] = time.monotonic()
         try:
             super().process_request(request, client_address)
-        except BaseException:  # no thread could be started
+        except BaseException:  # the thread could not be started
             self._leave(request)
             raise
 
@@ -150,7 +150,7 @@ class _Server(ThreadingHTTPServer):
         late_s = time.monotonic() - self._timeout_s
         with self._lock:
             late = [each for each, begun_s in self._begun_s.items() if begun_s < late_s]
-        for each in late:  # its thread then sees an end, or cannot write
+        for each in late:  # its thread then reads an end or fails to write
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
 

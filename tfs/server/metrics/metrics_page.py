@@ -55,7 +55,7 @@ class MetricsPage:
         self._models = models
         self._is_ready = is_ready
         self._started_s = started_s
-        # Guards the next while it is read and added to; only readers of the page want it.
+        # Guards the next field while a page is written; only readers of pages take it.
         self._lock = threading.Lock()
         self._upstream = UpstreamSeries()
 
@@ -70,7 +70,7 @@ class MetricsPage:
             kind: Kind = "counter" if name in stat_names.ONLY_GROW else "gauge"
             page.add(_exported(name, kind), kind, labels, value)
         for name, labels, found in self._stats.histograms():
-            make_way()  # those of a thousand models take a tenth of a second
+            make_way()  # the states of a thousand models take a tenth of a second
             page.add_histogram(_exported(name, "histogram"), labels, found)
         self._add_models(page, models)
         page.add("tfs_ready", "gauge", (), float(self._is_ready()))

@@ -74,12 +74,12 @@ class _Kept:
     def take(self, figures: tuple[float, ...]) -> None:
         """Takes the present values of the counters."""
         if any(now < then for now, then in zip(figures, self._last, strict=False)):
-            self._before = self.sums  # the version went, and is there again
+            self._before = self.sums  # the version was unloaded and loaded again
         self._last = figures
 
     @property
     def sums(self) -> tuple[float, ...]:
-        """Everything that was counted and seen."""
+        """The sums of everything that was counted until the last look."""
         if not self._before:
             return self._last
         return tuple(map(sum, zip(self._before, self._last, strict=True)))

@@ -19,7 +19,7 @@ class LogCollector(Protocol):
     """Takes records. Thread-safe; never blocks, never raises."""
 
     def collect(self, size_bytes: int, make: Callable[[], bytes]) -> bool:
-        """Takes a record of about that size, made later; False if it was dropped."""
+        """Takes a record of that size, to be made later; False if it was dropped."""
         ...
 
     def close(self) -> None:

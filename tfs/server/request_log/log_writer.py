@@ -85,8 +85,8 @@ class LogWriter:
         self._files: list[RotatedFile] = []
         self._closed = False
         self._thread: threading.Thread | None = None
-        # By prefix, why the last write failed, so that a full disk is one line in the log
-        # and not one a record. The writer's to replace, never mutated.
+        # Why the last write failed, by prefix, so that a full disk is one line in the
+        # log and not one for each record. Replaced by the writer, never mutated.
         self._problems: Mapping[str, str] = {}
 
     @property

@@ -20,7 +20,7 @@ from tfs.handlers.model_gate import RequestLog
 from tfs.server.model_settings import LoggingSettings
 from tfs.server.request_log.log_collector import CollectorRegistry, LogCollector
 
-_OVERHEAD_BYTES = 512  # of a queued record beside request and response
+_OVERHEAD_BYTES = 512  # what a queued record takes beside request and response
 
 
 class SampledLog:

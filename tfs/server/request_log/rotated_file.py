@@ -17,8 +17,8 @@ from tfs.core.clock import Clock
 log = logging.getLogger(__name__)
 
 _SUFFIX: Final = re.compile(r"-([0-9]{8}-[0-9]{6})-([0-9]+)\.tfrecord")
-# Of what all files of a prefix may take, the largest share of one: deleting the oldest
-# must not delete most of the log.
+# The largest share of a prefix's bytes that one file takes, so that deleting the oldest
+# file does not delete most of the log.
 _LARGEST_SHARE: Final = 4
 _MAX_PENDING_BYTES: Final = 1 << 20
 
@@ -130,17 +130,19 @@ class RotatedFile:
     def _open(self) -> FileIO:
         os.makedirs(os.path.dirname(self.prefix) or ".", exist_ok=True)
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(self._clock.wall_s()))
-        # Names of one server rise, whatever its clock does: the lowest are deleted first.
+        # The names that a server gives only increase, even if its clock is set back,
+        # because the files with the lowest names are deleted first.
         stamp = max(stamp, self._stamp)
-        # Not from 0 within the same second: what had that name may have been deleted.
+        # Within the same second it does not begin at 0 again: a file of that name may
+        # have been deleted already.
         index = self._next_index if stamp == self._stamp else 0
         while True:
             path = f"{self.prefix}-{stamp}-{index}.tfrecord"
             index += 1
             try:
-                # Unbuffered: we have to know what is in the file.
+                # Unbuffered, so that it is known what the file contains.
                 file = open(path, "xb", buffering=0)  # noqa: SIM115  # ``close`` does
-            except FileExistsError:  # a server before us
+            except FileExistsError:  # of an earlier server
                 continue
             self._stamp, self._next_index = stamp, index
             return file
@@ -162,7 +164,7 @@ class RotatedFile:
                 break
             try:
                 os.unlink(path)
-            except OSError as error:  # the records matter more
+            except OSError as error:  # writing the records matters more
                 log.warning(
                     "event=request_log_not_deleted path=%s error=%s", path, error
                 )
