@@ -18,8 +18,8 @@ def archive_file(path: str) -> Iterator[IO[bytes]]:
     """Yields a new file at ``path`` whose ``write`` never raises OSError.
 
     Raises:
-        OSError: It cannot be made; or, at the end of the block, something was not
-            written, and the file must not be used.
+        OSError: The file cannot be made. Or, at the end of the block, something could
+            not be written; the file must not be used then.
 
     """
     file = _PatientFile(path)
@@ -61,6 +61,6 @@ class _PatientFile(io.RawIOBase):
     def close(self) -> None:
         super().close()
         try:
-            self._file.close()  # which writes what is left
+            self._file.close()  # writes what is still in the buffer
         except OSError as error:
             self.error = self.error or error

@@ -27,7 +27,7 @@ OF_PROGRAMS: Final = (
 
 @contextlib.contextmanager
 def evaluation(module: nn.Module) -> Iterator[None]:
-    """Puts the module into evaluation mode for the block, then back as it was.
+    """Puts the module into evaluation mode for the block, then back into its own mode.
 
     Some adapters have a ``train`` of their own that merges their weights. The state of
     a module with such a part is kept, and put back too.

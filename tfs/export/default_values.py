@@ -23,7 +23,7 @@ def default_values(
         example_inputs: The example inputs that are given to ``save``.
 
     Raises:
-        InvalidArgument: A text is neither.
+        InvalidArgument: A text is neither a number nor lists of numbers.
 
     """
     if isinstance(example_inputs, Mapping):

@@ -48,7 +48,8 @@ def derive(
     """
     where = f"{type(module).__name__}.{options.call}"
     function = getattr(module, options.call, None)
-    # What nn.Module has in the place of a forward that nobody wrote.
+    # The name of the function that nn.Module has in place of a forward, if nobody wrote
+    # one.
     absent = "_forward_unimplemented"
     if not callable(function) or getattr(function, "__name__", "") == absent:
         raise InvalidArgument(f"{where} does not exist: a server would call it")
@@ -125,7 +126,8 @@ def _two_rows(
         first = {n: first_row(example[n]) for n in batch}
         other = calls.attempt({**example, **first})
         is_told = other is None and isinstance(calls.last_error, InvalidArgument)
-        if other is None and not is_told:  # a variance over the batch needs two, say
+        # For example, a variance over the batch needs two rows.
+        if other is None and not is_told:
             more = {n: joined(example[n], first[n]) for n in batch}
             other = calls.attempt({**example, **more})
             if other is not None:

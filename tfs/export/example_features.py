@@ -59,7 +59,7 @@ def features_of(
                 name, FeatureKind.VARLEN, spec.dtype, pad=spec.pad
             )
     for target in options.mask.values():
-        derived.pop(target, None)  # the padded input fills it
+        derived.pop(target, None)  # the padded input fills the mask
     _check_filled(derived, inputs, options, where)
     return derived
 
@@ -72,7 +72,7 @@ def _check_filled(
 ) -> None:
     """Refuses features that leave an input empty: every request would fail."""
     if not features and [spec.dtype for spec in inputs.values()] == [STRING]:
-        return  # it gets the Examples themselves
+        return  # this input gets the Examples themselves
     filled = {feature.input for feature in features.values()}
     filled |= {options.mask[name] for name in filled if name in options.mask}
     for name, spec in inputs.items():

@@ -89,7 +89,8 @@ class KeptState:
 
     def _keep_dict(self, value: dict[Any, Any]) -> Iterable[object]:
         kept = list(dict.items(value))
-        # An OrderedDict has a list of its own, which dict's methods know nothing of.
+        # An OrderedDict keeps its order in a list of its own, which dict's methods do
+        # not change.
         kind: Any = dict
         if isinstance(value, collections.OrderedDict):
             kind = collections.OrderedDict
@@ -153,7 +154,7 @@ class KeptState:
         if name not in self._is_own:
             self._is_own[name] = (
                 name == "__main__"
-                or name.startswith("<")  # of a package that was loaded
+                or name.startswith("<")  # a class of a package that was loaded
                 or default_action(name)[0] is Action.INTERNED
             )
         return self._is_own[name]
@@ -187,9 +188,9 @@ class _KeptTensor:
         is_untouched = self._version is not None and self._version == _version(tensor)
         if not is_untouched:
             return False
-        try:  # what goes through ``.data`` is not counted
+        try:  # writes through ``.data`` are not counted as versions
             return torch.equal(tensor, value)
-        except RuntimeError:  # nothing compares tensors of this kind
+        except RuntimeError:  # tensors of this kind cannot be compared
             return True
 
 

@@ -59,13 +59,13 @@ def outputs_of(
 
     """
     where = f"{type(module).__name__}.{options.call}"
-    # Hooks run for forward only when the module itself is called.
+    # Hooks of ``forward`` run only if the module itself is called.
     call = module if options.call == "forward" else getattr(module, options.call)
     single = SINGLE_OUTPUT[Method(options.method)]
     try:
         result = run(nesting(call, forms), inputs)
         outputs = {
-            # An output may be a view of the module's state, about to be put back.
+            # An output may be a view of the module's state, which will be put back.
             name: value.clone() if isinstance(value, torch.Tensor) else value
             for name, value in name_outputs(
                 result, options.output_names, single, where

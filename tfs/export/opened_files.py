@@ -53,7 +53,7 @@ class OpenedFiles:
 
         """
         if not os.path.isabs(path):
-            # The version itself may be written to a relative path.
+            # The version's own folder may be given as a relative path.
             is_own = os.path.abspath(path).startswith(self._known[0])
             if os.path.isfile(path) and not is_own:
                 raise FileNotFoundError(errno.ENOENT, _ELSEWHERE, path)
@@ -74,7 +74,7 @@ _hooked: Final = threading.Event()
 
 
 def _audit(event: str, args: tuple[object, ...]) -> None:
-    """Python's audit hook: called for everything that the program opens, for good."""
+    """Python's audit hook: called until the end, for all that the program opens."""
     if event != "open":
         return
     opened = _watching.opened

@@ -51,7 +51,7 @@ def own_code_out_of_reach(
     hidden = {
         name: module
         for name, module in list(sys.modules.items())
-        # Not by getattr: a module that imports lazily would begin to.
+        # getattr would make a module that imports lazily do its imports.
         if (spec := getattr(module, "__dict__", {}).get("__spec__"))
         and finder.refuses(name, spec)
     }
@@ -85,7 +85,8 @@ class OwnCodeRefuser(importlib.abc.MetaPathFinder):
         """Whether a server would not find this module."""
         return (
             name != "__main__"
-            and not name.startswith("<")  # a package's, under its mangled name
+            # A module of a package, under its mangled name.
+            and not name.startswith("<")
             and not f"{name}.".startswith(self._extern)
             and not any(each.startswith(f"{name}.") for each in self._extern)
             and (not self._has_own_extern or self._is_packaged(name))

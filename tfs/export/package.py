@@ -210,7 +210,8 @@ def _save(
     try:
         if not unsaved:
             with warnings.catch_warnings(), quiet(_IMPORTER_LOG):
-                # torch's own exporter asks a storage in a way that torch deprecates.
+                # torch's own exporter uses a method of storages that torch has
+                # deprecated.
                 warnings.filterwarnings("ignore", "TypedStorage is deprecated")
                 exporter.save_pickle(package, RESOURCE, module)
     except RecursionError as error:
@@ -226,7 +227,7 @@ def _save(
             raise InvalidArgument(
                 f"{type(module).__name__} cannot be packaged: {error}"
             ) from error
-    if unsaved:  # the tree shows at least what its parts' classes need
+    if unsaved:  # so that the tree shows what the parts' classes need
         for part in module.modules():
             name = type(part).__module__
             if name != "__main__" and not isinstance(part, torch.jit.ScriptModule):
@@ -260,7 +261,8 @@ class _Exporter(PackageExporter):
     def __init__(
         self, file: IO[bytes], rules: PackageRules, importers: Sequence[Importer]
     ) -> None:
-        # A list of one would log every object that is not found before it is explained.
+        # With a list of one importer, torch would log every object that is not found,
+        # before this exporter explains it.
         super().__init__(
             file, importer=importers if len(importers) > 1 else importers[0]
         )
@@ -463,7 +465,7 @@ def _save_script(
     try:
         trial.dump(module)
     except Exception:
-        return  # save_pickle explains it
+        return  # save_pickle will raise the error that explains it
     for path in classes:
         owner, _, name = path.partition(":")
         if owner == "__main__":

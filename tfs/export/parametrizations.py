@@ -60,7 +60,9 @@ def _fix_parametrizations(part: nn.Module) -> None:
         else:
             part.register_buffer(name, value.detach().clone())
     hooks = part._load_state_dict_pre_hooks
-    for key, hook in list(hooks.items()):  # reads older checkpoints; local functions
+    # These hooks read older checkpoints. They are local functions, which cannot be
+    # pickled.
+    for key, hook in list(hooks.items()):
         function = getattr(hook, "hook", hook)
         if function.__module__ == torch.nn.utils.parametrizations.__name__:
             del hooks[key]

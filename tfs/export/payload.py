@@ -151,7 +151,7 @@ class ScriptWriter:
                 with archive_file(os.path.join(folder, "model.pt")) as file:
                     torch.jit.save(scripted, file)
             except OSError:
-                raise  # of the disk, not of the script
+                raise  # the error is about the disk and not the script
             except Exception as error:
                 raise InvalidArgument(
                     f"{name} cannot be scripted: {error}\nPass the result of "
@@ -189,7 +189,7 @@ class ProgramWriter:
             raise InvalidArgument(f"{name}: torch_export stores one method, forward")
         (each,) = module.derived.values()
         path = os.path.join(folder, "model.pt2")
-        # A model that is no graph has torch print its half-traced code, pages of it.
+        # For a model that cannot be a graph, torch prints pages of half-traced code.
         with (
             warnings.catch_warnings(),
             contextlib.redirect_stderr(io.StringIO()),

@@ -41,7 +41,8 @@ class TrialPickler(pickle.Pickler):
 
     def reducer_override(self, obj: object) -> Any:
         if isinstance(obj, type | types.FunctionType):
-            if is_mangled(obj.__module__ or ""):  # of a package: found by its importer
+            # A class of a package; its importer finds it.
+            if is_mangled(obj.__module__ or ""):
                 return str, ()
             if obj.__module__ == "__main__":
                 self.names.add(obj.__qualname__.partition(".")[0])

@@ -36,7 +36,8 @@ def refuse_fixed(
         InvalidArgument: Names the inputs, their dimensions and sizes.
 
     """
-    # It imports a whole algebra system, which whoever exports a program has already.
+    # Imported here because it brings a whole algebra system, which torch.export needs
+    # anyway.
     from torch.fx.experimental.symbolic_shapes import is_concrete_int
 
     taken = {

@@ -47,7 +47,8 @@ class Extras:
 
 
 def _check_batching_parameters(text: str) -> None:
-    # Not above: interpreters import the exporter, and are to know nothing of RPCs.
+    # Imported here and not above, because interpreters import the exporter and must not
+    # depend on RPC messages.
     from tfs.proto._text_form import ParseError, read_text
     from tfs.proto.tensorflow_serving.servables.tensorflow import (
         session_bundle_config_pb2,

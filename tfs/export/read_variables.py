@@ -29,7 +29,7 @@ class ReadVariables:
     def __init__(self) -> None:
         # Guards the fields below; leaf.
         self._lock = threading.Lock()
-        self._names: dict[int, set[str]] = {}  # by thread
+        self._names: dict[int, set[str]] = {}  # the names read, by thread
         self._theirs: Callable[..., Any] | None = None
 
     @contextlib.contextmanager

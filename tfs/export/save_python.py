@@ -131,7 +131,7 @@ def _example(
     signature = signatures.get(DEFAULT_SIGNATURE)
     if signature is None:
         raise InvalidArgument(f"example_inputs belong to {DEFAULT_SIGNATURE}")
-    # Callers without a type checker pass tensors in order, as to save.
+    # Callers without a type checker may pass tensors in order, as they do to ``save``.
     if not isinstance(example_inputs, Mapping):
         raise InvalidArgument(
             f"example_inputs are a dict by name: {', '.join(signature.inputs)}; got a "
@@ -225,7 +225,7 @@ def _try_others(
         try:
             signature.check_inputs(given)
         except InvalidArgument:
-            continue  # it takes something else
+            continue  # it takes other inputs
         try:
             if key != DEFAULT_SIGNATURE:
                 with torch.inference_mode():

@@ -93,7 +93,7 @@ def _enters_itself(
     for decorator in statement.decorator_list:
         called = decorator.func if isinstance(decorator, ast.Call) else decorator
         owner = _owner(called)
-        if owner is called:  # a function of the script
+        if owner is called:  # the decorator is a function of the script
             if any(name in wanted for name in fills.get(owner.id, ())):
                 return True
         elif owner is not None and owner.id in wanted:
@@ -192,7 +192,7 @@ def _quoted(annotation: ast.expr) -> set[str]:
             try:
                 quoted = ast.parse(node.value, mode="eval")
             except SyntaxError:
-                continue  # Literal["any text"]
+                continue  # such as Literal["any text"]
             names |= {
                 each.id for each in ast.walk(quoted) if isinstance(each, ast.Name)
             }

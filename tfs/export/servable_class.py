@@ -31,7 +31,7 @@ def find_class(path: str, class_name: str | None = None) -> type:
 
     """
     module = types.ModuleType("servable")
-    # Dataclasses look their module up by name, so it has one for as long as it runs.
+    # Dataclasses look up their module by name, so the module has one while it runs.
     module.__name__ = f"servable_{id(module):x}"
     module.__file__ = path
     sys.modules[module.__name__] = module

@@ -41,9 +41,9 @@ class SignatureOptions:
         labels: Classify only: class names in score order.
         features: tf.Example features by name for Classify and Regress; None derives
             one fixed feature per input, named after it. An empty mapping has none.
-        output_names: Names for the outputs of a model that returns a tensor or a
-            tuple, in that order; for a model that returns a dict, which entries to
-            serve and in which order. None names them itself.
+        output_names: Names for the outputs of a model that returns a tensor or a tuple,
+            in that order; for a model that returns a dict, which entries to serve and
+            in which order. None lets TFS choose the names.
         batched: Whether dimension 0 of every input and output is the batch.
         dynamic: Per input, further dimensions whose size callers may choose; per
             output, those whose size depends on values, because calling the model cannot

@@ -27,9 +27,9 @@ def from_array(value: object) -> object:
         return value
     try:
         return torch.tensor(value)
-    except ValueError:  # a view that runs backwards
+    except ValueError:  # a view with negative strides
         return torch.tensor(cast("Any", value).copy())
-    except TypeError:  # of objects or strings
+    except TypeError:  # an array of objects or strings
         listed = cast("Any", value).tolist()
         return listed if is_strings(listed) else value
 

@@ -89,8 +89,8 @@ def differing_outputs(
             for key, each in derived.items():
                 names = _differing(model, key, each, is_exact, platform)
                 if names and not is_fresh:
-                    # The calls before may have changed its buffers; those of the
-                    # author's module were put back after each.
+                    # Earlier calls may have changed the buffers of the loaded model.
+                    # The author's module had its buffers put back after each call.
                     model.close()
                     model = _load(source)
                     names = _differing(model, key, each, is_exact, platform)
@@ -149,7 +149,7 @@ def _try_defaults(model: GuestModel, key: str, each: Derived, platform: str) -> 
     """
     defaults = each.signature.defaults
     if all(view_of(each.example[name]) == value for name, value in defaults.items()):
-        return  # the example is of that kind
+        return  # the example has the default values already
     inputs = {name: view_of(value) for name, value in each.example.items()}
     try:
         _call(model, key, {**inputs, **defaults}, platform)
@@ -190,7 +190,7 @@ def _advice(platform: str, message: str) -> str:
     if platform != "torch_package":
         return ""
     own_file = _OWN_FILE.search(message)
-    # A class of the package is quoted in the same way, without being a file.
+    # A class of the package is quoted in the same way, but it is not a file.
     if own_file is None or not ("/" in own_file[1] or "[Errno" in message):
         return f". {_HINT}"
     path = own_file[1]

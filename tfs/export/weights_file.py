@@ -59,7 +59,8 @@ def write_safetensors(tensors: Mapping[str, torch.Tensor], path: str) -> None:
 
     """
     header: dict[str, object] = {}
-    # The largest element first, so that every tensor lies at a multiple of its own.
+    # Tensors with the largest elements come first, so that every tensor is aligned to
+    # the size of its elements.
     names = sorted(tensors, key=lambda name: -getattr(tensors[name], "itemsize", 0))
     offset = 0
     for name in names:

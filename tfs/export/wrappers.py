@@ -51,7 +51,8 @@ def without_compiled_parts(module: nn.Module) -> Iterator[None]:
             if call is not None:
                 compiled.append((part, call))
                 setattr(part, _COMPILED, None)
-        # Else nothing was compiled, and importing the compiler takes seconds.
+        # Without the compiler's module nothing was compiled, and importing it takes
+        # seconds.
         is_there = "torch._dynamo" in sys.modules
         with _uncompiled() if is_there else contextlib.nullcontext():
             yield
