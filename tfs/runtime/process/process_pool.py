@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias
 
-from tfs.core.errors import ServingError
 from tfs.core.right_of_way import make_way
-from tfs.core.thread_priority import run_anywhere
 from tfs.runtime.guest.platforms.platform_imports import MODULES as SLOW_IMPORTS
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.interpreter import InterpreterStats
 from tfs.runtime.model_source import ModelSource
-from tfs.runtime.process.device_shares import VersionShare
 from tfs.runtime.process.parked_workers import same_code_of
+from tfs.runtime.process.pool_growth import PoolGrowth
+from tfs.runtime.process.pool_load import PoolLoad
 from tfs.runtime.process.process_interpreter import ProcessInterpreter
 from tfs.runtime.process.process_model import ProcessModel, VersionHealth
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.version_template import VersionTemplate
-from tfs.runtime.process.worker_state import WorkerState
 from tfs.runtime.spread_model import SpreadModel, summed
 
 log = logging.getLogger(__name__)
@@ -133,12 +130,12 @@ class ProcessPool:
                         model = SpreadModel(
                             [(first, first.load(source, files, health, share))]
                         )
-                        growth = _Growth(
+                        growth = PoolGrowth(
                             model, files, health, share, others, self._may_grow
                         )
                         model.grow_by(growth)
                         return model
-                    return _Spread(source, files, health, share).load(
+                    return PoolLoad(source, files, health, share).load(
                         first, others, self._options.slow_load_s
                     )
                 finally:
@@ -157,153 +154,3 @@ class ProcessPool:
             interpreter.close(deadline_s)
         for template in self._templates:
             template.close()
-
-
-class _Growth:
-    """The interpreters on which a version is loaded once its calls wait. Thread-safe.
-
-    Args:
-        model: The model to which interpreters are added.
-        files: The version's bytes; descriptors are duplicated.
-        health: Shared by all its interpreters.
-        share: Shared by all its interpreters.
-        others: Interpreters that have not loaded it yet.
-        may_begin: Called for each call that waits, on any thread.
-
-    """
-
-    def __init__(
-        self,
-        model: SpreadModel[ProcessInterpreter, ProcessModel],
-        files: VersionFiles,
-        health: VersionHealth,
-        share: VersionShare | None,
-        others: Sequence[ProcessInterpreter],
-        may_begin: Callable[[], bool],
-    ) -> None:
-        self._model = model
-        self._files = files.duplicate()
-        self._health = health
-        self._share = share
-        self._others = tuple(others)
-        self._may_begin = may_begin
-        # Guards the fields below; leaf.
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._ended = False
-
-    def want(self) -> None:
-        if self._thread is not None or not self._may_begin():
-            return
-        with self._lock:
-            if self._thread is not None or self._ended:
-                return
-            thread = threading.Thread(
-                target=self._run, name=f"load-{self._others[0].name}", daemon=True
-            )
-            try:
-                thread.start()
-            except RuntimeError:  # no thread could start; the next call tries again
-                return
-            self._thread = thread
-
-    def end(self) -> None:
-        with self._lock:
-            self._ended = True
-        if self._thread is not None:
-            self._thread.join()
-        self._files.close()
-
-    def _run(self) -> None:
-        run_anywhere()
-        source = self._model.source
-        who = source.id.slashed
-        interpreter = self._others[0]
-        try:
-            for interpreter in self._others:
-                if self._ended or self._health.quarantine is not None:
-                    return
-                loaded = interpreter.load(
-                    source, self._files, self._health, self._share
-                )
-                if not self._model.add(interpreter, loaded):
-                    loaded.unload()
-                    return
-                log.info(
-                    "event=interpreter_added servable=%s interpreter=%s",
-                    who,
-                    interpreter.name,
-                )
-        except (ServingError, OSError) as error:
-            if self._ended or interpreter.state is WorkerState.CLOSED:
-                return  # it is not wanted any more
-            log.warning("event=no_interpreter_added servable=%s error=%s", who, error)
-        finally:
-            self._files.close()
-            self._model.grow_by(None)
-
-
-class _Spread:
-    """Loads one version on several interpreters. Confined to the loading thread.
-
-    Args:
-        source: The version.
-        files: Its bytes in memory; they remain the caller's.
-        health: Shared by all interpreters.
-        share: Shared by all interpreters.
-
-    """
-
-    def __init__(
-        self,
-        source: ModelSource,
-        files: VersionFiles,
-        health: VersionHealth,
-        share: VersionShare | None,
-    ) -> None:
-        self._share = share
-        self._source = source
-        self._files = files
-        self._health = health
-        # Each value is written by its interpreter's thread, and read after that ended.
-        self._loaded: dict[ProcessInterpreter, ProcessModel | Exception] = {}
-
-    def load(
-        self,
-        first: ProcessInterpreter,
-        others: Sequence[ProcessInterpreter],
-        patience_s: float,
-    ) -> SpreadModel[ProcessInterpreter, ProcessModel]:
-        """Loads on all interpreters, each by a thread that waits for it, or on none."""
-        threads = [self._begin(first)]
-        threads[0].join(patience_s)
-        # If the first has failed already, the others need not try.
-        if not isinstance(self._loaded.get(first), Exception):
-            threads += [self._begin(each) for each in others]
-        for thread in threads:
-            thread.join()
-        outcomes = [(i, self._loaded[i]) for i in (first, *others) if i in self._loaded]
-        models = [
-            (i, model) for i, model in outcomes if isinstance(model, ProcessModel)
-        ]
-        errors = [error for _, error in outcomes if isinstance(error, Exception)]
-        if errors:
-            for _, model in models:
-                model.unload()
-            raise errors[0]
-        return SpreadModel(models)
-
-    def _begin(self, interpreter: ProcessInterpreter) -> threading.Thread:
-        thread = threading.Thread(
-            target=self._load_on, args=(interpreter,), name=f"load-{interpreter.name}"
-        )
-        thread.start()
-        return thread
-
-    def _load_on(self, interpreter: ProcessInterpreter) -> None:
-        try:
-            self._loaded[interpreter] = interpreter.load(
-                self._source, self._files, self._health, self._share
-            )
-        except Exception as error:
-            self._loaded[interpreter] = error

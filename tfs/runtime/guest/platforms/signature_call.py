@@ -1,0 +1,228 @@
+"""The function of one signature: calls it, and checks that it keeps the signature's promise.
+
+What a model returns may be anything: a tensor, a tuple, a mapping of its own class, or
+numbers. Whatever is wrong with it, and whatever it raises when it is read, becomes an
+error that names the version, the signature and the output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import torch
+
+from tfs.core.dtype import DTYPES, STRING
+from tfs.core.errors import Internal, ServingError
+from tfs.core.signature import FREE, Signature, TensorSpec
+from tfs.core.tensor_view import TensorView
+from tfs.runtime.guest.guest_model import Output, Value, one_line
+from tfs.runtime.guest.memory_exhaustion import is_out_of_memory
+from tfs.runtime.guest.model_source import ModelSource
+from tfs.runtime.guest.platforms.failed_calls import FailedCalls
+from tfs.runtime.guest.torch_tensor import TORCH_DTYPES, flatten
+
+Function: TypeAlias = Callable[..., object]
+
+
+class SignatureCall:
+    """A function with its signature's checks, made once per load.
+
+    As thread-safe as the function: it keeps nothing of a call.
+
+    Attributes:
+        signature: The signature.
+
+    Args:
+        source: The version, for messages.
+        name: The signature's name.
+        signature: What the function promises.
+        function: Takes the signature's inputs by name.
+
+    """
+
+    __slots__ = (
+        "_failures",
+        "_function",
+        "_only",
+        "_outputs",
+        "_unbatched",
+        "_who",
+        "signature",
+    )
+
+    def __init__(
+        self, source: ModelSource, name: str, signature: Signature, function: Function
+    ) -> None:
+        self.signature = signature
+        self._who = f"{source.id.slashed}, signature {name!r}"
+        self._failures = FailedCalls(source.id.slashed, name)
+        self._function = function
+        self._unbatched = not signature.batched
+        self._only = (
+            next(iter(signature.outputs)) if len(signature.outputs) == 1 else None
+        )
+        self._outputs = tuple(
+            (
+                output,
+                spec,
+                TORCH_DTYPES.get(spec.dtype),
+                len(spec.shape),
+                _fixed_inner(signature, spec),
+            )
+            for output, spec in signature.outputs.items()
+        )
+
+    def run(self, inputs: Mapping[str, Value], num_rows: int) -> dict[str, Output]:
+        """Calls the function, checks its outputs against the signature, and returns them."""
+        try:
+            result = self._function(**inputs)
+        except ServingError as error:
+            if self._who in error.message:
+                raise
+            raise type(error)(f"{self._who}: {error.message}") from error
+        except BaseException as error:  # a model's sys.exit() must not end its thread
+            if is_out_of_memory(error):
+                raise Internal(
+                    f"{self._who} ran out of memory: {one_line(error)}"
+                ) from error
+            self._failures.note(error)
+            raise Internal(f"{self._who} failed: {one_line(error)}") from error
+        named: Mapping[str, object]
+        try:
+            if type(result) is dict:
+                named = result
+            elif self._only is not None and type(result) is torch.Tensor:
+                named = {self._only: result}  # to ask what else it may be takes longer
+            else:
+                named = self._named(result)
+            return self._checked(named, num_rows)
+        except ServingError:
+            raise
+        except BaseException as error:  # of a class of the model's own
+            raise self.unreadable(error) from error
+
+    def unreadable(self, error: BaseException) -> Internal:
+        """Returns the error for outputs that cannot be read, and why."""
+        return Internal(f"{self._who} returned what cannot be read: {one_line(error)}")
+
+    def _named(self, result: object) -> Mapping[str, object]:
+        """Returns outputs by name: a mapping as it is, others by position."""
+        if isinstance(result, Mapping):
+            return result
+        names = self.signature.outputs
+        if len(names) == 1 and not (
+            isinstance(result, tuple) and len(result) == 1 and _is_tensor(result[0])
+        ):
+            return {next(iter(names)): result}
+        if not isinstance(result, tuple | list):
+            raise Internal(
+                f"{self._who} returned one {type(result).__name__} for the outputs "
+                f"{', '.join(names)}; return a dict or a tuple"
+            )
+        if len(result) != len(names):
+            raise Internal(
+                f"{self._who} returned {len(result)} values for "
+                f"{len(names)} outputs: {', '.join(names)}"
+            )
+        return dict(zip(names, result, strict=True))
+
+    def _checked(self, named: Mapping[str, object], num_rows: int) -> dict[str, Output]:
+        outputs: dict[str, Output] = {}
+        for name, spec, torch_dtype, rank, inner in self._outputs:
+            try:
+                value = named[name]
+            except KeyError:
+                raise Internal(
+                    f"{self._who} did not return output {name!r}; "
+                    f"it returned: {', '.join(map(str, named)) or 'nothing'}"
+                ) from None
+            if (
+                inner is not None
+                and type(value) is torch.Tensor
+                and value.dtype is torch_dtype
+                and value.shape == (num_rows, *inner)
+            ):
+                outputs[name] = value  # nearly all are like this
+                continue
+            output = self._output(name, spec, value)
+            shape = output.shape
+            if (
+                (torch_dtype is not None and output.dtype is not torch_dtype)
+                or len(shape) != rank
+                or not self._fits(shape, spec, num_rows)
+            ):
+                raise self._misfit(name, spec, output, num_rows)
+            outputs[name] = output
+        return outputs
+
+    def _output(self, name: str, spec: TensorSpec, value: object) -> Output:
+        if spec.dtype is STRING:
+            try:
+                strings = flatten(value)
+                missing = spec.shape[len(strings.shape) :]
+                if missing and not strings.data:
+                    # Empty lists cannot say how long the lists in them would be.
+                    inner = tuple(0 if size == FREE else size for size in missing)
+                    strings = TensorView(STRING, (*strings.shape, *inner), ())
+                return strings
+            except (TypeError, ValueError) as error:
+                raise Internal(f"{self._who}, output {name!r}: {error}") from error
+        if isinstance(value, torch.Tensor):
+            return value
+        try:  # numpy arrays keep their dtype, plain numbers take the signature's
+            if hasattr(value, "__array__"):
+                try:
+                    return torch.as_tensor(value)
+                except ValueError:  # a view of an array that runs backwards
+                    return torch.as_tensor(value.__array__().copy())
+            return torch.as_tensor(value, dtype=TORCH_DTYPES[spec.dtype])
+        except Exception as error:
+            raise Internal(
+                f"{self._who}, output {name!r} is a {type(value).__name__}, "
+                "not a tensor"
+            ) from error
+
+    def _fits(self, shape: tuple[int, ...], spec: TensorSpec, num_rows: int) -> bool:
+        if self._unbatched:
+            return spec.accepts(shape)
+        if not shape or shape[0] != num_rows:
+            return False
+        return all(
+            wanted in (FREE, size)
+            for size, wanted in zip(shape[1:], spec.shape[1:], strict=True)
+        )
+
+    def _misfit(
+        self, name: str, spec: TensorSpec, output: Output, num_rows: int
+    ) -> ServingError:
+        dtype = str(output.dtype).removeprefix("torch.")
+        wanted = list(spec.shape)
+        if self.signature.batched and wanted:
+            wanted[0] = num_rows
+        text = (
+            f"{self._who}: output {name!r} is {dtype}{list(output.shape)}, its "
+            f"signature promises {spec.dtype}{wanted}"
+        )
+        if (
+            len(wanted) == len(output.shape)
+            and tuple(output.shape[:1]) == tuple(wanted[:1])
+            and spec.dtype.name == dtype
+        ):
+            text += "; if a size depends on values, declare that dimension free (-1)"
+        if wanted == list(output.shape):
+            text += f"; return it as {spec.dtype}"
+            if dtype in DTYPES:
+                text += f", or say {dtype} in the signature"
+        return Internal(text)
+
+
+def _fixed_inner(signature: Signature, spec: TensorSpec) -> tuple[int, ...] | None:
+    """Returns the sizes of a row; None if they may vary or there are no rows."""
+    if not signature.batched or not spec.shape or FREE in spec.shape[1:]:
+        return None
+    return spec.shape[1:]
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, torch.Tensor)
