@@ -36,6 +36,7 @@ from tests.frontends.express.wire import (
 from tests.runtime.process_host import until
 from tfs.frontends.rpc.express.http2 import frames
 from tfs.frontends.rpc.express.http2.frames import FrameType, Setting
+from tfs.proto.grpc.reflection.v1 import reflection_pb2
 from tfs.proto.tensorflow.core.framework import types_pb2
 from tfs.proto.tensorflow_serving.apis import predict_pb2
 from tfs.testing.patience import PATIENCE_S
@@ -452,6 +453,30 @@ def test_long_messages_of_streams_take_little_memory(serving: Serving) -> None:
             for first in (b"", prefixed(b"")) * 20
         ]
         _drive(crowd, lambda: all(each.num_answered for each in crowd), _always)
+        _ask(serving, _request(16), 1, None)
+        for caller in crowd:
+            caller.socket.close()
+    print(f"with good clients {good.peak_bytes >> 20}, with bad {bad.peak_bytes >> 20}")
+    assert bad.peak_bytes < _MOST_GROWTH * good.peak_bytes
+
+
+def test_answers_of_streams_that_nobody_reads_take_little_memory(
+    serving: Serving,
+) -> None:
+    """Thirty clients, 64 streams each, with 20 questions: as much as four good calls."""
+    question = reflection_pb2.ServerReflectionRequest(
+        file_containing_symbol="tensorflow.serving.PredictionService"
+    )
+    questions = prefixed(question.SerializeToString()) * 20
+    pid = serving.process.pid
+    with Watch(pid) as good:
+        _ask(serving, _request(10 << 20), 4, None)
+    with Watch(pid) as bad:
+        crowd = [
+            Caller(serving.address, _NOTHING, [questions] * 64, path=_REFLECTION)
+            for _ in range(30)
+        ]
+        _drive(crowd, _over_after(3.0), _always)
         _ask(serving, _request(16), 1, None)
         for caller in crowd:
             caller.socket.close()

@@ -152,3 +152,31 @@ def test_good_readers_that_wait_for_each_other_are_given_more_room() -> None:
         assert rig.room._open_bytes == 8 * MIB
 
     run(test)
+
+
+def test_messages_of_streams_take_room_until_they_are_sent() -> None:
+    """As much as a long one before they are known; who reads none of them goes."""
+
+    async def test(rig: Rig) -> None:
+        room = rig.room
+        deaf = [room.begin_stream("ipv4:1") for _ in range(200)]
+        assert not room.is_open_to("ipv4:1")
+        assert room.is_open_to("ipv4:2")
+        for taken in deaf:
+            room.note_unsent(taken, 1000)
+        idle = room.begin_stream("ipv4:2")
+        room.note_unsent(idle, 1000)
+        room.note_unsent(idle, 0)
+        assert room.is_open_to("ipv4:1")
+        for taken in deaf:
+            room.expect(taken)
+        for _ in range(5):
+            assert not room.is_open_to("ipv4:1")
+            rig.clock.advance(1.0)
+            room.look()
+        assert set(rig.connections.gone) == {"ipv4:1"}
+        for taken in (*deaf, idle):
+            room.leave(taken)
+        assert not room.taken_bytes
+
+    run(test)

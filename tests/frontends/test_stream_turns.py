@@ -16,12 +16,13 @@ class Rig:
 
     def __init__(self) -> None:
         self.clock = FakeClock()
-        self.turns = StreamTurns(self.clock.now)
+        self.closed: set[str] = set()
+        self.turns = StreamTurns(self.clock.now, lambda peer: peer not in self.closed)
         self.asked: list[asyncio.Future[object]] = []
 
-    async def begin(self) -> asyncio.Task[bytes | None]:
+    async def begin(self, peer: str = "peer") -> asyncio.Task[bytes | None]:
         """Returns the reading of a stream's next message."""
-        task = asyncio.ensure_future(self.turns.read(self._read))
+        task = asyncio.ensure_future(self.turns.read(peer, self._read))
         for _ in range(3):
             await asyncio.sleep(0)
         return task
@@ -99,5 +100,29 @@ def test_a_stream_that_is_cancelled_leaves_its_turn_to_the_next() -> None:
             await asyncio.sleep(0)
         rig.asked[-1].set_result(b"message")
         assert await fifth == b"message"
+
+    run(test)
+
+
+def test_whose_answers_are_unread_has_no_messages_read() -> None:
+    """Others have, and nobody's turn ends for it; it has, too, when that has changed."""
+
+    async def test(rig: Rig) -> None:
+        rig.closed.add("deaf")
+        held = await rig.begin()
+        await rig.begin("deaf")
+        rig.clock.advance(100.0)
+        rig.turns.look()
+        other = await rig.begin()
+        assert not held.done()
+        assert not other.done()
+        assert len(rig.asked) == PLACES
+        rig.asked[1].set_result(b"message")
+        assert await other == b"message"
+        assert len(rig.asked) == PLACES
+        rig.closed.clear()
+        rig.turns.go_on()
+        while len(rig.asked) == PLACES:
+            await asyncio.sleep(0)
 
     run(test)

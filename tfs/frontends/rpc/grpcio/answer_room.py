@@ -136,12 +136,20 @@ class AnswerRoom:
         taken.answered_s = self._now()
         if size >= LARGE_BYTES:
             self._sizes.note(request, size, taken.answered_s)
-        num_bytes = size + _CALL_BYTES
-        if taken.num_bytes != num_bytes:
-            self._add(taken, num_bytes - taken.num_bytes)
-            taken.num_bytes = num_bytes
-            if self._waiting:
-                self._go_on()
+        self._set(taken, size)
+
+    def begin_stream(self, peer: str) -> Taken:
+        """Returns the part of a stream, to be given back when that is over."""
+        return self._take(peer, LARGE_BYTES)
+
+    def expect(self, taken: Taken) -> None:
+        """Notes that a stream is about to send another message."""
+        self._set(taken, max(taken.num_bytes - _CALL_BYTES, LARGE_BYTES))
+
+    def note_unsent(self, taken: Taken, num_bytes: int) -> None:
+        """Notes how long the messages are that a stream has not sent yet."""
+        taken.answered_s = self._now() if num_bytes else None
+        self._set(taken, num_bytes)
 
     def leave(self, taken: Taken) -> None:
         """Gives back the part of a call that is over; to be called once."""
@@ -224,6 +232,15 @@ class AnswerRoom:
         self._by_peer.setdefault(peer, 0)
         self._add(taken, num_bytes)
         return taken
+
+    def _set(self, taken: Taken, num_bytes: int) -> None:
+        num_bytes += _CALL_BYTES
+        grown_bytes = num_bytes - taken.num_bytes
+        if grown_bytes:
+            taken.num_bytes = num_bytes
+            self._add(taken, grown_bytes)
+            if grown_bytes < 0 or self._waiting:
+                self._go_on()
 
     def _add(self, taken: Taken, num_bytes: int) -> None:
         self.taken_bytes += num_bytes

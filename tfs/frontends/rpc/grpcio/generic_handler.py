@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any, Protocol
 
 import grpc
@@ -173,8 +174,9 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
             if request is None:
                 raise CARDINALITY
             call = self._call(method, metadata, request, context)
-            async for message in self._stream(method, call):
-                yield message
+            with self._part_of_stream(context) as taken:
+                async for message in self._stream(method, call, taken):
+                    yield message
         except ServingError as error:
             _fail(context, error)
 
@@ -186,14 +188,25 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
             if first is None:
                 return  # a client that sends no message gets no answer, and OK
             call = self._call(method, metadata, first, context)
-            pump = asyncio.ensure_future(self._pump(context, call))
-            try:
-                async for message in self._stream(method, call):
-                    yield message
-            finally:
-                pump.cancel()
+            with self._part_of_stream(context) as taken:
+                pump = asyncio.ensure_future(self._pump(context, call, taken))
+                try:
+                    async for message in self._stream(method, call, taken):
+                        yield message
+                finally:
+                    pump.cancel()
         except ServingError as error:
             _fail(context, error)
+
+    @contextlib.contextmanager
+    def _part_of_stream(self, context: Any) -> Iterator[Taken]:
+        """Yields the part of the answers' room that a stream has while it is open."""
+        room = self._host.answer_room
+        taken = room.begin_stream(str(context.peer()))
+        try:
+            yield taken
+        finally:
+            room.leave(taken)
 
     async def _begin(self, peer: str) -> Upload | None:
         """Waits until a request may be read; None for peers that have no name."""
@@ -214,15 +227,16 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
             if upload is not None:
                 self._host.uploads.end(upload)
 
-    async def _pump(self, context: Any, call: GrpcioCall) -> None:
+    async def _pump(self, context: Any, call: GrpcioCall, taken: Taken) -> None:
         """Hands on the later messages of a stream."""
         host = self._host
         while True:
             await call.wait_until_sent()
-            sent = await host.stream_turns.read(context.read)
+            sent = await host.stream_turns.read(taken.peer, context.read)
             if sent is None:
                 break
             host.uploads.note_length(len(sent))
+            host.answer_room.expect(taken)
             try:
                 message = await host.inflater.inflate(sent)
             except ServingError as error:
@@ -233,10 +247,11 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         host.loop.post(call.take_half_close)
 
     async def _stream(
-        self, method: RpcMethod, call: GrpcioCall
+        self, method: RpcMethod, call: GrpcioCall, taken: Taken
     ) -> AsyncIterator[bytes]:
         """Yields the messages of a stream; raises its error."""
         host = self._host
+        room = host.answer_room
         host.loop.post(functools.partial(host.serve, method, call))
         try:
             while True:
@@ -244,7 +259,9 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
                 call.progress.clear()
                 was_open = call.is_open
                 while call.outbox:
+                    room.note_unsent(taken, sum(map(len, call.outbox)))
                     yield call.outbox.popleft()
+                room.note_unsent(taken, 0)
                 call.note_sent()
                 if not was_open:
                     break
@@ -255,6 +272,7 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         if isinstance(outcome, ServingError):
             raise outcome
         if outcome is not None:
+            room.note_unsent(taken, len(outcome))
             yield outcome
 
     def _call(

@@ -10,9 +10,10 @@ services for their descriptions open another stream for the next question.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
+
+_Turn: TypeAlias = asyncio.Future[asyncio.Future[None]]
 
 _PLACES: Final = 2
 # Messages that were sent before their turn are there at once.
@@ -24,26 +25,34 @@ class StreamTurns:
 
     Args:
         now: The time in seconds.
+        is_open_to: Tells whether a client may have more answers; call :meth:`go_on`
+            when that changes.
 
     """
 
-    def __init__(self, now: Callable[[], float]) -> None:
+    def __init__(
+        self, now: Callable[[], float], is_open_to: Callable[[str], bool]
+    ) -> None:
         self._now = now
+        self._is_open_to = is_open_to
         # Since when each stream has had its turn, the oldest first.
         self._reading: dict[asyncio.Future[None], float] = {}
-        self._waiting: deque[asyncio.Future[asyncio.Future[None]]] = deque()
+        self._waiting: list[tuple[str, _Turn]] = []  # the longest waiting first
 
-    async def read(self, read: Callable[[], Awaitable[object]]) -> bytes | None:
+    async def read(
+        self, peer: str, read: Callable[[], Awaitable[object]]
+    ) -> bytes | None:
         """Returns the next message of a stream.
 
         Args:
-            read: Reads it.
+            peer: The client.
+            read: Reads the message.
 
         Returns:
             None if the client sends no more, or others want the turn.
 
         """
-        over = await self._take()
+        over = await self._take(peer)
         reading = asyncio.ensure_future(read())
         try:
             either: set[asyncio.Future[Any]] = {reading, over}
@@ -56,10 +65,21 @@ class StreamTurns:
             self._end(over)
         return message if isinstance(message, bytes) else None  # its end-of-stream mark
 
+    def go_on(self) -> None:
+        """Lets streams be read that waited and may have a turn now."""
+        for entry in self._waiting[:]:
+            if len(self._reading) >= _PLACES:
+                return
+            peer, turn = entry
+            if self._is_open_to(peer):
+                self._waiting.remove(entry)
+                if not turn.done():  # its call was not cancelled
+                    turn.set_result(self._begin())
+
     def look(self) -> None:
         """Ends turns that others want; to be called a few times a second."""
         latest_s = self._now() - _LEAST_S
-        num_wanted = len(self._waiting)
+        num_wanted = sum(self._is_open_to(peer) for peer, _ in self._waiting)
         for over, since_s in self._reading.items():
             if not num_wanted or since_s > latest_s:
                 return
@@ -67,19 +87,19 @@ class StreamTurns:
                 over.set_result(None)
             num_wanted -= 1
 
-    async def _take(self) -> asyncio.Future[None]:
+    async def _take(self, peer: str) -> asyncio.Future[None]:
         """Waits for a turn; returns what tells when it is over."""
-        if len(self._reading) < _PLACES and not self._waiting:
-            return self._begin()
-        turn: asyncio.Future[asyncio.Future[None]]
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        self.look()
+        turn: _Turn = asyncio.get_running_loop().create_future()
+        entry = peer, turn
+        self._waiting.append(entry)
+        self.go_on()
+        if not turn.done():
+            self.look()
         try:
             return await turn
         except asyncio.CancelledError:
-            if turn in self._waiting:
-                self._waiting.remove(turn)
+            if entry in self._waiting:
+                self._waiting.remove(entry)
             elif not turn.cancelled():
                 self._end(turn.result())
             raise
@@ -91,7 +111,4 @@ class StreamTurns:
 
     def _end(self, over: asyncio.Future[None]) -> None:
         del self._reading[over]
-        while self._waiting and len(self._reading) < _PLACES:
-            turn = self._waiting.popleft()
-            if not turn.done():  # its call was not cancelled
-                turn.set_result(self._begin())
+        self.go_on()

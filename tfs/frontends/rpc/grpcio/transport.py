@@ -102,14 +102,14 @@ class GrpcioTransport:
             self._options.open_answer_bytes,
             loop.clock.now,
             self._sockets,
-            lambda: self._uploads.go_on(),
+            self._on_room,
             answer_sizes,
         )
         self._inflater = Inflater(
             self._options.max_message_bytes, self._options.open_answer_bytes
         )
         self._uploads = Uploads(loop.clock.now, self._room.is_open_to, self._sockets)
-        self._stream_turns = StreamTurns(loop.clock.now)
+        self._stream_turns = StreamTurns(loop.clock.now, self._room.is_open_to)
         self._draining = False
         self._finished: deque[Callable[[], None]] = deque()
         self._armed = False
@@ -206,6 +206,10 @@ class GrpcioTransport:
         handler = GenericHandler(self, listener, methods)
         server.add_generic_rpc_handlers((handler,))
         return server
+
+    def _on_room(self) -> None:
+        self._uploads.go_on()
+        self._stream_turns.go_on()
 
     async def _look_at_memory(self) -> None:
         """Trims the heap; disconnects clients that do not send or do not read."""
