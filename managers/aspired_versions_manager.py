@@ -249,9 +249,18 @@ class AspiredVersionsManager:
         *,
         note: str | None = None,
         resident_bytes: int | None = None,
+        is_loading: bool = False,
     ) -> None:
-        """Adds a note and a measurement to a version's state, now or with the next."""
-        self._basic.annotate(servable_id, note=note, resident_bytes=resident_bytes)
+        """Adds a note and a measurement to a version's state, now or with the next.
+
+        Arguments as of :meth:`.BasicManager.annotate`.
+        """
+        self._basic.annotate(
+            servable_id,
+            note=note,
+            resident_bytes=resident_bytes,
+            is_loading=is_loading,
+        )
 
     def load_status(self, servable_id: ServableId) -> LoadStatus | None:
         """Returns how a version's load goes or went; None if it is not managed."""

@@ -380,12 +380,23 @@ class BasicManager:
         *,
         note: str | None = None,
         resident_bytes: int | None = None,
+        is_loading: bool = False,
     ) -> None:
         """Adds what was found out about a version to its state.
 
         If the version cannot be requested yet, this is published with its next state.
+
+        Args:
+            servable_id: The version.
+            note: A sentence for people; None leaves the one it has.
+            resident_bytes: Memory measured for it; None leaves what is known.
+            is_loading: Whether this is about contents that are being loaded, rather
+                than about older ones that serve under the same id meanwhile.
+
         """
-        managed = self._versions.find_serving(servable_id)
+        managed = None
+        if not is_loading:
+            managed = self._versions.find_serving(servable_id)
         if managed is None:
             managed = self._versions.find(servable_id)
         if managed is not None:

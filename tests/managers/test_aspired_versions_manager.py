@@ -679,6 +679,43 @@ def test_a_note_on_old_contents_hides_nothing_of_the_new_ones() -> None:
     assert env.close()
 
 
+def test_a_note_of_new_contents_is_not_shown_on_old_ones() -> None:
+    """What a load finds out holds once its contents serve, and never if they fail."""
+    env = Environment(POOLS[3])
+    env.aspire("m", 1)
+    env.settle()
+    id_ = ServableId("m", 1)
+    env.manager.annotate(id_, note="runs inline", resident_bytes=1)
+
+    def note_of(loader: FakeLoader) -> str:
+        env.aspire("m", loader)
+        env.settle()
+        state = env.monitor.state(id_)
+        assert state is not None
+        assert {each.split(":")[0] for each in seen} <= {"runs inline"}
+        seen.clear()
+        return f"{state.note} {state.resident_bytes}"
+
+    seen: list[str] = []
+
+    def look(number: int) -> None:
+        env.manager.annotate(
+            id_, note=f"runs in {number}", resident_bytes=number, is_loading=True
+        )
+        env.manager.annotate(id_, note="runs inline: quickly")
+        state = env.monitor.state(id_)
+        assert state is not None
+        seen.append(state.note)
+
+    bad = env.loader(
+        "m", 1, errors=[InvalidArgument("damaged")], on_load=lambda: look(2)
+    )
+    assert note_of(bad) == "runs inline: quickly 1"
+    good = env.loader("m", 1, on_load=lambda: look(3))
+    assert note_of(good) == "runs in 3 3"
+    assert env.close()
+
+
 def test_closed_manager_ignores_sources(empty: Environment) -> None:
     """The callback stays callable for ever and does nothing after close()."""
     empty.aspire("S3", 7)

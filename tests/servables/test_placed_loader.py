@@ -50,6 +50,7 @@ class Host:
         )
         self.batched: list[tuple[Backend, bool]] = []
         self.notes: list[str] = []
+        self.notes_of_loads: list[str] = []
         self.leave_front: LeaveFront | None = None
         self.is_slow_at_once = False
         self.refuse: ServingError | None = None
@@ -73,13 +74,18 @@ class Host:
         if self.is_slow_at_once:
             leave(0.02)
 
+    def _note(self, _: object, note: str, __: int | None, is_loading: bool) -> None:
+        self.notes.append(note)
+        if is_loading:
+            self.notes_of_loads.append(note)
+
     def loader(self, path: Path) -> PlacedLoader:
         placing = PlacementContext(
             PlacementOptions(),
             self.of,
             self.profiler,
             self.batch,
-            lambda _, note, _bytes: self.notes.append(note),
+            self._note,
             0.0,
             MonotonicClock(),
             self.watch_front,
@@ -233,6 +239,8 @@ def test_a_version_too_slow_for_the_loop_moves_to_a_process(
     assert answers(servable)
     host.leave_front(0.02)
     assert len(host.notes) == 2
+    # What the load found out is of what it loads, whatever serves under its id.
+    assert len(host.notes_of_loads) == (2 if is_slow_at_once else 1)
     loader.unload()
     host.leave_front(0.02)
     assert host.num_models(Backend.PROCESS) == 0

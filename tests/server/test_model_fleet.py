@@ -40,7 +40,12 @@ class Annotated:
         ]
 
     def annotate(
-        self, servable_id: ServableId, *, note: str, resident_bytes: int | None
+        self,
+        servable_id: ServableId,
+        *,
+        note: str,
+        resident_bytes: int | None,
+        is_loading: bool = False,
     ) -> None:
         self.notes.append((note, resident_bytes))
 
@@ -102,15 +107,22 @@ def test_a_limit_on_models_memory_spares_the_templates(
     assert options.packs_weights == (not limit_bytes)
 
 
-def test_a_note_comes_again_for_what_replaces_a_version(noting: Noting) -> None:
-    """Overwritten contents are the same id without the note that their load made."""
-    noting.fleet._keep_note(ID, "runs in process: x", 7)
-    noted = ("runs in process: x", 7)
+def test_a_note_of_a_load_holds_from_when_it_serves(noting: Noting) -> None:
+    """Until then, and if the load fails, a hang is one of what served before."""
+    noting.fleet._note_place(ID, "runs in process: x", 7, True)
+    noting.published(ManagerState.AVAILABLE, "runs in process: x")
+    noting.fleet._note_place(ID, "runs inline: y", 8, True)
+    noting.published(ManagerState.AVAILABLE, "runs in process: x")
+    noting.fleet._note_hang(ID, "hangs")
     noting.loop.step()
-    assert noting.manager.notes == [noted]
-    assert noting.published(ManagerState.AVAILABLE) == [noted]
-    assert noting.published(ManagerState.AVAILABLE, noted[0]) == []
-    assert noting.published(ManagerState.AVAILABLE) == [noted]
+    assert noting.manager.notes[-1] == ("runs in process: x; hangs", 7)
+    noting.published(ManagerState.AVAILABLE, "runs inline: y")
+    noting.fleet._note_slow(ID, 0.0123)
+    noting.loop.step()
+    assert noting.manager.notes[-1] == (
+        "left the serving loop: a call took 12.3 ms",
+        8,
+    )
 
 
 def test_a_note_ends_with_its_version(noting: Noting) -> None:
@@ -127,7 +139,6 @@ def test_a_slow_call_replaces_the_note_and_keeps_the_memory(noting: Noting) -> N
     noting.loop.step()
     slow = ("left the serving loop: a call took 12.3 ms", 7)
     assert noting.manager.notes[-1] == slow
-    assert noting.published(ManagerState.AVAILABLE, "runs in front: x") == [slow]
 
 
 def test_a_version_that_left_the_loop_moves_on_where_nothing_waits_for_it(

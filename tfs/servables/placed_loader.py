@@ -58,7 +58,8 @@ class PlacementContext:
         interpreter: Returns the interpreter of a backend.
         profiler: Measures code and knows earlier measurements.
         batch: Puts batch queues in front of a servable.
-        note: Adds a sentence to a version's state, and its memory if that is known.
+        note: Adds a sentence to a version's state, and its memory if that is known;
+            told whether the version is still being loaded.
         on_front: Takes a function that moves a version from the serving loop to a
             process, to be called after a call on the loop took too long. That function
             takes the seconds of the call, blocks, and may be called more than once, on
@@ -72,7 +73,7 @@ class PlacementContext:
     interpreter: Callable[[Backend], Interpreter]
     profiler: Profiler
     batch: Batch
-    note: Callable[[ServableId, str, int | None], None]
+    note: Callable[[ServableId, str, int | None, bool], None]
     warm_up_s: float
     clock: Clock
     on_front: Callable[[ServableId, LeaveFront], None] = lambda _id, _leave: None
@@ -111,6 +112,7 @@ class PlacedLoader:
         )
         self._servable: PlacedServable | None = None
         self._concurrency = 1
+        self._has_loaded = False
         # Held while a late profile moves the version; unloading waits for that. Guards
         # the fields below, and writing _servable. Rank: that of loaders, outside of
         # every other lock.
@@ -148,6 +150,7 @@ class PlacedLoader:
             slow_s = self._slow_s
         if slow_s is not None:
             self._leave_front(slow_s)
+        self._has_loaded = True
 
     def unload(self) -> None:
         with self._moving:
@@ -211,7 +214,8 @@ class PlacedLoader:
         if backend is Backend.FRONT and asked is Backend.AUTO and has_processes:
             placing.on_front(servable.id, self._leave_front)
         log.info("event=placed servable=%s note=%r", servable.id.slashed, why)
-        placing.note(servable.id, why, self._resident_bytes(profile))
+        resident_bytes = self._resident_bytes(profile)
+        placing.note(servable.id, why, resident_bytes, not self._has_loaded)
         if profile is not None and not remembers and placing.warm_up_s > 0:
             until_s = placing.clock.now() + placing.warm_up_s
             self._warm_up(servable, target, profile, until_s)

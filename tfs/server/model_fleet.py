@@ -135,6 +135,7 @@ class ModelFleet:
         # measures takes them.
         self._leaving: deque[Callable[[], None]] = deque()
         self._notes: dict[ServableId, tuple[str, int | None]] = {}
+        self._notes_of_loads: dict[ServableId, tuple[str, int | None]] = {}
         self._before_hangs: dict[ServableId, tuple[str, int | None]] = {}
         self._intra_op_threads = options.intra_op_threads
         self._load_pool = options.num_load_threads
@@ -258,11 +259,11 @@ class ModelFleet:
                 self._notes.pop(state.id, None)
                 self._before_hangs.pop(state.id, None)
                 self._on_front.pop(state.id, None)
-            kept = self._notes.get(state.id)
-        # New contents of the same version begin without the note of the old ones.
-        is_available = state.manager_state is ManagerState.AVAILABLE
-        if is_available and kept is not None and state.note != kept[0]:
-            self._annotate(state.id, *kept)
+                self._notes_of_loads.pop(state.id, None)
+            loaded = self._notes_of_loads.get(state.id)
+            # Until then, what serves under this id are the contents before.
+            if loaded is not None and state.note == loaded[0]:
+                self._notes[state.id] = self._notes_of_loads.pop(state.id)
         if state.manager_state in (ManagerState.AVAILABLE, ManagerState.END):
             self._loop.post(self._wake_measurer)
         if state.manager_state is ManagerState.END:
@@ -276,17 +277,27 @@ class ModelFleet:
             self._interpreters.forget(name)
 
     def _note_place(
-        self, servable_id: ServableId, note: str, resident_bytes: int | None
+        self,
+        servable_id: ServableId,
+        note: str,
+        resident_bytes: int | None,
+        is_loading: bool,
     ) -> None:
         """Adds a note at once, so that a version that loads is published with it."""
         with self._noting:
-            self._notes[servable_id] = note, resident_bytes
-        self._manager.annotate(servable_id, note=note, resident_bytes=resident_bytes)
+            notes = self._notes_of_loads if is_loading else self._notes
+            notes[servable_id] = note, resident_bytes
+        self._manager.annotate(
+            servable_id,
+            note=note,
+            resident_bytes=resident_bytes,
+            is_loading=is_loading,
+        )
 
     def _keep_note(
         self, servable_id: ServableId, note: str, resident_bytes: int | None
     ) -> None:
-        """Adds a note to a version's state, and to that of contents that replace it."""
+        """Adds a note to the state of a version that serves."""
         with self._noting:
             self._notes[servable_id] = note, resident_bytes
         self._annotate(servable_id, note, resident_bytes)
