@@ -24,7 +24,8 @@ _PROBE_S: Final = 0.5  # time for a client to go on with its upload
 # The favoured client must make progress within this time. One that has finished uploads
 # gets twice as long.
 _STALL_S: Final = 1.0
-_LEAST_PROGRESS_BYTES: Final = 16_384  # in that time; 1 Mbit/s is seven times as fast
+# The least progress in that time; 1 Mbit/s is seven times as much.
+_LEAST_PROGRESS_BYTES: Final = 16_384
 
 
 class ClientUploads:
@@ -81,9 +82,10 @@ class ClientUploads:
         self.had_favour = False
         self.probed_s = -inf
         self.is_closed = False
-        # Of the upload that it was favoured for: since when it has had how many bytes.
+        # The last progress of the upload that it is favoured for: the time, and how
+        # many bytes had arrived by then.
         self._progress = self.read_s, 0
-        self._num_given_up = 0  # uploads given up until then
+        self._num_given_up = 0  # connection.num_given_up when it was favoured
 
     # -- what the session says -------------------------------------------------------
 

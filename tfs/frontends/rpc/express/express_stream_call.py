@@ -19,8 +19,8 @@ from tfs.frontends.rpc.express.http2 import response
 from tfs.frontends.rpc.express.http2.messages import PREFIX_SIZE
 from tfs.frontends.rpc.express.http2.stream import Stream
 
-# While more than this waits for a client, its streams are not handed further messages.
-# Answers may be a thousand times as long as what asks for them.
+# While more bytes than this wait for a client, handlers get no further messages of its
+# streams, because answers may be a thousand times as long as requests.
 _PAUSING_BYTES: Final = 65_536
 _MAX_WAITING: Final = 64  # messages of a stream that may wait for its client to read
 _MESSAGE_BYTES: Final = 256  # memory of a message's objects, besides its bytes
@@ -150,7 +150,7 @@ class ExpressStreamCall(ExpressCall):
 
     def _finish(self) -> None:
         super()._finish()
-        self._on_message = None  # as of those that cancelling calls
+        self._on_message = None  # it may refer to this call, as _on_cancel may
         self._on_half_close = None
 
     def _deliver(self) -> None:
@@ -167,8 +167,8 @@ class ExpressStreamCall(ExpressCall):
                 fn(message)
             except Exception as error:
                 self._on_handler_failure(error)
-            # Released only now, so that the client waits until the handler takes
-            # messages.
+            # Its bytes are released only now, so that the client cannot send more than
+            # the handler takes.
             connection.release(self.stream, len(message) + PREFIX_SIZE + _MESSAGE_BYTES)
         self._half_close()
 

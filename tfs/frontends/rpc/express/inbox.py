@@ -73,8 +73,8 @@ class Inbox:
         self._let_go()
 
     def _let_go(self) -> None:
-        # The call and we hold each other: its message, decompressed, would lie here
-        # until the collector comes by.
+        # The call and this object refer to each other. Without this, the decompressed
+        # message would stay in memory until the garbage collector runs.
         self._items.clear()
         self._call.inbox = None
 
@@ -83,7 +83,8 @@ class Inbox:
         outcome: bytes | memoryview | ServingError = b""
         call = self._call
         try:
-            if not call.is_finished:  # it may have been finished while it waited
+            # It may have ended while it waited for the executor.
+            if not call.is_finished:
                 outcome = decompress(
                     body,
                     call.stream.head.encoding,
@@ -91,7 +92,7 @@ class Inbox:
                     self._shared.headroom.open_to_answers_bytes,
                 )
         except ServingError as error:
-            forget_frames(error)  # its frames keep the message alive
+            forget_frames(error)  # its traceback would keep the message in memory
             outcome = error
         self._shared.loop.post(partial(self._on_inflated, outcome))
 
@@ -106,10 +107,11 @@ class Inbox:
             call.fail(outcome)
             self._let_go()
             return
-        assert item is not None  # the item that was decompressed
+        assert item is not None  # it is the message that was decompressed
         budget = self._shared.budget
         grown_bytes = len(outcome) - len(item[0])
-        # What costs its sender nothing has no claim to what others need.
+        # A message that unpacks to far more than was sent gets only room that is open
+        # to all, because sending it costs its client nothing.
         free_bytes = (
             budget.free_to_all_bytes
             if is_suspicious(len(outcome), len(item[0]))

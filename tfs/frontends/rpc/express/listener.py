@@ -160,7 +160,7 @@ def _close(sockets: Iterable[socket.socket]) -> None:
 def _listening(
     family: int, where: tuple[Any, ...], *, is_alone: bool = True
 ) -> socket.socket:
-    """Returns a socket; an IPv6 one that is alone takes IPv4 clients if possible."""
+    """Returns a listening socket; if it is alone, one of IPv6 takes IPv4 clients too."""
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -52,7 +52,7 @@ class LoneCaller:
         self._loop = loop
         self._look_s = look_s
         self._backoff = SpinBackoff()
-        self._connection: Connection | None = None  # the one with the last request
+        self._connection: Connection | None = None  # where the last request arrived
         self._num_answered = 0  # answered on that connection before this round
         self._num_alone = 0
         self._is_looking = False
@@ -70,7 +70,7 @@ class LoneCaller:
             self._num_answered = self._num_alone = 0
         num = connection.num_answered - self._num_answered
         if num == 0:
-            return  # only a part of a request, or frames of no request
+            return  # a part of a request arrived, or frames that are no request
         self._num_answered += num
         if num == 1 and not (connection.streams and _has_calls(connection)):
             self._num_alone += 1

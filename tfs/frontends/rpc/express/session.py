@@ -76,7 +76,7 @@ class Session(SocketOutput):
         self._silence = Silence(shared, now_s)
         self._busy_s = -inf
         self._has_more = False
-        self._has_waited = False  # whether others had a turn since
+        self._has_waited = False  # whether others have had a turn since then
         shared.loop.watch(client.fileno(), self.on_ready)
 
     def __repr__(self) -> str:
@@ -88,7 +88,8 @@ class Session(SocketOutput):
         """Reads and writes what is possible; contains every exception."""
         try:
             if events & HANG_UP:
-                self.close()  # both directions are closed: nobody is left to answer
+                # Both directions are closed, so nobody waits for an answer.
+                self.close()
                 return
             if events & WRITABLE and self._unsent:
                 self._send_unsent()
@@ -127,8 +128,9 @@ class Session(SocketOutput):
         except OSError:
             data = b""
         if not data:
-            # Or only its sending direction is closed, which is to give up as well:
-            # requests end by END_STREAM. So it is in grpc's own servers.
+            # The client has closed the connection, or its sending direction only.
+            # Requests end with END_STREAM, so that also means giving up, as it does to
+            # grpc's own servers.
             self.close()
             return
         self._receive(data)
@@ -207,7 +209,7 @@ class Session(SocketOutput):
         self.connection.terminate(
             ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "answers are taken too slowly")
         )
-        self.flush()  # what says so, if the socket takes it
+        self.flush()  # sends the GOAWAY, if the socket takes it
         self.close()
 
     def on_reset(self, stream: Stream) -> None:
@@ -229,7 +231,7 @@ class Session(SocketOutput):
         self.is_closed = True
         shared = self._shared
         counters, connection = shared.counters, self.connection
-        was_told = not self._unsent  # whether everything was sent
+        was_told = not self._unsent  # whether the socket took everything
         try:
             shared.loop.unwatch(self._socket.fileno())
             self.uploads.close()
@@ -252,7 +254,7 @@ class Session(SocketOutput):
             self._calls.close()
             connection.out.clear()
         finally:
-            del self._calls  # refers to this session: no cycle is left
+            del self._calls  # the calls refer to this session; no cycle may be left
             if was_told and connection.fault is not None:
                 shared.lingering.take(self._socket)
             else:

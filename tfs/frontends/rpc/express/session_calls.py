@@ -41,9 +41,8 @@ from tfs.frontends.rpc.express.waiting_requests import WaitingRequests
 
 log = logging.getLogger(__name__)
 
-_UNARY: Final = (
-    MethodKind.UNARY
-)  # asked of every request; an enum takes a while to tell
+# Compared with the kind of every request; a look-up in the enum takes longer.
+_UNARY: Final = MethodKind.UNARY
 
 
 class SessionCalls:
@@ -259,7 +258,7 @@ class SessionCalls:
         held_bytes = 0
         for call in calls:
             if call.is_finished:
-                num = len(streams)  # one was cut off: send the rest one by one
+                num = len(streams)  # this call was cut off: answer the rest one by one
                 for left, message in zip(calls[num:], messages[num:], strict=True):
                     left.reply(message)
                 messages = messages[:num]
@@ -324,7 +323,7 @@ class SessionCalls:
         if not call.is_dispatched:
             self._waiting.forget(call)
         if call.is_dispatched and type(call) is ExpressCall:
-            # Its work ends when its handler says so, or has let go of it.
+            # Its work ends when its handler finishes the call or drops it.
             self._cut_off.add(call)
         else:
             self.connection.release(call.stream)

@@ -110,8 +110,8 @@ class SharedState:
         self.room = AnswerRoom(self.headroom, self.answer_sizes)
         self.budget = ReceiveBudget(max_receive_bytes, self.headroom)
         self.backlog = Backlog(self.options.max_backlog_bytes, self.headroom)
-        # Replies may lie in a request's memory until they are sent: as much again as
-        # arrives at a time, as a rule, is lent.
+        # A reply may lie in its request's memory until it is sent, so usually twice as
+        # many bytes are lent as arrive at a time.
         self.buffers = ReceiveBuffers(max_receive_bytes // 4)
         self.turns = Turns(
             Turn(

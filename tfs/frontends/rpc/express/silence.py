@@ -71,7 +71,8 @@ class Silence:
         self._num_answered = 0
         self._pinged_s: float | None = None
         self._starved_since_s: float | None = None
-        # Of uploads, while others wait for the budget: when they had sent how much.
+        # For each upload, while other clients wait for the budget: since when its pace
+        # is measured, and how many bytes had arrived by then.
         self._paces: dict[int, tuple[float, int]] = {}
 
     def sweep(
@@ -145,7 +146,8 @@ class Silence:
                 elif stream.is_inside_message:
                     since_s = stream.message_s
                 else:
-                    continue  # a stream's client may send at any time
+                    # The client of a stream may send its next message at any time.
+                    continue
                 allowed_s = (
                     options.body_timeout_s
                     + stream.received_bytes / options.min_body_bytes_per_s
@@ -161,7 +163,7 @@ class Silence:
                 session.on_reset(stream)
                 session.mark_dirty()
         if not connection.is_starved or self._shared.favoured is not session.uploads:
-            self._starved_since_s = None  # it waits while others have their turn
+            self._starved_since_s = None  # no starving: it waits for its turn
         elif self._starved_since_s is None:
             self._starved_since_s = now_s
         elif now_s - self._starved_since_s > self._allowed_starving_s:
@@ -171,7 +173,8 @@ class Silence:
     def _allowed_starving_s(self) -> float:
         """How long the favoured session may need more than it gets.
 
-        If it has used up what others could get, its client sends everything at once.
+        It is longer if the client has used up even what is lent to it, because such a
+        client sends all of its uploads at once.
         """
         if self._shared.budget.free_to_favoured_bytes >= DEFAULT_WINDOW:
             return self._options.favour_timeout_s
@@ -202,13 +205,14 @@ class Silence:
             if call is None or not stream.is_inside_message:
                 continue
             if connection.is_narrow and stream is not connection.upload_in_turn:
-                continue  # it was told to wait
+                continue  # its client was told to wait
             since_s, num_bytes = before.get(stream.id, (now_s, stream.received_bytes))
             if now_s - since_s > allowed_s:
                 least = options.min_body_bytes_per_s * (now_s - since_s)
                 if stream.received_bytes - num_bytes < least:
                     if connection.is_narrow:
-                        session.uploads.give_up()  # they waste others' turns
+                        # Its uploads waste the turns of others.
+                        session.uploads.give_up()
                     else:
                         call.fail(too_slow())
                         session.uploads.let_go()

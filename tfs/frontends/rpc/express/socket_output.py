@@ -223,7 +223,7 @@ class SocketOutput(abc.ABC):
                 unsent.popleft()
             else:
                 continue
-            break  # a part is left: the kernel's buffer is full
+            break  # a part is left, so the kernel's buffer is full
         self._watch()
 
     def _watch(self) -> None:

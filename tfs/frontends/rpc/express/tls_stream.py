@@ -125,7 +125,7 @@ class TlsStream:
 
     def end(self) -> bytes:
         """Returns the last bytes to send, which tell the peer that nothing follows."""
-        with contextlib.suppress(ssl.SSLError):  # the peer's end is not awaited
+        with contextlib.suppress(ssl.SSLError):  # does not wait for the peer's own end
             self._tls.unwrap()
         return self._outgoing.read()
 

@@ -210,7 +210,7 @@ class ExpressTransport:
         if shared.starved or shared.favoured is not None:
             self._shortage.feed_starved()
         if shared.unfinished:
-            # Posted only now, because earlier it would run within this round.
+            # Posted at the end of the round, so that it runs in the next one.
             for go_on in shared.unfinished:
                 self._loop.post(go_on)
             shared.unfinished.clear()
@@ -248,14 +248,15 @@ class ExpressTransport:
         self._loop.call_at(self._now() + self._options.sweep_interval_s, self._sweep)
 
     def _sweep(self) -> None:
-        # Free memory is not returned yet, and should not be while more messages come.
+        # on_large_message postpones the return of free memory, which should not happen
+        # while more large messages come.
         had_unread = self._had_unread
         self._had_unread = self._shared.headroom.unread_bytes >= _LARGE_BYTES
         if self._shared.buffers.sweep() or had_unread or self._had_unread:
             self._shared.on_large_message()
         if not self._acceptor.num_connections:
             self._shared.buffers.clear()
-            self._is_sweeping = False  # an idle server sleeps
+            self._is_sweeping = False  # so that an idle server sleeps
             return
         now_s = self._now()
         shared = self._shared

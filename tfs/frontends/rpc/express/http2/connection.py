@@ -80,7 +80,7 @@ class Connection(FrameLoop):
         super().__init__(context)
         self.fault: ConnectionFault | None = None
         self.num_begun = 0
-        self._rest = b""  # received but not yet parsed
+        self._rest = b""  # bytes received but not parsed yet
         self._rest_since_s = context.begun_s
         self._saw_preface = False
         # Our preface waits for the client's, because a client that speaks HTTP/1 gets
@@ -269,7 +269,8 @@ class Connection(FrameLoop):
                 frames.goaway(self._table.last_id, fault.code, fault.reason)
             )
         if self.fault is None:
-            forget_frames(fault)  # they hold the owner, and this the fault
+            # They refer to the owner, and this object keeps the fault.
+            forget_frames(fault)
             self.fault = fault
         self.close()
 

@@ -183,7 +183,8 @@ class FrameIntake(StreamIntake, abc.ABC):
         elif frame_type == FrameType.CONTINUATION:
             self._on_continuation(flags, stream_id, payload)
         elif frame_type == FrameType.GOAWAY:
-            self._annoyed(Annoyance.IGNORED_FRAME)  # it closes when it is done
+            # The client closes the connection when its calls are done.
+            self._annoyed(Annoyance.IGNORED_FRAME)
         elif stream_id:
             self._step(stream_id, received(frame_type, ends_stream=False))
             self._annoyed(
@@ -319,7 +320,7 @@ class FrameIntake(StreamIntake, abc.ABC):
             if allowed_s is None or allowed_s > _LONG_S:
                 allowed_s = _LONG_S
             if stream.opened_s + allowed_s <= self._now_s + _ABOUT_S:
-                return  # its deadline is over or it waited for long: no flood
+                return  # it is past its deadline or was open for long: no flood
         self._annoyed(Annoyance.RST_STREAM)
 
     def _on_window_update(self, stream_id: int, payload: bytes) -> None:
@@ -363,7 +364,8 @@ class FrameIntake(StreamIntake, abc.ABC):
         if flags & ACK:
             self._on_pong(payload)
             return
-        # Clients measure their bandwidth with a PING after what we send.
+        # Clients measure their bandwidth by a PING after data that we sent; those are
+        # not charged.
         mark = self.num_answered + self._sent_chunks
         if mark == self._ping_mark:
             self._annoyed(Annoyance.PING)

@@ -26,9 +26,9 @@ _NO_ROOM: Final = memoryview(bytearray())
 _GROWTH: Final = 4
 # Below this, page faults cost more than zeroing memory of the heap.
 _MAPPED_BYTES: Final = 1 << 20
-# Once so much has arrived of such a message, which clients send in one frame. If many
-# messages began with more in the heap, they would take room there that nothing fills,
-# and leave holes.
+# A large message gets pages of its own once this much of it has arrived, which clients
+# send in one frame. If many messages began with more than this in the heap, they would
+# take room there that nothing fills, and would leave holes.
 _LEAST_MAPPED_BYTES: Final = 16_000
 
 
@@ -128,8 +128,8 @@ class MessageAssembler:
             raise too_large(size, self._max_message_bytes)
         buffer = self._buffers.take(size) if self._buffers is not None else None
         self._is_lent = buffer is not None
-        # No memory is taken before that, because thousands of streams may each announce
-        # a message and send nothing of it.
+        # A message that was only announced gets no memory, because thousands of streams
+        # may each announce one and send nothing of it.
         self._body = _NO_ROOM if buffer is None else memoryview(buffer)[:size]
         self._ready = 0 if buffer is None else size
         self._filled = 0
@@ -147,8 +147,8 @@ class MessageAssembler:
         return body
 
     def _grow(self, body: memoryview, end: int) -> memoryview:
-        # It grows by large factors and is not resized in the allocator, which would
-        # copy two messages that grow in turn many times over.
+        # The room grows by a large factor and not in small steps by realloc, which
+        # would copy two messages that grow in turn again and again.
         wanted = max(end, len(body) * _GROWTH) if body else end * _GROWTH
         room = min(self._size, max(wanted, _LEAST_ROOM))
         buffer = body.obj

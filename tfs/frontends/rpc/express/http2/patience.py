@@ -7,10 +7,10 @@ client is sent, because real clients follow answers with small window updates an
 and clients that hedge often cancel. A client that sends nothing else is closed after a
 few hundred such frames.
 
-The points allow for what well-behaved clients may do all at once: give up all 1,024
-calls that they may have open, and open as many while fewer are allowed. Giving a call
-up when its deadline passes, or after a second, costs nothing, because no flood is that
-slow.
+There are enough points for what a well-behaved client may do all at once: give up all
+of the 1,024 calls that it may have open, and open as many again while fewer are
+allowed. Giving a call up when its deadline passes, or after a second, costs nothing,
+because no flood is that slow.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A request's headers, checked once and made into a value that calls share.
 
 There are three outcomes. Correct headers make a :class:`RequestHead`. Headers that can
-be understood but are no call that we take make one whose ``refusal`` says with which
-HTTP or gRPC status to answer. Headers that break HTTP/2's rules raise
+be understood but ask for something that is not served make one whose ``refusal`` says
+with which HTTP or gRPC status to answer. Headers that break HTTP/2's rules raise
 :class:`MalformedHead`, and the stream is reset (RFC 9113 section 8.1.1).
 """
 

@@ -61,7 +61,7 @@ class Stream:
         self.state = state
         self.send_window = send_window
         self.opened_s = now_s
-        self.owner: Any = None  # only the events object, which sets it, knows its type
+        self.owner: Any = None  # set by the events object, which alone knows its type
         self.received_bytes = 0
         self.held_bytes = 0
         self.has_sent_headers = False

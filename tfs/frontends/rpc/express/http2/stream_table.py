@@ -48,7 +48,8 @@ class StreamTable:
         if stream_id in self._resets:
             return StreamState.RESET
         if not stream_id & 1:
-            return StreamState.IDLE  # only a server opens these, and we never do
+            # Only servers may open these, and this one never does.
+            return StreamState.IDLE
         return StreamState.CLOSED
 
     def advance_to(self, stream_id: int) -> None:

@@ -48,7 +48,8 @@ class UploadTurns:
         self.is_narrow = False
         self._streams = streams
         self.stream: Stream | None = None
-        self._begun_bytes: dict[int, int] = {}  # of each, when the turn began
+        # Bytes of each stream when the turn began.
+        self._begun_bytes: dict[int, int] = {}
         self._let_on: list[int] = []  # streams whose windows are wider than the others'
 
     @property
@@ -61,9 +62,9 @@ class UploadTurns:
         """Tells whether the upload in turn lacks more than the client may still send.
 
         That is so if requests that are whole, or that began meanwhile, used what was
-        meant for the upload. It does not count if nothing came of the upload itself, or
-        if others went on that were told to wait: who does that could hold any amount of
-        what is never whole.
+        meant for the upload. It is not so if nothing came of the upload itself, or if
+        uploads went on that were told to wait: such a client could otherwise hold any
+        number of bytes of requests that never become whole.
         """
         stream = self.stream
         if stream is None or stream.missing_bytes <= window_bytes:
@@ -100,7 +101,7 @@ class UploadTurns:
         ]
         num_others = len(self._streams)
         if not uploads:
-            self.stream = None  # the first bytes of the uploads have not come yet
+            self.stream = None  # no upload has sent its first bytes yet
             return DEFAULT_WINDOW * max(1, num_others), b""
         missing_bytes, stream = min(uploads, key=lambda upload: upload[0])
         self.stream = stream
@@ -115,8 +116,8 @@ class UploadTurns:
         self.is_narrow = True
         if stream.id not in self._let_on:
             self._let_on.append(stream.id)
-            # It gets no more, or its window would be too wide once all are widened
-            # again.
+            # It gets no more than it lacks. Otherwise its window would exceed HTTP/2's
+            # limit once all windows are widened again.
             wanted = stream.received_bytes + missing_bytes - DEFAULT_WINDOW
             if wanted > 0:
                 out += window_update(stream.id, wanted)
