@@ -14,11 +14,12 @@ _HEAD = """\
 
 Every failure a client sees carries one of gRPC's canonical codes and a message that names
 the model, what is wrong and what to do. The code comes from where the fault was found, not
-from the transport. Messages are cut at 1,024 characters (`...TRUNCATED`), as in TensorFlow
-Serving, which counts bytes: never before it. Where a character travels as nine bytes and
-more (Chinese, Japanese, emoji), 1,024 are more than the 8 KB of headers that gRPC clients
-take, and a message ends at 7 KB; one with a RetryInfo, which travels twice, at 4 KB. In
-Python, `tfs.client` raises the class of the code (`tfs.core.errors`).
+from the transport. In Python, `tfs.client` raises the class of the code (`tfs.core.errors`).
+
+Messages are cut at 1,024 characters and then end in `...TRUNCATED`. TensorFlow Serving cuts
+at 1,024 bytes, so it never shows more. Letters of other scripts and emoji are sent as nine or
+twelve bytes each, and gRPC clients take about 8 KB of headers. So a message is also cut at
+7 KB as it is sent, or at 4 KB if it has a RetryInfo, in which it is sent a second time.
 
 ## What happened, and which code that is
 
