@@ -15,13 +15,13 @@ import grpc
 CHECK = "/grpc.health.v1.Health/Check"
 SERVING = b"\x08\x01"
 TIMEOUT_S = 4.0
-_MAX_BYTES = 127  # of an argument: a length of one byte on the wire
+_MAX_BYTES = 127  # the longest service name: its length is one byte in the message
 
 
 def find_fault(target: str, service: str = "") -> str | None:
     """Returns why the server at `target` is unhealthy, or None if it is healthy.
 
-    A server that knows no health service, but says so itself, is alive: healthy.
+    A server that answers that it has no health service is alive, and counts as healthy.
     """
     with grpc.insecure_channel(target) as channel:
         check = channel.unary_unary(CHECK, bytes, bytes)
@@ -37,7 +37,7 @@ def find_fault(target: str, service: str = "") -> str | None:
 
 
 def request_for(service: str) -> bytes:
-    """Returns a HealthCheckRequest; of a service's name, up to 127 bytes."""
+    """Returns a HealthCheckRequest for a service whose name has up to 127 bytes."""
     name = service.encode()
     return b"\x0a" + bytes((len(name),)) + name if name else b""
 

@@ -26,7 +26,7 @@ class Answer:
     Attributes:
         digit: The most likely one.
         scores: float32 [10].
-        version: The version that answered; None where the reply does not say.
+        version: The version that answered; None if the reply does not say.
         latency_s: Wall time of the call.
 
     """
@@ -110,7 +110,7 @@ class Traffic:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends after the request in flight."""
+        """Stops sending after the request that is in flight."""
         self._stopping = True
         self._thread.join()
 

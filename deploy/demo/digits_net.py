@@ -1,4 +1,4 @@
-"""The demo's model, in a module of its own: this is what travels in the package."""
+"""The demo's model, in a module of its own, because packages contain whole modules."""
 
 from __future__ import annotations
 

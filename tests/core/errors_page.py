@@ -17,8 +17,8 @@ the model, what is wrong and what to do. The code comes from where the fault was
 from the transport. In Python, `tfs.client` raises the class of the code (`tfs.core.errors`).
 
 Messages are cut at 1,024 characters and then end in `...TRUNCATED`. TensorFlow Serving cuts
-at 1,024 bytes, so it never shows more. Letters of other scripts and emoji are sent as nine or
-twelve bytes each, and gRPC clients take about 8 KB of headers. So a message is also cut at
+at 1,024 bytes, so it never shows more. A Chinese or Japanese character is sent as nine bytes,
+an emoji as twelve, and gRPC clients take about 8 KB of headers. So a message is also cut at
 7 KB as it is sent, or at 4 KB if it has a RetryInfo, in which it is sent a second time.
 
 ## What happened, and which code that is

@@ -1,8 +1,8 @@
 """Reads messages in the text form that people write.
 
-What is wrong with a text is one kind of error here. The library's parser has three: a
-number that is none of an enum's 32 bits is a ``ValueError`` there, and an ``Any`` inside
-hundreds of others a ``RecursionError``.
+Every fault of a text is a ``ParseError`` here. The library's parser also raises
+``ValueError``, for a number that does not fit an enum's 32 bits, and
+``RecursionError``, for an ``Any`` inside hundreds of others.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ParseError = text_format.ParseError
 
 
 def read_text(text: str, message: Message) -> None:
-    """Adds what a text says to a message of ours.
+    """Reads a text into a message, beside the fields that are set already.
 
     Raises:
         ParseError: A syntax error, an unknown field or a value that does not fit; with

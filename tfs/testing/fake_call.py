@@ -13,7 +13,8 @@ class FakeCall:
     """Implements :class:`tfs.core.call.StreamCall`. Confined to one thread.
 
     Attributes:
-        outcome: What the first finish said: reply, error, or None for a bare end.
+        outcome: How the call was first finished: the reply, the error, or None for an
+            end without either.
         sent: Messages sent on a stream.
         num_finishes: How often the handler finished the call; should be 1.
 
@@ -43,7 +44,7 @@ class FakeCall:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the handler is done."""
+        """Whether the handler has finished the call."""
         return self.num_finishes > 0
 
     def reply(self, message: bytes) -> None:

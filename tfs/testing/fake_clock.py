@@ -39,7 +39,7 @@ class FakeClock:
             return self._now_s + self._wall_offset_s
 
     def advance(self, duration_s: float) -> None:
-        """Moves both times on and wakes whoever's deadline has come."""
+        """Moves both times on, and wakes those whose deadline has come."""
         if duration_s < 0:
             raise ValueError("time does not go back")
         with self._changed:

@@ -21,9 +21,10 @@ class FakeFileSystem:
     """A :class:`sources.storage.FileSystem` for tests. Thread-safe.
 
     Attributes:
-        num_calls: Calls of the protocol's methods so far, ``gives_events`` apart.
-        events: What ``gives_events`` answers.
-        places: What ``place`` answers, by the beginning of a path; "" for all others.
+        num_calls: Calls of the protocol's methods so far, except ``gives_events``.
+        events: What ``gives_events`` returns.
+        places: What ``place`` returns, by the beginning of a path; "" for any other
+            path.
 
     """
 
@@ -82,7 +83,7 @@ class FakeFileSystem:
             self._failing_call = self.num_calls + index
 
     def break_path(self, path: str, error: Exception | None) -> None:
-        """Makes every call for ``path`` or below fail; None mends it."""
+        """Makes every call for ``path``, or for one below it, fail; None ends that."""
         with self._lock:
             if error is None:
                 self._broken.pop(path, None)
@@ -110,7 +111,7 @@ class FakeFileSystem:
             return path in self._files
 
     def contents(self, path: str) -> Contents:
-        """Returns names, fingerprint and time of the last change."""
+        """Returns a folder's names, its fingerprint and the time of its last change."""
         with self._lock:
             self._enter(path)
             self._check_folder(path)
@@ -135,12 +136,12 @@ class FakeFileSystem:
             return Contents(frozenset(names), digest.hexdigest()[:32], newest_s)
 
     def place(self, path: str) -> str:
-        """Returns what the test says of such paths."""
+        """Returns what the test has set for such paths."""
         found = (self.places[start] for start in self.places if path.startswith(start))
         return next(found, "")
 
     def gives_events(self, path: str) -> bool:
-        """Whether tests say so."""
+        """Returns what the test has set."""
         return self.events
 
     def _enter(self, path: str) -> None:

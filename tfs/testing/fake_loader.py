@@ -13,7 +13,7 @@ from tfs.core.servable_id import ServableId
 
 
 class LoaderLog:
-    """What fake loaders did, in order, and how many servables live. Thread-safe."""
+    """What fake loaders did, in order, and which servables are loaded. Thread-safe."""
 
     def __init__(self) -> None:
         # Guards every field below; leaf.
@@ -29,7 +29,7 @@ class LoaderLog:
             self._changed.notify_all()
 
     def note_resident(self, loader: FakeLoader, is_resident: bool) -> None:
-        """Counts a servable in or out."""
+        """Notes that a loader's servable was loaded or unloaded."""
         with self._changed:
             if is_resident:
                 self._resident[id(loader)] = loader.id
@@ -48,7 +48,7 @@ class LoaderLog:
 
     @property
     def resident(self) -> list[ServableId]:
-        """What is loaded and not unloaded, in order."""
+        """The versions that are loaded and not unloaded yet, in order."""
         with self._changed:
             return sorted(self._resident.values())
 
@@ -66,7 +66,7 @@ class FakeServable:
 
     Attributes:
         id: The version.
-        value: The version's number, or what the loader was told.
+        value: The version's number, or the value that the loader was given.
         is_alive: False once unloaded.
 
     """
@@ -83,21 +83,22 @@ class FakeServable:
 class FakeLoader:
     """A :class:`tfs.core.loader.Loader` for tests.
 
-    It checks what a manager owes it: never two calls at once, no load after a
-    success, one unload, each after a load; a breach is an AssertionError, also kept
-    in ``breaches``, because managers turn what loaders raise into states.
+    It checks what every manager has to observe: no two calls at the same time, no
+    further load after one that succeeded, and one unload after each load. A breach
+    raises AssertionError. It is also kept in ``breaches``, because managers turn what
+    loaders raise into states.
 
     Args:
         servable_id: The version.
         value: What the servable carries; its version number by default.
-        ram_bytes: The estimate that it gives.
-        peak_bytes: What it takes on top until it is loaded.
-        loaded_bytes: Its estimate once it is loaded; None is the one before.
-        errors: What successive ``load`` calls raise; None entries succeed, and so
-            does what comes after the last.
+        ram_bytes: Main memory that it estimates, in bytes.
+        peak_bytes: Bytes that it needs in addition until it is loaded.
+        loaded_bytes: Its estimate once it is loaded; None for the same as before.
+        errors: What successive calls of ``load`` raise; None for a call that succeeds.
+            Calls beyond the last entry succeed.
         estimate_errors: The same for ``estimate_resources`` before loading.
-        unload_error: What ``unload`` raises after having unloaded.
-        log: Where it notes what it does.
+        unload_error: What ``unload`` raises after it has unloaded.
+        log: Takes a note of everything it does.
         on_load: Called within each ``load``.
         on_unload: Called within ``unload``.
 
@@ -135,10 +136,10 @@ class FakeLoader:
         self._on_load = on_load
         self._on_unload = on_unload
         self._servable: FakeServable | None = None
-        self._busy = threading.Lock()  # held during each call; never waited for
+        self._busy = threading.Lock()  # held during each call; nobody waits for it
 
     def estimate_resources(self) -> ResourceAllocation:
-        """Returns RAM, and the peak until it is loaded."""
+        """Returns the estimate; until it is loaded, with the peak."""
         with _Call(self):
             self.num_estimates += 1
             if self._servable is not None:
@@ -178,7 +179,7 @@ class FakeLoader:
 
     @property
     def make_another(self) -> Callable[[], FakeLoader]:
-        """What makes a loader that goes on with this one's errors."""
+        """A function that makes a loader which goes on with this loader's errors."""
         return functools.partial(
             FakeLoader,
             self.id,
@@ -196,7 +197,7 @@ class FakeLoader:
 
     @property
     def servable(self) -> FakeServable:
-        """What was loaded."""
+        """The servable that was loaded."""
         if self._servable is None:
             raise Internal(f"{self.id.slashed} is not loaded")
         return self._servable
@@ -207,7 +208,7 @@ class FakeLoader:
         return self._servable is not None
 
     def check(self, is_kept: bool, breach: str) -> None:
-        """Notes and raises a breach of the loader's contract."""
+        """Notes and raises a breach of the loader's contract, unless ``is_kept``."""
         if not is_kept:
             self.breaches.append(f"{self.id.slashed}: {breach}")
             raise AssertionError(self.breaches[-1])
@@ -241,7 +242,7 @@ def loaders(
     log: LoaderLog | None = None,
     reason: str = "",
 ) -> AspiredVersions[FakeLoader]:
-    """Returns what a source would aspire: numbers get a new loader each.
+    """Returns versions as a source aspires them, each with a new loader.
 
     A pair of number and error becomes an erroneous version.
     """

@@ -12,10 +12,11 @@ class FakeLoop:
     """Keeps what is posted until the test runs it. Confined to the test's thread.
 
     Args:
-        clock: What the times of ``post_at`` go by.
+        clock: The clock by which ``post_at`` tells the time.
 
     Attributes:
-        timers: What was posted for a time and has not run, with that time.
+        timers: Functions that were posted for a time and have not run, each with its
+            time.
 
     """
 
@@ -34,16 +35,16 @@ class FakeLoop:
 
     @property
     def num_posted(self) -> int:
-        """How many functions wait that are to run soon."""
+        """How many functions were posted without a time and have not run."""
         return len(self._posted)
 
     def run_posted(self) -> None:
-        """Runs what was posted, and what that posts."""
+        """Runs what was posted without a time, and what that posts in turn."""
         while self._posted:
             self._posted.popleft()()
 
     def run_due(self) -> None:
-        """Runs what was posted for a time that has come, in the order it was posted."""
+        """Runs the functions whose time has come, in the order of posting."""
         due = [each for each in self.timers if each[0] <= self._clock.now()]
         self.timers = [each for each in self.timers if each not in due]
         for _, fn in due:

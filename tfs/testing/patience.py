@@ -5,5 +5,5 @@ from __future__ import annotations
 from typing import Final
 
 PATIENCE_S: Final = 80.0
-"""For what takes a second at most. Only a test that fails waits that long: where twenty
-others compute on two cores, forty were too short."""
+"""The limit for waits that take a second at most. Only a test that fails waits that
+long. Forty were too few where twenty other programs computed on two cores."""

@@ -10,7 +10,7 @@ from tfs.testing.patience import PATIENCE_S
 class Sequencer:
     """Points that threads reach and wait at until the test lets them pass.
 
-    Thread-safe. A point may be opened before anyone comes; then nobody waits.
+    Thread-safe. At a point that was opened beforehand, nobody waits.
 
     Example:
         loader = FakeLoader(id, on_load=lambda: sequencer.reach("loading"))
@@ -34,7 +34,7 @@ class Sequencer:
                 raise TimeoutError(f"nobody opened {point!r}")
 
     def open(self, point: str) -> None:
-        """Lets every thread pass ``point``, those to come too."""
+        """Lets every thread pass ``point``, also those that reach it later."""
         with self._changed:
             self._open.add(point)
             self._changed.notify_all()
