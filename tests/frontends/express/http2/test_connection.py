@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import random
 from collections.abc import Callable
 
 import pytest
@@ -765,6 +766,47 @@ def test_reads_of_uploads_end_where_frames_do() -> None:
     assert [event for event in wire.events if event[0] == "end"] == [
         ("end", stream_id) for stream_id in streams
     ]
+
+
+def test_uploads_arrive_whole_whatever_is_among_their_frames() -> None:
+    """Frames that are alike are taken together only as far as nothing else comes."""
+    for seed in range(40):
+        rng = random.Random(seed)
+        messages = {
+            stream_id: rng.randbytes(rng.randrange(1000, 5000))
+            for stream_id in (1, 3, 5, 7)
+        }
+        left = {stream_id: prefixed(each) for stream_id, each in messages.items()}
+        sent = [headers_frame(stream_id) for stream_id in left]
+        while left:
+            stream_id = rng.choice(list(left))
+            size = rng.choice((100, 100, 100, 100, 101))
+            part, rest = left[stream_id][:size], left[stream_id][size:]
+            flags = 0 if rest else END_STREAM
+            among = rng.randrange(40)
+            if among == 0:
+                sent.append(frames.ping(b"12345678"))
+            elif among == 1:
+                sent.append(frames.rst_stream(stream_id, ErrorCode.CANCEL))
+                del messages[stream_id], left[stream_id]
+                continue
+            elif among == 2:
+                part = b"\3" + part + bytes(3)
+                flags |= PADDED
+            sent.append(data_frame(stream_id, part, flags))
+            left[stream_id] = rest
+            if not rest:
+                del left[stream_id]
+        data = b"".join(sent)
+        for most in (len(data), 1000, 109 * 3):
+            wire = Wire()
+            for begin in range(0, len(data), most):
+                wire.feed_all(data[begin : begin + most])
+            assert wire.goaway() is None
+            arrived = {
+                event[1]: event[2] for event in wire.events if event[0] == "message"
+            }
+            assert arrived == messages, seed
 
 
 def test_a_read_is_never_much_shorter_than_it_may_be() -> None:
