@@ -75,6 +75,13 @@ def test_one_output_may_be_asked_for_by_its_name() -> None:
     assert predict_pb2.PredictRequest.FromString(message).output_filter == ["scores"]
 
 
+@pytest.mark.parametrize("ask", [classify, regress])
+def test_an_example_that_is_in_no_list_is_refused(ask: Callable[..., object]) -> None:
+    """Whoever means a single row learns that rows come in a list."""
+    with pytest.raises(InvalidArgument, match="a list, with a dict for each row"):
+        ask(Target("m"), {"x": [1.0, 2.0]})
+
+
 def test_values_that_are_no_strings_are_not_sent_as_what_they_are() -> None:
     """Who asks for strings gets strings or is told."""
     with pytest.raises(InvalidArgument, match="'x': int64 values are no strings"):

@@ -313,6 +313,8 @@ def _version(spec: model_pb2.ModelSpec) -> int | None:
 def _fill_input(
     message: input_pb2.Input, examples: Sequence[Features], context: Features | None
 ) -> None:
+    if isinstance(examples, Mapping):
+        raise InvalidArgument("examples are a list, with a dict for each row")
     if context is None:
         listed = message.example_list.examples
     else:
