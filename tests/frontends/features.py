@@ -342,6 +342,8 @@ request is before it is there, so its limits are coarser:
   passes their bytes on. They have the same limits then; each answer of 10 MB takes some 10 ms longer.
 - Of streams (reflection), two wait for a later message at a time. One that has waited for a
   second ends, with OK, if another wants its turn. Its questions may take 64 KB, as through express.
+- A client that sends frames or resets calls, and asks for nothing, is disconnected: after one
+  megabyte or 500 calls, or if it goes on with 64 KB or 50 calls a second.
 - Memory that was freed is given back to the system within seconds.
 - Large compressed requests are decompressed one at a time, and not by that library, which would
   make a gigabyte of a megabyte before it looks at any limit. What shrank to less than a 32nd may
@@ -374,7 +376,9 @@ are connected through grpcio, November 2026, two busy cores:
 | sends 30 KB of gzip that stand for 30 MB, again and again | 333 | 1.1 |
 | claims messages of up to 4 GB | 324 | 1.0 |
 | sends 10 MB that are no message, again and again | 349 | 1.1 |
-| resets its calls, thousands in a second | 491 | 1.6 |
+| sends SETTINGS, PRIORITY, PING or unknown frames without end | 349 | 1.1 |
+| resets its calls, thousands in a second | 443 | 1.3 |
+| sends headers without end, and connects again when it is disconnected | 2,177 | 6.6 |
 | asks in 40 bytes for answers of 10 MB (one value for all elements) | 639 | 2.2 |
 | sends 10 MB after 10 MB to reflection | 409 | 1.3 |
 | reads no answers of 64 streams, of 100 questions to reflection each | 469 | 1.5 |
@@ -382,7 +386,9 @@ are connected through grpcio, November 2026, two busy cores:
 | sends all but the end of 250 requests of 10 MB, through a Unix socket | 420 | 1.2 |
 
 Others are answered meanwhile, small requests within milliseconds to seconds and 10 MB within ten
-seconds, except while calls are reset by the thousand.
+seconds. But while calls are reset by the thousand, the library ends some calls of others with
+CANCELLED. It keeps what came of a block of headers, up to 16 MB for each connection, and a call of
+it even after its connection has ended.
 
 ## TLS, and details that differ
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import itertools
 import socket
 import struct
 import threading
 import weakref
+from collections.abc import Iterable
 from pathlib import Path
 
 import grpc
@@ -29,11 +31,17 @@ from tests.frontends.express.wire import (
 )
 from tests.frontends.peers import connect
 from tfs.core.call import Call, ListenerOptions, MethodKind, RpcMethod
-from tfs.core.errors import NotFound
+from tfs.core.errors import NotFound, Unavailable
 from tfs.core.serving_loop import ServingLoop
 from tfs.frontends.rpc.express.http2 import frames
-from tfs.frontends.rpc.express.http2.frames import PREFACE, FrameType, Setting
+from tfs.frontends.rpc.express.http2.frames import (
+    PREFACE,
+    ErrorCode,
+    FrameType,
+    Setting,
+)
 from tfs.frontends.rpc.express.http2.hpack_decoder import encode_literal
+from tfs.frontends.rpc.grpcio.flood_watch import FLOOD_LOOK_S
 from tfs.frontends.rpc.grpcio.options import GrpcioOptions
 from tfs.frontends.rpc.grpcio.transport import GrpcioTransport
 from tfs.testing.patience import PATIENCE_S
@@ -44,6 +52,17 @@ OPTIONS = [("grpc.use_local_subchannel_pool", 1)]
 def _listener(door: str, folder: Path) -> ListenerOptions:
     address = "127.0.0.1:0" if door == "tcp" else f"unix:{folder}/tfs.sock"
     return ListenerOptions("grpc", address)
+
+
+def _is_cut_off(client: socket.socket, pieces: Iterable[bytes]) -> bool:
+    """Whether the server closes the connection before the client has sent all."""
+    try:
+        client.sendall(HELLO)
+        for piece in pieces:
+            client.sendall(piece)
+    except OSError:
+        return True
+    return False
 
 
 def make(loop: ServingLoop) -> GrpcioTransport:
@@ -129,6 +148,104 @@ def test_who_sends_nothing_more_keeps_no_others_from_being_read(
             echo = channel.unary_unary(path, bytes, bytes)
             assert echo(large, timeout=PATIENCE_S) == b"here"
             assert echo(b"", timeout=PATIENCE_S) == b"here"
+    finally:
+        transport.close()
+        loop.close()
+
+
+@pytest.mark.parametrize("door", ["tcp", "unix"])
+@pytest.mark.parametrize(
+    "frame",
+    [
+        frames.settings({Setting.MAX_FRAME_SIZE: 20_000}),
+        frames.frame(FrameType.PRIORITY, 0, 1, bytes(5)),
+        frames.frame(0xBB, 0, 0, bytes(1000)),
+    ],
+    ids=["settings", "priority", "unknown"],
+)
+def test_who_sends_frames_without_end_is_disconnected(
+    frame: bytes, door: str, tmp_path: Path
+) -> None:
+    """They cost time and ask for nothing; others are answered."""
+    loop = ServingLoop()
+    loop.start()
+    path = "/test.Service/Echo"
+    transport = make(loop)
+    piece = frame * (65_536 // len(frame))
+    try:
+        (address,) = transport.start(
+            [_listener(door, tmp_path)],
+            {path: RpcMethod(path, lambda call: call.reply(b"here"))},
+        )
+        with connect(address, None) as client:
+            assert _is_cut_off(client, itertools.repeat(piece, 10_000))
+        with grpc.insecure_channel(address, OPTIONS) as channel:
+            echo = channel.unary_unary(path, bytes, bytes)
+            assert echo(b"", timeout=PATIENCE_S) == b"here"
+    finally:
+        transport.close()
+        loop.close()
+
+
+def test_who_resets_calls_without_end_is_disconnected() -> None:
+    """Each costs the server a call, and the client nothing."""
+    loop = ServingLoop()
+    loop.start()
+    path = "/test.Service/Echo"
+    transport = make(loop)
+    block = b"".join(
+        encode_literal(name.encode(), value.encode())
+        for name, value in grpc_headers(path=path)
+    )
+    try:
+        (address,) = transport.start(
+            [ListenerOptions("grpc", "127.0.0.1:0")],
+            {path: RpcMethod(path, lambda call: call.reply(b"here"))},
+        )
+        pieces = (
+            headers_frame(stream_id, block)
+            + frames.rst_stream(stream_id, ErrorCode.CANCEL)
+            for stream_id in range(1, 1 << 20, 2)
+        )
+        with connect(address, None) as client:
+            assert _is_cut_off(client, pieces)
+        with grpc.insecure_channel(address, OPTIONS) as channel:
+            echo = channel.unary_unary(path, bytes, bytes)
+            assert echo(b"", timeout=PATIENCE_S) == b"here"
+    finally:
+        transport.close()
+        loop.close()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "[::]"])
+def test_a_client_that_sends_much_stays_connected(host: str) -> None:
+    """What it sends is known for messages by the name that grpcio gives it."""
+    loop = ServingLoop()
+    loop.start()
+    path = "/test.Service/Echo"
+    transport = make(loop)
+    peers: set[str] = set()
+
+    def handle(call: Call) -> None:
+        peers.add(call.peer.address)
+        call.reply(b"here")
+
+    try:
+        try:
+            (address,) = transport.start(
+                [ListenerOptions("grpc", f"{host}:0")], {path: RpcMethod(path, handle)}
+            )
+        except Unavailable:
+            pytest.skip(f"this machine has no {host}")
+        address = address.replace("[::]", "127.0.0.1")
+        with grpc.insecure_channel(address, OPTIONS) as channel:
+            echo = channel.unary_unary(path, bytes, bytes)
+            for size in (3 << 20, 60_000):
+                for _ in range(30):
+                    assert echo(bytes(size), timeout=PATIENCE_S) == b"here"
+            threading.Event().wait(3 * FLOOD_LOOK_S)
+            assert echo(b"", timeout=PATIENCE_S) == b"here"
+        assert len(peers) == 1
     finally:
         transport.close()
         loop.close()

@@ -73,6 +73,11 @@ def _cannot_listen(listener: ListenerOptions) -> Unavailable:
     )
 
 
+def number(address: str) -> int:
+    """Returns the port of "host:port"."""
+    return int(address.rpartition(":")[2])
+
+
 def is_open(address: str) -> bool:
     """Tells whether a server listens at an address, without disturbing that server."""
     if address.startswith(UNIX):

@@ -34,9 +34,11 @@ from tfs.core.stats import Stats
 from tfs.frontends.rpc.answer_sizes import AnswerSizes
 from tfs.frontends.rpc.grpcio import ports
 from tfs.frontends.rpc.grpcio.answer_room import AnswerRoom
+from tfs.frontends.rpc.grpcio.flood_watch import FLOOD_LOOK_S, FloodWatch
 from tfs.frontends.rpc.grpcio.generic_handler import GenericHandler
 from tfs.frontends.rpc.grpcio.grpcio_call import GrpcioCall
 from tfs.frontends.rpc.grpcio.inflater import Inflater
+from tfs.frontends.rpc.grpcio.metadata_watch import MetadataWatch
 from tfs.frontends.rpc.grpcio.options import GrpcioOptions
 from tfs.frontends.rpc.grpcio.sender_watch import LOOK_S
 from tfs.frontends.rpc.grpcio.sockets import Sockets
@@ -57,11 +59,12 @@ _START_S = 30.0
 _LOOK_S = 0.5  # between two checks whether a listener is still open
 _LOOKS_A_SECOND = round(1 / LOOK_S)
 _STOP_S = 5.0
+_LOOKING = 0.05  # the most of a core that looking for floods may take
 # Calls of one connection at a time. Clients are told this limit and hold further calls
 # back. A call that has begun takes 21 KB in grpcio, even before any of its message has
 # come, and 4 KB here (resident, measured with 1.85.1).
 _MAX_STREAMS = 64
-_MAX_PENDING = 8192  # calls of all connections that grpcio may hold before we take them
+_MAX_PENDING = 4096  # calls of all connections that grpcio may hold before we take them
 # If answers or requests took this many bytes, trimming the heap is worth it.
 _MUCH_BYTES = 1 << 20
 
@@ -110,6 +113,13 @@ class GrpcioTransport:
         )
         self._uploads = Uploads(loop.clock.now, self._room.is_open_to, self._sockets)
         self._stream_turns = StreamTurns(loop.clock.now, self._room.is_open_to)
+        self._floods = FloodWatch(
+            self._sockets,
+            self._uploads.is_reading,
+            loop.clock.now,
+            self._argument("grpc.max_concurrent_streams", _MAX_STREAMS)
+            * self._argument("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES),
+        )
         self._draining = False
         self._finished: deque[Callable[[], None]] = deque()
         self._armed = False
@@ -186,6 +196,7 @@ class GrpcioTransport:
                     ports.bind(server, bound[-1])
                 else:
                     addresses.append(ports.bind(server, listener))
+                    self._sockets.ports.add(ports.number(addresses[-1]))
                     bound.append(replace(listener, address=addresses[-1]))
         finally:
             # This is done even if a listener cannot be bound, because stopping a server
@@ -196,16 +207,23 @@ class GrpcioTransport:
         for index, listener in enumerate(listeners):
             keeper = self._keep_open(index, listener, bound[index], methods)
             self._keepers.append(asyncio.ensure_future(keeper))
-        self._keepers.append(asyncio.ensure_future(self._look_at_memory()))
+        for each in (self._look_at_memory(), self._look_at_floods()):
+            self._keepers.append(asyncio.ensure_future(each))
         return addresses
 
     def _make_server(
         self, listener: ListenerOptions, methods: MethodTable
     ) -> grpc.aio.Server:
         server = grpc.aio.server(options=self._channel_arguments())
-        handler = GenericHandler(self, listener, methods)
+        most_bytes = self._argument("grpc.absolute_max_metadata_size", 0)
+        handler = GenericHandler(self, listener, methods, MetadataWatch(most_bytes))
         server.add_generic_rpc_handlers((handler,))
         return server
+
+    def _argument(self, name: str, default: int) -> int:
+        """Returns a number among the operator's arguments, or the default."""
+        value = dict(self._options.channel_arguments).get(name, default)
+        return value if isinstance(value, int) else default
 
     def _on_room(self) -> None:
         self._uploads.go_on()
@@ -227,6 +245,19 @@ class GrpcioTransport:
                 self._room.most_bytes = self._room.taken_bytes
                 self._uploads.most_bytes = 0
                 self._loop.post(self._on_large_message)
+
+    async def _look_at_floods(self) -> None:
+        """Disconnects clients that flood; takes a small part of the time at most."""
+        pause_s = FLOOD_LOOK_S
+        while not self._draining:
+            await asyncio.sleep(pause_s)
+            begun_s = self._loop.clock.now()
+            num_disconnected = self._sockets.num_disconnected
+            self._floods.look()
+            took_s = self._loop.clock.now() - begun_s
+            pause_s = max(FLOOD_LOOK_S, took_s / _LOOKING)
+            if num_disconnected != self._sockets.num_disconnected:
+                pause_s = FLOOD_LOOK_S
 
     async def _keep_open(
         self,
@@ -296,6 +327,8 @@ class GrpcioTransport:
             "grpc.http2.lookahead_bytes": LOOKAHEAD_BYTES,
             # grpcio would decompress without a bound; see `Inflater`.
             "grpc.per_message_decompression": 0,
+            # Streams with too many headers would be kept for up to a second.
+            "grpc.http.tarpit": 0,
             # Otherwise grpcio raises the look-ahead to as much as 4 MB on fast
             # networks.
             "grpc.http2.bdp_probe": 0,
@@ -329,6 +362,11 @@ class GrpcioTransport:
     def uploads(self) -> Uploads:
         """Decides which requests are read."""
         return self._uploads
+
+    @property
+    def floods(self) -> FloodWatch:
+        """Accounts for what clients send."""
+        return self._floods
 
     @property
     def max_queued_messages(self) -> int:

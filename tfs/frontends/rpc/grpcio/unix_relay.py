@@ -105,6 +105,10 @@ class UnixRelay:
         line = self._lines.get(peer)
         return None if line is None else line.traffic()
 
+    def survey(self) -> dict[str, Traffic]:
+        """Returns what went over each connection, by the client's name."""
+        return {peer: line.traffic() for peer, line in self._lines.items()}
+
     def disconnect(self, peer: str) -> bool:
         """Ends a client's connection; returns whether there was one."""
         line = self._lines.get(peer)
