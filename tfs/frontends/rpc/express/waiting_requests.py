@@ -7,7 +7,6 @@ reads its answers does not wait for those that do not, as long as there is room.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Final, Protocol
 
 from tfs.core.call import MethodKind
@@ -75,7 +74,8 @@ class WaitingRequests:
         self._room = room
         self._queue = queue
         self._num_at_once = num_at_once
-        self._calls: deque[ExpressCall] = deque()
+        # Usually empty, and an empty deque takes 700 bytes more, on every connection.
+        self._calls: list[ExpressCall] = []
         self.begun_bytes = 0
 
     def may_go_on(self, call: ExpressCall, message: bytes | memoryview) -> bool:
