@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from batching import BatchDriver, BatchQueueOptions, SchedulerOptions, WindowOpt
 from batching.driver import DrivenQueue
 from batching.options import QueuePolicy
 from tests.batching.gate import Gate
+from tests.threads import run_together
 from tfs.core.errors import (
     DeadlineExceeded,
     FailedPrecondition,
@@ -86,11 +88,7 @@ def test_many_threads_get_their_own_results() -> None:
                 queue.submit(first + index).result(PATIENCE_S) for index in range(50)
             ]
 
-        threads = [threading.Thread(target=call, args=(n * 100,)) for n in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(PATIENCE_S)
+        run_together(*(partial(call, n * 100) for n in range(8)))
     assert results == {n * 100: squares(range(n * 100, n * 100 + 50)) for n in range(8)}
 
 

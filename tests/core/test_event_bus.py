@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
+from tests.threads import run_together
 from tfs.core.event_bus import EventAndTime, EventBus
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.sequencer import Sequencer
@@ -61,11 +63,7 @@ def test_events_of_many_threads_are_seen_in_one_order() -> None:
         for index in range(50):
             bus.publish(base + index)
 
-    threads = [threading.Thread(target=publish, args=(base,)) for base in (0, 100, 200)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_together(*(partial(publish, base) for base in (0, 100, 200)))
     assert first == second
     for base in (0, 100, 200):
         mine = [e for e in first if base <= e < base + 100]

@@ -7,9 +7,11 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
+from tests.threads import run_together
 from tfs.core.clock import MonotonicClock
 from tfs.core.serving_loop import Phase, ServingLoop, Timer
 from tfs.core.spin_backoff import SpinBackoff
@@ -162,13 +164,7 @@ def test_posts_from_many_threads_all_run(threaded: ServingLoop) -> None:
         for index in range(num_posts):
             threaded.post(lambda index=index: note(thread, index))  # type: ignore[misc]
 
-    threads = [
-        threading.Thread(target=post, args=(index,)) for index in range(num_threads)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE_S)
+    run_together(*(partial(post, index) for index in range(num_threads)))
     assert done.wait(PATIENCE_S)
     for index in range(num_threads):
         mine = [i for thread, i in ran if thread == index]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.threads import run_together
 from tfs.core.stats import (
     Counter,
     Histogram,
@@ -20,18 +20,11 @@ from tfs.core.stats import (
 
 
 def in_threads(num: int, work: Callable[[], object], times: int) -> None:
-    start = threading.Barrier(num)
-
     def run() -> None:
-        start.wait(20)
         for _ in range(times):
             work()
 
-    threads = [threading.Thread(target=run) for _ in range(num)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
+    run_together(*[run] * num)
 
 
 def test_a_counter_adds_up() -> None:

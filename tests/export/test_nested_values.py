@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.export.called_version import call_version
 from tests.models.nested import Detector, Heads, Measured, Measures
 from tests.models.spans import Query, Span
 from tfs.core.dtype import BOOL, FLOAT64, INT64
@@ -16,7 +17,7 @@ from tfs.core.version_directory import read_manifest
 from tfs.export import SignatureOptions, save
 from tfs.export.derive import derive
 from tfs.export.signature_options import ExampleInputs
-from tfs.export.values import same, view_of
+from tfs.export.values import same
 from tfs.runtime.guest.guest_model import VersionFiles, load_guest_model
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.torch_tensor import to_torch
@@ -27,22 +28,8 @@ STATE = (torch.ones(2, 1), torch.zeros(2, 1))
 
 def answer(path: str, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Loads a version as an interpreter does and calls it by its inputs' names."""
-    manifest = read_manifest(path)
-    assert manifest is not None
-    source = ModelSource(
-        ServableId("m", 1),
-        path,
-        manifest.platform,
-        manifest.entry,
-        manifest.signatures,
-    )
-    model = load_guest_model(source, VersionFiles.stage(source))
-    with torch.inference_mode():
-        views = {name: view_of(value) for name, value in inputs.items()}
-        outputs = model.call("serving_default", views)
-    model.close()
     tensors = {}
-    for name, view in outputs.items():
+    for name, view in call_version(path, inputs).items():
         value = to_torch(view)
         assert isinstance(value, torch.Tensor)
         tensors[name] = value

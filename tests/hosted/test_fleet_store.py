@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.threads import run_together
 from tfs.core.errors import DataLoss, FailedPrecondition
 from tfs.hosted.fleet import Fleet, HostedModel, Job
 from tfs.hosted.fleet_store import FleetStore
@@ -57,11 +58,7 @@ def test_changes_at_once_are_all_there(store: FleetStore) -> None:
             name, lambda old: replace(old, jobs={**old.jobs, name: Job(name, 1)})
         )
 
-    threads = [threading.Thread(target=add, args=(index,)) for index in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
+    run_together(*(partial(add, index) for index in range(8)))
     assert len(store.read().fleet.jobs) == 8
     assert [each.number for each in store.history(3)] == [8, 7, 6]
 

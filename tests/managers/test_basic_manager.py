@@ -14,6 +14,7 @@ from managers.memory import MemoryReleaser
 from managers.resource_tracker import ResourceTracker
 from managers.retry import RetryOptions
 from tests.managers.environment import POOLS, Pools, Surroundings
+from tests.threads import run_together
 from tfs.core.errors import (
     Code,
     FailedPrecondition,
@@ -504,17 +505,11 @@ def test_one_of_concurrent_requests_succeeds(threaded: World, is_load: bool) -> 
         assert threaded.begin_load(S3_1).error is None
     outcomes: list[Outcome] = []
     begin = threaded.begin_load if is_load else threaded.begin_unload
-    barrier = threading.Barrier(4)
 
     def race() -> None:
-        barrier.wait()
         outcomes.append(begin(S3_1))
 
-    threads = [threading.Thread(target=race) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_together(*[race] * 4)
     codes = sorted(outcome.code for outcome in outcomes)
     assert codes == [Code.OK, *[Code.FAILED_PRECONDITION] * 3]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -13,6 +14,7 @@ from managers.retry import RetryOptions
 from managers.serving_map import ServingMap
 from managers.state_monitor import ServableStateMonitor
 from tests.managers.environment import POOLS, Pools, executor
+from tests.threads import run_together
 from tfs.core.errors import (
     Code,
     DeadlineExceeded,
@@ -202,18 +204,12 @@ def test_concurrent_requests_load_each_version_once(world: World, num_ids: int) 
     """Requests for a version that is being loaded wait for that load
     (ConcurrentDisjointRequests and ConcurrentIntersectingRequests).
     """
-    barrier = threading.Barrier(8)
     values: list[object] = []
 
     def ask(index: int) -> None:
-        barrier.wait()
         values.append(world.value(ServableRequest.specific("a", index % num_ids)))
 
-    threads = [threading.Thread(target=ask, args=(index,)) for index in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_together(*(partial(ask, index) for index in range(8)))
     assert sorted(map(str, values)) == sorted(str(i % num_ids) for i in range(8))
     assert len(world.factory.made) == num_ids
     assert world.manager.num_loading == 0

@@ -10,13 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.export.called_version import call_version
 from tests.models import irregular, numeric
-from tfs.core.servable_id import ServableId
-from tfs.core.version_directory import read_manifest
 from tfs.export import save
 from tfs.export.values import from_numbers, view_of
-from tfs.runtime.guest.guest_model import VersionFiles, load_guest_model
-from tfs.runtime.guest.model_source import ModelSource
 
 Inputs = dict[str, Tensor]
 
@@ -73,20 +70,9 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Inputs]]] = {
 
 def assert_repeats(path: str, module: nn.Module, inputs: Inputs) -> None:
     """Loads a version as an interpreter does, and compares it with the plain module."""
-    manifest = read_manifest(path)
-    source = ModelSource(
-        ServableId("m", 1),
-        path,
-        manifest.platform,
-        manifest.entry,
-        manifest.signatures,
-    )
-    model = load_guest_model(source, VersionFiles.stage(source))
+    outputs = call_version(path, inputs)
     with torch.inference_mode():
-        views = {name: view_of(value) for name, value in inputs.items()}
-        outputs = model.call("serving_default", views)
         result = module(**inputs)
-    model.close()
     named = {"output": result} if isinstance(result, Tensor) else result
     assert outputs.keys() == named.keys()
     for name, value in named.items():

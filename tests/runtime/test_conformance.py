@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,7 @@ from tests.runtime.packaged import (
 )
 from tests.runtime.process_host import process_host
 from tests.runtime.zoo import Embed, ExitsWhenLoaded, Scale, Shout, Threads
+from tests.threads import run_together
 from tfs.core.dtype import INT64, STRING
 from tfs.core.errors import (
     Cancelled,
@@ -394,12 +395,7 @@ def test_answers_come_once_from_many_submitters(
             if values(answer.outputs()["y"]) != [[2 * value, 2 * value]]:
                 wrong.append(value)
 
-    threads = [threading.Thread(target=submit, args=(100 * n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE_S)
-        assert not thread.is_alive()
+    run_together(*(partial(submit, 100 * n) for n in range(4)))
     assert wrong == []
     loaded.unload()
 

@@ -6,7 +6,6 @@ import errno
 import hashlib
 import shutil
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -20,6 +19,7 @@ from sources.copy_damage import Damage, damage_of
 from sources.remote_storage import WEAK
 from sources.storage_path import StoragePath
 from sources.version_cache import VersionCache, VersionCacheOptions
+from tests.threads import run_together
 from tfs.core.errors import (
     DataLoss,
     FailedPrecondition,
@@ -575,21 +575,15 @@ def test_threads_that_fetch_the_same_version_share_it(
 ) -> None:
     """Whoever comes first, all get the same whole copy."""
     version = remote.publish("s3://b/m/1", model_pt=b"weights" * 1000, a_txt=b"a")
-    start = threading.Barrier(4)
     results: list[StoragePath | ServingError] = []
 
     def fetch() -> None:
-        start.wait(20)
         try:
             results.append(cache.fetch(version))
         except ServingError as error:
             results.append(error)
 
-    threads = [threading.Thread(target=fetch) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
+    run_together(*[fetch] * 4)
     assert len(set(results)) == 1, results
     (copy,) = set(results)
     assert isinstance(copy, StoragePath)

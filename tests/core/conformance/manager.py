@@ -8,6 +8,7 @@ from typing import Protocol
 
 import pytest
 
+from tests.threads import run_together
 from tfs.core.errors import InvalidArgument, NotFound
 from tfs.core.manager import Manager, acquire_as
 from tfs.core.servable_handle import ServableHandle
@@ -103,11 +104,7 @@ def pins_are_counted(make: MakeManager) -> None:
     def acquire() -> None:
         others.append(under_test.manager.acquire(request))
 
-    threads = [threading.Thread(target=acquire) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE_S)
+    run_together(*[acquire] * 4)
     assert handle.num_pins == 5
     for each in (*others, handle):
         each.release()

@@ -6,9 +6,11 @@ import math
 import threading
 from array import array
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import pytest
 
+from tests.threads import run_together
 from tfs.core.dtype import BOOL, FLOAT32, FLOAT64, STRING
 from tfs.core.errors import Cancelled, ServingError
 from tfs.core.servable import CancelToken, InferenceTask, Outcome, Servable, Tensors
@@ -164,13 +166,7 @@ def on_done_runs_once_for_every_task(make: MakeServable, inputs: MakeInputs) -> 
         for each in part:
             servable.submit(_task(servable, name, inputs(signature, 1), each))
 
-    threads = [
-        threading.Thread(target=submit, args=(outcomes[i::4],)) for i in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE_S)
+    run_together(*(partial(submit, outcomes[i::4]) for i in range(4)))
     for each in outcomes:
         _outputs(each.wait()[0])
     # Another task through the same servable: whatever would come twice has come.

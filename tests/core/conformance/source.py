@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import pytest
 
+from tests.threads import run_together
 from tfs.core.errors import DataLoss
 from tfs.core.servable_data import AspiredVersions, ServableData
 from tfs.core.servable_id import ServableId
@@ -143,15 +145,7 @@ def a_target_takes_calls_from_several_threads(make: MakeTarget) -> None:
         except BaseException as error:
             failures.append(error)
 
-    threads = [
-        threading.Thread(target=call, args=(f"s{index}",), daemon=True)
-        for index in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE_S)
-    assert not any(thread.is_alive() for thread in threads)
+    run_together(*(partial(call, f"s{index}") for index in range(4)))
     assert failures == []
     close()
 

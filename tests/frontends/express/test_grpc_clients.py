@@ -11,11 +11,13 @@ import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import grpc
 import grpc.aio
 import pytest
 
+from tests.threads import run_together
 from tfs.core.call import Call, ListenerOptions, MethodKind, RpcMethod, StreamCall
 from tfs.core.clock import MonotonicClock
 from tfs.core.errors import Unavailable
@@ -132,11 +134,7 @@ def test_many_threads_share_a_connection(server: Server, channel: grpc.Channel) 
             if echo(body, timeout=PATIENCE_S) != body:
                 wrong.append(body)
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE_S)
+    run_together(*(partial(work, n) for n in range(8)))
     assert wrong == []
     assert server.transport.counters.connections == 1
 

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from tests.runtime.packaged import (
 )
 from tests.runtime.process_host import until
 from tests.runtime.zoo import Scale, Shout, WaitsForFile, Weighted
+from tests.threads import run_together
 from tfs.core.dtype import STRING
 from tfs.core.errors import FailedPrecondition, Unavailable
 from tfs.core.tensor_view import TensorView
@@ -104,14 +106,7 @@ def test_threads_come_and_go(interpreter: DlmopenInterpreter, tmp_path: Path) ->
             wrong.append(value)
 
     for first in range(0, 200, 8):
-        threads = [
-            threading.Thread(target=visit, args=(first + index,)) for index in range(8)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(PATIENCE_S)
-            assert not thread.is_alive()
+        run_together(*(partial(visit, first + index) for index in range(8)))
     assert wrong == []
     loaded.unload()
 
