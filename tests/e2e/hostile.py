@@ -1,4 +1,4 @@
-"""Clients that mean no good, each a bounded conversation over one connection."""
+"""Hostile clients, each a bounded conversation over one connection."""
 
 from __future__ import annotations
 

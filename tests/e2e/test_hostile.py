@@ -1,4 +1,4 @@
-"""A real server outlives clients that mean no good, and serves the others on."""
+"""A real server outlives hostile clients, and goes on serving the others."""
 
 from __future__ import annotations
 

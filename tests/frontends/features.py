@@ -326,7 +326,7 @@ returns what it gets.
 | p99 of a quiet client beside a connection with 128 small requests in flight | 251 us | alone 247 us |
 | the same beside a connection with 8 images in flight | 322 us | alone 247 us |
 
-## Clients that mean no good
+## Hostile clients
 
 express limits the memory of requests and unread answers, of each connection and of all
 together, byte by byte. **Where strangers connect, use express.** grpcio tells nobody how long a
