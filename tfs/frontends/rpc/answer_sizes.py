@@ -17,7 +17,8 @@ LARGE_BYTES: Final = 65_536
 
 _MAX_MODELS: Final = 256
 _MODEL_SPEC: Final = 0x0A  # field 1 of inference requests, and the name in it
-_REMEMBERED_S: Final = 600.0
+# No longer: one answer of 64 MB has the model's small requests wait for each other.
+_REMEMBERED_S: Final = 60.0
 
 
 class AnswerSizes:
