@@ -685,6 +685,24 @@ def test_who_reads_nothing_makes_way_where_others_wait(tmp_path: Path) -> None:
         assert set(gone) == {ErrorCode.ENHANCE_YOUR_CALM}
 
 
+def test_who_reads_nothing_makes_way_however_little_it_leaves_unread(
+    tmp_path: Path,
+) -> None:
+    """If a whole request waits for it: beside 1.2 MB unread 3.5 of 4 MB have no room."""
+    with running(tmp_path, CROWDED) as rig:
+        deaf = _clog(rig)
+        good = rig.connect(HELLO + WIDE)
+        good.send(head(1))
+        left = _exchange(rig, good, 1, prefixed(bytes(3_500_000)))
+        for _ in range(4):
+            left = _exchange(rig, good, 1, left)
+            rig.advance(1.0)
+        _exchange(rig, good, 1, left)
+        assert len(good.answer(1).messages[0]) == 3_500_000
+        deaf.read()
+        assert deaf.goaway is ErrorCode.ENHANCE_YOUR_CALM
+
+
 def test_memory_of_answers_is_told_of_when_it_is_free(tmp_path: Path) -> None:
     """Once after the last of them, however long nobody read them."""
     with running(tmp_path, CROWDED) as rig:

@@ -97,11 +97,11 @@ class Backlog(Generic[R]):
         Args:
             now_s: The time now.
             is_contested: Whether others wait for room. If so, readers behind the pace
-                are cut off once unread answers take half of what is open.
+                are cut off once unread answers take a quarter of what is open.
 
         """
-        is_tight = is_contested and self._headroom.is_tight
-        if not self._waits or (self.num_bytes <= self.limit_bytes and not is_tight):
+        is_blocked = is_contested and self._headroom.is_blocked
+        if not self._waits or (self.num_bytes <= self.limit_bytes and not is_blocked):
             return None
         slowest = min(self._waits, key=lambda reader: self._waits[reader].fair_s)
         if now_s - self._waits[slowest].fair_s > _FAIR_S:

@@ -96,8 +96,10 @@ class Shortage:
         """Updates what depends on time; called whenever timeouts are checked."""
         shared = self._shared
         shared.is_contested = (
-            bool(shared.waiting) and shared.headroom.is_tight
-        ) or any(each.wants_favour for each in shared.starved)
+            (bool(shared.waiting) and shared.headroom.is_tight)
+            or any(each.is_held_up for each in shared.waiting)
+            or any(each.wants_favour for each in shared.starved)
+        )
         self._look_at_scarcity()
         self._ask_newcomer(now_s)
         shared.headroom.look(

@@ -113,6 +113,12 @@ class WaitingRequests:
         num_bytes = self._room.sizes.expected_bytes(call.message)
         return not self._must_wait(call, len(call.message), num_bytes)
 
+    @property
+    def is_held_up(self) -> bool:
+        """Whether a request waits for others to read, not for its own client."""
+        most_bytes = self._room.headroom.open_to_reader_bytes
+        return bool(self._calls) and self._reader.unread_bytes <= most_bytes
+
     def begin(self) -> None:
         """Begins requests that waited, as far as they may; contains every exception.
 

@@ -90,8 +90,16 @@ class Headroom:
 
     @property
     def is_tight(self) -> bool:
-        """Whether unread answers take over half of it, so that idle readers must go."""
+        """Whether unread answers take over half of what is open to them."""
         return 2 * self.unread_bytes > self.open_to_answers_bytes
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether unread answers may keep a request waiting, so that idle readers must go.
+
+        If they take less, a request of any size may begin.
+        """
+        return self.unread_bytes > self.open_to_answers_bytes // _READERS
 
     def has_room(self, num_bytes: int) -> bool:
         """Tells whether a request of so many bytes, and as long an answer, may begin.
