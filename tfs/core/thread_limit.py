@@ -13,20 +13,18 @@ from pathlib import Path
 from typing import Final
 
 from tfs.core.control_groups import GROUPS, PROC, group_folders
+from tfs.core.error_chain import chain_of
 
 _WORDS: Final = "can't start new thread"  # of CPython's _thread
 
 
 def is_out_of_threads(error: BaseException) -> bool:
     """Whether ``error``, or what led to it, is a thread or process that was refused."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, RuntimeError) and _WORDS in str(seen):
-            return True
-        if isinstance(seen, OSError) and seen.errno == errno.EAGAIN:
-            return True
-        seen = seen.__cause__ or seen.__context__
-    return False
+    return any(
+        (isinstance(each, RuntimeError) and _WORDS in str(each))
+        or (isinstance(each, OSError) and each.errno == errno.EAGAIN)
+        for each in chain_of(error)
+    )
 
 
 def num_startable(wanted: int) -> int:

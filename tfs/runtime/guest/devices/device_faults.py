@@ -14,6 +14,7 @@ from typing import Final
 
 import torch
 
+from tfs.core.error_chain import chain_of
 from tfs.core.errors import text_of
 from tfs.runtime.guest.fault_text import one_line
 from tfs.runtime.guest.worker_ends import LOST_DEVICE
@@ -41,15 +42,11 @@ def leave_if_device_is_lost(error: BaseException, device: str) -> None:
 
 def _device_fault(error: BaseException) -> BaseException | None:
     """Returns the error of a device among an error and those that led to it, or None."""
-    seen: BaseException | None = error
-    for _ in range(10):
-        if seen is None:
-            return None
-        if isinstance(seen, RuntimeError) and any(
-            text in text_of(seen) for text in _TORCH_SAYS
+    for each in chain_of(error):
+        if isinstance(each, RuntimeError) and any(
+            text in text_of(each) for text in _TORCH_SAYS
         ):
-            return seen
-        seen = seen.__cause__ or seen.__context__
+            return each
     return None
 
 
