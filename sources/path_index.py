@@ -14,13 +14,15 @@ class PathIndex:
     """
 
     def __init__(self, base_paths: Mapping[str, str]) -> None:
-        self._at: dict[str, list[str]] = {}
+        at: dict[str, list[str]] = {}
         self._above: dict[str, list[str]] = {}
         for name, base_path in base_paths.items():
             base = base_path.rstrip("/")
-            self._at.setdefault(base, []).append(name)
+            at.setdefault(base, []).append(name)
             for folder in _ancestors(base):
                 self._above.setdefault(folder, []).append(name)
+        # One for each of many thousands: the collector of cycles visits lists for ever.
+        self._at = {base: tuple(names) for base, names in at.items()}
 
     def find(self, path: str) -> list[str]:
         """Returns the names whose base path is ``path``, or above or below it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from sources.path_index import PathIndex
@@ -30,3 +32,11 @@ def test_a_path_concerns_what_lies_at_above_or_below_it(
 ) -> None:
     """Names are found by whole path components, in both directions."""
     assert set(INDEX.find(path)) == names
+
+
+def test_the_names_of_one_path_are_nothing_for_the_collector() -> None:
+    """Of tens of thousands of models, it visited each one's list in every collection."""
+    index = PathIndex({f"m{number}": f"/models/m{number}" for number in range(3)})
+    gc.collect()
+    assert index.find("/models/m1") == ["m1"]
+    assert not any(map(gc.is_tracked, index._at.values()))

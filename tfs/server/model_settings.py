@@ -12,6 +12,8 @@ from sources.version_policy import Latest, VersionPolicy
 DETECT: Final = ""
 """Value of a model's platform that has it detected from the version's files."""
 
+_NONE_PINNED: Final[frozenset[int]] = frozenset()  # one for all models
+
 MAX_INTERPRETERS: Final = 1024
 """Most interpreters of one model, and of a server."""
 
@@ -169,7 +171,8 @@ class ModelSettings:
     def pinned_versions(self) -> frozenset[int]:
         """Versions aspired whatever the policy says."""
         canary = None if self.canary is None else self.canary.version
-        return frozenset(v for v in (self.primary, canary) if v is not None)
+        pinned = [v for v in (self.primary, canary) if v is not None]
+        return frozenset(pinned) if pinned else _NONE_PINNED
 
     @property
     def aspired_policy(self) -> VersionPolicy:
