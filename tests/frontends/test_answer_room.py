@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 
 from tests.frontends.fake_connections import FakeConnections
+from tfs.core.errors import Unavailable
 from tfs.frontends.rpc.grpcio.answer_room import AnswerRoom, Taken
 from tfs.testing.fake_clock import FakeClock
 
@@ -178,5 +179,49 @@ def test_messages_of_streams_take_room_until_they_are_sent() -> None:
         for taken in (*deaf, idle):
             room.leave(taken)
         assert not room.taken_bytes
+
+    run(test)
+
+
+def test_long_answers_that_nobody_expected_are_refused_beyond_a_bound() -> None:
+    """Sixty requests may be under way when the first answer shows how long they are."""
+
+    async def test(rig: Rig) -> None:
+        room = rig.room
+        begun = [await room.enter(f"ipv4:{number}", SMALL) for number in range(60)]
+        num_refused = 0
+        for taken in begun:
+            try:
+                room.answer(taken, SMALL, 2 * MIB)
+            except Unavailable:
+                num_refused += 1
+        assert 20 < num_refused < 40
+        assert room.taken_bytes < 65 * MIB
+        for taken in begun:
+            room.leave(taken)
+        alone = await room.enter("ipv4:1", b"an unusual request")
+        room.answer(alone, b"an unusual request", 100 * MIB)
+
+    run(test)
+
+
+def test_a_client_with_short_answers_waits_for_no_others_long_ones() -> None:
+    """Of the same model: until it gets a long one itself."""
+
+    async def test(rig: Rig) -> None:
+        room = rig.room
+        deaf = [await rig.ask("ipv4:1", 7 * MIB)]
+        first = started(rig, "ipv4:2", SMALL)
+        await asyncio.sleep(0)
+        assert not first.done()
+        room.leave(deaf[0])
+        room.answer(await first, SMALL, 100)
+        deaf = [await rig.ask("ipv4:1", 7 * MIB)]
+        for size in (100, 7 * MIB):
+            room.answer(await room.enter("ipv4:2", SMALL), SMALL, size)
+        last = started(rig, "ipv4:2", SMALL)
+        await asyncio.sleep(0)
+        assert not last.done()
+        last.cancel()
 
     run(test)

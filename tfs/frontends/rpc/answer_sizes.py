@@ -55,7 +55,7 @@ class AnswerSizes:
         """Remembers a long answer to a short request."""
         if num_bytes < LARGE_BYTES or len(request) >= LARGE_BYTES:
             return
-        model = _model_of(request)
+        model = model_of(request)
         if model not in self.by_model and len(self.by_model) >= _MAX_MODELS:
             model = b""
         self.by_model[model] = num_bytes, now_s
@@ -65,7 +65,7 @@ class AnswerSizes:
         size = len(request)
         if size >= LARGE_BYTES or not self.by_model:
             return size
-        found = self.by_model.get(_model_of(request))
+        found = self.by_model.get(model_of(request))
         return size if found is None else max(size, found[0])
 
     def sweep(self, now_s: float) -> None:
@@ -79,7 +79,7 @@ class AnswerSizes:
                     self.by_model.pop(model, None)
 
 
-def _model_of(request: bytes | memoryview) -> bytes:
+def model_of(request: bytes | memoryview) -> bytes:
     """Returns the model's name if it comes first, where all serializers put it."""
     if len(request) < 4 or request[0] != _MODEL_SPEC or request[2] != _MODEL_SPEC:
         return b""
