@@ -41,7 +41,7 @@ def run(test: Callable[[Rig], Coroutine[None, None, None]]) -> None:
 
 
 def test_who_reads_none_of_many_small_answers_has_no_more_read() -> None:
-    """Beyond a quarter of a megabyte each, once all together take what is open."""
+    """Once the room is full, a client with over 256 KB unread gets no request read."""
 
     async def test(rig: Rig) -> None:
         unread = []
@@ -59,7 +59,7 @@ def test_who_reads_none_of_many_small_answers_has_no_more_read() -> None:
 
 
 def test_a_client_that_reads_nothing_has_its_next_requests_wait() -> None:
-    """Large ones, and small ones for a model with long answers; others have room."""
+    """Requests with long answers wait for their client's reading, and others do not."""
 
     async def test(rig: Rig) -> None:
         first = await rig.ask("ipv4:1", 3 * MIB)
@@ -82,7 +82,7 @@ def test_a_client_that_reads_nothing_has_its_next_requests_wait() -> None:
 
 
 def test_what_is_longer_than_the_room_has_its_turn() -> None:
-    """When little is taken; and nothing is left of it."""
+    """A request that is longer than the room begins when little is taken."""
 
     async def test(rig: Rig) -> None:
         huge = await rig.ask("ipv4:1", MIB, bytes(20 * MIB))
@@ -94,7 +94,7 @@ def test_what_is_longer_than_the_room_has_its_turn() -> None:
 
 
 def test_who_reads_nothing_goes_sooner_where_others_wait() -> None:
-    """After two seconds, else after thirty."""
+    """A client that reads nothing has two seconds if others wait, else thirty."""
 
     async def test(rig: Rig) -> None:
         for number in range(4):
@@ -114,7 +114,7 @@ def test_who_reads_nothing_goes_sooner_where_others_wait() -> None:
 
 
 def test_who_takes_an_answer_slowly_is_not_disconnected() -> None:
-    """Where others wait for it as well, as long as it takes 16 KB a second."""
+    """A client that takes 16 KB a second stays, even if others wait for the room."""
 
     async def test(rig: Rig) -> None:
         for number in range(4):
@@ -133,7 +133,7 @@ def test_who_takes_an_answer_slowly_is_not_disconnected() -> None:
 
 
 def test_good_readers_that_wait_for_each_other_are_given_more_room() -> None:
-    """A little every second, after some; it is taken back when nobody waits."""
+    """After some seconds the room grows step by step, until nobody waits any more."""
 
     async def test(rig: Rig) -> None:
         unread = [await rig.ask(f"ipv4:{n}", 2 * MIB, bytes(MIB)) for n in range(4)]
@@ -156,7 +156,7 @@ def test_good_readers_that_wait_for_each_other_are_given_more_room() -> None:
 
 
 def test_messages_of_streams_take_room_until_they_are_sent() -> None:
-    """As much as a long one before they are known; who reads none of them goes."""
+    """A message counts as a long one until it is known, and then until it is sent."""
 
     async def test(rig: Rig) -> None:
         room = rig.room

@@ -44,7 +44,7 @@ def test_requests_that_begin_otherwise_are_one_model(odd: bytes) -> None:
 
 
 def test_what_is_remembered_is_bounded_and_forgotten() -> None:
-    """A name more than there is room for is one of the others; after a minute none is."""
+    """Models beyond the bound share one entry, and after a minute none is kept."""
     sizes = AnswerSizes()
     for number in range(1000):
         sizes.note(request(f"model{number}"), MIB, 0.0)
@@ -57,7 +57,7 @@ def test_what_is_remembered_is_bounded_and_forgotten() -> None:
 
 
 def test_what_a_signature_fixes_is_known_until_the_model_goes() -> None:
-    """Before the first answer, and long after the last; what a model gave ends with it."""
+    """A signature's length holds until the unload; that of an answer ends then too."""
     sizes = AnswerSizes()
     sizes.expect("masks", MIB)
     sizes.expect("digits", 4)

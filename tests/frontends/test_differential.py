@@ -385,7 +385,7 @@ SHORT = settings(
 def test_no_client_can_tell_the_transports_apart(
     pair: Pair, calls: list[Sent], at_once: bool
 ) -> None:
-    """Same calls, one by one or at once, over lasting connections: same outcomes."""
+    """The same calls, one by one or at once, have the same outcomes through both."""
     pair.check(calls, at_once=at_once)
 
 
@@ -396,5 +396,5 @@ def test_no_client_can_tell_the_transports_apart(
 def test_no_client_can_tell_the_transports_apart_for_minutes(
     pair: Pair, calls: list[Sent], at_once: bool
 ) -> None:
-    """The same, longer, and from another place each time."""
+    """For minutes, and from another seed each time, the outcomes are the same."""
     pair.check(calls, at_once=at_once)

@@ -129,7 +129,7 @@ def _compare_bursts(addresses: Mapping[str, str], calls: Sequence[Asked]) -> Non
 def test_no_asyncio_client_can_tell_the_transports_apart(
     addresses: Mapping[str, str], calls: list[Asked]
 ) -> None:
-    """Bursts of calls over one connection: the same outcomes, call by call."""
+    """Each call of a burst over one connection has the same outcome through both."""
     _compare_bursts(addresses, calls)
 
 
@@ -246,7 +246,7 @@ def _compare_cut(
 def test_no_cutting_of_frames_tells_the_transports_apart(
     addresses: Mapping[str, str], calls: list[Asked], seed: int
 ) -> None:
-    """Tiny frames and PINGs: the same statuses and the same bytes."""
+    """Tiny frames and PINGs change no status and no byte, through either transport."""
     _compare_cut(addresses, calls, seed)
 
 

@@ -49,7 +49,7 @@ def test_a_connection_is_found_by_its_peer(family: str, host: str) -> None:
 
 
 def test_what_went_over_a_connection_is_known() -> None:
-    """What came and was not read, too; also when it is asked again."""
+    """Bytes that came are counted each time, also those that nobody has read yet."""
     sockets = Sockets()
     with connected("ipv4", "127.0.0.1") as (peer, client):
         for number in range(1, 4):
@@ -62,7 +62,7 @@ def test_what_went_over_a_connection_is_known() -> None:
 
 @pytest.mark.parametrize("peer", ["unix:", "unix:/run/x.sock", "ipv4:127.0.0.1:1", "?"])
 def test_who_has_no_connection_is_not_disconnected(peer: str) -> None:
-    """Unix sockets have no names; others may be gone already."""
+    """A name without a connection (a Unix socket, or a client that left) ends none."""
     sockets = Sockets()
     assert not sockets.disconnect(peer)
     assert sockets.traffic(peer) is None

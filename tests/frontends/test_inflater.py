@@ -40,7 +40,7 @@ def test_what_was_compressed_comes_back(
     "message", [b"", b"\x0a\x02ab", b"x", b"\x78\x01", zlib.compress(b"x")[:5]]
 )
 def test_what_was_not_compressed_stays_as_it_is(message: bytes) -> None:
-    """Neither what is unlike a compressed stream, nor what only begins like zlib's."""
+    """A message is left alone even if it begins like a zlib stream but is none."""
     assert inflate(message) is message
 
 
@@ -56,7 +56,7 @@ def test_a_bomb_stops_at_the_bound(
 
 
 def test_damaged_gzip_is_internal() -> None:
-    """As through express; a protobuf message does not begin like it."""
+    """Damaged gzip is INTERNAL, because no protobuf message begins like gzip."""
     with pytest.raises(ServingError) as caught:
         inflate(gzip.compress(b"x" * 100)[:-4])
     assert caught.value.code is Code.INTERNAL

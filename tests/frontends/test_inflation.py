@@ -24,7 +24,7 @@ COMPRESS: dict[Encoding, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("encoding", COMPRESS)
 def test_what_was_compressed_comes_back(encoding: Encoding) -> None:
-    """The message is what was compressed, up to the bound exactly."""
+    """A message that is exactly as long as the bound comes back as it was."""
     message = b"x" * 1000
     assert decompress(COMPRESS[encoding](message), encoding, 1000) == message
 
@@ -35,7 +35,7 @@ def test_what_was_compressed_comes_back(encoding: Encoding) -> None:
 def test_a_large_message_comes_back_too(
     encoding: Encoding, size: int, kind: str
 ) -> None:
-    """However well it shrinks, and however its parts differ, up to the bound exactly."""
+    """A message of any content comes back, unless it is one byte beyond the bound."""
     noise = random.Random(size).randbytes(size)
     message = {
         "noise": noise,
@@ -53,7 +53,7 @@ def test_a_large_message_comes_back_too(
 @pytest.mark.parametrize("encoding", COMPRESS)
 @pytest.mark.parametrize(("size", "bound"), [(1001, 1000), (48 * MB, 1000), (MB, 0)])
 def test_a_bomb_stops_at_the_bound(encoding: Encoding, size: int, bound: int) -> None:
-    """The caller learns that there is one."""
+    """A message that unpacks beyond the bound is RESOURCE_EXHAUSTED."""
     with pytest.raises(ServingError) as caught:
         decompress(COMPRESS[encoding](bytes(size)), encoding, bound)
     assert caught.value.code is Code.RESOURCE_EXHAUSTED
@@ -63,7 +63,7 @@ def test_a_bomb_stops_at_the_bound(encoding: Encoding, size: int, bound: int) ->
 def test_what_a_bomb_would_have_grown_to_is_never_in_memory(
     lead: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is counted once it unpacks too far, also behind something honest."""
+    """Output that unpacks too far is only counted, even behind ordinary data."""
     kept = []
 
     class Pages(inflation._Pages):
@@ -80,9 +80,9 @@ def test_what_a_bomb_would_have_grown_to_is_never_in_memory(
 
 
 def test_what_costs_nothing_to_send_may_unpack_less_far() -> None:
-    """Zeros have a limit of their own; what has information in it has not.
+    """Zeros have a lower limit of their own, and data with information has not.
 
-    The caller learns which limit it was, and what helps.
+    The error says which limit it was, and what helps.
     """
     zeros = gzip.compress(bytes(9 * MB))
     words = f"over 32 times its size.*{8 * MB} bytes.*uncompressed"
@@ -96,7 +96,7 @@ def test_what_costs_nothing_to_send_may_unpack_less_far() -> None:
 
 
 def test_a_message_of_nothing_needs_no_stream() -> None:
-    """As gRPC's own library has it: some clients compress no empty messages."""
+    """An empty body is an empty message, because some clients do not compress it."""
     assert decompress(b"", Encoding.GZIP, 1000) == b""
     with pytest.raises(ServingError):
         decompress(b"", Encoding.IDENTITY, 1000)
@@ -117,7 +117,7 @@ def test_a_message_of_nothing_needs_no_stream() -> None:
 def test_damage_of_a_large_message_fails_the_call(
     kind: str, damage: Callable[[bytes], bytes]
 ) -> None:
-    """It is one stream, whole, wherever it was cut while it was unpacked."""
+    """A body has to be one whole stream, wherever it is damaged."""
     size = 9 * MB
     message = random.Random(2).randbytes(size) if kind == "noise" else bytes(size)
     with pytest.raises(ServingError) as caught:
@@ -138,7 +138,7 @@ def test_damage_of_a_large_message_fails_the_call(
     ],
 )
 def test_damage_fails_the_call(encoding: Encoding, body: bytes) -> None:
-    """Truncated, trailing bytes, another encoding, none at all."""
+    """A body that is not one whole stream of its encoding is INTERNAL."""
     with pytest.raises(ServingError) as caught:
         decompress(body, encoding, 1000)
     assert caught.value.code is Code.INTERNAL

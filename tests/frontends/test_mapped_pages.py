@@ -35,7 +35,7 @@ def resident_bytes(pages: mmap.mmap) -> int:
 
 
 def test_pages_are_there_before_they_are_written_to() -> None:
-    """All that are asked for at once, and no more of the others than a portion."""
+    """The pages asked for are there at once, and at most one portion of others."""
     pages = map_pages(8 * MB)
     assert resident_bytes(pages) == 0
     end = page_supply.provide(pages, 0, 5 * MB)
@@ -48,7 +48,7 @@ def test_pages_are_there_before_they_are_written_to() -> None:
 
 
 def test_a_message_takes_the_pages_that_arrived_of_it() -> None:
-    """Little more is there of an unfinished message, whatever it claims to be."""
+    """An unfinished message takes little more than has arrived, whatever it claims."""
     assembler = MessageAssembler(64 * MB)
     arrived = 0
     data = memoryview(prefixed(bytes(60 * MB)))
@@ -66,7 +66,7 @@ def test_a_message_takes_the_pages_that_arrived_of_it() -> None:
 
 
 def test_a_system_that_refuses_is_not_asked_again() -> None:
-    """Old kernels do not know the request: pages come as they are written to."""
+    """A kernel that does not know the request is asked once, and pages still come."""
 
     class Refusing(mmap.mmap):
         num_asked = 0

@@ -52,7 +52,7 @@ class Rig:
 
 @pytest.mark.parametrize("is_contested", [True, False])
 def test_who_sends_nothing_goes_sooner_where_others_wait(is_contested: bool) -> None:
-    """A second after it was seen to stop; else after a minute."""
+    """A client that stops sending has a second if others wait, else a minute."""
     rig = Rig()
     num_looks = 4 if is_contested else 240
     rig.look(num_looks, is_contested=is_contested)
@@ -62,7 +62,7 @@ def test_who_sends_nothing_goes_sooner_where_others_wait(is_contested: bool) -> 
 
 
 def test_who_sends_has_a_minute_and_less_for_a_request_that_should_be_short() -> None:
-    """Where others wait; and all the time that it takes where nobody does."""
+    """A slow request has a minute if others wait, or less; else as long as it takes."""
     slow, hurried, alone = Rig(), Rig(is_hurried=True), Rig()
     hurried.look(16, PACE)
     assert not hurried.is_gone
@@ -98,7 +98,7 @@ def test_what_a_client_holds_is_what_it_sent_of_requests_that_are_not_whole() ->
 
 
 def test_a_turn_that_follows_another_begins_anew() -> None:
-    """What was seen in the last one is no reason to end the next."""
+    """The silence of one turn is no reason to end the next turn."""
     rig = Rig(is_new=False)
     rig.look(4)
     rig.turn = Turn(PEER, 1.0, 1.0, 1, 0, is_new=False, is_hurried=False)

@@ -18,20 +18,20 @@ from tfs.frontends.rpc.status_details import (
 
 
 def test_a_message_is_cut_at_1024_characters_and_says_so() -> None:
-    """As TensorFlow Serving cuts it; what fits is left alone."""
+    """A longer message is cut at 1,024 characters, and one that fits is left alone."""
     assert wire_message(InvalidArgument("x" * 1024)) == "x" * 1024
     assert wire_message(InvalidArgument("x" * 1025)) == "x" * 1024 + TRUNCATED
 
 
 @pytest.mark.parametrize("char", ["%", "ä", "я"])
 def test_letters_that_are_not_ascii_are_counted_not_their_bytes(char: str) -> None:
-    """1,024 of them arrive, though they travel as six bytes each."""
+    """1,024 letters arrive, even if each is sent as six bytes."""
     message = char * 1025
     assert wire_message(InvalidArgument(message)) == message[:1024] + TRUNCATED
 
 
 def test_an_error_with_a_hint_fits_what_clients_take() -> None:
-    """Its message travels twice, in grpc-message and in the status beside the hint."""
+    """The message fits twice: in grpc-message, and in the status beside the hint."""
     error = Unavailable("ä" * 2000, retry_after_s=1)
     details = status_details(error)
     assert details is not None
@@ -40,7 +40,7 @@ def test_an_error_with_a_hint_fits_what_clients_take() -> None:
 
 @pytest.mark.parametrize("char", ["%", "ä", "日", "\U0001f600"])
 def test_a_message_that_grows_on_the_wire_is_cut_between_characters(char: str) -> None:
-    """Never within one: clients would read every byte of it as Latin-1."""
+    """No character is cut, because clients would read its bytes as Latin-1."""
     message = wire_message(InvalidArgument(char * 1024))
     encoded = percent_encode(message)
     assert len(encoded) <= MAX_MESSAGE_BYTES + len(TRUNCATED)
@@ -52,7 +52,7 @@ def test_a_message_that_grows_on_the_wire_is_cut_between_characters(char: str) -
 def test_no_message_is_cut_before_tensorflow_serving_would(
     char: str, retry_after_s: float | None
 ) -> None:
-    """Its 1,024 characters are bytes of UTF-8."""
+    """At least the 1,024 bytes arrive that TensorFlow Serving would send."""
     error = Unavailable(char * 2000, retry_after_s=retry_after_s)
     kept = wire_message(error).removesuffix(TRUNCATED)
     assert len(kept.encode()) >= 1024
@@ -64,7 +64,7 @@ def test_no_message_is_cut_before_tensorflow_serving_would(
     [("a\nb\tc", "a\nb\tc"), ("a\0\x7f", "a??"), ("\ud800", "\\ud800"), ("", "")],
 )
 def test_what_terminals_choke_on_is_replaced(raw: str, shown: str) -> None:
-    """Control characters but line feed and tab; halves of characters are spelled."""
+    """Control characters but line feed and tab are replaced; surrogates are spelled."""
     assert wire_message(InvalidArgument(raw)) == shown
 
 

@@ -47,7 +47,7 @@ def run(test: Callable[[Rig], Coroutine[None, None, None]]) -> None:
 
 
 def test_a_few_streams_are_read_and_the_next_when_one_has_its_message() -> None:
-    """What the others' clients may send meanwhile is grpcio's look-ahead."""
+    """A stream that waits is read when one before it has its message, or its end."""
 
     async def test(rig: Rig) -> None:
         tasks = [await rig.begin() for _ in range(PLACES + 1)]
@@ -63,7 +63,7 @@ def test_a_few_streams_are_read_and_the_next_when_one_has_its_message() -> None:
 
 
 def test_who_sends_nothing_for_a_second_ends_where_others_wait() -> None:
-    """The longest first, and as many as wait; who has just begun stays."""
+    """As many silent streams end as others wait, the longest silent ones first."""
 
     async def test(rig: Rig) -> None:
         first = await rig.begin()
@@ -87,7 +87,7 @@ def test_who_sends_nothing_for_a_second_ends_where_others_wait() -> None:
 
 
 def test_a_stream_that_is_cancelled_leaves_its_turn_to_the_next() -> None:
-    """While it waits, while it is read, and in the instant between."""
+    """A stream may be cancelled while it waits, while it is read, or in between."""
 
     async def test(rig: Rig) -> None:
         first, _, third, fourth, fifth = [await rig.begin() for _ in range(5)]
@@ -105,7 +105,7 @@ def test_a_stream_that_is_cancelled_leaves_its_turn_to_the_next() -> None:
 
 
 def test_whose_answers_are_unread_has_no_messages_read() -> None:
-    """Others have, and nobody's turn ends for it; it has, too, when that has changed."""
+    """A client's messages wait until it reads answers, and take no turn meanwhile."""
 
     async def test(rig: Rig) -> None:
         rig.closed.add("deaf")

@@ -70,7 +70,7 @@ def run(body: Callable[[Door], Awaitable[None]], folder: Path) -> None:
 
 
 def test_what_a_client_sends_and_takes_is_known_by_its_name(tmp_path: Path) -> None:
-    """Of two clients each has a name, and bytes that were sent, taken and left."""
+    """Each client has a name, and counts of bytes sent, taken and not read yet."""
 
     async def body(door: Door) -> None:
         loop = asyncio.get_running_loop()
@@ -105,7 +105,7 @@ def test_what_a_client_sends_and_takes_is_known_by_its_name(tmp_path: Path) -> N
 def test_who_takes_nothing_is_sent_no_more_than_a_part_and_what_sockets_hold(
     tmp_path: Path,
 ) -> None:
-    """The sender waits meanwhile, and everything arrives once it is taken."""
+    """The server's sending waits for the client, and then everything arrives."""
 
     async def body(door: Door) -> None:
         loop = asyncio.get_running_loop()
@@ -133,7 +133,7 @@ def test_who_takes_nothing_is_sent_no_more_than_a_part_and_what_sockets_hold(
 
 
 def test_a_client_is_disconnected_by_its_name(tmp_path: Path) -> None:
-    """It and the server read the end, no descriptor is left, others stay."""
+    """Both sides read the end, no descriptor is left, and other clients stay."""
 
     async def body(door: Door) -> None:
         loop = asyncio.get_running_loop()
@@ -161,7 +161,7 @@ def test_a_client_is_disconnected_by_its_name(tmp_path: Path) -> None:
 def test_when_one_side_leaves_the_other_reads_all_and_then_the_end(
     leaver: str, tmp_path: Path
 ) -> None:
-    """Nothing that was sent is lost."""
+    """Nothing that one side sent before it closed is lost."""
 
     async def body(door: Door) -> None:
         loop = asyncio.get_running_loop()

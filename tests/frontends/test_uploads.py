@@ -76,7 +76,7 @@ def run(test: Callable[[Rig], Coroutine[None, None, None]]) -> None:
 
 
 def test_new_clients_have_a_few_places_and_those_of_short_requests_more() -> None:
-    """Whoever comes when all are taken waits, and is read when one is free."""
+    """Clients wait when all of their places are taken, until one is free."""
 
     async def test(rig: Rig) -> None:
         rig.call("known")
@@ -98,7 +98,7 @@ def test_new_clients_have_a_few_places_and_those_of_short_requests_more() -> Non
 
 
 def test_who_sends_nothing_goes_sooner_where_others_wait() -> None:
-    """After a second and a quarter, else after a minute; who sends stays."""
+    """A client that has sent nothing for long goes when another waits; senders stay."""
 
     async def test(rig: Rig) -> None:
         rig.fill()
@@ -114,7 +114,7 @@ def test_who_sends_nothing_goes_sooner_where_others_wait() -> None:
 
 
 def test_what_the_system_has_and_grpcio_did_not_read_is_no_silence() -> None:
-    """A server without a processor disconnects nobody for that."""
+    """Bytes that the server has not read yet count as sent, so nobody goes for them."""
 
     async def test(rig: Rig) -> None:
         rig.fill()
@@ -127,7 +127,7 @@ def test_what_the_system_has_and_grpcio_did_not_read_is_no_silence() -> None:
 
 
 def test_a_new_client_that_sent_little_is_read_as_one_with_short_requests() -> None:
-    """Long requests would have filled what every client may send unasked."""
+    """A new client that did not fill its look-ahead counts as one of short requests."""
 
     async def test(rig: Rig) -> None:
         rig.fill()
@@ -141,7 +141,7 @@ def test_a_new_client_that_sent_little_is_read_as_one_with_short_requests() -> N
 
 
 def test_clients_that_all_send_are_given_more_places() -> None:
-    """After half a second, while they have sent little; taken back when nobody waits."""
+    """Places are added after half a second, and taken away when nobody waits."""
 
     async def test(rig: Rig) -> None:
         held = rig.fill()
@@ -163,7 +163,7 @@ def test_clients_that_all_send_are_given_more_places() -> None:
 
 
 def test_what_a_client_sent_before_is_not_held_by_what_it_sends_now() -> None:
-    """One that is connected for long has sent much; more places are opened beside it."""
+    """Bytes that a client sent before its turn do not keep places from being added."""
 
     async def test(rig: Rig) -> None:
         for number in range(PLACES):
@@ -214,7 +214,7 @@ def test_long_requests_that_are_there_keep_other_long_ones_waiting() -> None:
 
 
 def test_long_requests_of_clients_with_short_ones_are_refused_beyond_a_bound() -> None:
-    """Nobody knew how long they were before they were there."""
+    """Long requests in the places of short ones are refused beyond a bound."""
 
     async def test(rig: Rig) -> None:
         for number in range(6):
@@ -231,7 +231,7 @@ def test_long_requests_of_clients_with_short_ones_are_refused_beyond_a_bound() -
 
 
 def test_whose_answers_are_unread_has_no_requests_read() -> None:
-    """Others have; it has, too, when that has changed."""
+    """A client's requests are not read until it reads answers; those of others are."""
 
     async def test(rig: Rig) -> None:
         rig.closed.add("deaf")
@@ -246,7 +246,7 @@ def test_whose_answers_are_unread_has_no_requests_read() -> None:
 
 
 def test_in_a_jam_a_few_calls_of_each_client_wait_and_the_others_are_refused() -> None:
-    """Each of them takes what its client may send unasked."""
+    """In a jam eight calls of a client go on waiting, and its others are refused."""
 
     async def test(rig: Rig) -> None:
         rig.fill(9 * MIB)
@@ -269,7 +269,7 @@ def test_in_a_jam_a_few_calls_of_each_client_wait_and_the_others_are_refused() -
 
 @pytest.mark.parametrize("is_given", [False, True])
 def test_a_call_that_is_cancelled_leaves_its_place_to_the_next(is_given: bool) -> None:
-    """While it waits, and in the instant in which it need not wait any more."""
+    """The next call gets the place, even one just given to the cancelled call."""
 
     async def test(rig: Rig) -> None:
         held = rig.fill()
@@ -288,7 +288,7 @@ def test_a_call_that_is_cancelled_leaves_its_place_to_the_next(is_given: bool) -
 
 @pytest.mark.parametrize("is_popped", [False, True])
 def test_a_client_is_forgotten_with_its_last_call(is_popped: bool) -> None:
-    """Whether its cancelled call still waits, or its turn came in that instant."""
+    """Nothing of a client stays when its last call is cancelled, at any moment."""
 
     async def test(rig: Rig) -> None:
         held = rig.fill()
@@ -306,7 +306,7 @@ def test_a_client_is_forgotten_with_its_last_call(is_popped: bool) -> None:
 
 
 def test_a_client_without_a_place_is_remembered_only_while_it_waits() -> None:
-    """Its call may end before it waits."""
+    """A client that got no place and does not wait is forgotten."""
 
     async def test(rig: Rig) -> None:
         held = rig.fill()
@@ -319,7 +319,7 @@ def test_a_client_without_a_place_is_remembered_only_while_it_waits() -> None:
 
 
 def test_the_first_message_of_a_stream_tells_what_its_client_is_like() -> None:
-    """Who streams long messages is no stranger: other clients' long ones get turns."""
+    """After one long message a client's next request waits behind those of others."""
 
     async def test(rig: Rig) -> None:
         for peer in ("stream", "unary"):
