@@ -27,7 +27,11 @@ from tfs.core.signature import Method, Signature, TensorSpec
 from tfs.handlers.admin import Admin, admin_methods
 from tfs.handlers.admin_access import AdminAccess
 from tfs.handlers.decode_pool import DecodePool
-from tfs.handlers.health import MAX_WATCHERS_EACH, HealthHandler
+from tfs.handlers.health import (
+    MAX_MORE_WATCHERS,
+    MAX_WATCHERS_EACH,
+    HealthHandler,
+)
 from tfs.handlers.messages import CONFIG_BYTES, NAMES_BYTES, QUESTION_BYTES
 from tfs.handlers.methods import method_table
 from tfs.handlers.model_metadata import ModelMetadataHandler
@@ -393,6 +397,25 @@ def test_one_connection_does_not_have_all_watches() -> None:
     calls[0].client_cancels()
     assert not watch(one).is_finished
     assert isinstance(watch(one).error(), ResourceExhausted)
+
+
+def test_every_connection_may_watch_however_many_do() -> None:
+    """A balanced client calls no server whose health it cannot watch."""
+    handler = HealthHandler(FakeBackend())
+    peers = [Peer(f"10.0.0.1:{port}", "grpc") for port in range(2 * MAX_MORE_WATCHERS)]
+
+    def watch(peer: Peer) -> FakeCall:
+        call = FakeCall(health_request("m"), peer=peer)
+        handler.watch(call)
+        return call
+
+    first = [watch(peer) for peer in peers]
+    assert not any(call.is_finished for call in first)
+    more = [watch(peer) for peer in peers]
+    assert [call.is_finished for call in more].count(False) == MAX_MORE_WATCHERS
+    assert isinstance(more[-1].error(), ResourceExhausted)
+    first[-1].client_cancels()
+    assert not watch(peers[-1]).is_finished
 
 
 def test_watches_of_one_name_take_one_look() -> None:

@@ -30,7 +30,10 @@ SERVICES: Final = frozenset(
     }
 )
 
-MAX_WATCHERS: Final = 1024
+MAX_MORE_WATCHERS: Final = 1024
+"""Most watches beside the first of each connection. Those need no limit of their own,
+because connections have one; and a client that spreads its calls by the servers' health
+calls none whose health it cannot watch."""
 
 MAX_WATCHERS_EACH: Final = 128
 """Most watches of one connection, so that no client can take all of them. Watches
@@ -79,9 +82,14 @@ class HealthHandler:
         """Sends the status now and after every change, until the client goes away."""
         try:
             service = parse(pb.HealthCheckRequest, call.message, QUESTION_BYTES).service
-            if len(self._watchers) >= MAX_WATCHERS:
-                raise ResourceExhausted(f"{MAX_WATCHERS} health watches are open")
-            if self._num_by_address[call.peer.address] >= MAX_WATCHERS_EACH:
+            num_own = self._num_by_address[call.peer.address]
+            num_more = len(self._watchers) - len(self._num_by_address)
+            if num_own and num_more >= MAX_MORE_WATCHERS:
+                raise ResourceExhausted(
+                    f"{MAX_MORE_WATCHERS} health watches are open beside the first of "
+                    "each connection"
+                )
+            if num_own >= MAX_WATCHERS_EACH:
                 raise ResourceExhausted(
                     f"{MAX_WATCHERS_EACH} health watches are open on this connection; "
                     "end some, or watch without a name"
