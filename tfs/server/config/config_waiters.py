@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import weakref
 from collections.abc import (
     Callable,
     Collection,
@@ -40,7 +41,7 @@ OnOutcome = Callable[[ConfigOutcome], None]
 _MOVING: Final = (ManagerState.START, ManagerState.LOADING)
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Waiter:
     """A caller who wants to know when a change has taken effect.
 
@@ -134,7 +135,10 @@ class ConfigWaiters:
             self._finish(each, Aborted("a newer configuration superseded this one"))
         if deadline_s is not None:
             at_s = deadline_s - margin_s(deadline_s - self._clock.now())
-            self._loop.post_at(at_s, lambda: self._note_late(waiter))
+            # The timer lasts as long as the caller may wait, perhaps for hours. Who was
+            # told goes at once, with what a large config changed.
+            left = weakref.ref(waiter)
+            self._loop.post_at(at_s, lambda: self._note_late(left()))
         if ending is not None:
             self._finish(waiter, ending)
 
@@ -226,8 +230,8 @@ class ConfigWaiters:
             )
         return failures
 
-    def _note_late(self, waiter: Waiter) -> None:
-        if waiter.open:
+    def _note_late(self, waiter: Waiter | None) -> None:
+        if waiter is not None and waiter.open:
             # The executor refuses work when the server shuts down; all waiters are told
             # of that.
             with contextlib.suppress(RuntimeError):
