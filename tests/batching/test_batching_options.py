@@ -159,7 +159,7 @@ def test_one_measured_size_says_nothing_of_whether_joining_pays() -> None:
 
 
 def test_measured_batches_are_as_large_as_was_measured() -> None:
-    """However much that joins: the table has what joining takes."""
+    """A measured batch may be of any size, because its time includes the joining."""
     options = recommended_options(CostTable({1: 1.0, 8: 2.0}), row_bytes=10 << 20)
     assert options.queue.max_batch_rows == 8
     assert options.max_lone_rows == 0

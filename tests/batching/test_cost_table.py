@@ -57,7 +57,7 @@ def test_the_best_batch_is_the_smallest_near_the_best_rate() -> None:
 
 
 def test_the_size_that_keeps_up_is_the_smallest_fast_enough() -> None:
-    """If none is, the most efficient."""
+    """The smallest batch that keeps up is chosen, else the most efficient one."""
     table = CostTable({1: 1.0, 4: 2.0, 8: 3.0})
     assert [table.smallest_keeping_up(rate) for rate in (0.5, 1.5, 2.5, 9.0)] == [
         1, 4, 8, 8,

@@ -58,7 +58,7 @@ def test_the_search_starts_afresh_when_the_load_changes() -> None:
 
 
 def test_the_limit_stays_within_its_bounds() -> None:
-    """However good it looks beyond."""
+    """The limit keeps within its bounds, even if more would look better."""
     limit = AdaptiveLimit(AdaptiveOptions(initial=3.0, max=4.0, num_batches=1))
     for _ in range(50):
         limit.note_done(1.0 / limit.limit)

@@ -117,7 +117,7 @@ def test_a_warm_up_file_is_sent_though_nothing_can_be_compared(
 def test_nobody_there_ends_the_replay(
     log: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """After three in a row that nobody answered: a log may hold a million."""
+    """A replay ends after three unanswered requests in a row."""
     gone = Unavailable("gone")
     answers = answering(monkeypatch, gone, gone, b"", gone)
     assert main(["replay", str(log), str(log)]) == 1

@@ -105,7 +105,7 @@ def test_what_failed_before_the_primary_came_is_no_problem_any_more() -> None:
 
 
 def test_a_version_is_one_line_with_the_processes_it_lost() -> None:
-    """Where it runs, and that it crashes, though it serves on."""
+    """A version's line says where it runs, and how many of its processes died."""
     model = report()
     placement = model.versions[1].placement
     placement.place = pb.PlacementReport.PROCESS

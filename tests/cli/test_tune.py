@@ -128,7 +128,7 @@ def served(version: int | None, path: str, device: str = "cpu") -> Any:
 def test_the_name_of_a_served_model_is_its_primary_version(
     base: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the server says that it lies, on the device it runs on."""
+    """The version is taken from where the server says, on the device it runs on."""
     monkeypatch.setattr(tune, "ask", served(9, str(base / "9")))
     assert tuned("m", *QUICK) == 0
     assert "cpu, threads per call: 1" in capsys.readouterr().out

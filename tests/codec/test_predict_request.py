@@ -331,10 +331,10 @@ def test_a_large_raw_payload_is_quick() -> None:
     "where", ["shape", "variant", "input", "output_filter", "unpacked", "strings"]
 )
 def test_more_fields_than_objects_could_take_are_refused(where: str) -> None:
-    """Before they are made: ten megabytes of dimensions took seven hundred.
+    """Fields beyond the bound are refused before objects are made of them.
 
-    As many of values that are not packed took seconds, and of strings, in a request that
-    is unusual, a dozen.
+    Ten megabytes of dimensions took seven hundred. As many of unpacked values took
+    seconds, and as many of strings, in an unusual request, a dozen.
     """
     many = b"\x12\x00" * 140_000
     tensor = {

@@ -83,7 +83,7 @@ def test_what_takes_long_to_write_is_told_before(view: TensorView) -> None:
 
 
 def test_a_few_long_strings_take_long_to_write() -> None:
-    """However few: they are copied."""
+    """Even a few long strings take long to write, because they are copied."""
     assert not is_quickly_written((b"a" * 300_000,), 0)
 
 

@@ -23,7 +23,7 @@ def clock() -> FakeClock:
 def test_a_slow_round_is_reported_with_its_stack(
     clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """While it runs: once at the limit, again after ten times as long."""
+    """A slow round is reported at the limit, and again after ten times as long."""
     loop = ServingLoop(clock, name="slow")
     watchdog = LoopWatchdog(loop, 0.1, times=lambda _: None)
 
@@ -86,7 +86,7 @@ def test_a_round_that_waits_for_a_processor_is_not_called_slow(
 def test_a_round_that_kept_the_watchdog_waiting_is_judged_from_its_last_look_on(
     clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where the interpreter's lock, or the machine, let nobody look in between."""
+    """The times of a round begin at the watchdog's last look, however long ago."""
     loop, spent = ServingLoop(clock), Spent()
     watchdog = LoopWatchdog(loop, 0.1, spent)
     loop.step()

@@ -19,7 +19,7 @@ def reader() -> Iterator[ThreadTimesReader]:
 
 
 def test_the_kernel_counts_what_a_thread_computes(reader: ThreadTimesReader) -> None:
-    """By the number of the thread, also for another thread than the caller's."""
+    """A thread's times can be read by its number, from any other thread."""
     ident = threading.get_native_id()
     before = reader.read(ident)
     assert before is not None

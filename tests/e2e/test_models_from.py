@@ -57,7 +57,7 @@ def test_a_base_path_may_be_a_url(tmp_path: Path) -> None:
 def test_a_server_without_urls_leaves_no_directory_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However it ends: who restarts killed servers does not fill the disk."""
+    """A server that was killed leaves no directory, so restarts fill no disk."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))

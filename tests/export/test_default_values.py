@@ -20,7 +20,7 @@ X, BY = torch.ones(2, 2), torch.ones(1, dtype=torch.float64)
 
 @pytest.mark.parametrize("example", [(X, BY), [X, BY], {"x": X, "by": BY}])
 def test_a_number_is_one_row_of_the_examples_dtype(example: object) -> None:
-    """However the example names its inputs."""
+    """A number becomes one row of the input's dtype, however the example is given."""
     (by,) = default_values({"by": "3"}, Scaled(), example).values()
     assert by.dtype is torch.float64
     assert by.tolist() == [3.0]

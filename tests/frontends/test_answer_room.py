@@ -206,7 +206,7 @@ def test_long_answers_that_nobody_expected_are_refused_beyond_a_bound() -> None:
 
 
 def test_a_client_with_short_answers_waits_for_no_others_long_ones() -> None:
-    """Of the same model: until it gets a long one itself."""
+    """A model's long answers to others do not delay a client that got short ones."""
 
     async def test(rig: Rig) -> None:
         room = rig.room

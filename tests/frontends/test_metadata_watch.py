@@ -22,7 +22,7 @@ def test_only_excessive_metadata_is_refused() -> None:
 
 
 def test_the_collector_runs_for_each_megabyte_of_metadata() -> None:
-    """Once the call has been taken, so that its own is freed as well."""
+    """A collection follows each megabyte of metadata, once the call was taken."""
 
     async def body() -> None:
         generations: list[int] = []

@@ -215,7 +215,7 @@ def ask(
 
 @pytest.mark.parametrize("method", ["Predict", "Classify"])
 def test_a_long_answer_is_written_off_the_loop(method: str) -> None:
-    """Until then the request has its places and its pin; afterwards none."""
+    """A request keeps its places and its pin until its long answer is written."""
     pool, served, log = Pool(), LongAnswers(), KeptLog()
     call = ask(method, served, pool, log)
     assert not call.is_finished

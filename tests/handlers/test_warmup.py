@@ -234,7 +234,7 @@ def test_warm_up_can_be_switched_off(tmp_path: Path) -> None:
 def test_what_was_loaded_is_told_before_it_is_warmed_up(
     tmp_path: Path, on: bool
 ) -> None:
-    """Whether or not there is a warm-up."""
+    """A loaded version is told of before any request warms it up."""
     inner = OneLoader()
     told: list[int] = []
     loader = WarmedLoader(

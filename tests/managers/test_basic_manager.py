@@ -194,7 +194,7 @@ S1_1, S3_1 = ServableId("S1", 1), ServableId("S3", 1)
 
 
 def test_what_is_not_there_is_not_found(world: World) -> None:
-    """Neither by name nor by version.
+    """A name or a version that is not there is not found.
 
     ServableHandleNotFoundMissingLoaderName and ServableHandleNotFoundMissingVersion
     upstream.

@@ -115,7 +115,7 @@ def test_request_loads_what_it_asks_for(world: World) -> None:
 
 
 def test_request_without_version_asks_the_factory_which(world: World) -> None:
-    """And what is loaded is reused.
+    """The factory says which version is the latest or earliest; loads are reused.
 
     ServableHandleSingleRequestLatest, ServableHandleMultipleRequestsLatest,
     ServableHandleSingleRequestEarliest and ServableHandleMultipleRequestsEarliest
@@ -175,7 +175,7 @@ def test_passing_fault_is_retried_for_the_requester(world: World) -> None:
 
 
 def test_available_handles_are_what_is_loaded(world: World) -> None:
-    """Of the right type, and nothing is loaded for it.
+    """Handles of the wanted type are given for what is loaded; nothing is loaded.
 
     GetAvailableServableHandles, ListAvailableServableIds upstream.
     """

@@ -98,7 +98,7 @@ def test_further_kind_of_model_is_saved_as_it_is_and_repeats_itself(
 
 @pytest.mark.parametrize("platform", ["torch_package", "torch_export"])
 def test_graph_of_any_size_is_a_request(tmp_path: Path, platform: str) -> None:
-    """Without a batch: nodes and edges are free, and what is scattered stays exact."""
+    """A graph of any number of nodes and edges gives exactly the module's answer."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
     module = irregular.GraphConvolution().eval()

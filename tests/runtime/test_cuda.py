@@ -172,7 +172,7 @@ def test_a_graph_runs_on_a_gpu(load: Load, tmp_path: Path) -> None:
 
 
 def test_unloading_gives_the_memory_of_the_device_back(tmp_path: Path) -> None:
-    """Within the server, too, whose process stays; to others, not to its allocator."""
+    """An unload gives memory back to the device and not to the process' allocator."""
     interpreter = InlineInterpreter("inline-0")
     interpreter.start()
     source, inputs, _ = recommender(tmp_path, 1)

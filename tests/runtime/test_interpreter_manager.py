@@ -255,7 +255,7 @@ def test_what_nobody_refers_to_any_more_is_dropped_everywhere(
 def test_a_manager_that_closes_gives_back_what_was_loaded(
     backend: Literal["process", "inline"], tmp_path: Path
 ) -> None:
-    """Whether or not somebody still refers to packages and objects."""
+    """Closing frees packages and objects, even if somebody still refers to them."""
     path = archive(tmp_path / "kept-after-close.pt", Weighted(1024))
 
     def num_open() -> int:

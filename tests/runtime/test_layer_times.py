@@ -19,7 +19,7 @@ def test_times_are_known_from_two_sizes_of_each_layer_on() -> None:
 
 
 def test_sizes_between_and_beyond_follow_their_neighbours() -> None:
-    """Never less than nothing, and never falling beyond what was measured."""
+    """Estimates follow their neighbours, and do not fall beyond what was measured."""
     times = LayerTimes(1, 32)
     times.note(0, 2, 4.0)
     times.note(0, 4, 8.0)

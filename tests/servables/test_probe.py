@@ -263,7 +263,7 @@ class Noisy:
 def test_rows_that_lean_on_their_batch_are_found(
     tmp_path: Path, function: Callable[[Rows], Rows]
 ) -> None:
-    """Through a set, an order, a size, the past or chance: none may be batched."""
+    """Rows that depend on others, on earlier calls or on chance are not batched."""
     profile = profiled(FakeSubject(function), tmp_path)
     found = profile.signatures[DEFAULT_SIGNATURE]
     assert found.rows_independent is False
@@ -285,7 +285,7 @@ class Drifting:
 def test_model_that_keeps_something_of_its_calls_is_found(
     tmp_path: Path, is_batched: bool
 ) -> None:
-    """However little of each it keeps, and also where there are no rows to compare."""
+    """A model that keeps anything of its calls is found, even without a batch."""
     signatures = {DEFAULT_SIGNATURE: replace(SIGNATURE, batched=is_batched)}
     lasting = profiled(FakeSubject(doubled, signatures=signatures), tmp_path)
     assert lasting.is_repeatable

@@ -86,7 +86,7 @@ def test_second_version_of_the_same_code_is_warmed_up_and_not_measured(
 
 
 def test_code_that_remembers_its_calls_is_not_called_again(wanted: Wanted) -> None:
-    """Neither to look at its rows nor to warm it up: clients would get what that left."""
+    """Code that remembers its calls is not called, or clients would get the traces."""
     wanted.subject.function = Remembering()
     first = wanted.profiler.profile(wanted.request(1))
     assert first is not None

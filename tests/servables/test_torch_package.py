@@ -58,7 +58,7 @@ def inline() -> Iterator[InlineInterpreter]:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's compiler
 def test_decorated_function_is_compiled_by_nobody(tmp_path: Path) -> None:
-    """Neither to save it nor to serve it, where a compiler may be missing."""
+    """A decorated function is compiled neither when it is saved nor when it serves."""
     from tests.models.with_compiled import Scales
 
     x = torch.rand(2, 3)

@@ -106,7 +106,7 @@ def test_a_policy_says_what_tensorflow_serving_cannot() -> None:
     ],
 )
 def test_parameters_that_make_no_sense_are_refused(text: str, words: str) -> None:
-    """When they are read, not at the first request; the message says which."""
+    """Bad parameters are refused when they are read, and the message names them."""
     with pytest.raises(InvalidArgument, match=words):
         read_batching_parameters(text, "here")
 

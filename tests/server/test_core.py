@@ -107,7 +107,7 @@ def test_a_label_may_come_before_its_version(env: Environment) -> None:
 def test_what_answers_stays_loaded_until_its_successor_can(
     env: Environment, how: str
 ) -> None:
-    """Also where the newest version serves all the time: it is not what was asked for.
+    """The named version serves until its successor can; the newest does not stand in.
 
     Between two rollbacks callers would get the version that was rolled back from.
     """

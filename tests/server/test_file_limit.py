@@ -25,7 +25,7 @@ NO_LIMIT = resource.RLIM_INFINITY
 def test_the_limit_is_raised_as_far_as_it_may(
     soft: int, hard: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Never beyond what is allowed without privileges, and never lowered."""
+    """The limit is raised no further than privileges allow, and is never lowered."""
     limits = [(soft, hard)]
     monkeypatch.setattr(resource, "getrlimit", lambda kind: limits[-1])
     monkeypatch.setattr(resource, "setrlimit", lambda kind, pair: limits.append(pair))

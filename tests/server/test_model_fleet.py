@@ -144,7 +144,7 @@ def test_a_slow_call_replaces_the_note_and_keeps_the_memory(noting: Noting) -> N
 def test_a_version_that_left_the_loop_moves_on_where_nothing_waits_for_it(
     noting: Noting,
 ) -> None:
-    """Once, on the thread that measures: loading it elsewhere blocks."""
+    """The version moves once, on the thread that measures, because a load blocks."""
     moved: list[tuple[float, str]] = []
     done = threading.Event()
 

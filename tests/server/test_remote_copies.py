@@ -43,7 +43,7 @@ SERVICES: list[tuple[ManagerState, ServingError | None, Service]] = [
 def test_files_are_kept_for_what_may_read_them(
     manager_state: ManagerState, error: ServingError | None, service: Service
 ) -> None:
-    """While it is anything but over, and if it may be loaded again by itself."""
+    """Files are kept while a version may read them or be loaded again by itself."""
     state = ServableState(ServableId("m", 1), manager_state, error=error)
     assert service_of(state) is service
 

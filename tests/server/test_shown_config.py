@@ -141,7 +141,7 @@ def _view(env: Environment) -> Mapping[str, object]:
 def test_what_is_shown_changes_nothing_when_it_is_loaded(
     models: tuple[str, ...], origin: Origin, steps: list[Step]
 ) -> None:
-    """Neither what answers, nor trials, labels, overrides, nor anything loaded."""
+    """Loading the shown config changes no answer, trial, label, override or version."""
     with tempfile.TemporaryDirectory() as state_dir:
         env = Environment(state_dir)
         for name in (*NAMES, "elsewhere"):

@@ -865,7 +865,7 @@ def test_the_thread_polls_by_the_clock() -> None:
 
 
 def test_the_thread_looks_when_it_is_asked() -> None:
-    """However long its pauses are, also where it looks but once."""
+    """A look that is asked for does not wait, even if the source looks only once."""
     w = World(FileSystemSourceOptions((monitor(),), poll_wait_s=0, watch=False))
     w.publish(1)
     with w.source:

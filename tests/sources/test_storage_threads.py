@@ -65,7 +65,7 @@ def test_a_place_that_hangs_holds_up_no_other(world: World) -> None:
 
 
 def test_what_waits_behind_late_calls_of_its_place_gets_a_thread(world: World) -> None:
-    """After the calls before it are late, and not before."""
+    """A call gets a thread once the calls before it are late, and not earlier."""
     first = world.hold("store", 4)
     for each in first:
         assert each.has_begun.wait(WAIT_S)

@@ -51,7 +51,7 @@ def test_the_client_is_told_that_nothing_follows(kept: Kept) -> None:
 
 
 def test_nobody_is_waited_for_longer_than_a_second(kept: Kept) -> None:
-    """Whether it sends or not."""
+    """A client that was cut off is waited for during one second at most."""
     kept.clock.advance(0.9)
     kept.loop.step()
     assert not kept.is_closed

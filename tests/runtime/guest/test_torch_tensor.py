@@ -139,5 +139,5 @@ def test_strings_that_are_ragged_or_no_strings_are_refused() -> None:
     "strings", [["a", "b"], [b"a", b"b"], ["a", b"b"], (b"a", "b")]
 )
 def test_strings_may_be_text_or_bytes(strings: object) -> None:
-    """Of one kind, which is quick however many, or mixed."""
+    """Strings of one kind, or of both kinds mixed, become bytes."""
     assert flatten(strings) == TensorView(STRING, (2,), (b"a", b"b"))

@@ -156,7 +156,7 @@ def test_whoever_reports_is_told_of_a_hang_and_of_its_end(
     told: list[tuple[str, str]],
     tmp_path: Path,
 ) -> None:
-    """Once each, whoever looks how often."""
+    """A hang is reported once, and its end once, however often anybody looks."""
     model = interpreter.load(package(tmp_path, Scale()))
     gate = model.guest
     assert isinstance(gate, Gate)

@@ -10,7 +10,7 @@ START = ThreadUse(1.0, 7)
 
 
 def test_a_call_that_computes_too_long_is_slow_at_once() -> None:
-    """Whether it waited as well or not; no call took longer than it lasted."""
+    """A call's own time is what it computed, and never more than it lasted."""
     assert SlowCalls(0.01).own_s(0, 0.5, START, ThreadUse(1.25, 7)) == 0.25
     assert SlowCalls(0.01).own_s(0, 0.5, START, ThreadUse(1.25, 8)) == 0.25
     assert SlowCalls(0.01).own_s(0, 0.5, START, ThreadUse(1.75, 7)) == 0.5

@@ -46,7 +46,7 @@ def slab() -> Iterator[Slab]:
 
 
 def test_the_sign_follows_the_requests_while_something_is_loaded(slab: Slab) -> None:
-    """After every round; with the last load it is taken down, and costs nothing more."""
+    """The sign is set after every round while something loads, and then taken down."""
     loop, is_answering, has_traffic = ServingLoop(FakeClock()), [True], [True]
     sign = LoadSign(loop, slab, lambda: is_answering[0], lambda: has_traffic[0])
     loop.step()

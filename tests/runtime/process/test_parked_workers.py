@@ -347,7 +347,7 @@ def test_few_workers_are_kept(versions: Versions) -> None:
 def test_there_is_room_for_all_workers_of_the_largest_version(
     versions: Versions,
 ) -> None:
-    """However few are kept otherwise."""
+    """All workers of the largest version may be parked, whatever the usual bound is."""
     versions.parked = ParkedWorkers(versions.host.loop, most=1)
     versions.host.on_loop(lambda: versions.parked.expect(2))
     versions.host.on_loop(lambda: versions.parked.expect(1))
@@ -407,7 +407,7 @@ def test_a_worker_that_dies_as_it_cleans_up_is_shown_nothing_more(
 def test_a_worker_that_nobody_takes_ends(
     versions: Versions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After half a minute: swaps that are further apart can do with the spare."""
+    """A parked worker that is not taken in time ends."""
     monkeypatch.setattr(parked_workers, "_AGE_S", 0.0)
     pid = versions.come_and_go()
     until(lambda: is_gone(pid), "its end")

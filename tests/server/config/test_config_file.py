@@ -175,7 +175,7 @@ def test_the_thread_applies_an_edit(path: Path) -> None:
 
 
 def test_the_thread_looks_when_it_is_asked(path: Path) -> None:
-    """However long its pauses are."""
+    """A look that is asked for does not wait for the end of a pause."""
     applied = threading.Event()
     watched = ConfigFileWatch(
         str(path), "one", lambda _: applied.set(), MonotonicClock(), 3600.0

@@ -105,7 +105,7 @@ def test_a_platform_may_be_left_to_detection(env: Environment, extra: str) -> No
 
 
 def test_a_custom_config_is_no_way_to_go(env: Environment) -> None:
-    """From a list only to a list (IllegalReconfigurationToCustomConfig)."""
+    """A list can only be replaced by a list (IllegalReconfigurationToCustomConfig)."""
     custom = Message()
     custom.custom_model_config.SetInParent()
     outcomes: list[ConfigOutcome] = []

@@ -156,7 +156,7 @@ def test_dropping_an_override_brings_the_base_back() -> None:
 
 
 def test_a_platform_never_changes() -> None:
-    """Neither by a base nor by an override."""
+    """Neither a base nor an override can change a model's platform."""
     with pytest.raises(FailedPrecondition, match="change a model's platform"):
         with_base(
             running(model("a")),

@@ -123,7 +123,7 @@ def test_a_bad_value_is_refused_with_its_place(extra: str, words: str) -> None:
 
 
 def test_request_logging_is_read() -> None:
-    """Where, how many, and for which servers: as upstream's LoggingConfig says."""
+    """Upstream's LoggingConfig says where, how many and on which servers to log."""
     read = settings(
         'logging_config { log_collector_config { type: "file" '
         'filename_prefix: "/logs/a" } sampling_config { sampling_rate: 0.25 '

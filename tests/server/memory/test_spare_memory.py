@@ -82,7 +82,7 @@ def test_growth_is_returned_at_once_while_memory_is_scarce() -> None:
 def test_large_blocks_come_from_elsewhere_until_memory_was_not_scarce_for_a_while() -> (
     None
 ):
-    """However many large messages come then, and looks are no reason."""
+    """Large blocks return to the heap some time after the last note of scarcity."""
     server = Server()
     server.memory.look()
     assert server.scarcities == []

@@ -29,7 +29,7 @@ def test_a_sixteenth_of_the_limit_is_open_at_first(
 
 
 def test_a_crowd_of_good_clients_gets_more_and_more() -> None:
-    """After the time in which who does not move is cut off; up to three quarters."""
+    """After twenty seconds the room grows step by step, up to three quarters."""
     headroom = Headroom(64 * MIB)
     granted = itertools.count(0, 4 * MIB)
     for _ in range(20):
@@ -65,7 +65,7 @@ def test_an_attack_gets_no_more_than_at_first() -> None:
 
 
 def test_who_sends_next_to_nothing_gets_no_more() -> None:
-    """However many do: what is open would take them longer than a quarter minute."""
+    """The room does not grow for clients that need over 16 s to use what is open."""
     headroom = Headroom(64 * MIB)
     for second in range(100):
         headroom.look(True, 0, second * (MIB // 2 - 1))

@@ -71,7 +71,7 @@ def test_room_follows_what_arrived_not_what_is_announced() -> None:
 
 
 def test_large_messages_arrive_as_they_were_sent() -> None:
-    """Through every size that their pages have on the way."""
+    """A large message arrives intact through every size that its pages take."""
     body = bytes(range(251)) * 20_000
     data = memoryview(prefixed(body))
     assembler = MessageAssembler(1 << 23)
@@ -107,7 +107,7 @@ def test_the_beginning_of_a_large_message_is_not_in_the_heap() -> None:
 
 
 def test_what_arrived_of_a_large_message_is_what_it_takes() -> None:
-    """To the page: of what a thousand clients begin, the rest would be a fifth."""
+    """An unfinished message takes what has arrived of it, rounded up to a page."""
     assembler = MessageAssembler(1 << 30)
     data = memoryview(prefixed(bytes(2 << 20))[:48_000])
     for start in range(0, len(data), 16_384):

@@ -29,7 +29,7 @@ def test_a_client_that_gets_answers_may_cancel_as_often() -> None:
 
 
 def test_messages_are_followed_by_window_updates() -> None:
-    """However many were sent before: they leave patience for whatever comes next."""
+    """Two small updates per message sent cost nothing; further ones are charged."""
     patience = Patience(0.0)
     patience.spend(Annoyance.PING, 0.0, 1000)
     patience.spend(Annoyance.TINY_WINDOW_UPDATE, 0.0, 1000, 2000)

@@ -117,7 +117,7 @@ def test_room_that_others_used_is_missed_by_an_upload_that_goes_on() -> None:
 
 
 def test_who_goes_on_with_others_is_given_no_more_for_the_one_in_turn() -> None:
-    """Beyond what they may send before they stop: it could be held for ever."""
+    """No more is granted once other uploads send more than their initial windows."""
     streams = {each: uploading(each, 10 * MIB, each * MIB) for each in (1, 3)}
     turns = UploadTurns(streams)
     turns.next_turn()

@@ -95,7 +95,7 @@ def test_a_tensor_read_twice_is_opened_once() -> None:
 
 @pytest.mark.parametrize("how", ["add", "view", "item"])
 def test_a_write_to_what_is_shared_is_noticed(how: str) -> None:
-    """However it is done, as long as torch does it on the parameter."""
+    """Any write that torch makes to a shared parameter, or a view of it, is noticed."""
     loading = Loading()
     weight = torch.nn.Parameter(loading.tensor(0))
     loading.weights.settle()

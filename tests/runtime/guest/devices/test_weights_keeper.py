@@ -144,7 +144,7 @@ def test_a_place_is_copied_once_for_all_who_open_it(host: Host) -> None:
 
 
 def test_what_a_loaded_model_does_not_keep_goes(host: Host) -> None:
-    """Unless another lease has it open still."""
+    """Memory is released when no lease keeps it or has it open."""
     first, second = host.lease(), host.lease()
     for lease in (first, second):
         opened(lease, ONE)

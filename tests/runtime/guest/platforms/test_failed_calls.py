@@ -56,7 +56,7 @@ def test_the_log_says_once_where_a_model_fails(
 
 
 def test_who_calls_cannot_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    """After a few places no more are told of."""
+    """Only the first few places where calls fail are logged."""
     failures = FailedCalls("m/1", "s")
     for index in range(100):
         failures.note(type(f"Error{index}", (Exception,), {})("text"))

@@ -101,7 +101,7 @@ def test_what_would_keep_much_more_memory_is_copied() -> None:
 
 
 def test_one_tensor_under_two_names_is_right_under_both() -> None:
-    """Whether it is copied is nobody's business."""
+    """A tensor that is returned under two names has its elements under both."""
     y = torch.arange(float(NUM))
     outputs: dict[str, torch.Tensor | TensorView] = {"y": y, "z": y}
     views = take_views(outputs, {})
