@@ -385,7 +385,7 @@ grpcio tells nobody how long a request is before it is there, so its limits are 
   requests are compressed (`grpc.per_message_decompression` is 0), so those are that begin like
   gzip or zlib; no other request of this server does.
 - A connection may have 64 calls (`grpc.max_concurrent_streams`); clients know that, and let
-  further ones wait. If 512 calls wait in all and none proceeds, eight of each connection stay and
+  further ones wait. A client that watches more servables than that needs another connection. If 512 calls wait in all and none proceeds, eight of each connection stay and
   the others are UNAVAILABLE.
 - Of a request that nobody reads yet, a client may send 8 KB (`grpc.http2.lookahead_bytes`), so
   longer ones cost one more round trip. Clients have to count windows below 0, as HTTP/2 asks. If

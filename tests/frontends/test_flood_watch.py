@@ -13,16 +13,22 @@ class Rig:
     """A watch of one connection. Nothing happens but what the test does."""
 
     def __init__(self) -> None:
-        self.now_s = 0.0
+        self.now_s = self.cpu_s = 0.0
+        self.num_surveys = 0
         self.received_bytes = 0
         self.acked_bytes = 0
         self.is_reading = False
         self.is_gone = False
         self.watch = FloodWatch(
-            self, lambda peer: self.is_reading, lambda: self.now_s, _MIB // 2
+            self,
+            lambda peer: self.is_reading,
+            lambda: self.now_s,
+            _MIB // 2,
+            lambda: self.cpu_s,
         )
 
     def survey(self) -> dict[str, Traffic]:
+        self.num_surveys += 1
         if self.is_gone:
             return {}
         return {PEER: Traffic(self.received_bytes, self.acked_bytes, 0)}
@@ -32,10 +38,16 @@ class Rig:
         self.is_gone = True
         return True
 
-    def look(self, received_bytes: int = 0, after_s: float = FLOOD_LOOK_S) -> None:
-        """Looks once, after so many more bytes have come."""
+    def look(
+        self,
+        received_bytes: int = 0,
+        after_s: float = FLOOD_LOOK_S,
+        load: float = 1.0,
+    ) -> None:
+        """Looks once, after so many more bytes have come and so much was computed."""
         self.received_bytes += received_bytes
         self.now_s += after_s
+        self.cpu_s += load * after_s
         self.watch.look()
 
 
@@ -125,3 +137,16 @@ def test_who_hedges_calls_and_takes_answers_stays() -> None:
             rig.watch.note_answer(PEER)
         rig.look()
     assert not rig.is_gone
+
+
+def test_an_idle_server_looks_at_its_clients_now_and_then() -> None:
+    """A flood keeps it busy, and is seen at once, however long nothing happened."""
+    rig = Rig()
+    for _ in range(95):
+        rig.look(load=0.01)
+    assert rig.num_surveys == 0
+    rig.look(2 * _MIB)
+    assert rig.is_gone
+    for _ in range(205):
+        rig.look(load=0.01)
+    assert rig.num_surveys == 3

@@ -15,6 +15,7 @@ clients, does nothing about frames that belong to no call, and took no less memo
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -35,6 +36,10 @@ _RESETS_PER_ANSWER: Final = 10
 # Whoever gives up a request while it is read begins with an empty bucket, so that must
 # not be for nothing.
 _RESETS_PER_PARDON: Final = 10
+
+# A flood keeps processors busy, so an idle server looks at its clients now and then.
+_IDLE: Final = 0.05  # of a core
+_LONGEST_S: Final = 10.0
 
 FLOOD_LOOK_S: Final = 0.1
 """Seconds between two looks. A client on the same machine sends 30 MB meanwhile."""
@@ -73,6 +78,7 @@ class FloodWatch:
         now: The time in seconds.
         most_unread_bytes: What one client may send of calls before we hear of them,
             besides headers. It may send twice as much that is accounted for by nothing.
+        cpu_time: The processor time of this process in seconds.
 
     """
 
@@ -82,12 +88,15 @@ class FloodWatch:
         is_reading: Callable[[str], bool],
         now: Callable[[], float],
         most_unread_bytes: int,
+        cpu_time: Callable[[], float] = time.process_time,
     ) -> None:
         self._most_bytes = 2 * most_unread_bytes
         self._connections = connections
         self._is_reading = is_reading
         self._now = now
-        self._looked_s = now()
+        self._cpu_time = cpu_time
+        self._asked_s = self._looked_s = now()
+        self._cpu_s = cpu_time()
         self._accounts: dict[str, _Account] = {}
         # Since the last look: bytes that are accounted for, calls that were given up
         # less those that were answered, and who gave up a request while it was read.
@@ -118,8 +127,12 @@ class FloodWatch:
 
     def look(self) -> None:
         """Disconnects who floods; to be called every :data:`FLOOD_LOOK_S`."""
-        now_s = self._now()
+        now_s, cpu_s = self._now(), self._cpu_time()
+        is_idle = cpu_s - self._cpu_s < _IDLE * (now_s - self._asked_s)
+        self._asked_s, self._cpu_s = now_s, cpu_s
         elapsed_s = now_s - self._looked_s
+        if is_idle and elapsed_s < _LONGEST_S:
+            return
         self._looked_s = now_s
         survey = self._connections.survey()
         accounts, self._accounts = self._accounts, {}
