@@ -6,6 +6,7 @@ import contextlib
 import os
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -46,6 +47,40 @@ def test_a_connection_is_found_by_its_peer(family: str, host: str) -> None:
         assert sockets.num_disconnected == 1
         assert len(os.listdir("/proc/self/fd")) == num_files
         assert client.recv(1) == b""
+
+
+def test_other_sockets_are_passed_over() -> None:
+    """A socket whose address is made of numbers does not end the search."""
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW) as other:
+        other.bind((0, 0))
+        assert Sockets().traffic("ipv4:127.0.0.1:1") is None
+
+
+def _link_local() -> tuple[str, int]:
+    """Returns an address that holds for one interface, and that interface's number."""
+    for line in Path("/proc/net/if_inet6").read_text().splitlines():
+        digits, number = line.split()[:2]
+        if digits.startswith("fe80"):
+            packed = bytes.fromhex(digits)
+            return socket.inet_ntop(socket.AF_INET6, packed), int(number, 16)
+    pytest.skip("this machine has no interface with an address of its own")
+
+
+def test_a_client_on_the_same_link_has_the_name_that_grpcio_gives_it() -> None:
+    """What it sends counts as its own; otherwise it would seem to flood the server."""
+    host, number = _link_local()
+    sockets = Sockets()
+    kind = socket.AF_INET6
+    with socket.socket(kind) as listening, socket.socket(kind) as client:
+        listening.bind((host, 0, 0, number))
+        listening.listen()
+        client.connect(listening.getsockname())
+        with listening.accept()[0]:
+            sockets.ports.add(listening.getsockname()[1])
+            peer = f"ipv6:%5B{host}%25{number}%5D:{client.getsockname()[1]}"
+            assert list(sockets.survey()) == [peer]
+            assert sockets.traffic(peer) is not None
+            assert sockets.disconnect(peer)
 
 
 def test_what_went_over_a_connection_is_known() -> None:

@@ -95,6 +95,15 @@ def test_what_costs_nothing_to_send_may_unpack_less_far() -> None:
     assert decompress(gzip.compress(noise), Encoding.GZIP, 10 * MB, 8 * MB) == noise
 
 
+def test_data_may_begin_with_megabytes_of_zeros() -> None:
+    """Whether a message shrank suspiciously is asked of all of it, and bounds hold."""
+    padded = bytes(5 * MB) + random.Random(1).randbytes(4 * MB)
+    body = gzip.compress(padded)
+    assert decompress(body, Encoding.GZIP, 10 * MB, 6 * MB) == padded
+    with pytest.raises(ServingError, match=rf"larger than max \({8 * MB} bytes\)$"):
+        decompress(body, Encoding.GZIP, 8 * MB, 6 * MB)
+
+
 def test_a_message_of_nothing_needs_no_stream() -> None:
     """An empty body is an empty message, because some clients do not compress it."""
     assert decompress(b"", Encoding.GZIP, 1000) == b""

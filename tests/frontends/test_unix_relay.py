@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import stat
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -194,6 +195,70 @@ def test_what_the_server_wrote_before_the_end_arrives(tmp_path: Path) -> None:
         server.close()
 
     run(body, tmp_path)
+
+
+def test_the_last_answer_arrives_though_the_server_takes_nothing_more(
+    tmp_path: Path,
+) -> None:
+    """A client that still sends when the server ends reads all, and then the end."""
+
+    async def body(door: Door) -> None:
+        loop = asyncio.get_running_loop()
+        client, server, name = await door.connect()
+        client.sendall(b"one more")
+        server.sendall(bytes(100_000))
+        server.close()
+        received = b""
+        while data := await loop.sock_recv(client, 1 << 20):
+            received += data
+        assert len(received) == 100_000
+        assert door.relay.traffic(name) is None
+        client.close()
+
+    run(body, tmp_path)
+
+
+def test_a_path_is_removed_while_it_is_still_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that takes the path over at that moment keeps it."""
+    relay = UnixRelay()
+    path = str(tmp_path / "tfs.sock")
+    relay.open(ListenerOptions("grpc", UNIX + path))
+    removed = []
+    unlink = os.unlink
+
+    def look_and_unlink(path: str) -> None:
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(path)  # refused if nobody listens there
+        removed.append(path)
+        unlink(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", look_and_unlink)
+        relay.stop_listening()
+    assert removed == [path]
+    relay.close()
+
+
+def test_a_long_path_for_temporary_files_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """grpcio's socket lies beside the client's, or the error says what to set."""
+    long = tmp_path / ("t" * 91)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        relay = UnixRelay()
+        inner = relay.open(ListenerOptions("grpc", f"{UNIX}{short}/tfs.sock"))
+        assert inner.address.startswith(f"{UNIX}{short}/")
+        relay.close()
+        deep = f"{short}/{'d' * (92 - len(short) - 1)}"
+        os.mkdir(deep)
+        relay = UnixRelay()
+        with pytest.raises(Unavailable, match=r"set TMPDIR .* at most 91 bytes"):
+            relay.open(ListenerOptions("grpc", f"{UNIX}{deep}/s"))
+        relay.close()
 
 
 def test_only_the_servers_own_user_reaches_the_socket_behind(tmp_path: Path) -> None:

@@ -95,11 +95,12 @@ def _unpack(
             continue
         size = pages.size
         del pages
-        for rest, _ in pieces:
+        for rest, num_read in pieces:
             size += len(rest)
-            if size > max_suspicious_bytes:
-                if max_suspicious_bytes == max_bytes:
-                    raise _too_far(max_bytes)
+            if size > max_bytes:
+                raise _too_far(max_bytes)
+            # A message of data may begin with megabytes of zeros.
+            if size > max_suspicious_bytes and is_suspicious(size, num_read):
                 raise _suspicious(max_suspicious_bytes)
         pages = _Pages(size)
         for again, _ in _pieces(body, encoding):

@@ -91,10 +91,12 @@ class Listener:
         """Stops listening; removes a Unix socket's path if it is still ours."""
         if self.sockets[0].fileno() < 0:
             return
-        _close(self.sockets)
         if self._unix_path:
+            # This comes first: a path on which nobody listens may be another server's
+            # soon.
             with contextlib.suppress(OSError):
                 os.unlink(self._unix_path)
+        _close(self.sockets)
 
 
 def _bind_tcp(address: str) -> tuple[list[socket.socket], str]:

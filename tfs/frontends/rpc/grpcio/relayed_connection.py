@@ -25,7 +25,8 @@ class RelayedConnection:
     """Passes bytes on in both directions. Confined to the loop's thread.
 
     Begins at once, and owns both sockets. It ends when either side does, after all that
-    this side had sent was passed on.
+    this side had sent was passed on. So if grpcio takes nothing more, its last answers
+    still reach the client.
 
     Args:
         loop: The running loop.
@@ -46,8 +47,8 @@ class RelayedConnection:
         self._inner = inner
         self._on_end = on_end
         self._acked_bytes = 0
-        self._requests = _Flow(loop, client, inner, self.close)
-        self._answers = _Flow(loop, inner, client, self.close)
+        self._requests = _Flow(loop, client, inner, self.close, self._on_refused)
+        self._answers = _Flow(loop, inner, client, self.close, self.close)
 
     def traffic(self) -> Traffic:
         """Returns what went over the client's connection."""
@@ -74,12 +75,23 @@ class RelayedConnection:
         self._inner.close()
         self._on_end()
 
+    def _on_refused(self) -> None:
+        # grpcio has ended the connection. What it wrote before is read up to its end.
+        self._requests.stop()
+
 
 class _Flow:
     """Passes bytes on in one direction.
 
     Attributes:
         num_bytes: Bytes that were read.
+
+    Args:
+        loop: The running loop.
+        source: Where the bytes come from.
+        target: Where they go.
+        on_end: Called when the source has ended, or passing on failed.
+        on_refused: Called when the target has ended.
 
     """
 
@@ -89,12 +101,15 @@ class _Flow:
         source: socket.socket,
         target: socket.socket,
         on_end: Callable[[], None],
+        on_refused: Callable[[], None],
     ) -> None:
         self.num_bytes = 0
         self._loop = loop
         self._source = source
         self._target = target
         self._on_end = on_end
+        self._on_refused = on_refused
+        self._is_stopped = False
         self._waiting = memoryview(b"")
         self._loop.add_reader(source, self._read)
 
@@ -116,6 +131,7 @@ class _Flow:
 
     def stop(self) -> None:
         """Passes nothing on any more."""
+        self._is_stopped = True
         self._loop.remove_reader(self._source)
         self._loop.remove_writer(self._target)
         self._waiting = memoryview(b"")
@@ -139,7 +155,7 @@ class _Flow:
 
     def _write(self) -> None:
         self._send()
-        if not self._waiting and self._source.fileno() >= 0:
+        if not self._waiting and not self._is_stopped:
             self._loop.remove_writer(self._target)
             self._loop.add_reader(self._source, self._read)
 
@@ -148,6 +164,8 @@ class _Flow:
             self._waiting = self._waiting[self._target.send(self._waiting) :]
         except BlockingIOError:
             pass
+        except ConnectionError:
+            self._on_refused()
         except OSError:
             self._on_end()
 

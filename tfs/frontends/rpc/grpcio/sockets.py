@@ -67,7 +67,8 @@ class Sockets:
 
     A search takes microseconds for each open file, so the descriptor that was found is
     remembered. Peers have grpcio's names: "ipv4:127.0.0.1:51024",
-    "ipv6:%5B::1%5D:51024". Those of Unix sockets are asked of whoever named them.
+    "ipv6:%5B::1%5D:51024", and "ipv6:%5Bfe80::1%254%5D:51024" for an address that only
+    holds for the interface of that number. Those of Unix sockets are asked of whoever named them.
 
     Attributes:
         num_disconnected: Number of connections that were shut down here.
@@ -178,17 +179,19 @@ def _look_at(file: int, ports: Collection[int]) -> tuple[str, Traffic] | None:
     """
     connection = socket.socket(socket.AF_INET6, socket.SOCK_STREAM, fileno=file)
     try:
-        here = connection.getsockname()
-        if not isinstance(here, tuple) or here[1] not in ports:
+        here = _place(connection.getsockname())
+        if here is None or here[1] not in ports:
             return None
-        host, port = connection.getpeername()[:2]
+        client = _place(connection.getpeername())
         counts = connection.getsockopt(
             socket.IPPROTO_TCP, socket.TCP_INFO, _COUNTS.size
         )
     finally:
         connection.detach()
+    if client is None:
+        return None
     acked_bytes, received_bytes = _COUNTS.unpack(counts)
-    host = host.removeprefix("::ffff:")
+    host, port = client[0].replace("%", "%25"), client[1]
     name = f"ipv6:%5B{host}%5D:{port}" if ":" in host else f"ipv4:{host}:{port}"
     return name, Traffic(received_bytes, acked_bytes, 0)
 
@@ -198,7 +201,20 @@ def _address(peer: str) -> tuple[str, int] | None:
     host, _, port = address.replace("%5B", "").replace("%5D", "").rpartition(":")
     if scheme not in {"ipv4", "ipv6"} or not port.isdecimal():
         return None
-    return host.strip("[]").removeprefix("::ffff:"), int(port)
+    host = host.replace("%25", "%").strip("[]")
+    return host.removeprefix("::ffff:"), int(port)
+
+
+def _place(where: object) -> tuple[str, int] | None:
+    """Returns an address of the system's in grpcio's words; None if it is no client's.
+
+    Sockets that are not of the internet have other addresses, some of them of numbers.
+    """
+    if not isinstance(where, tuple) or not isinstance(where[0], str):
+        return None
+    host = where[0].removeprefix("::ffff:")
+    interface = where[3] if len(where) > 3 else 0
+    return f"{host}%{interface}" if interface else host, where[1]
 
 
 def _copy(file: int, address: tuple[str, int]) -> socket.socket | None:
@@ -213,11 +229,7 @@ def _copy(file: int, address: tuple[str, int]) -> socket.socket | None:
         os.close(copy)
         return None
     with contextlib.suppress(OSError):
-        found = connection.getpeername()
-        if isinstance(found, tuple) and address == (
-            found[0].removeprefix("::ffff:"),
-            found[1],
-        ):
+        if address == _place(connection.getpeername()):
             return connection
     connection.close()
     return None

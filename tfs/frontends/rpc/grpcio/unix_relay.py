@@ -28,6 +28,9 @@ from tfs.frontends.rpc.grpcio.sockets import RELAYED, Traffic
 from tfs.frontends.rpc.unix_socket import UNIX, bind_unix, remedy
 
 _ACCEPTS: Final = 64  # clients accepted in one turn of the loop
+_PREFIX: Final = "tfs-"
+# A path of a socket may have 107 bytes, and what follows this directory has 16.
+_MOST_FOLDER_BYTES: Final = 91
 _PAUSE_S: Final = 1.0  # before accepting goes on after it failed: no descriptor is free
 
 
@@ -59,7 +62,7 @@ class UnixRelay:
         path = listener.address.removeprefix(UNIX)
         try:
             if self._folder is None:
-                self._folder = _make_folder(os.path.dirname(path))
+                self._folder = _make_folder(listener)
             listening = bind_unix(path, listener.unix_mode)
         except OSError as error:
             raise Unavailable(
@@ -80,15 +83,16 @@ class UnixRelay:
 
     def stop_listening(self) -> None:
         """Accepts no more clients and removes the paths; idempotent."""
+        # This comes first: a path on which nobody listens may be another server's soon.
+        for path in self._paths:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        self._paths.clear()
         for listening in self._listening:
             if self._loop is not None:
                 self._loop.remove_reader(listening)
             listening.close()
         self._listening.clear()
-        for path in self._paths:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-        self._paths.clear()
 
     def close(self) -> None:
         """Passes on what grpcio has written, then ends all connections; idempotent."""
@@ -161,9 +165,25 @@ class UnixRelay:
             stack.pop_all()
 
 
-def _make_folder(fallback: str) -> str:
-    """Makes a directory for grpcio's sockets that only this user may enter."""
-    try:
-        return tempfile.mkdtemp(prefix="tfs-")
-    except OSError:  # no directory for temporary files can be written
-        return tempfile.mkdtemp(prefix="tfs-", dir=fallback)
+def _make_folder(listener: ListenerOptions) -> str:
+    """Makes a directory for grpcio's sockets that only this user may enter.
+
+    It lies beside the listener's path if the directory for temporary files cannot be
+    written, or if its path is too long.
+
+    Raises:
+        OSError: It cannot be made.
+        Unavailable: Every path would be too long.
+
+    """
+    beside = os.path.dirname(listener.address.removeprefix(UNIX))
+    with contextlib.suppress(OSError):
+        if len(os.fsencode(tempfile.gettempdir())) <= _MOST_FOLDER_BYTES:
+            return tempfile.mkdtemp(prefix=_PREFIX)
+    if len(os.fsencode(beside)) > _MOST_FOLDER_BYTES:
+        raise Unavailable(
+            f"cannot listen on {listener.address} ({listener.name}): no directory for "
+            "temporary files can be used for sockets; set TMPDIR to one that can be "
+            f"written, with a path of at most {_MOST_FOLDER_BYTES} bytes"
+        )
+    return tempfile.mkdtemp(prefix=_PREFIX, dir=beside)
