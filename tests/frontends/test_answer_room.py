@@ -81,6 +81,33 @@ def test_a_client_that_reads_nothing_has_its_next_requests_wait() -> None:
     run(test)
 
 
+def test_who_leaves_when_let_in_lets_in_the_next() -> None:
+    """A call that is cancelled in its turn does not leave those behind it waiting."""
+
+    async def test(rig: Rig) -> None:
+        for leave_first in (True, False):
+            whole = await rig.ask("ipv4:1", 8 * MIB, bytes(8 * MIB))
+            gone, next_ = (
+                started(rig, peer, bytes(8 * MIB)) for peer in ("ipv4:2", "ipv4:3")
+            )
+            await asyncio.sleep(0)
+            assert not gone.done()
+            assert not next_.done()
+            for leave in (leave_first, not leave_first):
+                if leave:
+                    rig.room.leave(whole)
+                else:
+                    gone.cancel()
+            await asyncio.wait([gone])
+            for _ in range(3):
+                await asyncio.sleep(0)
+            assert gone.cancelled()
+            assert next_.done()
+            rig.room.leave(next_.result())
+
+    run(test)
+
+
 def test_what_is_longer_than_the_room_has_its_turn() -> None:
     """A request that is longer than the room begins when little is taken."""
 

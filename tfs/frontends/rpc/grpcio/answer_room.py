@@ -132,6 +132,8 @@ class AnswerRoom:
             except asyncio.CancelledError:
                 if entry in self._waiting:
                     self._waiting.remove(entry)
+                else:
+                    self._go_on()  # the next has the turn that this call was given
                 raise
         taken = self._take(peer, num_bytes)
         self._go_on()
