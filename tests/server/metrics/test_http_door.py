@@ -56,6 +56,18 @@ def test_a_page_is_written_for_everybody_who_asks(door: HttpDoor) -> None:
     assert ask(address, "/metrics", "HEAD") == (200, kind, "")
 
 
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+def test_an_address_of_ipv6_is_taken_as_the_port_of_grpc_takes_it(host: str) -> None:
+    """Its brackets may be left out or not, and what is told can be asked."""
+    made = HttpDoor(host, 0, {"/metrics": lambda: "a 1\n"}, "text/plain")
+    try:
+        address = made.start()
+        assert address.startswith("[::1]:")
+        assert ask(address, "/metrics")[0] == 200
+    finally:
+        made.close()
+
+
 def test_what_is_no_page_is_told(door: HttpDoor) -> None:
     """Predictions over REST among it; a page that fails says where to look."""
     address = door.start()

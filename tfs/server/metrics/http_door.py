@@ -31,7 +31,7 @@ class HttpDoor:
     """Serves pages on a TCP port until closed. One thread starts and closes it.
 
     Args:
-        host: Address or name to listen on.
+        host: Address or name to listen on; one of IPv6 may have brackets.
         port: The port; 0 picks a free one.
         pages: The pages by path.
         content_type: The content type of all pages.
@@ -50,7 +50,7 @@ class HttpDoor:
         num_readers: int = 4,
         timeout_s: float = 10.0,
     ) -> None:
-        self._address = host, port
+        self._address = host.strip("[]"), port
         self._handler = _handler(pages, content_type, timeout_s)
         self._num_readers = num_readers
         self._timeout_s = timeout_s
@@ -65,18 +65,19 @@ class HttpDoor:
 
         """
         host, port = self._address
+        name = f"[{host}]" if ":" in host else host
         try:
             family, *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
             self._server = _Server(family, self._address, self._handler)
         except OSError as error:
             raise Unavailable(
-                f"cannot listen for HTTP on {host}:{port} (--rest_api_port): "
+                f"cannot listen for HTTP on {name}:{port} (--rest_api_port): "
                 f"{error.strerror}"
             ) from error
         self._server.let_in(self._num_readers, self._timeout_s)
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
         self._thread.start()
-        return f"{host}:{self._server.server_port}"
+        return f"{name}:{self._server.server_port}"
 
     def close(self) -> None:
         """Closes the port; readers under way may finish; idempotent."""
