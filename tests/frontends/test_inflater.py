@@ -60,3 +60,29 @@ def test_damaged_gzip_is_internal() -> None:
     with pytest.raises(ServingError) as caught:
         inflate(gzip.compress(b"x" * 100)[:-4])
     assert caught.value.code is Code.INTERNAL
+
+
+class LaterExecutor(InlineExecutor):
+    """Runs functions when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: list[Callable[[], object]] = []
+
+    def submit(self, fn: Callable[[], object]) -> None:
+        self.waiting.append(fn)
+
+
+def test_a_message_that_is_ready_after_the_end_is_dropped() -> None:
+    """A thread that still decompresses when the server ends finds nobody to tell."""
+    executor = LaterExecutor()
+    inflater = Inflater(8 * MB, 4 * MB, executor)
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda *_: None)  # the task ends with its loop
+    message = gzip.compress(random.Random(1).randbytes(MB))
+    task = loop.create_task(inflater.inflate(message))
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    (decompress,) = executor.waiting
+    decompress()
+    assert not task.done()

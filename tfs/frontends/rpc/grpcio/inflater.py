@@ -14,6 +14,7 @@ compressed. But they show it themselves:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Final
@@ -118,7 +119,9 @@ class Inflater:
         except ServingError as error:
             forget_frames(error)  # its frames keep the message alive
             outcome = error
-        post(_settle, turn, outcome)
+        # The server may have ended meanwhile, and its loop with it: nobody waits then.
+        with contextlib.suppress(RuntimeError):
+            post(_settle, turn, outcome)
 
 
 def _settle(
