@@ -786,12 +786,40 @@ def a_stream_that_is_over_is_let_go(make: MakeTransport) -> None:
         gc.enable()
 
 
+def a_stream_that_fails_without_its_handler_is_told(make: MakeTransport) -> None:
+    """Whoever keeps open streams hears that one has failed, or it is kept for ever."""
+    seen = Seen()
+
+    def fail() -> None:
+        raise ValueError("meant to fail")
+
+    def handle(call: StreamCall) -> None:
+        kind = bytes(call.message)
+        call.on_cancel(lambda: seen.note(kind))
+        if kind == b"handler":
+            fail()
+        elif kind == b"message":
+            call.on_message(lambda message: fail())
+        else:
+            call.on_message(lambda message: None)
+            call.on_half_close(fail)
+
+    method = RpcMethod(ECHO, handle, MethodKind.BIDIRECTIONAL)
+    with running(make, {ECHO: method}) as run, connected(run.addresses[0]) as client:
+        for first in (b"handler", b"message", b"end"):
+            with pytest.raises(grpc.RpcError) as caught:
+                list(client.bidirectional(ECHO, [first, b"more"]))
+            assert _code(caught.value) == Code.INTERNAL
+        assert seen.wait(3) == [b"handler", b"message", b"end"]
+
+
 STREAM_CHECKS: tuple[TransportCheck, ...] = (
     a_server_streams_messages,
     a_stream_may_end_with_a_reply_or_an_error,
     both_sides_stream,
     a_cancelled_stream_is_told,
     a_stream_that_is_over_is_let_go,
+    a_stream_that_fails_without_its_handler_is_told,
 )
 
 

@@ -429,6 +429,39 @@ def test_a_stream_that_asks_on_and_reads_nothing_fails(rig: Rig) -> None:
     assert rig.transport.budget.used_bytes == _granted(rig)
 
 
+@pytest.mark.parametrize(
+    "later",
+    [
+        data_frame(1, prefixed(b"?") * 100, 0),
+        data_frame(1, prefixed(b"not zipped", compressed=True), 0),
+        data_frame(1, b"\x02" + prefixed(b"no such flag"), 0),
+        data_frame(1, prefixed(b"too long")[:1] + b"\xff" * 4, 0),
+    ],
+    ids=["too-many", "damaged", "no-flag", "too-long"],
+)
+def test_a_handler_is_told_of_a_stream_that_it_did_not_fail(
+    rig: Rig, later: bytes
+) -> None:
+    """It would keep the stream, and with it the connection, for as long as it runs."""
+    told: list[str] = []
+
+    def listen(call: StreamCall) -> None:
+        call.on_cancel(lambda: told.append("failed"))
+        call.on_message(lambda message: None)
+        call.send(bytes(100_000))
+
+    rig.on_stream = listen
+    client = rig.connect(HELLO + frames.settings({Setting.INITIAL_WINDOW_SIZE: 0}))
+    client.send(
+        head(1, BOTH, ("grpc-encoding", "gzip")) + data_frame(1, prefixed(b"a"), 0)
+    )
+    rig.settle()
+    assert told == []
+    client.send(later)
+    rig.settle()
+    assert told == ["failed"]
+
+
 def test_a_bidirectional_stream_without_messages_ends_well(rig: Rig) -> None:
     """There is nothing to answer."""
     client = rig.connect()

@@ -202,7 +202,7 @@ class ClientUploads:
                     and call.route.kind is not MethodKind.BIDIRECTIONAL
                 )
             ):
-                call.fail(too_slow())
+                call.abort(too_slow())
         self.let_go()
 
     def let_go(self) -> None:

@@ -211,15 +211,18 @@ class ExpressCall:
         """Takes note that the deadline has passed."""
         self._session.expire(self)
 
+    def abort(self, error: ServingError) -> None:
+        """Fails the call, and ends it for its handler, which did not. On the loop."""
+        functions = self._on_cancel
+        if not self.is_finished:
+            self._fail(error)
+            self._tell_handler(error, functions)
+
     def cut_off(self, error: ServingError) -> None:
         """Ends the call for its handler; nothing is sent. At most once."""
         functions = self._on_cancel
         self._finish()
-        self._error = error
-        if self._cancel is not None:
-            self._cancel.cancel(error)
-        for fn in functions or ():
-            self._run(fn)
+        self._tell_handler(error, functions)
 
     def dispatch(self) -> None:
         """Hands the call to its handler; contains what the handler raises."""
@@ -242,7 +245,7 @@ class ExpressCall:
     def take_message(self, message: bytes | memoryview) -> None:
         """Takes the next request message, uncompressed."""
         if self.has_message:
-            self.fail(CARDINALITY)
+            self.abort(CARDINALITY)
             return
         self.has_message = True
         self.message = message
@@ -252,7 +255,7 @@ class ExpressCall:
         if self.has_message:
             self._session.admit(self)
         else:
-            self.fail(CARDINALITY)
+            self.abort(CARDINALITY)
 
     def _reply(self, message: bytes) -> None:
         session = self._session
@@ -291,7 +294,16 @@ class ExpressCall:
     def _on_handler_failure(self, error: Exception) -> None:
         self._session.on_handler_failure(self, error)
         if not self.is_finished:
-            self.fail(handler_error(error, self.route.path))
+            self.abort(handler_error(error, self.route.path))
+
+    def _tell_handler(
+        self, error: ServingError, functions: list[Callable[[], None]] | None
+    ) -> None:
+        self._error = error
+        if self._cancel is not None:
+            self._cancel.cancel(error)
+        for fn in functions or ():
+            self._run(fn)
 
     def _finish(self) -> None:
         self.is_finished = True

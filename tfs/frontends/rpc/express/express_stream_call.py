@@ -55,7 +55,7 @@ class ExpressStreamCall(ExpressCall):
         """Queues one message; False, and nothing sent, if too much is queued."""
         session = self._session
         if not self.is_finished and session.connection.is_too_large(len(message)):
-            self.fail(session.connection.too_large(len(message)))
+            self.abort(session.connection.too_large(len(message)))
             return False
         connection = session.connection
         waiting_bytes = self.stream.outbox_bytes
@@ -115,7 +115,7 @@ class ExpressStreamCall(ExpressCall):
             self._session.connection.hold(self.stream, _MESSAGE_BYTES)
             self._deliver()
             if self._is_paused and len(self._waiting) > _MAX_WAITING:
-                self.fail(ResourceExhausted("the client reads too slowly"))
+                self.abort(ResourceExhausted("the client reads too slowly"))
 
     def take_end(self) -> None:
         """Takes note that the client sends no more."""

@@ -67,7 +67,7 @@ class Inbox:
                 try:
                     self._shared.executor.submit(partial(self._inflate, item[0]))
                 except RuntimeError:
-                    call.fail(Unavailable("the server is shutting down"))
+                    call.abort(Unavailable("the server is shutting down"))
                 else:
                     return
         self._let_go()
@@ -104,7 +104,7 @@ class Inbox:
             return
         item = self._items.popleft()
         if isinstance(outcome, ServingError):
-            call.fail(outcome)
+            call.abort(outcome)
             self._let_go()
             return
         assert item is not None  # it is the message that was decompressed
@@ -118,7 +118,7 @@ class Inbox:
             else budget.free_bytes
         )
         if grown_bytes > free_bytes:
-            call.fail(budget_used_up())
+            call.abort(budget_used_up())
             self._let_go()
             return
         budget.used_bytes += grown_bytes

@@ -198,8 +198,8 @@ class SessionCalls:
 
     def on_fault(self, stream: Stream, error: ServingError) -> None:
         call: ExpressCall | None = stream.owner
-        if call is not None and not call.is_finished:
-            call.fail(error)
+        if call is not None:
+            call.abort(error)
 
     def on_reset(self, stream: Stream) -> None:
         call: ExpressCall | None = stream.owner

@@ -154,7 +154,7 @@ class Silence:
                 )
                 if now_s - since_s > allowed_s:
                     self._shared.counters.timeouts += 1
-                    call.fail(
+                    call.abort(
                         DeadlineExceeded("the request message did not arrive in time")
                     )
             elif stream.outbox and now_s - stream.progress_s > options.write_timeout_s:
@@ -214,7 +214,7 @@ class Silence:
                         # Its uploads waste the turns of others.
                         session.uploads.give_up()
                     else:
-                        call.fail(too_slow())
+                        call.abort(too_slow())
                         session.uploads.let_go()
                     continue
                 since_s, num_bytes = now_s, stream.received_bytes
@@ -229,7 +229,7 @@ class Silence:
         for stream in reversed(list(session.connection.streams.values())):
             call: ExpressCall | None = stream.owner
             if call is not None and stream.is_inside_message:
-                call.fail(budget_used_up())
+                call.abort(budget_used_up())
                 return
 
     def _keep_alive(self, session: SilentSession, now_s: float, read_s: float) -> None:

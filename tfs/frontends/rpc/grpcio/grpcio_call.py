@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -19,6 +20,9 @@ from tfs.core.errors import (
 )
 from tfs.core.servable import CancelToken
 from tfs.core.serving_loop import ServingLoop, Timer
+from tfs.frontends.rpc.status_details import handler_error
+
+log = logging.getLogger(__name__)
 
 
 class CallHost(Protocol):
@@ -112,12 +116,12 @@ class GrpcioCall:
         if self._open:
             self._message_fn = fn
         while self._early_messages and self._open:
-            fn(self._early_messages.popleft())
+            self._tell(fn, self._early_messages.popleft())
 
     def on_half_close(self, fn: Callable[[], None]) -> None:
         """Calls ``fn`` when the client will send no more."""
         if self._half_closed:
-            fn()
+            self._tell(fn)
         elif self._open:
             self._half_close_fn = fn
 
@@ -155,7 +159,7 @@ class GrpcioCall:
         """Hands on a later request message. On the serving loop."""
         fn = self._message_fn
         if fn is not None:
-            fn(message)
+            self._tell(fn, message)
         elif self._open:
             self._early_messages.append(message)
 
@@ -164,7 +168,7 @@ class GrpcioCall:
         self._half_closed = True
         fn, self._half_close_fn = self._half_close_fn, None
         if fn is not None:
-            fn()
+            self._tell(fn)
 
     def cut_off(self, error: ServingError) -> None:
         """Ends the call without its handler, unless that ended it. On the loop."""
@@ -174,7 +178,20 @@ class GrpcioCall:
         self.cancel.cancel(error)
         self._finish(error)
         for fn in fns:
-            fn()
+            self._tell(fn)
+
+    def on_handler_failure(self, error: Exception) -> None:
+        """Logs what a handler raised, and ends its call. On the serving loop."""
+        log.error("event=handler_failed method=%s", self.method, exc_info=error)
+        forget_frames(error)  # as in ``fail``
+        self.cut_off(handler_error(error, self.method))
+
+    def _tell(self, fn: Callable[..., None], *args: bytes | memoryview) -> None:
+        """Calls a function of the handler's; contains what it raises."""
+        try:
+            fn(*args)
+        except Exception as error:
+            self.on_handler_failure(error)
 
     def _expire(self) -> None:
         self.cut_off(DeadlineExceeded("Deadline Exceeded"))

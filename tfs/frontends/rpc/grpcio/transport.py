@@ -45,9 +45,6 @@ from tfs.frontends.rpc.grpcio.sockets import Sockets
 from tfs.frontends.rpc.grpcio.stream_turns import StreamTurns
 from tfs.frontends.rpc.grpcio.unix_relay import UnixRelay
 from tfs.frontends.rpc.grpcio.uploads import LOOKAHEAD_BYTES, Uploads
-from tfs.frontends.rpc.status_details import (
-    handler_error,
-)
 from tfs.frontends.rpc.unix_socket import UNIX
 
 log = logging.getLogger(__name__)
@@ -384,8 +381,7 @@ class GrpcioTransport:
         try:
             method.handler(call)
         except Exception as error:
-            log.exception("event=handler_failed method=%s", method.path)
-            call.fail(handler_error(error, method.path))
+            call.on_handler_failure(error)
 
     def count_late_finish(self) -> None:
         """Counts a finish that came after the call had ended."""
