@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import gc
 import os
 import socket
 import stat
 import tempfile
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +18,7 @@ import pytest
 
 from tfs.core.call import ListenerOptions
 from tfs.core.errors import Unavailable
+from tfs.frontends.rpc.grpcio.relayed_connection import RelayedConnection
 from tfs.frontends.rpc.grpcio.sockets import Sockets
 from tfs.frontends.rpc.grpcio.unix_relay import UnixRelay
 from tfs.frontends.rpc.unix_socket import UNIX
@@ -177,6 +181,35 @@ def test_when_one_side_leaves_the_other_reads_all_and_then_the_end(
         staying.close()
 
     run(body, tmp_path)
+
+
+def test_a_connection_that_ended_is_gone_at_once() -> None:
+    """It leaves nothing for the garbage collector, whichever side ended it."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        for leaver in (0, 1):
+            ends: list[int] = []
+            (outer, client), (server, inner) = socket.socketpair(), socket.socketpair()
+            for each in (client, inner):
+                each.setblocking(False)
+            ended = functools.partial(ends.append, 1)
+            line = RelayedConnection(loop, client, inner, ended)
+            left = weakref.ref(line)
+            del line
+            (outer, server)[leaver].close()
+            while not ends:
+                await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            outer.close()
+            server.close()
+            assert left() is None
+
+    gc.disable()
+    try:
+        asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
+    finally:
+        gc.enable()
 
 
 def test_what_the_server_wrote_before_the_end_arrives(tmp_path: Path) -> None:

@@ -132,6 +132,8 @@ class _Flow:
     def stop(self) -> None:
         """Passes nothing on any more."""
         self._is_stopped = True
+        # They refer to the connection, which refers to this object.
+        self._on_end = self._on_refused = _do_nothing
         self._loop.remove_reader(self._source)
         self._loop.remove_writer(self._target)
         self._waiting = memoryview(b"")
@@ -168,6 +170,10 @@ class _Flow:
             self._on_refused()
         except OSError:
             self._on_end()
+
+
+def _do_nothing() -> None:
+    """Stands in for a connection that has ended."""
 
 
 def _num_queued(connection: socket.socket) -> int:
