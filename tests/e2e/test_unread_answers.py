@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Self
 
+import grpc
 import psutil
 import pytest
 import torch
@@ -45,6 +46,7 @@ _MOST_GROWTH: Final = 1.2
 _LEFT_BYTES: Final = 8 << 20  # of a server that did nothing before; it trims at 16 MB
 _SLOW_BYTES_PER_S: Final = 3 << 20
 _LONGEST_S: Final = 3 * PATIENCE_S  # who reads nothing goes three at a time
+_SMALL_S: Final = 3.0  # a small call takes milliseconds, and behind others ten seconds
 _NOT_NOW: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _NOTHING = HELLO + frames.settings({Setting.INITIAL_WINDOW_SIZE: 0})
 _REFLECTION: Final = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
@@ -440,6 +442,30 @@ def test_first_long_answers_that_nobody_reads_take_little_memory(
             _ask(serving, small, 1, None)
         print(f"grew by {bad.peak_bytes - bad.first_bytes >> 20} MiB")
         assert bad.peak_bytes - bad.first_bytes < 80 << 20
+
+
+def test_small_requests_do_not_wait_for_long_answers_that_others_do_not_read(
+    serving: Serving,
+) -> None:
+    """Of the same model: twelve clients ask for 64 MB in 40 bytes and read nothing."""
+    fill = predict_pb2.PredictRequest()
+    fill.model_spec.name = "double"
+    tensor = fill.inputs["x"]
+    tensor.dtype = types_pb2.DT_FLOAT
+    for size in (1, 16_000_000):
+        tensor.tensor_shape.dim.add(size=size)
+    tensor.float_val.append(1.5)
+    asked = prefixed(fill.SerializeToString())
+    small = _request(16)[len(prefixed(b"")) :]
+    with grpc.insecure_channel(serving.address) as channel:
+        ask = channel.unary_unary(hostile.PREDICT, bytes, bytes)
+        ask(small, timeout=PATIENCE_S)
+        crowd = [Caller(serving.address, _NOTHING, [asked] * 3) for _ in range(12)]
+        _drive(crowd, _over_after(1.0), _always)
+        for _ in range(20):
+            ask(small, timeout=_SMALL_S)
+        for caller in crowd:
+            caller.socket.close()
 
 
 def test_long_messages_of_streams_take_little_memory(serving: Serving) -> None:

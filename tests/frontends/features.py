@@ -360,6 +360,11 @@ What remains:
   good client that asks for that takes as much. Two such requests are not read at a time.
 - An upload that is slow, but not slower than 16 KB/s, keeps its turn while others wait for one:
   the 25 seconds above are as long as that lasted.
+- Where others get long answers of a model and do not read them, short requests to it wait for
+  nobody if the client's own last answer of it was short. On a new connection, or for another
+  model than the connection's first, one waits, up to some twenty seconds. If the answer is long
+  after all and a quarter of `--max_receive_bytes` would be unread with it, the call is
+  UNAVAILABLE, with a pause after which to try again.
 
 grpcio tells nobody how long a request is before it is there, so its limits are coarser:
 

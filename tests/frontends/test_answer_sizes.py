@@ -69,3 +69,39 @@ def test_what_a_signature_fixes_is_known_until_the_model_goes() -> None:
     assert sizes.expected_bytes(request("masks")) == MIB
     sizes.expect("masks", 0)
     assert not sizes.by_model
+
+
+def test_a_client_with_short_answers_is_expected_to_get_short_ones() -> None:
+    """Of the same model, until it gets a long one or is gone; whatever others get."""
+    sizes = AnswerSizes()
+    short = len(request("masks"))
+    sizes.note(request("masks"), 10, 0.0, "good")
+    sizes.note(request("masks"), MIB, 0.0, "other")
+    assert sizes.expected_bytes(request("masks"), "good") == short
+    assert sizes.expected_bytes(request("masks"), "other") == MIB
+    assert sizes.is_trusted(request("masks"), "good")
+    assert not sizes.is_trusted(request("digits"), "good")
+    sizes.note(request("masks"), MIB, 0.0, "good")
+    assert sizes.expected_bytes(request("masks"), "good") == MIB
+    sizes.note(request("masks"), 10, 0.0, "good")
+    sizes.forget("good")
+    assert sizes.expected_bytes(request("masks"), "good") == MIB
+
+
+def test_short_answers_change_nothing_of_what_a_signature_fixes() -> None:
+    """A question for a model's status has a short answer, whatever the model gives."""
+    sizes = AnswerSizes()
+    sizes.expect("masks", MIB)
+    sizes.note(request("masks"), 10, 0.0, "client")
+    assert sizes.expected_bytes(request("masks"), "client") == MIB
+
+
+def test_clients_with_short_answers_are_remembered_up_to_a_bound() -> None:
+    """The longest known client goes for a new one, and so do a client's other models."""
+    sizes = AnswerSizes()
+    for number in range(5000):
+        sizes.note(request("masks"), 10, 0.0, number)
+    for number in range(20):
+        sizes.note(request(f"model{number}"), 10, 0.0, 4999)
+    assert len(sizes._short) == 4096
+    assert len(sizes._short[4999]) == 8

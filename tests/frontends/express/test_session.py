@@ -1705,6 +1705,70 @@ def test_small_requests_for_long_answers_wait_as_large_ones_do(tmp_path: Path) -
         assert len(rig.held) == 1
 
 
+def _after_one_long_answer(rig: Rig) -> RawClient:
+    """Returns a client that reads no answers and has one of 3 MB, to a short request."""
+    deaf = rig.connect(CLOSED)
+    deaf.send(head(1, HOLD) + data_frame(1, prefixed(b"ask")))
+    rig.settle()
+    rig.held.pop().reply(bytes(3 << 20))
+    rig.settle()
+    return deaf
+
+
+def test_a_client_with_short_answers_waits_for_no_others_long_ones(
+    tmp_path: Path,
+) -> None:
+    """Of the same model; a client of which nothing is known waits."""
+    with running(tmp_path, CROWDED) as rig:
+        good, new = rig.connect(WIDE_HELLO), rig.connect(WIDE_HELLO)
+        good.send(request(1, b"ask"))
+        rig.settle()
+        _after_one_long_answer(rig)
+        for stream_id in (3, 5, 7):
+            good.send(request(stream_id, b"ask"))
+            rig.settle()
+            assert good.answer(stream_id).messages == [b"ask"]
+        new.send(request(1, b"ask"))
+        rig.settle()
+        assert not new.answer(1).has_ended
+        shared = rig.transport._shared
+        assert shared.headroom.begun_bytes == 0
+        good.close()
+        rig.settle()
+        assert not shared.answer_sizes._short
+
+
+def test_a_long_answer_where_short_ones_were_expected_needs_room(
+    tmp_path: Path,
+) -> None:
+    """Beside four times the open 4 MB it is refused; the client's next request waits."""
+    with running(tmp_path, CROWDED) as rig:
+        sly = rig.connect(WIDE_HELLO)
+        sly.send(request(1, b"ask"))
+        rig.settle()
+        deaf = _after_one_long_answer(rig)
+        for stream_id in (3, 5):
+            sly.send(head(stream_id, HOLD) + data_frame(stream_id, prefixed(b"ask")))
+        rig.settle()
+        assert len(rig.held) == 2
+        rig.held.pop().reply(bytes(14 << 20))
+        rig.held.pop().reply_parts([bytes(14 << 20)])
+        rig.settle()
+        for stream_id in (3, 5):
+            assert sly.answer(stream_id).status == "14"
+        sly.send(head(7, HOLD) + data_frame(7, prefixed(b"ask")))
+        rig.settle()
+        assert not rig.held
+        deaf.close()
+        rig.settle()
+        assert len(rig.held) == 1
+        rig.held.pop().reply(bytes(3 << 20))
+        for _ in range(40):
+            rig.settle()
+            sly.read()
+        assert len(sly.answer(7).messages[0]) == 3 << 20
+
+
 def test_who_read_long_answers_may_ask_for_as_many_at_a_time(tmp_path: Path) -> None:
     """However many wait for others to be read."""
     with running(tmp_path, CROWDED) as rig:

@@ -10,11 +10,15 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
-from tfs.frontends.rpc.answer_sizes import AnswerSizes
+from tfs.frontends.rpc.answer_sizes import LARGE_BYTES, AnswerSizes
 from tfs.frontends.rpc.express.express_call import ExpressCall
 from tfs.frontends.rpc.express.http2.headroom import Headroom
+
+# Long answers that were taken for short ones may be sent while this many times as much is
+# unread as large requests may begin with.
+_UNEXPECTED_MORE: Final = 4
 
 
 class RoomTaker(Protocol):
@@ -60,7 +64,8 @@ class AnswerRoom:
         headroom: Decides how much requests and unread answers may take together.
         sizes: The models that are known for long answers.
         begun: Large requests, or requests with large answers, that are in progress, if
-            they may be many: those that waited, and those of models with long answers.
+            they may be many: those that waited, and those of models with long answers,
+            even if their clients' last ones were short.
 
     """
 
@@ -76,6 +81,23 @@ class AnswerRoom:
         self.begun.append(BegunCall(weakref.ref(call), taker, num_bytes))
         taker.begun_bytes += num_bytes
         self.headroom.begun_bytes += num_bytes
+
+    def has_room_for(self, call: ExpressCall, num_bytes: int) -> bool:
+        """Tells whether a long answer may be sent.
+
+        It may, unless others of its model are known to be long and this one was taken
+        for short, because its client's last one was. Then there has to be room.
+        """
+        headroom = self.headroom
+        most_bytes = headroom.open_to_answers_bytes * _UNEXPECTED_MORE
+        return (
+            headroom.has_room(num_bytes)
+            or headroom.unread_bytes + num_bytes <= most_bytes
+            or not any(
+                each.num_bytes < LARGE_BYTES and each.call() is call
+                for each in self.begun
+            )
+        )
 
     def forget_ended(self) -> None:
         """Frees the room of requests that are over."""

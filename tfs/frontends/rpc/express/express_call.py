@@ -17,7 +17,7 @@ from threading import get_ident
 from typing import Protocol
 
 from tfs.core.call import Metadata, Peer, RpcMethod
-from tfs.core.errors import ServingError
+from tfs.core.errors import ServingError, Unavailable
 from tfs.core.servable import CancelToken
 from tfs.frontends.rpc.answer_sizes import LARGE_BYTES
 from tfs.frontends.rpc.express.deadlines import Bucket
@@ -51,6 +51,11 @@ class CallOwner(Protocol):
     max_stream_queued_bytes: int
 
     @property
+    def notes_answers(self) -> object:
+        """True while short answers are noted, too."""
+        ...
+
+    @property
     def post(self) -> Callable[[Callable[[], None]], None]:
         """Runs a function on the loop."""
         ...
@@ -73,8 +78,11 @@ class CallOwner(Protocol):
         """Finishes calls of this session, each with its message."""
         ...
 
-    def note_large_answer(self, request: bytes | memoryview, num_bytes: int) -> None:
-        """Notes that a model's answers are long."""
+    def note_answer(self, call: ExpressCall, num_bytes: int) -> bool:
+        """Notes how long an answer is; returns whether it may be sent.
+
+        Of short ones it need only be told while ``notes_answers`` is true.
+        """
         ...
 
     def pause(self, go_on: Callable[[], None]) -> None:
@@ -262,13 +270,16 @@ class ExpressCall:
         if self.is_finished:
             session.on_late_finish(self)
             return
+        if (
+            len(message) >= LARGE_BYTES or session.notes_answers
+        ) and not session.note_answer(self, len(message)):
+            self._fail(_no_room())
+            return
         self.is_finished = True
         if self.bucket is not None:
             del self.bucket[self]
             self.bucket = None
         stream = self.stream
-        if len(message) >= LARGE_BYTES:
-            session.note_large_answer(self.message, len(message))
         session.connection.send_reply(stream, message)
         session.on_answered(stream)
 
@@ -277,8 +288,10 @@ class ExpressCall:
         if self.is_finished:
             session.on_late_finish(self)
             return
+        if not session.note_answer(self, sum(map(len, parts))):
+            self._fail(_no_room())
+            return
         self._finish()
-        session.note_large_answer(self.message, sum(map(len, parts)))
         session.connection.send_reply_parts(self.stream, parts)
         session.on_answered(self.stream)
 
@@ -317,6 +330,13 @@ class ExpressCall:
             fn()
         except Exception as error:
             self._session.on_handler_failure(self, error)
+
+
+def _no_room() -> Unavailable:
+    return Unavailable(
+        "too many long answers wait to be read; try again after a pause",
+        retry_after_s=1.0,
+    )
 
 
 def dispatch_all(calls: Sequence[ExpressCall]) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from tfs.core.call import MethodKind, MethodTable, Peer
@@ -58,6 +58,8 @@ class SessionCalls:
         post: Runs a function on the loop.
         max_stream_queued_bytes: While more than this is queued on a stream, a call
             cannot send on it.
+        notes_answers: Whether short answers are noted: the client's first one, and all
+            while any model is known for long ones.
 
     Args:
         shared: The state of the transport.
@@ -80,6 +82,7 @@ class SessionCalls:
         "connection",
         "loop_ident",
         "max_stream_queued_bytes",
+        "notes_answers",
         "peer",
         "post",
     )
@@ -106,6 +109,8 @@ class SessionCalls:
         )
         self._cut_off = CutOffCalls(self.connection, self.post)
         self._paused: list[Callable[[], None]] = []
+        # Later this is what is known of models. Either is as fast to look at.
+        self.notes_answers: bool | Collection[bytes] = True
         self._waiting = WaitingRequests(
             session, shared.room, shared.waiting, limits.max_requests_per_round
         )
@@ -254,6 +259,10 @@ class SessionCalls:
         self, calls: Sequence[ExpressCall], messages: Sequence[bytes]
     ) -> None:
         """Finishes calls of this client, each with its message."""
+        if len(messages[0]) >= LARGE_BYTES:
+            for call, message in zip(calls, messages, strict=True):
+                call.reply(message)
+            return
         streams: list[Stream] = []
         held_bytes = 0
         for call in calls:
@@ -274,17 +283,22 @@ class SessionCalls:
             stream.held_bytes = 0
             stream.owner = None
         self._shared.budget.used_bytes -= held_bytes
-        if messages and len(messages[0]) >= LARGE_BYTES:
-            self.note_large_answer(calls[0].message, len(messages[0]))
+        if messages and self.notes_answers:
+            self.note_answer(calls[0], len(messages[0]))
         self.connection.send_replies(streams, messages)
         session = self._session
         if not session.is_dirty:
             session.is_dirty = True
             self._shared.dirty.append(session.flush)
 
-    def note_large_answer(self, request: bytes | memoryview, num_bytes: int) -> None:
-        """Notes that a model's answers are long."""
-        self._shared.answer_sizes.note(request, num_bytes, self._now())
+    def note_answer(self, call: ExpressCall, num_bytes: int) -> bool:
+        """Notes how long an answer is; returns whether it may be sent."""
+        sizes = self._shared.answer_sizes
+        sizes.note(call.message, num_bytes, self._now(), self._waiting)
+        self.notes_answers = sizes.by_model
+        return num_bytes < LARGE_BYTES or self._shared.room.has_room_for(
+            call, num_bytes
+        )
 
     def pause(self, go_on: Callable[[], None]) -> None:
         """Calls ``go_on`` once the client has read some of its answers."""

@@ -83,12 +83,15 @@ class WaitingRequests:
 
         Requests that came earlier go first.
         """
-        num_bytes = self._room.sizes.expected_bytes(message)
+        sizes = self._room.sizes
+        num_bytes = sizes.expected_bytes(message, self)
         if self._must_wait(call, len(message), num_bytes):
             return False
         if num_bytes > len(message):
             if self._calls:
                 return False
+            self._room.take(call, self, num_bytes)
+        elif sizes.by_model and sizes.is_trusted(message, self):
             self._room.take(call, self, num_bytes)
         return True
 
@@ -110,7 +113,7 @@ class WaitingRequests:
         if not self._calls:
             return True
         call = self._calls[0]
-        num_bytes = self._room.sizes.expected_bytes(call.message)
+        num_bytes = self._room.sizes.expected_bytes(call.message, self)
         return not self._must_wait(call, len(call.message), num_bytes)
 
     @property
@@ -129,7 +132,7 @@ class WaitingRequests:
         while num_left > 0 and self._calls and self.may_begin:
             call = self._calls[0]
             self.forget(call)
-            room.take(call, self, room.sizes.expected_bytes(call.message))
+            room.take(call, self, room.sizes.expected_bytes(call.message, self))
             is_large = len(call.message) >= LARGE_BYTES
             num_left = 0 if is_large else num_left - 1
             call.dispatch()
@@ -140,6 +143,7 @@ class WaitingRequests:
     def close(self) -> None:
         """Leaves the queue. Whoever owns the calls ends them, and forgets them."""
         self._queue.pop(self, None)
+        self._room.sizes.forget(self)
 
     def _must_wait(self, call: ExpressCall, size: int, num_bytes: int) -> bool:
         """Tells whether a request has to wait because too many answers are unread.

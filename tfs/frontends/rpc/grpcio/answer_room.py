@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tfs.core.errors import Unavailable
-from tfs.frontends.rpc.answer_sizes import LARGE_BYTES, AnswerSizes, model_of
+from tfs.frontends.rpc.answer_sizes import LARGE_BYTES, AnswerSizes
 from tfs.frontends.rpc.grpcio.sockets import Connections
 from tfs.frontends.rpc.least_pace import LEAST_PACE_BYTES_PER_S
 
@@ -37,7 +37,6 @@ _MOST: Final = 8  # the most that the room grows to, as a multiple of the first 
 # Looks, one second apart, without a disconnected client before the room grows. Clients
 # that take nothing are gone by then.
 _CALM_LOOKS: Final = 3
-_MAX_REMEMBERED: Final = 4096
 _DRAINED_S: Final = 30.0  # good readers would empty the open room in this time
 
 
@@ -91,8 +90,6 @@ class AnswerRoom:
         self._sizes = sizes or AnswerSizes()
         self._taken: dict[Taken, None] = {}  # the oldest first
         self._by_peer: dict[str, int] = {}
-        # Clients, with a model, whose last answer of it was short; others' may be long.
-        self._short: dict[tuple[str, bytes], None] = {}
         self._paces: dict[str, tuple[float, float, int]] = {}
         self._waiting: deque[tuple[str, int, asyncio.Future[None]]] = deque()
         self._has_refused = False  # whether a client was refused since the last look
@@ -118,9 +115,7 @@ class AnswerRoom:
 
         Returns its part of the room, to be given back when the call is over.
         """
-        num_bytes = self._sizes.expected_bytes(request)
-        if (peer, model_of(request)) in self._short and len(request) < LARGE_BYTES:
-            num_bytes = len(request)
+        num_bytes = self._sizes.expected_bytes(request, peer)
         if num_bytes < LARGE_BYTES:
             return self._take(peer, num_bytes)
         if not self._has_room(peer, num_bytes):
@@ -148,27 +143,20 @@ class AnswerRoom:
         """
         now_s = self._now()
         grown_bytes = size + _CALL_BYTES - taken.num_bytes
+        self._sizes.note(request, size, now_s, taken.peer)
         if size >= LARGE_BYTES:
-            self._sizes.note(request, size, now_s)
             self.most_bytes = max(self.most_bytes, self.taken_bytes + grown_bytes)
         if (
             grown_bytes >= LARGE_BYTES
             and self.taken_bytes > self._least_bytes
             and self.taken_bytes + grown_bytes > self._least_bytes * _MOST
         ):
-            self._short.pop((taken.peer, model_of(request)), None)
             raise Unavailable(
                 "too many long answers wait to be read; try again after a pause",
                 retry_after_s=1.0,
             )
         taken.answered_s = now_s
         self._set(taken, size)
-        if size < LARGE_BYTES:
-            if len(self._short) >= _MAX_REMEMBERED:
-                del self._short[next(iter(self._short))]
-            self._short[taken.peer, model_of(request)] = None
-        else:
-            self._short.pop((taken.peer, model_of(request)), None)
 
     def begin_stream(self, peer: str) -> Taken:
         """Returns the part of a stream, to be given back when that is over."""
