@@ -773,6 +773,32 @@ def test_slow_readers_are_waited_for(tmp_path: Path) -> None:
         assert all(len(client.answer(1).body) == 120_000 for client in slow)
 
 
+def test_an_upload_in_turn_waits_for_readers_however_slow(tmp_path: Path) -> None:
+    """What it waits for is not its client's fault, so it is not refused for it."""
+    with running(tmp_path, CROWDED) as rig:
+        good = rig.connect(HELLO + WIDE)
+        good.send(head(1))
+        left = good.upload(1, prefixed(bytes(5 << 20)), 60_000)
+        rig.settle()
+        slow = [rig.connect(CLOSED) for _ in range(5)]
+        for client in slow:
+            client.send(frames.window_update(0, 2 << 20) + hold(1))
+        rig.settle()
+        for call in rig.held:
+            call.reply(bytes(1 << 20))
+        rig.settle()
+        assert rig.transport.budget.headroom.is_full
+        for _ in range(60):
+            left = _exchange(rig, good, 1, left)
+            rig.advance(1.0)
+            for client in slow:
+                client.send(frames.window_update(1, 50_000))
+                client.read()
+        assert good.answer(1).status == "0", good.answer(1)
+        assert len(good.answer(1).messages[0]) == 5 << 20
+        assert not any(client.is_closed for client in slow)
+
+
 def test_uploads_have_the_reserve_in_turn(tmp_path: Path) -> None:
     """Who sends one after the other lets those in between that came later."""
     options = ExpressOptions(max_receive_bytes=800_000, least_open_bytes=100_000)

@@ -162,8 +162,14 @@ class Silence:
                 connection.reset(stream, ErrorCode.CANCEL)
                 session.on_reset(stream)
                 session.mark_dirty()
-        if not connection.is_starved or self._shared.favoured is not session.uploads:
-            self._starved_since_s = None  # no starving: it waits for its turn
+        if (
+            not connection.is_starved
+            or self._shared.favoured is not session.uploads
+            or self._shared.budget.waits_for_readers
+        ):
+            # It does not starve for want of budget: it has enough, or waits for its turn
+            # or for others to read. Those who read too slowly are cut off meanwhile.
+            self._starved_since_s = None
         elif self._starved_since_s is None:
             self._starved_since_s = now_s
         elif now_s - self._starved_since_s > self._allowed_starving_s:

@@ -115,15 +115,21 @@ class ReceiveBudget:
         return self._free_bytes(self.limit_bytes, _LEAST_COUNTED)
 
     @property
-    def free_to_favoured_bytes(self) -> int:
-        """What may still be granted to whoever is favoured.
+    def waits_for_readers(self) -> bool:
+        """Whether nothing may be granted to anybody until clients read their answers.
 
-        It is 0 while unread answers take all that is open, or while whole requests that
-        wait for readers take half of that, because further requests would wait as well.
+        That is so while unread answers take all that is open, or while whole requests
+        that wait for readers take half of that: further requests would wait as well.
         """
         headroom = self.headroom
-        has_too_much = 2 * headroom.waiting_bytes >= headroom.open_to_answers_bytes
-        return 0 if has_too_much or headroom.is_full else self.free_bytes
+        return headroom.is_full or (
+            2 * headroom.waiting_bytes >= headroom.open_to_answers_bytes
+        )
+
+    @property
+    def free_to_favoured_bytes(self) -> int:
+        """What may still be granted to whoever is favoured."""
+        return 0 if self.waits_for_readers else self.free_bytes
 
     @property
     def free_to_all_bytes(self) -> int:
