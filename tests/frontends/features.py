@@ -375,7 +375,7 @@ grpcio tells nobody how long a request is before it is there, so its limits are 
   client that takes no answers is disconnected after two seconds if others wait, otherwise after
   thirty.
 - The library does not tell clients of a Unix socket apart, so the server accepts these itself and
-  passes their bytes on. They have the same limits then; each answer of 10 MB takes some 10 ms longer.
+  passes their bytes on. They have the same limits then, and each byte is copied twice more.
 - Of streams (reflection), two wait for a later message at a time. One that has waited for a
   second ends, with OK, if another wants its turn. Its questions may take 64 KB, as through express.
 - A client that sends frames or resets calls, and asks for nothing, is disconnected: after one
@@ -390,8 +390,9 @@ grpcio tells nobody how long a request is before it is there, so its limits are 
   requests are compressed (`grpc.per_message_decompression` is 0), so those are that begin like
   gzip or zlib; no other request of this server does.
 - A connection may have 64 calls (`grpc.max_concurrent_streams`); clients know that, and let
-  further ones wait. A client that watches more servables than that needs another connection. If 512 calls wait in all and none proceeds, eight of each connection stay and
-  the others are UNAVAILABLE.
+  further ones wait. A client that watches more servables than that needs another connection. If
+  512 calls wait in all and none proceeds, eight of each connection stay and the others are
+  UNAVAILABLE.
 - Of a request that nobody reads yet, a client may send 8 KB (`grpc.http2.lookahead_bytes`), so
   longer ones cost one more round trip. Clients have to count windows below 0, as HTTP/2 asks. If
   one does not (httpx does not, when a connection begins with a request beyond 64 KB), set

@@ -4,7 +4,7 @@ grpcio calls every client of a Unix socket "unix:", so what one of them sends or
 unread could not be told from what the others do. So we accept these clients, and for
 each we connect to a Unix socket of grpcio's in a directory that nobody else may enter.
 The system gives our end of that connection a name, which grpcio tells us with each
-call. Each byte is copied twice more: 10 MB take some 10 ms longer.
+call. Each byte is copied twice more.
 
 Instead of a directory, grpcio could listen on a loopback port or on an abstract
 address. But those have no permissions, and the path of a listener has.
