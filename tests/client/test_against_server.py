@@ -10,10 +10,12 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tfs.client import AsyncClient, Client, RetryPolicy
 from tfs.client.arguments import channel_options
+from tfs.client.requests import PREDICT
 from tfs.core.call import Call, ListenerOptions, RpcMethod
 from tfs.core.errors import (
     Cancelled,
@@ -59,13 +61,15 @@ def answers() -> Answers:
 
 
 @contextmanager
-def serving(answers: Answers, where: str = "127.0.0.1:0") -> Iterator[str]:
+def serving(
+    answers: Answers, where: str = "127.0.0.1:0", path: str = PATH
+) -> Iterator[str]:
     loop = ServingLoop()
     loop.start()
     transport = GrpcioTransport(loop)
     try:
         (found,) = transport.start(
-            [ListenerOptions("grpc", where)], {PATH: RpcMethod(PATH, answers)}
+            [ListenerOptions("grpc", where)], {path: RpcMethod(path, answers)}
         )
         yield found
     finally:
@@ -99,6 +103,22 @@ def asynchronous(address: str) -> Iterator[Ask]:
 def ask(request: pytest.FixtureRequest, address: str) -> Iterator[Ask]:
     with request.param(address) as made:
         yield made
+
+
+@pytest.fixture(params=[Client, AsyncClient], ids=["sync", "asyncio"])
+def ask_predict(
+    request: pytest.FixtureRequest, answers: Answers
+) -> Iterator[Callable[[object], object]]:
+    async def predict(value: object, address: str) -> object:
+        async with AsyncClient(address, timeout_s=PATIENCE_S) as client:
+            return await client.predict("m", {"x": value})
+
+    with serving(answers, path=PREDICT) as address:
+        if request.param is AsyncClient:
+            yield lambda value: asyncio.run(predict(value, address))
+        else:
+            with Client(address, timeout_s=PATIENCE_S) as client:
+                yield lambda value: client.predict("m", {"x": value})
 
 
 def test_a_call_is_answered(ask: Ask, answers: Answers) -> None:
@@ -209,7 +229,7 @@ def test_an_asyncio_client_may_be_made_before_its_loop(address: str) -> None:
             return await client.send(PATH, b"abc")
 
     assert asyncio.run(ask()) == b"cba"
-    with pytest.raises(ValueError, match="closed"):
+    with pytest.raises(Cancelled, match="closed"):
         asyncio.run(client.send(PATH, b"abc"))
 
 
@@ -236,7 +256,7 @@ def test_an_asyncio_client_follows_its_callers_from_loop_to_loop(address: str) -
             await client.close()
 
         asyncio.run(ask_and_close())
-        with pytest.raises(ValueError, match="closed"):
+        with pytest.raises(Cancelled, match="closed"):
             elsewhere()
     finally:
         others.call_soon_threadsafe(others.stop)
@@ -320,6 +340,46 @@ def test_a_client_needs_an_address(kind: type[Client | AsyncClient]) -> None:
     """An empty variable is told at once, not by the resolver at the first call."""
     with pytest.raises(InvalidArgument, match="no address"):
         kind("")
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+@pytest.mark.parametrize("address", ["http://h:8500", "grpc://h:8500", "tcp://h:1"])
+def test_an_address_is_no_url(kind: type[Client | AsyncClient], address: str) -> None:
+    """The scheme would be taken for a part of the host's name, and never found."""
+    with pytest.raises(InvalidArgument, match=r"without (http|grpc|tcp)://, h:"):
+        kind(address)
+
+
+def test_a_call_of_a_closed_client_is_an_error_of_ours() -> None:
+    """Who catches what calls raise also catches this one, of either client."""
+
+    async def ask() -> None:
+        client = AsyncClient("127.0.0.1:1")
+        await client.close()
+        await client.send(PATH, b"abc")
+
+    with pytest.raises(Cancelled, match="the client is closed"):
+        asyncio.run(ask())
+    client = Client("127.0.0.1:1")
+    client.close()
+    with pytest.raises(Cancelled, match="the client is closed"):
+        client.send(PATH, b"abc")
+
+
+def test_a_guessed_dtype_that_is_not_the_models_says_how_to_send_it(
+    ask_predict: Callable[[object], object], answers: Answers
+) -> None:
+    """The client chose a list's dtype, so it says how to choose; arrays have their own."""
+    fault = "input 'x' expected to be float but int64 is provided"
+    answers.errors = [InvalidArgument(fault)] * 2
+    with pytest.raises(InvalidArgument) as caught:
+        ask_predict([[1, 2]])
+    assert caught.value.message == (
+        f"{fault}; send an array of that dtype, or Typed(values, 'float32')"
+    )
+    with pytest.raises(InvalidArgument) as caught:
+        ask_predict(np.array([[1, 2]]))
+    assert caught.value.message == fault
 
 
 def test_a_timeout_may_be_endless_but_must_be_a_number(ask: Ask) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import grpc
 import numpy as np
 import pytest
 
@@ -13,6 +14,7 @@ from tfs.client.requests import (
     classify,
     metadata,
     predict,
+    read_error,
     read_reply,
     regress,
     status,
@@ -148,3 +150,43 @@ def test_a_routing_key_travels_with_the_request(key: str | bytes) -> None:
     assert predict_pb2.PredictRequest.FromString(message).client_id == b"user 7"
     message = predict(Target("m"), {}).message
     assert not predict_pb2.PredictRequest.FromString(message).HasField("client_id")
+
+
+def test_inputs_and_examples_are_dicts() -> None:
+    """A list in place of one is refused with what is expected, not with what it lacks."""
+    with pytest.raises(InvalidArgument, match=r"inputs are a dict, .*\[\[1\.0\]\]"):
+        predict(Target("m"), [[1.0]])  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="an example is a dict"):
+        classify(Target("m"), [[0.5, 1.0]])  # type: ignore[list-item]
+
+
+class NotConnected:
+    """What grpcio raises when nobody listens."""
+
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.UNAVAILABLE
+
+    def details(self) -> str:
+        return "failed to connect to all addresses"
+
+    def trailing_metadata(self) -> None:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("serving", "no server answers at serving; add its port: serving:8500 ("),
+        ("serving:8500", "no server answers at serving:8500; is it there? ("),
+        (
+            "unix:/run/tfs.sock",
+            "no server answers at unix:/run/tfs.sock; is it there? (",
+        ),
+        ("dns:///serving", "no server answers at dns:///serving; is it there? ("),
+    ],
+)
+def test_an_address_without_a_port_is_told_to_have_one(
+    address: str, words: str
+) -> None:
+    """grpcio takes port 443 for it, where no model server is expected."""
+    assert read_error(NotConnected(), address).message.startswith(words)

@@ -239,7 +239,7 @@ class AsyncClient:
             try:
                 reply = await call(what.message, timeout=attempts.remaining_s)
             except grpc.RpcError as rpc_error:
-                error = read_error(rpc_error, self._address)
+                error = read_error(rpc_error, self._address, what.untyped)
             except asyncio.CancelledError:
                 task = asyncio.current_task()
                 if self._closed and (task is None or not task.cancelling()):
@@ -272,7 +272,7 @@ class AsyncClient:
         loop = asyncio.get_running_loop()
         with self._lock:
             if self._closed:
-                raise ValueError("the client is closed")
+                raise Cancelled("the client is closed")
             channel = self._channels.get(loop)
             if channel is None:
                 for ended in [each for each in self._channels if each.is_closed()]:

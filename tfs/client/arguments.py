@@ -26,6 +26,8 @@ _BALANCED_OPTION: Final = (
     '"healthCheckConfig": {"serviceName": ""}}',
 )
 _LAST_PORT: Final = 65_535
+# What people write before a host, and grpcio takes for a part of the host's name.
+_OTHER_SCHEMES: Final = ("http://", "https://", "grpc://", "grpcs://", "tcp://")
 _LONGEST_S: Final = 1e9
 """Longest timeout in seconds that is passed on. At some ten times as much, grpcio's
 clock overflows and the call ends at once."""
@@ -40,12 +42,16 @@ def checked_address(address: str) -> str:
     """Returns the address.
 
     Raises:
-        InvalidArgument: There is no address, which grpcio would report only at the
-            first call; or its port is beyond 65,535, and would be taken modulo 65,536.
+        InvalidArgument: There is no address, or it is a URL, which grpcio would report
+            only at the first call; or its port is beyond 65,535, and would be taken
+            modulo 65,536.
 
     """
     if not address:
         raise InvalidArgument("no address; give host:port or unix:/path")
+    if address.startswith(_OTHER_SCHEMES):
+        scheme, _, rest = address.partition("://")
+        raise InvalidArgument(f"{address}: give host:port without {scheme}://, {rest}")
     port = address.rpartition(":")[2]
     if port.isdecimal() and int(port) > _LAST_PORT and not address.startswith("unix:"):
         raise InvalidArgument(f"{address}: there is no port beyond {_LAST_PORT}")

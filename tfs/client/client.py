@@ -33,6 +33,7 @@ from tfs.client.results import (
 )
 from tfs.client.retry import Attempts, RetryPolicy
 from tfs.core.clock import Clock, MonotonicClock
+from tfs.core.errors import Cancelled
 
 R = TypeVar("R")
 
@@ -225,7 +226,11 @@ class Client:
             try:
                 reply = call(what.message, timeout=attempts.remaining_s)
             except grpc.RpcError as rpc_error:
-                error = read_error(rpc_error, self._address)
+                error = read_error(rpc_error, self._address, what.untyped)
+            except ValueError as fault:  # grpcio's, for a channel that is closed
+                if not self._closed:
+                    raise
+                raise Cancelled("the client is closed") from fault
             else:
                 return read_reply(what, reply)
             pause_s = attempts.pause_after(error)

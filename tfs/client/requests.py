@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
@@ -55,6 +56,11 @@ UNTRUSTED: Final = (
     "TSI_PROTOCOL_FAILURE",
     "Hostname Verification Check failed",
 )
+# The server's words for an input of another dtype, with the wire's names of both.
+_OTHER_DTYPE: Final = re.compile(
+    r"input '(?P<name>.+)' expected to be (?P<wanted>\w+) but \w+ is provided"
+)
+_WIRE_NAMES: Final = {"float": "float32", "double": "float64", "half": "float16"}
 
 Features = Mapping[str, object]
 """One example: numbers, strings, bytes or lists of them by feature name."""
@@ -100,12 +106,14 @@ class Rpc(Generic[R]):
         method: The RPC's path.
         message: The serialized request.
         read: Turns the serialized reply into the result.
+        untyped: The inputs whose dtype this client chose: numbers and lists.
 
     """
 
     method: str
     message: bytes
     read: Callable[[bytes], R]
+    untyped: Collection[str] = ()
 
 
 @contextlib.contextmanager
@@ -127,6 +135,10 @@ def predict(
     routing_key: str | bytes = "",
 ) -> Rpc[Prediction]:
     """Returns the call that runs a signature on ``inputs``; no ``outputs`` means all."""
+    if not isinstance(inputs, Mapping):
+        raise InvalidArgument(
+            f"inputs are a dict, from each input's name to its value: {inputs!r:.40}"
+        )
     if isinstance(outputs, str):  # a sequence too, of names of one letter
         outputs = (outputs,)
     request = predict_pb2.PredictRequest(output_filter=outputs)
@@ -137,7 +149,10 @@ def predict(
         )
     for name, value in inputs.items():
         fill_tensor(request.inputs[name], value, name)
-    return Rpc(PREDICT, request.SerializeToString(), _read_prediction)
+    untyped = frozenset(
+        name for name, value in inputs.items() if not hasattr(value, "dtype")
+    )
+    return Rpc(PREDICT, request.SerializeToString(), _read_prediction, untyped)
 
 
 @_refusing_what_is_no_text()
@@ -180,10 +195,13 @@ def status(target: Target) -> Rpc[tuple[VersionStatus, ...]]:
     return Rpc(STATUS, request.SerializeToString(), _read_status)
 
 
-def read_error(error: Any, address: str = "") -> ServingError:
+def read_error(
+    error: Any, address: str = "", untyped: Collection[str] = ()
+) -> ServingError:
     """Returns a ``grpc.RpcError`` as ours, with the server's retry hint if it sent one.
 
-    What grpcio itself found, without the server, names the address, if it is given.
+    What grpcio itself found, without the server, names the address, if it is given. An
+    ``untyped`` input of another dtype than the model's is said how to send.
     """
     code = Code(error.code().value[0])
     retry_after_s = None
@@ -200,6 +218,11 @@ def read_error(error: Any, address: str = "") -> ServingError:
         details = f"no answer from {address} in time; wait longer (timeout_s)"
     elif code is Code.UNAVAILABLE and details.startswith(_NO_CONNECTION):
         details = _why_not_connected(address, details)
+    if code is Code.INVALID_ARGUMENT and untyped:
+        other = _OTHER_DTYPE.fullmatch(details)
+        if other and other["name"] in untyped:
+            wanted = _WIRE_NAMES.get(other["wanted"], other["wanted"])
+            details += f"; send an array of that dtype, or Typed(values, {wanted!r})"
     return kind(details, retry_after_s=retry_after_s)
 
 
@@ -214,6 +237,10 @@ def _why_not_connected(address: str, details: str) -> str:
         return (
             f"what listens at {address} is not trusted: its certificate is signed by "
             f"others than the credentials name, or is another host's ({details})"
+        )
+    if not {":", "/"} & {*address}:  # grpcio takes 443
+        return (
+            f"no server answers at {address}; add its port: {address}:8500 ({details})"
         )
     return f"no server answers at {address}; is it there? ({details})"
 
@@ -325,6 +352,10 @@ def _fill_input(
 
 
 def _fill_example(example: example_pb2.Example, features: Features) -> None:
+    if not isinstance(features, Mapping):
+        raise InvalidArgument(
+            f"an example is a dict, from features to values: {features!r:.40}"
+        )
     for name, value in features.items():
         feature = example.features.feature[name]
         values = as_array(value, name).ravel()
