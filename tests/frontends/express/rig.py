@@ -6,6 +6,7 @@ is a fake clock's. A round is what :meth:`Rig.step` says it is.
 
 from __future__ import annotations
 
+import gc
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from tests.frontends.express.wire import (
     headers_frame,
     literal_block,
     parse_frames,
+    prefixed,
 )
 from tfs.core.call import (
     BurstCall,
@@ -193,6 +195,11 @@ class Rig:
         )
         self.step()
 
+    @property
+    def granted_bytes(self) -> int:
+        """How much its clients may send together before they need another window."""
+        return sum(s.connection._window.size for s in self.transport._sessions)
+
     def step(self, num_rounds: int = 1) -> None:
         """Runs rounds: at most this many, fewer when there is nothing to do at once."""
         for _ in range(num_rounds):
@@ -268,3 +275,13 @@ def running(
 def head(stream_id: int, path: str = PATH, *extra: tuple[str, str]) -> bytes:
     """Returns the HEADERS frame of a call of ``path``."""
     return headers_frame(stream_id, literal_block(grpc_headers(*extra, path=path)))
+
+
+def hold(stream_id: int, *extra: tuple[str, str]) -> bytes:
+    """Returns a request for the method that never answers by itself."""
+    return head(stream_id, HOLD, *extra) + data_frame(stream_id, prefixed(b"x"))
+
+
+def num_of(kind: type) -> int:
+    """Returns how many there are of a kind that the collector looks after."""
+    return sum(type(each) is kind for each in gc.get_objects())

@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from tests.frontends.express.rig import (
+    head,
+    running,
+)
+from tests.frontends.express.wire import (
+    CLOSED_HELLO,
+    data_frame,
+    prefixed,
+    request,
+)
 from tfs.frontends.rpc.express.backlog import Backlog
+from tfs.frontends.rpc.express.http2.frames import ErrorCode
 from tfs.frontends.rpc.express.http2.headroom import Headroom
+from tfs.frontends.rpc.express.options import ExpressOptions
 
 
 def _backlog() -> Backlog[str]:
@@ -92,3 +106,34 @@ def test_what_is_kept_for_the_rest_of_an_answer_takes_room() -> None:
     assert (backlog.num_bytes, headroom.unread_bytes) == (10_000, 50_000)
     backlog.note("a", 0, 0.2)
     assert (backlog.num_bytes, headroom.unread_bytes) == (0, 0)
+
+
+def test_answers_nobody_takes_are_bounded_for_the_whole_server(tmp_path: Path) -> None:
+    """Those who read too slowly go until the rest fits; who reads is served on."""
+    options = ExpressOptions(max_backlog_bytes=400_000)
+    with running(tmp_path, options) as rig:
+        slow = [rig.connect(CLOSED_HELLO) for _ in range(5)]
+        for client in slow:
+            rig.advance(2.0)
+            client.send(head(1) + data_frame(1, prefixed(bytes(60_000))))
+            client.send(head(3) + data_frame(3, prefixed(bytes(5_000))))
+            rig.settle()
+        assert rig.transport._shared.backlog.num_bytes == 5 * 65_010
+        late = [rig.connect(CLOSED_HELLO) for _ in range(2)]
+        for client in late:
+            client.send(head(1) + data_frame(1, prefixed(bytes(60_000))))
+            rig.settle()
+        assert rig.transport._shared.backlog.num_bytes == 4 * 65_010 + 2 * 60_005
+        for client in slow:
+            client.read()
+        assert [client.is_closed for client in slow] == [True] + 4 * [False]
+        assert slow[0].goaway is ErrorCode.ENHANCE_YOUR_CALM
+        good = rig.connect()
+        good.send(request(1, b"others"))
+        rig.settle()
+        assert good.answer(1).messages == [b"others"]
+        for client in [*slow, *late]:
+            client.close()
+        rig.settle()
+        assert rig.transport._shared.backlog.num_bytes == 0
+        assert rig.transport.counters.timeouts == 1

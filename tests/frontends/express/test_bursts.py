@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,12 +16,6 @@ from tfs.frontends.rpc.express.http2 import frames
 from tfs.frontends.rpc.express.http2.connection_limits import ConnectionLimits
 from tfs.frontends.rpc.express.http2.frames import ErrorCode, Setting
 from tfs.frontends.rpc.express.options import ExpressOptions
-
-
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
-    with running(tmp_path) as rig:
-        yield rig
 
 
 def ask(

@@ -20,6 +20,7 @@ import pytest
 
 from tests.certificates import Certificates
 from tests.frontends.express.wire import (
+    CLOSED_HELLO,
     HELLO,
     data_frame,
     headers_frame,
@@ -172,6 +173,7 @@ def _churn(server: Server, num_connections: int) -> None:
     stories = [
         b"",
         HELLO[:10],
+        CLOSED_HELLO,
         HELLO,
         HELLO + headers_frame(1),
         HELLO + request(1),
@@ -219,7 +221,7 @@ def _loris(index: int) -> bytes:
         HELLO[: index % 20],
         HELLO + headers_frame(1)[:15],
         HELLO + headers_frame(1) + data_frame(1, prefixed(bytes(30_000))[:100], 0),
-        HELLO + frames.settings({Setting.INITIAL_WINDOW_SIZE: 0}) + request(1),
+        CLOSED_HELLO + request(1),
     ][index % 4]
 
 

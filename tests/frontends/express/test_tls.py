@@ -12,17 +12,17 @@ import pytest
 
 from tests.certificates import CLIENT_NAME, Certificates
 from tests.frontends.express.rig import HOLD, RawClient, Rig, head, running
-from tests.frontends.express.wire import HELLO, data_frame, prefixed, request
+from tests.frontends.express.wire import (
+    HELLO,
+    OPEN_WINDOWS,
+    data_frame,
+    prefixed,
+    request,
+)
 from tfs.core.call import TlsOptions
-from tfs.frontends.rpc.express.http2 import frames
-from tfs.frontends.rpc.express.http2.frames import Setting
 from tfs.frontends.rpc.express.options import ExpressOptions
 from tfs.frontends.rpc.express.tls_stream import TlsFault, TlsStream
 from tfs.frontends.rpc.tls_context import server_context
-
-WIDE = frames.settings({Setting.INITIAL_WINDOW_SIZE: 1 << 30}) + frames.window_update(
-    0, 1 << 30
-)
 
 
 @pytest.fixture(scope="module")
@@ -281,7 +281,7 @@ def test_large_answers_are_sent_as_the_client_reads(
     client = secured(rig, trusting(made))
     other = secured(rig, trusting(made))
     message = bytes(range(256)) * 4096
-    client.send(WIDE + head(1))
+    client.send(OPEN_WINDOWS + head(1))
     rest = prefixed(message)
     while rest:
         rest = client.upload(1, rest)

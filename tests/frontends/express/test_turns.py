@@ -2,6 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from tests.frontends.express.rig import (
+    head,
+    running,
+)
+from tests.frontends.express.wire import (
+    data_frame,
+    prefixed,
+    request,
+)
+from tfs.frontends.rpc.express.http2.connection_limits import ConnectionLimits
+from tfs.frontends.rpc.express.options import ExpressOptions
 from tfs.frontends.rpc.express.turns import (
     SHARED_S,
     SHORT,
@@ -59,3 +72,64 @@ def test_who_is_gone_is_nobodys_neighbour() -> None:
     assert turns.last is one
     turns.forget(one)
     assert turns.last is None
+
+
+def test_a_flooding_connection_gets_its_turn_and_no_more(tmp_path: Path) -> None:
+    """Its surplus waits, others are served in every round, and it in every other."""
+    options = ExpressOptions(limits=ConnectionLimits(max_requests_per_round=10))
+    with running(tmp_path, options) as rig:
+        flood, other = rig.connect(), rig.connect()
+        flood.send(b"".join(request(2 * n + 1, b"flood") for n in range(100)))
+        for index in range(5):
+            other.send(request(2 * index + 1, b"other"))
+            rig.step()
+            assert other.answer(2 * index + 1).messages == [b"other"]
+            assert rig.served.count(b"flood") == 10 * (index // 2 + 1)
+        rig.settle()
+        assert rig.served.count(b"flood") == 100
+
+
+def test_turns_are_short_beside_one_with_little_to_do(tmp_path: Path) -> None:
+    """A flood may take a whole round alone; not where another would wait for it."""
+    with running(tmp_path) as rig:
+        flood = rig.connect()
+        flood.send(b"".join(request(2 * n + 1, b"flood") for n in range(100)))
+        rig.step()
+        assert rig.served.count(b"flood") == 100
+        other = rig.connect()
+        other.send(request(1, b"other"))
+        rig.step()
+        flood.send(b"".join(request(2 * n + 1, b"flood") for n in range(100, 200)))
+        rig.step()
+        assert rig.served.count(b"flood") == 100 + SHORT.num_requests
+        rig.settle()
+        rig.clock.advance(SHARED_S + 1)
+        rig.step()
+        flood.send(b"".join(request(2 * n + 1, b"flood") for n in range(200, 300)))
+        rig.step()
+        assert rig.served.count(b"flood") == 300
+
+
+def test_two_floods_keep_their_long_turns(tmp_path: Path) -> None:
+    """Nobody would gain by short ones."""
+    with running(tmp_path) as rig:
+        floods = [rig.connect(), rig.connect()]
+        for start in (0, 100):
+            for flood in floods:
+                flood.send(
+                    b"".join(request(2 * n + 1) for n in range(start, start + 100))
+                )
+            rig.step()
+            assert len(rig.served) == 2 * (start + 100)
+
+
+def test_a_round_reads_a_bounded_number_of_bytes(tmp_path: Path) -> None:
+    """A large upload does not keep the loop for itself."""
+    with running(tmp_path, ExpressOptions(max_read_bytes=1000)) as rig:
+        client = rig.connect()
+        client.send(head(1) + data_frame(1, prefixed(b"x" * 5000)))
+        rig.step(3)
+        assert rig.served == []
+        rig.settle()
+        rig.step(5)
+        assert rig.served == [b"x" * 5000]

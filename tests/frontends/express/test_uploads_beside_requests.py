@@ -7,17 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.frontends.express.rig import RawClient, head, running
-from tests.frontends.express.wire import HELLO, data_frame, prefixed
-from tfs.frontends.rpc.express.http2 import frames
-from tfs.frontends.rpc.express.http2.frames import Setting
+from tests.frontends.express.wire import WIDE_HELLO, data_frame, prefixed
 from tfs.frontends.rpc.express.options import ExpressOptions
 
 SHORT_OF_ROOM = ExpressOptions(max_receive_bytes=64 << 20, least_open_bytes=1 << 20)
-WIDE_HELLO = (
-    HELLO
-    + frames.settings({Setting.INITIAL_WINDOW_SIZE: 1 << 30})
-    + frames.window_update(0, 1 << 30)
-)
 
 
 def _ask(client: RawClient, stream_id: int, message: bytes) -> bool:

@@ -14,11 +14,18 @@ from tfs.frontends.rpc.express.http2.connection import Connection
 from tfs.frontends.rpc.express.http2.connection_context import ConnectionContext
 from tfs.frontends.rpc.express.http2.connection_limits import ConnectionLimits
 from tfs.frontends.rpc.express.http2.flow_control import ReceiveBudget
-from tfs.frontends.rpc.express.http2.frames import ErrorCode, FrameType
+from tfs.frontends.rpc.express.http2.frames import ErrorCode, FrameType, Setting
 from tfs.frontends.rpc.express.http2.stream import Stream
 
 PATH = "/tfs.test.Echo/Say"
 HELLO = frames.PREFACE + frames.settings({})
+OPEN_WINDOWS = frames.settings(
+    {Setting.INITIAL_WINDOW_SIZE: 1 << 30}
+) + frames.window_update(0, 1 << 30)
+"""What a client says that lets the server send any answer at once."""
+WIDE_HELLO = HELLO + OPEN_WINDOWS
+CLOSED_HELLO = HELLO + frames.settings({Setting.INITIAL_WINDOW_SIZE: 0})
+"""The beginning of a client that takes no byte of an answer until it opens a window."""
 
 GRPC_HEADERS = (
     (":method", "POST"),

@@ -1,0 +1,142 @@
+"""Compressed messages: unpacked in order, within bounds, and only for who still waits."""
+
+from __future__ import annotations
+
+import gc
+import gzip
+from pathlib import Path
+
+import pytest
+
+from tests.frontends.express.rig import (
+    BOTH,
+    HOLD,
+    Rig,
+    head,
+    num_of,
+    running,
+)
+from tests.frontends.express.wire import (
+    PATH,
+    data_frame,
+    prefixed,
+)
+from tests.handlers.test_decode_pool import HeldExecutor
+from tfs.core.call import StreamCall
+from tfs.core.errors import Code
+from tfs.frontends.rpc.express import inbox
+from tfs.frontends.rpc.express.express_call import ExpressCall
+from tfs.frontends.rpc.express.http2 import frames
+from tfs.frontends.rpc.express.http2.connection_limits import ConnectionLimits
+from tfs.frontends.rpc.express.http2.frames import ErrorCode
+from tfs.frontends.rpc.express.options import ExpressOptions
+
+
+def test_a_gzip_request_is_decompressed(rig: Rig) -> None:
+    """Only messages with the flag; the order of messages stays."""
+    heard: list[bytes] = []
+
+    def listen(call: StreamCall) -> None:
+        heard.append(bytes(call.message))
+        call.on_message(lambda message: heard.append(bytes(message)))
+        call.on_half_close(call.finish)
+
+    rig.on_stream = listen
+    client = rig.connect()
+    gzipped = prefixed(gzip.compress(b"b" * 1000), compressed=True)
+    client.send(
+        head(1, BOTH, ("grpc-encoding", "gzip"))
+        + data_frame(1, prefixed(b"a") + gzipped + prefixed(b"c") + gzipped)
+    )
+    client.send(head(3, PATH, ("grpc-encoding", "gzip")) + data_frame(3, gzipped))
+    rig.settle()
+    assert heard == [b"a", b"b" * 1000, b"c", b"b" * 1000]
+    assert client.answer(1).status == "0"
+    assert client.answer(3).messages == [b"b" * 1000]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body", "code"),
+    [
+        ("identity", gzip.compress(b"x", mtime=0), Code.INTERNAL),
+        ("gzip", b"not gzip", Code.INTERNAL),
+        ("gzip", gzip.compress(b"\0" * 2_000_000, mtime=0), Code.RESOURCE_EXHAUSTED),
+    ],
+)
+def test_bad_compression_fails_the_call(
+    tmp_path: Path, encoding: str, body: bytes, code: Code
+) -> None:
+    """A flag without an encoding, damage, and bombs."""
+    options = ExpressOptions(limits=ConnectionLimits(max_message_bytes=1_000_000))
+    with running(tmp_path, options) as rig:
+        client = rig.connect()
+        client.send(
+            head(1, PATH, ("grpc-encoding", encoding))
+            + data_frame(1, prefixed(body, compressed=True))
+        )
+        rig.settle()
+        assert client.answer(1).status == str(int(code))
+        assert rig.served == []
+
+
+def test_what_gzip_unpacks_to_is_held_against_the_budget(tmp_path: Path) -> None:
+    """A small request that grows counts as what it became, until it is answered."""
+    options = ExpressOptions(max_receive_bytes=1 << 20)
+    with running(tmp_path, options) as rig:
+        client = rig.connect()
+        body = prefixed(gzip.compress(bytes(600_000)), compressed=True)
+        for stream_id in (1, 3):
+            client.send(
+                head(stream_id, HOLD, ("grpc-encoding", "gzip"))
+                + data_frame(stream_id, body)
+            )
+        rig.settle()
+        assert rig.transport.budget.used_bytes > 600_000
+        assert client.answer(3).status == str(int(Code.RESOURCE_EXHAUSTED))
+        rig.held[0].reply(b"done")
+        rig.settle()
+        assert rig.transport.budget.used_bytes <= rig.granted_bytes
+
+
+def test_what_nobody_waits_for_is_not_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crowd that sends bombs and leaves costs no more than what it sent."""
+    unpacked = []
+    monkeypatch.setattr(inbox, "decompress", lambda *args: unpacked.append(args))
+    executor = HeldExecutor()
+    with running(tmp_path, executor=executor) as rig:
+        client = rig.connect()
+        body = prefixed(gzip.compress(bytes(600_000)), compressed=True)
+        client.send(head(1, PATH, ("grpc-encoding", "gzip")) + data_frame(1, body))
+        rig.settle()
+        client.close()
+        rig.settle()
+        assert len(executor.waiting) == 1
+        executor.run_all()
+        rig.settle()
+        assert not unpacked
+        assert rig.transport.counters.failures == 0
+
+
+@pytest.mark.parametrize("end", ["bad", "reset"])
+def test_a_call_that_ends_while_it_is_inflated_is_freed_at_once(
+    rig: Rig, end: str
+) -> None:
+    """What is no gzip, and what nobody waits for, leaves nothing for the collector."""
+    client = rig.connect()
+    gc.collect()
+    gc.disable()
+    try:
+        num_before = num_of(ExpressCall)
+        body = b"not gzip" if end == "bad" else gzip.compress(b"x")
+        held = head(1, HOLD, ("grpc-encoding", "gzip"))
+        held += data_frame(1, prefixed(body, compressed=True))
+        if end == "reset":  # read in the same round: it is on the executor then
+            held += frames.rst_stream(1, ErrorCode.CANCEL)
+        client.send(held)
+        rig.settle()
+        rig.held.clear()
+        assert num_of(ExpressCall) == num_before
+    finally:
+        gc.enable()

@@ -1,0 +1,285 @@
+"""Calls on one connection, from their first bytes until nobody works on them."""
+
+from __future__ import annotations
+
+import gc
+import gzip
+import threading
+import weakref
+from pathlib import Path
+
+import pytest
+
+from tests.frontends.express.rig import (
+    FAIL,
+    HOLD,
+    STREAM,
+    Rig,
+    head,
+    hold,
+    running,
+)
+from tests.frontends.express.wire import (
+    PATH,
+    data_frame,
+    headers_frame,
+    prefixed,
+    request,
+)
+from tfs.core.errors import Code, NotFound, Unavailable
+from tfs.frontends.rpc.express.http2 import frames
+from tfs.frontends.rpc.express.http2.connection_limits import ConnectionLimits
+from tfs.frontends.rpc.express.http2.frames import ErrorCode
+from tfs.frontends.rpc.express.http2.response import HTTP_1_ANSWER
+from tfs.frontends.rpc.express.options import ExpressOptions
+
+
+def test_a_request_is_answered_within_its_round(rig: Rig) -> None:
+    """Read, handled and written in one go."""
+    client = rig.connect()
+    client.send(request(1))
+    rig.step()
+    assert client.answer(1).messages == [b"ping"]
+    assert client.answer(1).status == "0"
+
+
+def test_all_requests_of_a_round_are_handled_before_anything_is_written(
+    rig: Rig,
+) -> None:
+    """Natural batching: the schedule hooks see them together."""
+    client = rig.connect()
+    client.send(b"".join(hold(stream_id) for stream_id in range(1, 40, 2)))
+    rig.step()
+    assert len(rig.held) == 20
+
+
+def test_a_handler_that_raises_costs_one_call(rig: Rig) -> None:
+    """INTERNAL without details, counted, and the connection lives."""
+    client = rig.connect()
+    client.send(head(1, FAIL) + data_frame(1, prefixed(b"x")) + request(3))
+    rig.step()
+    answer = client.answer(1)
+    assert answer.status == str(int(Code.INTERNAL))
+    assert "meant to fail" not in str(answer.headers)
+    assert client.answer(3).messages == [b"ping"]
+    assert rig.transport.counters.handler_failures == 1
+
+
+def test_the_first_finish_wins_and_the_others_are_counted(rig: Rig) -> None:
+    """A call ends by its first reply or failure, whatever comes later."""
+    client = rig.connect()
+    client.send(hold(1))
+    rig.step()
+    rig.held[0].reply(b"first")
+    rig.held[0].reply(b"second")
+    rig.held[0].fail(NotFound("third"))
+    rig.step()
+    assert client.answer(1).messages == [b"first"]
+    assert client.answer(1).status == "0"
+    assert rig.transport.counters.late_finishes == 2
+
+
+def test_a_finish_from_another_thread_is_sent_in_the_next_round(rig: Rig) -> None:
+    """It is posted to the loop, which alone touches the connection."""
+    client = rig.connect()
+    client.send(hold(1) + hold(3))
+    rig.step()
+    first, second = rig.held
+
+    def finish_both() -> None:
+        first.reply(b"one")
+        second.fail(Unavailable("two"))
+
+    thread = threading.Thread(target=finish_both)
+    thread.start()
+    thread.join()
+    assert client.answer(1).messages == []
+    rig.step()
+    assert client.answer(1).messages == [b"one"]
+    assert client.answer(3).status == "14"
+
+
+def test_a_deadline_is_exact_to_its_tick(rig: Rig) -> None:
+    """A call expires at its deadline or at most 5 ms later, and its handler is told."""
+    client = rig.connect()
+    client.send(hold(1, ("grpc-timeout", "2S")))
+    rig.step()
+    (call,) = rig.held
+    told: list[str] = []
+    call.on_cancel(lambda: told.append("first"))
+    assert call.deadline_s == rig.clock.now() + 2.0
+    rig.advance(1.999)
+    assert not client.answer(1).has_ended
+    rig.advance(0.006)
+    assert client.answer(1).status == str(int(Code.DEADLINE_EXCEEDED))
+    assert told == ["first"]
+    assert call.cancel.error is not None
+    assert call.cancel.error.code is Code.DEADLINE_EXCEEDED
+    call.on_cancel(lambda: told.append("at once"))
+    assert told == ["first", "at once"]
+
+
+def test_a_deadline_passes_also_while_the_request_arrives(rig: Rig) -> None:
+    """It counts from the headers; the rest of the request is dropped."""
+    client = rig.connect()
+    client.send(head(1, HOLD, ("grpc-timeout", "1S")) + data_frame(1, b"\0\0", 0))
+    rig.step()
+    rig.advance(1.01)
+    answer = client.answer(1)
+    assert (answer.status, answer.reset) == ("4", ErrorCode.NO_ERROR)
+    client.send(data_frame(1, b"\0\0\1x") + request(3))
+    rig.step()
+    assert client.answer(3).messages == [b"ping"]
+    assert rig.held == []
+
+
+def test_an_answered_call_leaves_no_deadline_behind(rig: Rig) -> None:
+    """Nothing is kept of a call that is over."""
+    client = rig.connect()
+    client.send(head(1, PATH, ("grpc-timeout", "60S")) + data_frame(1, prefixed(b"x")))
+    rig.step()
+    assert client.answer(1).messages == [b"x"]
+    assert len(rig.transport._shared.deadlines) == 0
+
+
+def test_a_call_answered_in_its_round_never_has_a_deadline_to_watch(rig: Rig) -> None:
+    """Most are; one that is held is watched from the end of its round on."""
+    deadlines = rig.transport._shared.deadlines
+    client = rig.connect()
+    timeout = ("grpc-timeout", "60S")
+    client.send(head(1, PATH, timeout) + data_frame(1, prefixed(b"x")))
+    rig.step()
+    assert client.answer(1).messages == [b"x"]
+    assert deadlines._ticks == []
+    client.send(head(3, HOLD, timeout) + data_frame(3, prefixed(b"x")))
+    client.send(head(5, PATH, timeout))
+    rig.step()
+    assert len(deadlines) == 2
+
+
+def test_clients_are_told_how_many_streams_there_is_room_for(rig: Rig) -> None:
+    """Who knows opens no more: what is refused, many libraries do not send again."""
+    clients = [rig.connect() for _ in range(17)]
+    rig.step(2)
+    for client in clients:
+        client.read()
+    assert {client.max_streams for client in clients} == {512}
+    for client in clients[2:]:
+        client.close()
+    rig.step()
+    rig.advance(3.0)
+    for client in clients[:2]:
+        client.read()
+        assert client.max_streams == 1024
+        client.send(request(1))
+        rig.step()
+        assert client.answer(1).messages == [b"ping"]
+
+
+def test_a_cancelled_call_counts_until_its_handler_is_done(tmp_path: Path) -> None:
+    """The stream is gone at once, its work is not."""
+    options = ExpressOptions(limits=ConnectionLimits(max_concurrent_streams=2))
+    with running(tmp_path, options) as rig:
+        client = rig.connect()
+        client.send(hold(1) + hold(3))
+        rig.step()
+        client.send(
+            frames.rst_stream(1, ErrorCode.CANCEL)
+            + frames.rst_stream(3, ErrorCode.CANCEL)
+            + request(5)
+        )
+        rig.step()
+        assert client.answer(5).reset is ErrorCode.REFUSED_STREAM
+        assert [call.cancel.error.code for call in rig.held if call.cancel.error] == [
+            Code.CANCELLED,
+            Code.CANCELLED,
+        ]
+        rig.held[0].reply(b"nobody listens")
+        client.send(request(7))
+        rig.step()
+        assert client.answer(7).messages == [b"ping"]
+        # The other handler just forgets its call.
+        rig.held.clear()
+        gc.collect()
+        rig.step()
+        client.send(hold(9) + hold(11))
+        rig.step()
+        assert len(rig.held) == 2
+
+
+def test_a_lost_connection_cancels_its_calls(rig: Rig) -> None:
+    """Handlers learn that nobody waits; late answers do no harm."""
+    client = rig.connect()
+    client.send(hold(1))
+    rig.step()
+    told: list[bool] = []
+    rig.held[0].on_cancel(lambda: told.append(True))
+    client.close()
+    rig.step()
+    assert told == [True]
+    rig.held[0].reply(b"nobody listens")
+    rig.held.clear()
+    rig.settle()
+    assert rig.transport.budget.used_bytes == 0
+
+
+def test_an_unknown_method_is_refused_before_its_body(rig: Rig) -> None:
+    """UNIMPLEMENTED, and the rest of the request is dropped."""
+    client = rig.connect()
+    client.send(head(1, "/nobody.Knows/This"))
+    rig.step()
+    answer = client.answer(1)
+    assert (answer.status, answer.reset) == ("12", ErrorCode.NO_ERROR)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", prefixed(b"a") + prefixed(b"b")],
+    ids=["no message", "two messages"],
+)
+@pytest.mark.parametrize("path", [PATH, STREAM])
+def test_a_unary_request_is_one_message(rig: Rig, path: str, body: bytes) -> None:
+    """gRPC's answer to another number of messages is UNIMPLEMENTED."""
+    client = rig.connect()
+    client.send(head(1, path) + data_frame(1, body))
+    rig.step()
+    assert client.answer(1).status == str(int(Code.UNIMPLEMENTED))
+    assert rig.served == []
+    assert rig.streams == []
+
+
+def test_what_is_not_grpc_gets_an_http_answer(rig: Rig) -> None:
+    """The refusals of the head reach the wire."""
+    client = rig.connect()
+    client.send(headers_frame(1, b"\x83\x86\x84", frames.END_HEADERS))  # POST /
+    rig.step()
+    assert dict(client.answer(1).headers)[":status"] == "415"
+
+
+def test_an_http_1_client_reads_nothing_but_an_http_1_answer(rig: Rig) -> None:
+    """SETTINGS sent before it spoke would make its library report HTTP/0.9."""
+    client = rig.connect(hello=b"")
+    client.send(b"GET / HTTP/1.1\r\nhost: here\r\n\r\n")
+    rig.step(2)
+    assert client.socket.recv(1000) == HTTP_1_ANSWER
+    client.read()
+    assert client.is_closed
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_an_answered_call_is_freed_at_once(rig: Rig, compressed: bool) -> None:
+    """No cycle keeps its message until the collector comes by, inflated or not."""
+    client = rig.connect()
+    body = prefixed(gzip.compress(b"x") if compressed else b"x", compressed=compressed)
+    client.send(head(1, HOLD, ("grpc-encoding", "gzip")) + data_frame(1, body))
+    rig.settle()
+    freed: list[bool] = []
+    call = rig.held.pop()
+    weakref.finalize(call, freed.append, True)
+    gc.disable()
+    try:
+        call.reply(b"done")
+        del call
+        assert freed == [True]
+    finally:
+        gc.enable()
