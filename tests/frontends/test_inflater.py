@@ -13,6 +13,7 @@ import pytest
 from tfs.core.errors import Code, ServingError
 from tfs.core.executor import InlineExecutor
 from tfs.frontends.rpc.grpcio.inflater import Inflater
+from tfs.testing.held_executor import HeldExecutor
 
 MB = 1 << 20
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
@@ -62,20 +63,9 @@ def test_damaged_gzip_is_internal() -> None:
     assert caught.value.code is Code.INTERNAL
 
 
-class LaterExecutor(InlineExecutor):
-    """Runs functions when it is told to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.waiting: list[Callable[[], object]] = []
-
-    def submit(self, fn: Callable[[], object]) -> None:
-        self.waiting.append(fn)
-
-
 def test_a_message_that_is_ready_after_the_end_is_dropped() -> None:
     """A thread that still decompresses when the server ends finds nobody to tell."""
-    executor = LaterExecutor()
+    executor = HeldExecutor()
     inflater = Inflater(8 * MB, 4 * MB, executor)
     loop = asyncio.new_event_loop()
     loop.set_exception_handler(lambda *_: None)  # the task ends with its loop
@@ -83,6 +73,6 @@ def test_a_message_that_is_ready_after_the_end_is_dropped() -> None:
     task = loop.create_task(inflater.inflate(message))
     loop.run_until_complete(asyncio.sleep(0))
     loop.close()
-    (decompress,) = executor.waiting
+    (decompress,) = executor.held
     decompress()
     assert not task.done()

@@ -15,7 +15,7 @@ from tests.handlers.served import CLASSIFY, EchoServable, OneModel
 from tests.handlers.test_request_gate import classify_message, predict_message
 from tfs.core.dtype import FLOAT32, INT64
 from tfs.core.errors import Code, InvalidArgument, ServingError, Unavailable
-from tfs.core.executor import InlineExecutor, ThreadExecutor
+from tfs.core.executor import ThreadExecutor
 from tfs.core.servable import InferenceTask, Tensors
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.signature import Method
@@ -29,24 +29,7 @@ from tfs.handlers.request_gate import RequestGate
 from tfs.proto.tensorflow.core.framework import types_pb2
 from tfs.proto.tensorflow_serving.apis import classification_pb2, predict_pb2
 from tfs.testing.fake_call import FakeCall
-
-
-class HeldExecutor(InlineExecutor):
-    """Runs what was submitted when the test says so."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.waiting: list[Callable[[], object]] = []
-        self.is_closed = False
-
-    def submit(self, fn: Callable[[], object]) -> None:
-        if self.is_closed:
-            raise RuntimeError("closed")
-        self.waiting.append(fn)
-
-    def run_all(self) -> None:
-        while self.waiting:
-            self.waiting.pop(0)()
+from tfs.testing.held_executor import HeldExecutor
 
 
 class Pool:
@@ -60,10 +43,10 @@ class Pool:
             self.executor, self.posted.append, max_queued, self.stats
         )
 
-    def run_all(self) -> None:
+    def finish(self) -> None:
         """Decodes and goes on until nothing is left."""
-        while self.executor.waiting or self.posted:
-            self.executor.run_all()
+        while self.executor.held or self.posted:
+            self.executor.run_held()
             while self.posted:
                 self.posted.pop(0)()
 
@@ -96,7 +79,7 @@ def test_quick_requests_never_see_the_pool() -> None:
     PredictHandler(served, decode_pool=pool.pool)(predict)
     classify = FakeCall(classify_message())
     ExampleHandler(served, example_rpc.CLASSIFY, decode_pool=pool.pool)(classify)
-    assert pool.executor.waiting == []
+    assert pool.executor.held == []
     assert predict.reply_bytes()
     assert classify.reply_bytes()
 
@@ -106,10 +89,10 @@ def test_a_slow_predict_is_decoded_off_the_loop() -> None:
     pool, served = Pool(), OneModel()
     call = FakeCall(slow_predict_message())
     PredictHandler(served, decode_pool=pool.pool)(call)
-    assert len(pool.executor.waiting) == 1
-    pool.executor.run_all()
+    assert len(pool.executor.held) == 1
+    pool.executor.run_held()
     assert not call.is_finished  # decoded, but not gone on with on the pool's thread
-    pool.run_all()
+    pool.finish()
     error = call.error()
     assert isinstance(error, InvalidArgument)  # x is float32 here: it was checked
     assert pool.counted()["slow_decodes"] == 1
@@ -121,7 +104,7 @@ def test_large_examples_are_taken_apart_off_the_loop() -> None:
     call = FakeCall(slow_classify_message())
     ExampleHandler(served, example_rpc.CLASSIFY, decode_pool=pool.pool)(call)
     assert served.servable.tasks == []
-    pool.run_all()
+    pool.finish()
     assert len(served.servable.tasks) == 1
     assert call.reply_bytes()
     assert pool.counted()["slow_decodes"] == 2
@@ -141,7 +124,7 @@ def test_a_full_queue_refuses_with_a_hint() -> None:
     assert error.retry_after_s
     assert pool.counted()["slow_decodes_queued"] == 1
     assert pool.counted()["requests_in_flight"] == 1
-    pool.run_all()
+    pool.finish()
     assert pool.counted()["slow_decodes_queued"] == 0
     assert pool.counted()["requests_in_flight"] == 0
 
@@ -154,9 +137,9 @@ def test_a_cancelled_request_is_not_gone_on_with(at: str) -> None:
     call = FakeCall(slow_classify_message())
     ExampleHandler(served, example_rpc.CLASSIFY, gate, pool.pool)(call)
     if at == "loop":
-        pool.executor.run_all()
+        pool.executor.run_held()
     call.client_cancels()
-    pool.run_all()
+    pool.finish()
     assert served.servable.tasks == []
     assert served.handle.num_pins == 0
     assert call.error().code is Code.CANCELLED
@@ -169,7 +152,7 @@ def test_what_is_wrong_with_a_slow_request_is_said() -> None:
     pool, served = Pool(), OneModel()
     call = FakeCall(b"\xff" * 40_000)
     PredictHandler(served, decode_pool=pool.pool)(call)
-    pool.run_all()
+    pool.finish()
     assert call.error().code is Code.INVALID_ARGUMENT
 
 
@@ -221,7 +204,7 @@ def test_a_long_answer_is_written_off_the_loop(method: str) -> None:
     assert not call.is_finished
     assert served.handle.num_pins == 1
     assert pool.counted()["requests_in_flight"] > 0
-    pool.run_all()
+    pool.finish()
     assert len(call.reply_bytes()) > 10_000
     assert served.handle.num_pins == 0
     assert pool.counted()["requests_in_flight"] == 0
@@ -234,7 +217,7 @@ def test_a_long_answer_that_nobody_waits_for_is_not_written() -> None:
     pool, served, log = Pool(), LongAnswers(), KeptLog()
     call = ask("Predict", served, pool, log)
     call.client_cancels()
-    pool.run_all()
+    pool.finish()
     assert call.error().code is Code.CANCELLED
     assert log.entries == []
     assert served.handle.num_pins == 0
@@ -244,7 +227,7 @@ def test_a_long_answer_that_nobody_waits_for_is_not_written() -> None:
 def test_a_long_answer_is_written_though_the_server_shuts_down() -> None:
     """The pool takes nothing any more: whoever has the answer writes it."""
     pool, served = Pool(), LongAnswers()
-    pool.executor.is_closed = True
+    pool.executor.close()
     assert ask("Predict", served, pool).reply_bytes()
     assert served.handle.num_pins == 0
 
@@ -268,10 +251,10 @@ def test_what_goes_to_a_log_is_copied_off_the_loop_if_it_is_large() -> None:
     message.client_id = b"x" * (1 << 20)
     large = FakeCall(message.SerializeToString())
     PredictHandler(served, gate, pool.pool)(large)
-    while not pool.executor.waiting:
+    while not pool.executor.held:
         pool.posted.pop(0)()
     assert not large.is_finished
-    pool.run_all()
+    pool.finish()
     assert [entry.request for entry in log.entries] == [call.message, large.message]
 
 
@@ -300,7 +283,7 @@ def test_an_error_keeps_nothing_of_what_was_decoded(
         for kind in (InvalidArgument, ValueError):
             call = FakeCall()
             pool.pool.run(call, functools.partial(decode, kind), outcomes.append)
-        pool.run_all()
+        pool.finish()
         # A fault of ours is logged, traceback and all; that record is a holder, too.
         (record,) = caplog.records
         assert "event=decode_failed" in record.getMessage()

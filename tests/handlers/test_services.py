@@ -9,7 +9,6 @@ import pytest
 from google.protobuf import descriptor_pb2
 
 from tests.handlers.served import PREDICT, OneModel
-from tests.handlers.test_decode_pool import HeldExecutor
 from tfs.core.call import MethodKind, Peer
 from tfs.core.dtype import BOOL
 from tfs.core.errors import (
@@ -51,6 +50,7 @@ from tfs.proto.tensorflow_serving.apis import (
 )
 from tfs.proto.tensorflow_serving.config import model_server_config_pb2
 from tfs.testing.fake_call import FakeCall
+from tfs.testing.held_executor import HeldExecutor
 
 
 class UnaskedAdmin:
@@ -209,7 +209,7 @@ def test_the_status_of_many_versions_is_written_off_the_loop() -> None:
         call = FakeCall(message.SerializeToString())
         handler(call)
         assert call.is_finished is not is_long
-        executor.run_all()
+        executor.run_held()
         response = get_model_status_pb2.GetModelStatusResponse.FromString(
             call.reply_bytes()
         )
@@ -232,7 +232,7 @@ def test_many_signatures_are_written_off_the_loop() -> None:
     handler(call)
     assert not call.is_finished
     assert served.handle.num_pins == 0
-    executor.run_all()
+    executor.run_held()
     response = get_model_metadata_pb2.GetModelMetadataResponse.FromString(
         call.reply_bytes()
     )

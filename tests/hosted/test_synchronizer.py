@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tfs.core.errors import FailedPrecondition, Unavailable
-from tfs.core.executor import InlineExecutor
 from tfs.hosted.controller import Controller, parse_model_config
 from tfs.hosted.fleet import Job
 from tfs.hosted.fleet_store import FleetStore
@@ -16,6 +15,7 @@ from tfs.hosted.synchronizer import Synchronizer, SynchronizerOptions
 from tfs.proto.tensorflow_serving.config import model_server_config_pb2
 from tfs.proto.tfs.v1 import admin_service_pb2
 from tfs.testing.fake_clock import FakeClock
+from tfs.testing.held_executor import HeldExecutor
 
 MIB = 1 << 20
 
@@ -60,22 +60,6 @@ class Jobs:
 
     def forget(self, address: str) -> None:
         self.forgotten.append(address)
-
-
-class HeldExecutor(InlineExecutor):
-    """Runs what it is given when it is told to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.held: list[Callable[[], object]] = []
-
-    def submit(self, fn: Callable[[], object]) -> None:
-        self.held.append(fn)
-
-    def run_all(self) -> None:
-        held, self.held = self.held, []
-        for fn in held:
-            fn()
 
 
 class Bench:
@@ -275,7 +259,7 @@ def test_a_job_that_is_gone_is_neither_asked_nor_left_open(tmp_path: Path) -> No
         bench.look()
 
     bench.jobs.on_asked = remove
-    waiting.run_all()  # a's question, then b's, which b does not outlive
+    waiting.run_held()  # a's question, then b's, which b does not outlive
     assert bench.jobs.asked == ["b"]
     assert bench.jobs.forgotten == ["a", "b", "b"]
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tests.handlers.test_decode_pool import HeldExecutor
 from tfs.core.executor import Executor, InlineExecutor
 from tfs.server.recheck import Recheck
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.fake_loop import FakeLoop
+from tfs.testing.held_executor import HeldExecutor
 
 
 class World:
@@ -73,7 +73,7 @@ def test_a_look_is_taken_off_the_loop_and_what_follows_on_it() -> None:
     world.recheck.ask()
     world.loop.run_posted()
     assert world.num_looks == 0
-    executor.run_all()
+    executor.run_held()
     assert (world.num_looks, world.num_followed) == (1, 0)
     world.loop.run_posted()
     assert world.num_followed == 1
@@ -85,17 +85,17 @@ def test_what_changes_during_a_look_is_looked_at_after_it() -> None:
     world = World(executor)
     world.recheck.ask()
     world.loop.run_posted()
-    (begun,) = executor.waiting
-    executor.waiting.clear()
+    (begun,) = executor.held
+    executor.held.clear()
     world.recheck._is_posted = False  # the look has begun
     world.recheck.ask()
     world.loop.run_posted()
-    assert executor.waiting == []
+    assert executor.held == []
     begun()
     world.loop.run_posted()
     world.clock.advance(1)
     world.loop.run_due()
-    executor.run_all()
+    executor.run_held()
     world.loop.run_posted()
     assert world.num_looks == 2
     assert world.num_followed == 2
@@ -104,7 +104,7 @@ def test_what_changes_during_a_look_is_looked_at_after_it() -> None:
 def test_an_executor_that_ends_takes_no_look() -> None:
     """The server ends then: nobody is left to be told."""
     executor = HeldExecutor()
-    executor.is_closed = True
+    executor.close()
     world = World(executor)
     world.recheck.ask()
     world.loop.run_posted()

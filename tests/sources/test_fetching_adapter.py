@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -18,27 +18,8 @@ from tfs.core.errors import NotFound
 from tfs.core.servable_data import AspiredVersions, ServableData
 from tfs.core.servable_id import ServableId
 from tfs.testing.fake_clock import FakeClock
+from tfs.testing.held_executor import HeldExecutor
 from tfs.testing.recording_target import RecordingTarget
-
-
-@dataclass
-class HeldExecutor:
-    """Runs what was submitted when the test says so. Confined to the test."""
-
-    held: list[Callable[[], object]] = field(default_factory=list)
-    num_threads: int = 1
-    num_free: int = 1
-
-    def submit(self, fn: Callable[[], object]) -> None:
-        self.held.append(fn)
-
-    def run(self) -> None:
-        held, self.held = self.held, []
-        for fn in held:
-            fn()
-
-    def close(self, deadline_s: float | None = None) -> bool:
-        return True
 
 
 @dataclass
@@ -87,12 +68,12 @@ class World:
         self.timers = [each for each in self.timers if each[0] > self.clock.now()]
         for fn in due:
             fn()
-        self.executor.run()
+        self.executor.run_held()
 
     def deploy(self, version: int, outcome: Service) -> None:
         """Aspires a version alone, copies it, and says what became of it."""
         self.aspire(self.publish(version, b"%10d" % version))
-        self.executor.run()
+        self.executor.run_held()
         assert self.last() == [f"{version}"]
         self.services[version] = outcome
 
@@ -120,7 +101,7 @@ def test_a_version_is_handed_on_once_it_is_here(w: World) -> None:
     """A version is handed on, with a local path, only when its copy is whole."""
     w.aspire(w.publish(1))
     assert w.last() == []
-    w.executor.run()
+    w.executor.run_held()
     assert w.last() == ["1"]
     payload = w.target.calls[-1].versions[0].payload
     assert payload is not None
@@ -136,17 +117,17 @@ def test_what_is_copied_is_told_with_its_place_and_time(w: World) -> None:
     assert w.adapter.on_their_way("m") == [
         "version 1 is on its way here from s3://b/m/1, for 34 s now"
     ]
-    w.executor.run()
+    w.executor.run_held()
     assert w.adapter.on_their_way("m") == w.adapter.on_their_way("other") == []
 
 
 def test_the_old_version_stays_while_the_new_one_is_copied(w: World) -> None:
     """A swap never passes through a set without any version."""
     w.aspire(w.publish(1))
-    w.executor.run()
+    w.executor.run_held()
     w.aspire(w.publish(2))
     assert w.last() == ["1"]
-    w.executor.run()
+    w.executor.run_held()
     assert w.last() == ["2"]
 
 
@@ -162,7 +143,7 @@ def test_who_asks_learns_whether_versions_are_on_their_way(w: World) -> None:
     assert not adapter.is_copying("m")
     adapter.aspired_versions_callback()(AspiredVersions("m", (w.publish(1),), "why"))
     assert adapter.is_copying("m")
-    w.executor.run()
+    w.executor.run_held()
     assert told == [False, True]
     assert not adapter.is_copying("m")
 
@@ -171,10 +152,10 @@ def test_what_is_here_already_does_not_wait_for_the_rest(w: World) -> None:
     """Each of several versions is handed on when it arrives."""
     one, two = w.publish(1), w.publish(2)
     w.aspire(one)
-    w.executor.run()
+    w.executor.run_held()
     w.aspire(two, one)
     assert w.last() == ["1"]
-    w.executor.run()
+    w.executor.run_held()
     assert w.last() == ["2", "1"]
 
 
@@ -205,7 +186,7 @@ def test_many_copies_are_told_together_while_telling_takes_long(
         for number in range(10)
     )
     adapter.aspired_versions_callback()(AspiredVersions("m", versions, "all"))
-    executor.run()
+    executor.run_held()
     cache.close()
     assert told == [0, 10]  # what the source says is told at once, and the last copy
 
@@ -234,7 +215,7 @@ def test_a_failed_copy_is_its_versions_error(w: World) -> None:
     good = w.remote.files["s3://b/m/2/model.pt"]
     w.remote.files["s3://b/m/2/model.pt"] = b"damaged"
     w.aspire(one, two)
-    w.executor.run()
+    w.executor.run_held()
     assert w.last() == ["1", "2 DATA_LOSS"]
     w.remote.files["s3://b/m/2/model.pt"] = good
     w.aspire(one, two)
@@ -242,7 +223,7 @@ def test_a_failed_copy_is_its_versions_error(w: World) -> None:
     w.clock.advance(30)
     w.aspire(one, two)
     assert w.last() == ["1", "2 DATA_LOSS"]
-    w.executor.run()
+    w.executor.run_held()
     assert w.last() == ["1", "2"]
 
 
@@ -255,13 +236,13 @@ def test_what_is_damaged_in_the_store_is_copied_ever_less_often(w: World) -> Non
         w.aspire(two)
         if w.executor.held:
             tried_at_s.append(now_s)
-        w.executor.run()
+        w.executor.run_held()
         assert w.last() == ["2 DATA_LOSS"]
         w.clock.advance(30)
     assert tried_at_s == [0, 30, 60, 120, 240, 480, 960, 1860, 2760]
     # Written again it is another payload.
     w.aspire(w.publish(2, b"mended").with_payload(StoragePath("s3://b/m/2", "new")))
-    w.executor.run()
+    w.executor.run_held()
     assert w.last() == ["2"]
 
 
@@ -270,7 +251,7 @@ def test_a_version_given_up_while_it_is_copied_is_not_told(w: World) -> None:
     one, two = w.publish(1), w.publish(2)
     w.aspire(two)
     w.aspire(one)
-    w.executor.run()
+    w.executor.run_held()
     assert w.last() == ["1"]
     w.aspire()
     assert w.last() == []
@@ -280,7 +261,7 @@ def test_a_repeated_set_copies_nothing_again(w: World) -> None:
     """The same payload gives the same local payload."""
     one = w.publish(1)
     w.aspire(one)
-    w.executor.run()
+    w.executor.run_held()
     before = w.target.calls[-1].versions
     w.aspire(one)
     assert w.executor.held == []
@@ -293,11 +274,11 @@ def test_a_full_cache_is_the_new_versions_error_and_spares_the_old_one(
     """What may still be serving is not deleted to make room."""
     w = World(tmp_path, max_bytes=15)
     w.aspire(w.publish(1, b"0123456789"))
-    w.executor.run()
+    w.executor.run_held()
     two = w.publish(2, b"abcdefghij")
     for _ in range(3):
         w.aspire(two)
-        w.executor.run()
+        w.executor.run_held()
         assert w.last() == ["2 RESOURCE_EXHAUSTED"]
     assert len(list((tmp_path / "versions").iterdir())) == 1
     w.close()
@@ -308,7 +289,7 @@ def test_a_swap_back_and_forth_fits_into_room_for_three(tmp_path: Path) -> None:
     w = World(tmp_path, max_bytes=35)
     for version in range(1, 8):
         w.aspire(w.publish(version, b"%10d" % version))
-        w.executor.run()
+        w.executor.run_held()
         assert w.last() == [f"{version}"]
     assert w.cache.size_bytes <= 35
     w.close()
@@ -335,7 +316,7 @@ def test_who_goes_back_needs_no_store(w: World) -> None:
     """The copy of the version before is there, though nothing else answers."""
     one = w.publish(1)
     w.aspire(one)
-    w.executor.run()
+    w.executor.run_held()
     w.deploy(2, Service.GOES_ON)
     w.remote.files.clear()
     w.remote.failing_call = w.remote.num_calls + 1
@@ -350,7 +331,7 @@ def test_a_store_that_did_not_answer_is_asked_again_soon(w: World) -> None:
     held, w.remote.files = w.remote.files, {}
     w.remote.failing_call = w.remote.num_calls + 1
     w.aspire(one)
-    w.executor.run()
+    w.executor.run_held()
     assert w.last() == ["1 UNAVAILABLE"]
     w.remote.failing_call = w.remote.num_calls + 1
     w.advance(1.0)
@@ -369,9 +350,9 @@ def test_what_is_not_wanted_any_more_is_not_tried_again(w: World) -> None:
     one, two = w.publish(1), w.publish(2)
     w.remote.failing_call = w.remote.num_calls + 1
     w.aspire(one)
-    w.executor.run()
+    w.executor.run_held()
     w.aspire(two)
-    w.executor.run()
+    w.executor.run_held()
     copies = w.remote.num_copies
     w.advance(60.0)
     assert w.last() == ["2"]
@@ -386,7 +367,7 @@ def test_a_closed_adapter_tells_nobody(w: World) -> None:
     w.aspire(w.publish(1))
     w.adapter.close()
     calls = len(w.target.calls)
-    w.executor.run()
+    w.executor.run_held()
     w.aspire()
     assert len(w.target.calls) == calls
 
@@ -412,14 +393,14 @@ def test_a_copy_that_failed_is_tried_again_by_request(tmp_path: Path) -> None:
     one = w.publish(1)
     w.remote.failing_call = w.remote.num_calls + 1
     w.aspire(one)
-    w.executor.run()
+    w.executor.run_held()
     assert w.last() == ["1 UNAVAILABLE"]
     w.aspire(one)
     assert w.executor.held == []
     w.adapter.forget_failures("m")
     w.adapter.forget_failures("nobody")
     w.aspire(one)
-    w.executor.run()
+    w.executor.run_held()
     assert w.last() == ["1"]
     w.close()
 
@@ -428,7 +409,7 @@ def test_a_version_that_fails_for_its_damaged_copy_is_copied_anew(w: World) -> N
     """The store's files are whole: nobody is asked to write the version again."""
     version = w.publish(1)
     w.aspire(version)
-    w.executor.run()
+    w.executor.run_held()
     before = w.target.calls[-1].versions[0].payload
     assert before is not None
     w.adapter.check_copy(version.id)
@@ -440,7 +421,7 @@ def test_a_version_that_fails_for_its_damaged_copy_is_copied_anew(w: World) -> N
         w.adapter.check_copy(version.id)
         assert w.adapter.is_copying("m")
         assert w.target.calls[-1].versions[0].payload is not None
-        w.executor.run()
+        w.executor.run_held()
         after = w.target.calls[-1].versions[0].payload
         assert after is not None
         assert after != before
@@ -451,7 +432,7 @@ def test_a_version_that_fails_for_its_damaged_copy_is_copied_anew(w: World) -> N
     assert not w.executor.held
     w.adapter.forget_failures("m")
     w.adapter.check_copy(version.id)
-    w.executor.run()
+    w.executor.run_held()
     assert w.target.calls[-1].versions[0].payload != before
 
 
@@ -459,14 +440,14 @@ def test_a_damaged_copy_whose_store_is_down_is_the_versions_error(w: World) -> N
     """It is copied as soon as the store answers."""
     version = w.publish(1)
     w.aspire(version)
-    w.executor.run()
+    w.executor.run_held()
     copied = w.target.calls[-1].versions[0].payload
     assert copied is not None
     damage(copied.path)
     files, w.remote.files = w.remote.files, {}
     w.remote.failing_call = w.remote.num_calls + 1
     w.adapter.check_copy(version.id)
-    w.executor.run()
+    w.executor.run_held()
     assert w.last() == ["1 UNAVAILABLE"]
     w.remote.files = files
     w.advance(1)

@@ -21,7 +21,6 @@ from tests.frontends.express.wire import (
     data_frame,
     prefixed,
 )
-from tests.handlers.test_decode_pool import HeldExecutor
 from tfs.core.call import StreamCall
 from tfs.core.errors import Code
 from tfs.frontends.rpc.express import inbox
@@ -30,6 +29,7 @@ from tfs.frontends.rpc.express.http2 import frames
 from tfs.frontends.rpc.express.http2.connection_limits import ConnectionLimits
 from tfs.frontends.rpc.express.http2.frames import ErrorCode
 from tfs.frontends.rpc.express.options import ExpressOptions
+from tfs.testing.held_executor import HeldExecutor
 
 
 def test_a_gzip_request_is_decompressed(rig: Rig) -> None:
@@ -112,8 +112,8 @@ def test_what_nobody_waits_for_is_not_unpacked(
         rig.settle()
         client.close()
         rig.settle()
-        assert len(executor.waiting) == 1
-        executor.run_all()
+        assert len(executor.held) == 1
+        executor.run_held()
         rig.settle()
         assert not unpacked
         assert rig.transport.counters.failures == 0
