@@ -95,3 +95,16 @@ def test_every_test_states_the_rule_it_protects() -> None:
             if not docstring.endswith((".", "?", "!")) or docstring.count(" ") < 4:
                 silent.append(f"{path}:{node.lineno} {node.name}")
     assert silent == []
+
+
+def test_what_tests_share_lies_in_no_test() -> None:
+    """A module with tests in it is imported by none: helpers have modules of their own."""
+    found = [
+        f"{path}:{node.lineno} {node.module}"
+        for path in tracked_files("tests/*.py")
+        for node in ast.walk(ast.parse((ROOT / path).read_text()))
+        if isinstance(node, ast.ImportFrom)
+        and (node.module or "").startswith("tests.")
+        and (node.module or "").rpartition(".")[2].startswith("test_")
+    ]
+    assert found == []

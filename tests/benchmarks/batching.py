@@ -37,6 +37,7 @@ from batching import (
 )
 from batching.batch import Batch
 from batching.batching_options import BatchingOptions
+from tests.batching.chaos import run_chaos
 from tests.batching.simulation import (
     Arrival,
     Result,
@@ -47,7 +48,6 @@ from tests.batching.simulation import (
     quantile,
     simulate,
 )
-from tests.batching.test_stress import run_chaos
 from tests.benchmarks.batched_parts import (
     NUM_CALLERS,
     Decoder,

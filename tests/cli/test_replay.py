@@ -8,7 +8,7 @@ from typing import Self
 
 import pytest
 
-from tests.handlers.test_warmup import predict_log
+from tests.handlers.messages import predict_log
 from tfs.cli import replay
 from tfs.cli.main import main
 from tfs.codec.tfrecord import frame

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.serving import export_scale
-from tests.handlers.test_warmup import classify_log, predict_log
+from tests.handlers.messages import classify_log, predict_log
 from tfs.cli.main import main
 from tfs.codec.tfrecord import frame
 from tfs.core.version_directory import WARMUP_REQUESTS, read_manifest, verify_files

@@ -8,22 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.core.resource_text import parse
 from tfs.core.errors import InvalidArgument
 from tfs.core.resources import Devices, Resource, ResourceAllocation
 
 DEVICES = Devices({"main": 1, "gpu": 2})
-
-
-def parse(text: str) -> ResourceAllocation:
-    """Reads "main:0/ram=8, gpu/ram=4"; without a number the entry is unbound."""
-    entries = []
-    for entry in filter(None, text.split(", ")):
-        found = re.fullmatch(r"(\w+)(?::(\d+))?/(\w+)=(-?\d+)", entry)
-        assert found is not None, entry
-        device, instance, kind, quantity = found.groups()
-        number = None if instance is None else int(instance)
-        entries.append((Resource(device, kind, number), int(quantity)))
-    return ResourceAllocation(entries)
 
 
 @pytest.mark.parametrize(

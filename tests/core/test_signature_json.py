@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.core.test_signature import FULL, SIGNATURE, TWO_INPUTS
+from tests.core.signatures import FULL, SIGNATURE, TWO_INPUTS
 from tfs.core.errors import InvalidArgument
 from tfs.core.signature import Signature
 from tfs.core.signature_json import signature_from_json, signature_to_json

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.e2e.config_reload import reload
 from tests.e2e.serving import (
     Serving,
     config_text,
@@ -329,8 +330,6 @@ def test_a_server_can_be_closed_to_loopback(tmp_path: Path) -> None:
         status, output = run_command("status", f"--address={server.address}")
         assert status == 1
         assert "PERMISSION_DENIED" in output
-        from tests.e2e.test_serve import reload
-
         with (
             Client(server.address, timeout_s=PATIENCE_S) as client,
             pytest.raises(PermissionDenied),

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.e2e.config_reload import reload
 from tests.e2e.serving import (
     QUICK,
     Serving,
@@ -30,8 +31,6 @@ from tfs.core.errors import (
     Unimplemented,
     Unknown,
 )
-from tfs.proto.tensorflow_serving.apis import model_management_pb2
-from tfs.proto.tensorflow_serving.config import model_server_config_pb2
 from tfs.testing.patience import PATIENCE_S
 
 X = np.array([[1.0, 2.0], [3.0, 4.0]], dtype=np.float32)
@@ -225,22 +224,6 @@ def test_a_method_that_is_not_built_is_refused_by_name(serving: Serving) -> None
         pytest.raises(Unimplemented, match="SessionRun"),
     ):
         raw.send(path, b"", timeout_s=PATIENCE_S)
-
-
-def reload(client: Client, config: str, timeout_s: float = PATIENCE_S) -> None:
-    """Sends a config by RPC."""
-    from google.protobuf import text_format
-
-    from tfs.proto._pool import POOL
-
-    message = model_server_config_pb2.ModelServerConfig()
-    text_format.Parse(config, message, descriptor_pool=POOL)
-    request = model_management_pb2.ReloadConfigRequest(config=message)
-    client.send(
-        "/tensorflow.serving.ModelService/HandleReloadConfigRequest",
-        request.SerializeToString(),
-        timeout_s=timeout_s,
-    )
 
 
 def test_a_reload_adds_removes_and_refuses_models(scale: Path, tmp_path: Path) -> None:

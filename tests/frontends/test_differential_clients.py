@@ -27,7 +27,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.core.conformance.transport import running
-from tests.frontends.test_differential import (
+from tests.frontends.differential import (
     COMPRESSION,
     ERRORS,
     FAILURES,

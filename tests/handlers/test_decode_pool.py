@@ -11,8 +11,8 @@ from dataclasses import replace
 import pytest
 
 from tests.handlers.kept_log import KeptLog
+from tests.handlers.messages import classify_message, predict_message
 from tests.handlers.served import CLASSIFY, EchoServable, OneModel
-from tests.handlers.test_request_gate import classify_message, predict_message
 from tfs.core.dtype import FLOAT32, INT64
 from tfs.core.errors import Code, InvalidArgument, ServingError, Unavailable
 from tfs.core.executor import ThreadExecutor

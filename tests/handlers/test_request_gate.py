@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import struct
-
 import pytest
 
 from tests.handlers.kept_log import KeptLog
+from tests.handlers.messages import classify_message, multi_message, predict_message
 from tests.handlers.served import OneModel
 from tfs.core import stat_names
 from tfs.core.call import Handler
@@ -19,42 +18,10 @@ from tfs.handlers.request_gate import RequestGate
 from tfs.proto.tensorflow.core.framework import types_pb2
 from tfs.proto.tensorflow_serving.apis import (
     classification_pb2,
-    inference_pb2,
     predict_pb2,
 )
 from tfs.testing.fake_call import FakeCall
 from tfs.testing.fake_clock import FakeClock
-
-
-def predict_message(model: str = "m") -> bytes:
-    message = predict_pb2.PredictRequest()
-    message.model_spec.name = model
-    tensor = message.inputs["x"]
-    tensor.dtype = types_pb2.DT_FLOAT
-    for size in (2, 2):
-        tensor.tensor_shape.dim.add(size=size)
-    tensor.tensor_content = struct.pack("<4f", 1, 2, 3, 4)
-    return message.SerializeToString()
-
-
-def classify_message() -> bytes:
-    request = classification_pb2.ClassificationRequest()
-    request.model_spec.name = "m"
-    request.model_spec.signature_name = "classify"
-    for _ in range(3):
-        example = request.input.example_list.examples.add()
-        example.features.feature["x"].float_list.value.extend((0.5, 0.5))
-    return request.SerializeToString()
-
-
-def multi_message() -> bytes:
-    one = classification_pb2.ClassificationRequest.FromString(classify_message())
-    request = inference_pb2.MultiInferenceRequest(input=one.input)
-    for kind in ("classify", "regress"):
-        task = request.tasks.add(method_name=f"tensorflow/serving/{kind}")
-        task.model_spec.name = "m"
-        task.model_spec.signature_name = kind
-    return request.SerializeToString()
 
 
 class Desk:

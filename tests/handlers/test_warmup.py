@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.handlers.served import EchoServable
-from tests.handlers.test_request_gate import (
-    classify_message,
-    multi_message,
-    predict_message,
+from tests.handlers.messages import (
+    classify_log,
+    multi_log,
+    predict_log,
+    regress_log,
 )
+from tests.handlers.served import EchoServable
 from tfs.codec.tfrecord import frame
 from tfs.core.errors import (
     DataLoss,
@@ -31,32 +32,6 @@ from tfs.handlers.warmup_file import MAX_RECORDS
 from tfs.handlers.warmup_replay import WarmupOptions, replay
 from tfs.proto.tensorflow_serving.apis import prediction_log_pb2
 from tfs.testing.fake_clock import FakeClock
-
-
-def predict_log() -> bytes:
-    log = prediction_log_pb2.PredictionLog()
-    log.predict_log.request.ParseFromString(predict_message("another model"))
-    log.predict_log.request.model_spec.version.value = 77
-    return log.SerializeToString()
-
-
-def classify_log() -> bytes:
-    log = prediction_log_pb2.PredictionLog()
-    log.classify_log.request.ParseFromString(classify_message())
-    return log.SerializeToString()
-
-
-def regress_log() -> bytes:
-    log = prediction_log_pb2.PredictionLog()
-    log.regress_log.request.ParseFromString(classify_message())
-    log.regress_log.request.model_spec.signature_name = "regress"
-    return log.SerializeToString()
-
-
-def multi_log() -> bytes:
-    log = prediction_log_pb2.PredictionLog()
-    log.multi_inference_log.request.ParseFromString(multi_message())
-    return log.SerializeToString()
 
 
 def write(version: Path, *records: bytes) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from managers.resource_tracker import ResourceTracker
-from tests.core.test_resources import parse
+from tests.core.resource_text import parse
 from tfs.core.errors import InvalidArgument
 from tfs.core.resources import Devices, ResourceAllocation
 

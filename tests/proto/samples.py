@@ -20,7 +20,9 @@ from tfs.proto.tensorflow_serving.apis import (
     regression_pb2,
     session_service_pb2,
 )
-from tfs.proto.tensorflow_serving.config import model_server_config_pb2
+from tfs.proto.tensorflow_serving.config import (
+    model_server_config_pb2,
+)
 from tfs.proto.tfs.v1 import model_config_pb2
 
 
@@ -195,3 +197,30 @@ def without_additions(sample: Message) -> Message:
             for field in ("traffic", "transition", "runtime"):
                 config.ClearField(field)
     return copy
+
+
+EXTENDED_CONFIG = """
+model_config_list {
+  config {
+    name: "digits"
+    base_path: "/models/digits"
+    model_version_policy { specific { versions: 1 versions: 2 } }
+    version_labels { key: "stable" value: 1 }
+    traffic {
+      primary: 1
+      canary {
+        version: 2 tee_fraction: 0.1 split_fraction: 0.0
+        guard {
+          min_samples: 500 max_top1_disagreement: 0.02 max_mean_abs_diff: 0.05
+          max_latency_ratio: 1.5 max_error_rate: 0.01
+        }
+      }
+    }
+    transition: RESOURCE_PRESERVING
+    runtime {
+      backend: PROCESS isolation: REQUIRED num_interpreters: 2
+      device: "cpu" intra_op_threads: 1
+    }
+  }
+}
+"""

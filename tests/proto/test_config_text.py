@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from google.protobuf import text_format
 
-from tests.proto.samples import model_config
+from tests.proto.samples import EXTENDED_CONFIG, model_config
 from tfs.proto._pool import POOL
 from tfs.proto.tensorflow_serving.config import (
     model_server_config_pb2,
@@ -18,32 +18,6 @@ from tfs.proto.tensorflow_serving.servables.tensorflow import (
     session_bundle_config_pb2,
 )
 from tfs.proto.tfs.v1 import model_config_pb2
-
-EXTENDED_CONFIG = """
-model_config_list {
-  config {
-    name: "digits"
-    base_path: "/models/digits"
-    model_version_policy { specific { versions: 1 versions: 2 } }
-    version_labels { key: "stable" value: 1 }
-    traffic {
-      primary: 1
-      canary {
-        version: 2 tee_fraction: 0.1 split_fraction: 0.0
-        guard {
-          min_samples: 500 max_top1_disagreement: 0.02 max_mean_abs_diff: 0.05
-          max_latency_ratio: 1.5 max_error_rate: 0.01
-        }
-      }
-    }
-    transition: RESOURCE_PRESERVING
-    runtime {
-      backend: PROCESS isolation: REQUIRED num_interpreters: 2
-      device: "cpu" intra_op_threads: 1
-    }
-  }
-}
-"""
 
 
 def parse_config(text: str) -> model_server_config_pb2.ModelServerConfig:

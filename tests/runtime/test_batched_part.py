@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from tests.batching.gate import Gate
+from tests.runtime.part_callers import Callers, wait_for_waiting
 from tfs.core.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -27,38 +28,6 @@ from tfs.testing.patience import PATIENCE_S
 
 def double(x: torch.Tensor) -> torch.Tensor:
     return 2 * x
-
-
-class Callers:
-    """Threads that each make one call, and what came of it."""
-
-    def __init__(self) -> None:
-        self.results: dict[Any, Any] = {}
-        self._threads: list[threading.Thread] = []
-
-    def start(self, name: Any, function: Callable[[], Any]) -> None:
-        def run() -> None:
-            try:
-                self.results[name] = function()
-            except Exception as error:
-                self.results[name] = error
-
-        thread = threading.Thread(target=run)
-        self._threads.append(thread)
-        thread.start()
-
-    def join(self) -> None:
-        for thread in self._threads:
-            thread.join(PATIENCE_S)
-            assert not thread.is_alive()
-
-
-def wait_for_waiting(part: BatchedPart, num: int) -> None:
-    """Blocks until as many calls wait in the part's queues."""
-    with part._changed:
-        assert part._changed.wait_for(
-            lambda: sum(map(len, part._queues.values())) >= num, PATIENCE_S
-        )
 
 
 def blocked(part: BatchedPart, gate: Gate[torch.Tensor], callers: Callers) -> None:

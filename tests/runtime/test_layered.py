@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.batching.gate import Gate
-from tests.runtime.test_batched_part import Callers, wait_for_waiting
+from tests.runtime.part_callers import Callers, wait_for_waiting
 from tfs.core.errors import InvalidArgument
 from tfs.runtime.batched import BatchedPart
 from tfs.runtime.layered import layered

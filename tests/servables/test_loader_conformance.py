@@ -10,7 +10,7 @@ import pytest
 
 from tests.core.conformance.loader import LOADER_CHECKS, LoaderCheck
 from tests.e2e.serving import export_scale
-from tests.servables.test_placed_loader import Host
+from tests.servables.placed_host import Host
 from tfs.core.clock import MonotonicClock
 from tfs.core.errors import DataLoss
 from tfs.core.loader import Loader

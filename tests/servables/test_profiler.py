@@ -12,8 +12,8 @@ import torch
 from tests.models.digits import DigitClassifier
 from tests.models.greedy import Greedy
 from tests.runtime.process_host import process_host
+from tests.servables.fake_subject import FakeSubject, Remembering, centred, doubled
 from tests.servables.fakes import ID
-from tests.servables.test_probe import FakeSubject, Remembering, centred, doubled
 from tfs.core.errors import Internal
 from tfs.core.model_profile import ModelProfile
 from tfs.core.resources import MAIN, PEAK_RAM_BYTES, Resource

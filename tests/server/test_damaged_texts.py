@@ -11,7 +11,7 @@ from typing import Final
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.proto.test_config_text import EXTENDED_CONFIG
+from tests.proto.samples import EXTENDED_CONFIG
 from tfs.core.errors import InvalidArgument, Unimplemented
 from tfs.server.batching import read_batching_parameters
 from tfs.server.config.server_config import config_text, read_config_text

@@ -10,8 +10,8 @@ from typing import TypeAlias
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.server.admin_operator import Operator
 from tests.server.environment import Environment, config, model
-from tests.server.test_admin import Operator
 from tfs.core.errors import ServingError
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.server.config.running_config import Origin

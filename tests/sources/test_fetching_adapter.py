@@ -13,7 +13,7 @@ from sources.fetching_adapter import FetchingSourceAdapter
 from sources.storage_path import StoragePath
 from sources.version_cache import VersionCache, VersionCacheOptions
 from tests.core.conformance import ADAPTER_CHECKS, AdapterCheck, check_name
-from tests.sources.test_version_cache import FakeRemote
+from tests.sources.fake_remote import FakeRemote
 from tfs.core.errors import NotFound
 from tfs.core.servable_data import AspiredVersions, ServableData
 from tfs.core.servable_id import ServableId

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from sources.remote_storage import RemoteFileSystem
-from tests.sources.test_remote_chain import Server
-from tests.sources.test_version_cache import SIGNATURE
+from tests.sources.fake_remote import SIGNATURE
+from tests.sources.remote_chain import Server
 from tfs.core.manifest import Producer
 from tfs.core.version_directory import commit, new_version
 

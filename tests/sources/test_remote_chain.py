@@ -9,28 +9,15 @@ from typing import Any
 from sources.chain import SourceChain
 from sources.fetching_adapter import FetchingSourceAdapter
 from sources.file_system import FileSystemSource, FileSystemSourceOptions
-from sources.remote_storage import AnyFileSystem, RemoteFileSystem
+from sources.remote_storage import RemoteFileSystem
 from sources.scan import ServableToMonitor
 from sources.storage import Contents
 from sources.storage_path import StoragePath
 from sources.version_cache import VersionCache, VersionCacheOptions
-from tests.sources.test_version_cache import SIGNATURE
-from tfs.core.manifest import Producer
-from tfs.core.version_directory import commit, new_version, read_manifest, verify_files
+from tests.sources.remote_chain import Server, upload
+from tfs.core.version_directory import read_manifest, verify_files
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.recording_target import RecordingTarget
-
-
-def upload(store: Any, tmp_path: Path, version: int) -> None:
-    """Writes a version locally and copies it, the manifest last."""
-    base_path = tmp_path / "written"
-    with new_version(str(base_path), version) as folder:
-        Path(folder, "table.csv").write_text(f"key,value\na,{version}\n")
-        commit(folder, "hashmap", {"serving_default": SIGNATURE}, {}, Producer())
-    for name in ("table.csv", "servable.json"):
-        data = (base_path / str(version) / name).read_bytes()
-        store.makedirs(f"/bucket/m/{version}", exist_ok=True)
-        store.pipe_file(f"/bucket/m/{version}/{name}", data)
 
 
 def test_versions_in_a_store_are_served_from_local_copies(
@@ -94,49 +81,6 @@ class Outage(RemoteFileSystem):
     def _check(self) -> None:
         if self.is_down:
             raise OSError(5, "no route to store")
-
-
-class Server:
-    """Everything from a URL to the target, over a cache that outlives it."""
-
-    def __init__(
-        self,
-        files: RemoteFileSystem,
-        root: Path,
-        *pinned: int,
-        base_path: str = "memory://bucket/m/",
-    ) -> None:
-        self.base_path = base_path
-        self.clock = FakeClock()
-        self.cache = VersionCache(VersionCacheOptions(str(root)), files)
-        adapter = FetchingSourceAdapter(self.cache, lambda _, copy: copy())
-        self.source = FileSystemSource(
-            FileSystemSourceOptions((self._wanted(*pinned),), poll_wait_s=60),
-            file_system=AnyFileSystem(remote=files),
-            clock=self.clock,
-            recall=adapter.copies,
-            on_shown=adapter.note_shown,
-        )
-        self.target: RecordingTarget[StoragePath] = RecordingTarget()
-        self.chain = SourceChain(self.source, [adapter], self.target)
-
-    def pin(self, *pinned: int) -> list[int]:
-        """Pins versions, as a rollback does; returns what is aspired."""
-        self.source.update_config([self._wanted(*pinned)])
-        return self.look()
-
-    def look(self) -> list[int]:
-        """Returns what is aspired after another look."""
-        self.clock.advance(60)
-        self.source.step()
-        return list(self.target.versions("m") or ())
-
-    def close(self) -> None:
-        self.chain.close()
-        self.cache.close()
-
-    def _wanted(self, *pinned: int) -> ServableToMonitor:
-        return ServableToMonitor("m", self.base_path, pinned=frozenset(pinned))
 
 
 def test_a_start_and_a_rollback_need_no_store_for_what_was_copied(

@@ -22,7 +22,7 @@ from sources.remote_storage import RemoteFileSystem
 from sources.scan import ServableToMonitor
 from sources.storage_path import StoragePath
 from sources.version_cache import VersionCache, VersionCacheOptions
-from tests.sources.test_remote_chain import upload
+from tests.sources.remote_chain import upload
 from tfs.core.version_directory import read_manifest, verify_files
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.recording_target import RecordingTarget

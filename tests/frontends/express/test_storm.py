@@ -23,14 +23,7 @@ from tests.frontends.express.wire import (
     literal_block,
     prefixed,
 )
-from tests.handlers.test_request_plan import (
-    OPTIONS,
-    Desk,
-    Lookup,
-    Model,
-    SharedLookup,
-    message,
-)
+from tests.handlers.plan_desk import OPTIONS, Desk, Lookup, Model, SharedLookup, message
 from tfs.codec import predict_template
 from tfs.core.call import ListenerOptions, RpcMethod
 from tfs.core.errors import Code

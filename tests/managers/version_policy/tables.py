@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from hypothesis import strategies as st
+
 from managers.harness_snapshot import HarnessSnapshot
 from managers.harness_state import HarnessState
 from managers.version_policy.action import Action, ActionKind, TransitionPolicy
@@ -60,3 +62,27 @@ def one_by_one(
             for v in now
         ]
     return actions
+
+
+def _snapshot(
+    version: int, state: HarnessState, is_aspired: bool, generation: int, gone: bool
+) -> HarnessSnapshot:
+    may_return = gone and not is_aspired and state is HarnessState.DISABLED
+    return HarnessSnapshot(
+        ServableId("a", version), state, None, is_aspired, generation, may_return
+    )
+
+
+snapshots = st.lists(
+    st.builds(
+        _snapshot,
+        st.integers(0, 4),
+        st.sampled_from(HarnessState),
+        st.booleans(),
+        st.integers(0, 9),
+        st.booleans(),
+    ),
+    max_size=6,
+    unique_by=lambda v: v.generation,
+)
+"""Any versions of one servable, in any states, for hypothesis."""

@@ -10,8 +10,7 @@ from managers.harness_snapshot import HarnessSnapshot
 from managers.harness_state import HarnessState
 from managers.version_policy.action import ActionKind
 from managers.version_policy.availability_preserving import availability_preserving
-from tests.managers.version_policy.tables import answer, one_by_one, versions
-from tfs.core.servable_id import ServableId
+from tests.managers.version_policy.tables import answer, one_by_one, snapshots, versions
 
 UPSTREAM = {
     "LoadsNewAspired": (
@@ -84,29 +83,6 @@ def test_policy_answers_beyond_upstream(case: str) -> None:
     """Ours: versions whose files changed, and the empty stream."""
     snapshots, expected = OURS[case]
     assert answer(availability_preserving(versions(snapshots))) == expected
-
-
-def _snapshot(
-    version: int, state: HarnessState, is_aspired: bool, generation: int, gone: bool
-) -> HarnessSnapshot:
-    may_return = gone and not is_aspired and state is HarnessState.DISABLED
-    return HarnessSnapshot(
-        ServableId("a", version), state, None, is_aspired, generation, may_return
-    )
-
-
-snapshots = st.lists(
-    st.builds(
-        _snapshot,
-        st.integers(0, 4),
-        st.sampled_from(HarnessState),
-        st.booleans(),
-        st.integers(0, 9),
-        st.booleans(),
-    ),
-    max_size=6,
-    unique_by=lambda v: v.generation,
-)
 
 
 @given(snapshots)

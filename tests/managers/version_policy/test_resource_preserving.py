@@ -10,8 +10,7 @@ from managers.harness_snapshot import HarnessSnapshot
 from managers.harness_state import END_STATES, HarnessState
 from managers.version_policy.action import ActionKind
 from managers.version_policy.resource_preserving import resource_preserving
-from tests.managers.version_policy.tables import answer, one_by_one, versions
-from tests.managers.version_policy.test_availability_preserving import snapshots
+from tests.managers.version_policy.tables import answer, one_by_one, snapshots, versions
 
 UPSTREAM = {
     "UnloadsFirstNonAspired": (

@@ -11,8 +11,7 @@ from managers.harness_state import END_STATES, HarnessState
 from managers.version_policy.action import ActionKind
 from managers.version_policy.resource_preserving import resource_preserving
 from managers.version_policy.standing_in import standing_in
-from tests.managers.version_policy.tables import answer, versions
-from tests.managers.version_policy.test_availability_preserving import snapshots
+from tests.managers.version_policy.tables import answer, snapshots, versions
 
 CASES = {
     "nothing is awaited": ("1 DISABLED r, 2 READY t, 3 ERROR t", {}, "none"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.server.config.test_running_config import PLATFORMS, base
+from tests.server.config.configs import PLATFORMS, base
 from tests.server.environment import model
 from tfs.core.errors import FailedPrecondition, NotFound
 from tfs.proto.tfs.v1 import model_config_pb2

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.server.admin_operator import Operator, operating
 from tests.server.environment import Environment, config, model
-from tests.server.test_admin import Operator, operating
 from tfs.core.errors import Internal
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.proto.tfs.v1 import model_config_pb2

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.server.config.configs import config_of, override
 from tests.server.environment import message, model
 from tfs.core.errors import FailedPrecondition, InvalidArgument
 from tfs.server.config.overrides import (
-    ModelConfig,
-    Override,
     changed_fields,
     lay_over,
     overrides_text,
@@ -18,20 +17,6 @@ from tfs.server.config.overrides import (
 )
 from tfs.server.config.overrides_file import OverridesFile
 from tfs.server.config.server_config import Message, config_text
-
-
-def config_of(name: str, extra: str = "", base_path: str = "") -> ModelConfig:
-    """Returns one model's config."""
-    (found,) = message(model(name, base_path, extra)).model_config_list.config
-    return found
-
-
-def override(name: str, extra: str) -> Override:
-    """Returns an override of the fields in ``extra``."""
-    config = config_of(name, extra)
-    config.ClearField("base_path")
-    return Override(config, "rollback", 12.5)
-
 
 BASE = (
     'traffic { primary: 1 canary { version: 2 } } version_labels { key: "x" value: 1 }'

@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from tests.server.config.test_overrides import override
-from tests.server.environment import config, model
+from tests.server.config.configs import PLATFORMS, base, override
+from tests.server.environment import model
 from tfs.core.errors import FailedPrecondition, InvalidArgument, NotFound
 from tfs.server.config.running_config import (
-    Base,
     Change,
     Origin,
     RunningConfig,
@@ -20,15 +19,8 @@ from tfs.server.config.running_config import (
     with_base,
     with_override,
 )
-from tfs.server.config.server_config import read_config_text
 
-PLATFORMS = ("", "hashmap")
 PIN = override("a", "traffic { primary: 1 }")
-
-
-def base(*models: str, origin: Origin = Origin.CONFIG_FILE) -> Base:
-    """Returns a base."""
-    return Base(read_config_text(config(*models), "test"), origin)
 
 
 def running(*models: str) -> RunningConfig:

@@ -1,0 +1,94 @@
+"""A server's share in placing versions: interpreters by backend, profiles and notes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tfs.core.clock import MonotonicClock
+from tfs.core.errors import ServingError
+from tfs.core.model_profile import ModelProfile
+from tfs.core.servable import Servable
+from tfs.core.servable_id import ServableId
+from tfs.runtime.inline.inline_interpreter import InlineInterpreter
+from tfs.runtime.interpreter import Interpreter
+from tfs.runtime.placement import Backend, PlacementOptions
+from tfs.servables.built_in import default_registry
+from tfs.servables.placed_loader import LeaveFront, PlacedLoader, PlacementContext
+from tfs.servables.platform import LoadContext
+from tfs.servables.probe import ProbeOptions
+from tfs.servables.profile_cache import ProfileCache
+from tfs.servables.profiler import Profiler
+
+
+class Host:
+    """Interpreters by backend: threads stand in for processes, but for crashes."""
+
+    def __init__(self, *, budget_s: float = 0.0) -> None:
+        self.interpreters: dict[Backend, Interpreter] = {}
+        self.cache = ProfileCache()
+        self.is_crowded = False
+        self.profiler = Profiler(
+            self.cache,
+            ProbeOptions(budget_s, largest_batch=2),
+            is_crowded=lambda: self.is_crowded,
+        )
+        self.batched: list[tuple[Backend, bool]] = []
+        self.notes: list[str] = []
+        self.notes_of_loads: list[str] = []
+        self.leave_front: LeaveFront | None = None
+        self.is_slow_at_once = False
+        self.refuse: ServingError | None = None
+
+    def of(self, backend: Backend) -> Interpreter:
+        if self.refuse is not None and backend is not Backend.PROCESS:
+            raise self.refuse
+        if backend not in self.interpreters:
+            self.interpreters[backend] = InlineInterpreter(backend.value)
+            self.interpreters[backend].start()
+        return self.interpreters[backend]
+
+    def batch(
+        self, inner: Servable, path: str, profile: ModelProfile | None, backend: Backend
+    ) -> Servable:
+        self.batched.append((backend, profile is not None))
+        return inner
+
+    def watch_front(self, _: ServableId, leave: LeaveFront) -> None:
+        self.leave_front = leave
+        if self.is_slow_at_once:
+            leave(0.02)
+
+    def _note(self, _: object, note: str, __: int | None, is_loading: bool) -> None:
+        self.notes.append(note)
+        if is_loading:
+            self.notes_of_loads.append(note)
+
+    def loader(self, path: Path) -> PlacedLoader:
+        placing = PlacementContext(
+            PlacementOptions(),
+            self.of,
+            self.profiler,
+            self.batch,
+            self._note,
+            0.0,
+            MonotonicClock(),
+            self.watch_front,
+        )
+        registry = default_registry()
+        return PlacedLoader(
+            lambda context: registry.loader(str(path), context),
+            str(path),
+            LoadContext(self.of_nothing),
+            placing,
+        )
+
+    def of_nothing(self, _: object) -> Interpreter:
+        raise AssertionError("the placed loader chooses the interpreter itself")
+
+    def num_models(self, backend: Backend) -> int:
+        interpreter = self.interpreters.get(backend)
+        return 0 if interpreter is None else interpreter.stats().num_models
+
+    def close(self) -> None:
+        for interpreter in self.interpreters.values():
+            interpreter.close(None)
