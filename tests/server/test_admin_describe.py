@@ -99,7 +99,7 @@ def test_the_processes_of_a_version_are_told_with_their_deaths() -> None:
         (host, ProcessModel(SOURCE, VersionFiles({}), 1, health, host))
         for host in hosts
     ]
-    health.note_death("was ended by SIGSEGV")
+    health.note_death("was ended by SIGSEGV", 0)
     servable = PlacedServable(SERVABLE, PlacedModel(SpreadModel(members)))
     report = pb.VersionReport()
     describe_interpreters(report, servable)

@@ -224,6 +224,22 @@ def test_a_kill_from_outside_is_no_crash_of_a_model_that_worked_well(
         assert isinstance(ask(loaded, X).error(), FailedPrecondition)
 
 
+def test_a_kill_is_no_crash_after_a_hundred_calls_of_several_workers(
+    host: ProcessHost, tmp_path: Path
+) -> None:
+    """Whoever kills workers faster than they answer a hundred calls quarantines nothing."""
+    interpreter = host.interpreter(ProcessOptions(crashes=CrashPolicy(max_crashes=3)))
+    loaded = interpreter.load(package(tmp_path, Scale()))
+    for _ in range(6):
+        for _ in range(40):
+            ask(loaded, X).outputs()
+        running = ask(loaded, {"x": floats((60, 0))}, "slow")
+        until(lambda: num_begun(interpreter) == 41, "the call")
+        os.kill(pid_of(interpreter), signal.SIGKILL)
+        assert isinstance(running.error(), Internal)
+    assert values(ask(loaded, X).outputs()["y"]) == [[2, 4]]
+
+
 def test_a_version_that_keeps_crashing_is_quarantined_alone(
     host: ProcessHost, tmp_path: Path
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Protocol
+from typing import Final, Protocol
 
 from tfs.core.errors import FailedPrecondition, ServingError
 from tfs.core.servable import InferenceTask, Tensors
@@ -15,6 +15,8 @@ from tfs.runtime.process.crash_policy import CrashHistory, CrashPolicy
 from tfs.runtime.process.device_shares import VersionShare
 from tfs.runtime.process.slab_call import ReplyPlans, RequestPlans
 from tfs.runtime.process.trial_calls import TrialCall, TrialCalls
+
+_WORKED_WELL_CALLS: Final = 100
 
 
 class VersionHealth:
@@ -33,11 +35,21 @@ class VersionHealth:
         self.quarantine: str | None = None
         self.num_deaths = 0
         self.last_death = ""
+        self._num_calls = 0
 
-    def note_death(self, how: str) -> None:
-        """Counts an interpreter that died."""
+    @property
+    def has_worked_well(self) -> bool:
+        """Whether workers that are dead by now answered enough calls together.
+
+        One that is killed again and again, twice a second, may never answer as many.
+        """
+        return self._num_calls >= _WORKED_WELL_CALLS
+
+    def note_death(self, how: str, num_calls: int) -> None:
+        """Counts an interpreter that died, and the calls that its worker had answered."""
         self.num_deaths += 1
         self.last_death = how
+        self._num_calls += num_calls
 
 
 class ModelHost(Protocol):

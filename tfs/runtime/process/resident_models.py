@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from tfs.core.errors import Internal, ServingError
 from tfs.core.serving_loop import ServingLoop
@@ -30,8 +29,6 @@ from tfs.runtime.process.zygote_client import ZygoteClient
 from tfs.runtime.task_outcome import closed, finish, unloaded
 
 log = logging.getLogger(__name__)
-
-_WORKED_WELL_CALLS: Final = 100
 
 
 class ResidentModels:
@@ -258,21 +255,23 @@ class ResidentModels:
         """Blames a death on the model during whose call or load it happened.
 
         It blames nobody if somebody else (an operator, or a kernel out of memory)
-        killed a worker that had worked well, or that only had a call which it had not
-        begun: the next worker may well work. If this worker had answered, the next one
-        is started without a pause, because a system that kills whatever is started
-        would have done so before it answered.
+        killed a worker of a version that had worked well, on this worker or earlier
+        ones, or a worker that only had a call which it had not begun: the next one may
+        well work. If this worker had answered, the next one is started without a pause,
+        because a system that kills whatever is started would have done so before it
+        answered.
         """
         num_calls = self.lanes.stats().num_calls - self._num_calls_before
+        self._num_calls_before += num_calls  # the next may die before it is ready
+        for health in {model.health for model in self._models.values()}:
+            health.note_death(how, num_calls)
         has_begun = any(call.has_begun for call in self._failed)
         was_idle = self._mapping is None and not has_begun
-        was_chosen = was_killed and (num_calls >= _WORKED_WELL_CALLS or was_idle)
-        is_innocent |= was_chosen
-        for health in {model.health for model in self._models.values()}:
-            health.note_death(how)
         mapping, self._mapping = self._mapping, None
         culprit = self._failed[-1].model if self._failed else mapping
-        if culprit is not None and not is_innocent:
+        has_worked_well = culprit is not None and culprit.health.has_worked_well
+        was_chosen = was_killed and (was_idle or has_worked_well)
+        if culprit is not None and not (is_innocent or was_chosen):
             self._quarantine.note_crash(culprit, how)
         return not (was_chosen and num_calls)
 
