@@ -12,8 +12,11 @@ from managers.aspired_versions_manager import (
 from managers.resource_tracker import ResourceTracker
 from managers.retry import RetryOptions
 from managers.state_monitor import ServableStateMonitor, StateMonitorOptions
+from managers.version_policy.resource_preserving import resource_preserving
 from tfs.core.clock import Clock
-from tfs.core.errors import ServingError
+from tfs.core.errors import (
+    ServingError,
+)
 from tfs.core.event_bus import EventBus
 from tfs.core.executor import Executor, InlineExecutor, ThreadExecutor
 from tfs.core.servable_id import ServableId
@@ -166,3 +169,12 @@ class Environment(Surroundings):
         version = handle.id.version
         handle.release()
         return version
+
+
+def saving(pools: Pools = POOLS[0]) -> Environment:
+    """Servable "m" with version 1 available, which is unloaded before others load."""
+    env = Environment(pools)
+    env.manager.set_transition_policy("m", resource_preserving)
+    env.aspire("m", 1)
+    env.settle()
+    return env

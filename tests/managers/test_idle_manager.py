@@ -1,0 +1,131 @@
+"""What a manager says of its own work: that it disturbs nobody, waits or is idle."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from managers.aspired_versions_manager import AspiredVersionsManagerOptions
+from managers.harness_snapshot import HarnessSnapshot
+from managers.version_policy.action import Action
+from managers.version_policy.availability_preserving import availability_preserving
+from tests.managers.environment import POOLS, Environment
+from tfs.core.servable_state import ManagerState, ServableState
+from tfs.testing.sequencer import Sequencer
+
+
+def test_loads_disturb_nobody_while_nothing_can_be_requested(
+    empty: Environment,
+) -> None:
+    """While nothing can be requested, loads need not make way for requests."""
+    manager, found = empty.manager, list[bool]()
+    assert manager.disturbs_nobody
+    loaders = [
+        empty.loader("A", v, on_load=lambda: found.append(manager.disturbs_nobody))
+        for v in (1, 2)
+    ]
+    for loader in loaders:
+        empty.aspire("A", loader)
+        empty.settle()
+    assert found == [True, False]
+    empty.aspire("A")
+    empty.settle()
+    assert manager.disturbs_nobody
+    with manager.lend_all_threads():
+        assert manager.disturbs_nobody
+
+
+def test_lent_threads_come_back() -> None:
+    """lend_all_threads enlarges the load pool and then restores it."""
+    options = AspiredVersionsManagerOptions(
+        num_initial_load_threads=9, release_memory=None
+    )
+    env = Environment(POOLS[1], options=options)
+    sequencer = Sequencer()
+    with env.manager.lend_all_threads():
+        assert env.executors[0].num_threads == 9
+        assert env.manager.is_lending
+        for index in range(9):
+            name = f"M{index}"
+            env.aspire(
+                name, env.loader(name, 1, on_load=lambda: sequencer.reach("load"))
+            )
+        env.manager.step()
+        sequencer.wait_reached("load", 9)
+        sequencer.open("load")
+    assert env.executors[0].num_threads == 2
+    assert not env.manager.is_lending
+    env.settle()
+    assert len(env.manager.list_available_ids()) == 9
+    assert env.close()
+
+
+def test_waiting_loads_and_idleness_are_told() -> None:
+    """Measuring is put off while loads wait; idle means that nothing moves."""
+    env = Environment(POOLS[1])
+    sequencer = Sequencer()
+    assert env.manager.is_idle
+    for index in range(5):
+        name = f"M{index}"
+        env.aspire(name, env.loader(name, 1, on_load=lambda: sequencer.reach("load")))
+    assert not env.manager.is_idle
+    env.manager.step()
+    sequencer.wait_reached("load", 2)
+    assert env.manager.num_waiting_loads == 3
+    assert not env.manager.is_idle
+    sequencer.open("load")
+    env.settle()
+    assert env.manager.num_waiting_loads == 0
+    assert env.manager.is_idle
+    assert env.close()
+
+
+def test_what_a_step_moves_on_is_not_idle() -> None:
+    """The manager is not idle between taking in news and acting on it."""
+    sequencer = Sequencer()
+
+    def policy(versions: Sequence[HarnessSnapshot]) -> Sequence[Action]:
+        sequencer.reach("decision")
+        return availability_preserving(versions)
+
+    env = Environment(
+        POOLS[-1], options=AspiredVersionsManagerOptions(transition_policy=policy)
+    )
+    env.aspire("M", env.loader("M", 1, on_load=lambda: sequencer.reach("load")))
+    told: list[bool] = []
+    stepping = threading.Thread(target=env.manager.step)
+    asking = threading.Thread(target=lambda: told.append(env.manager.is_idle))
+    stepping.start()
+    sequencer.wait_reached("decision")
+    asking.start()
+    asking.join(0.05)  # a wrong answer comes at once
+    sequencer.open("decision")
+    stepping.join(30)
+    asking.join(30)
+    assert told == [False]
+    sequencer.open("load")
+    env.settle()
+    assert env.manager.is_idle
+    assert env.close()
+
+
+def test_an_unload_that_was_not_told_is_not_idle() -> None:
+    """Others that wait for the unload, or for its memory, have yet to be told."""
+    env = Environment(POOLS[-1])
+    sequencer = Sequencer()
+    env.aspire("M", 1)
+    env.settle()
+
+    def hear(state: ServableState) -> None:
+        if state.manager_state is ManagerState.END:
+            sequencer.reach("end")
+
+    env.monitor.listen(lambda event: hear(event.event))
+    env.aspire("M")
+    env.manager.step()
+    sequencer.wait_reached("end")
+    assert not env.manager.is_idle
+    sequencer.open("end")
+    env.settle()
+    assert env.manager.is_idle
+    assert env.close()
