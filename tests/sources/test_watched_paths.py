@@ -1,0 +1,194 @@
+"""Which base paths are looked at when something changes, and which again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from sources.file_system import FileSystemSource, FileSystemSourceOptions
+from sources.model_repository import ModelRepository
+from sources.storage_path import StoragePath
+from tests.sources.stepped_source import monitor
+from tfs.core.source import connect
+from tfs.testing.fake_clock import FakeClock
+from tfs.testing.fake_file_system import FakeFileSystem
+from tfs.testing.recording_target import RecordingTarget
+
+
+class FakeWatcher:
+    """A watcher that does as it is told. Confined to the test's threads."""
+
+    def __init__(self, refuses: bool = False) -> None:
+        self.refuses = refuses
+        self.paths: list[str] = []
+        self.told: Callable[[str], None] | None = None
+        self.closed = False
+
+    def start(self, on_change: Callable[[str], None]) -> None:
+        if self.refuses:
+            raise OSError(24, "inotify instance limit reached")
+        self.told = on_change
+
+    def watch(self, paths: Iterable[str]) -> None:
+        self.paths = list(paths)
+
+    def ensure(self, path: str) -> bool:
+        return path in self.paths
+
+    def is_current(self, path: str) -> bool:
+        return path in self.paths
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def started(
+    watcher: FakeWatcher, events: bool, watch: bool | None = None
+) -> tuple[FileSystemSource, FakeFileSystem, FakeClock, RecordingTarget[StoragePath]]:
+    clock = FakeClock()
+    files = FakeFileSystem(clock)
+    files.events = events
+    files.write("/models/digits/1/servable.json")
+    source = FileSystemSource(
+        FileSystemSourceOptions((monitor(),), poll_wait_s=5, rescan_s=600, watch=watch),
+        file_system=files,
+        clock=clock,
+        watcher=watcher,
+    )
+    target: RecordingTarget[StoragePath] = RecordingTarget()
+    connect(source, target)
+    source.start()
+    assert target.wait_for(lambda calls: len(calls) == 1)
+    clock.block_until_sleepers(1)
+    return source, files, clock, target
+
+
+@pytest.mark.parametrize(
+    ("events", "watch", "watched"),
+    [
+        (True, None, True),
+        (False, None, False),
+        (True, False, False),
+        (False, True, True),
+    ],
+)
+def test_what_gives_no_events_is_polled(
+    events: bool, watch: bool | None, watched: bool
+) -> None:
+    """A network mount is looked at every poll_wait_s, a watched path on events."""
+    watcher = FakeWatcher()
+    source, files, clock, target = started(watcher, events, watch)
+    with source:
+        assert watcher.paths == (["/models/digits"] if watched else [])
+        files.write("/models/digits/2/servable.json")
+        if watched:
+            calls = files.num_calls
+            clock.advance(5)
+            clock.block_until_sleepers(1)
+            assert files.num_calls == calls
+            assert watcher.told is not None
+            watcher.told("/models/digits/2")
+        else:
+            clock.advance(5)
+        assert target.wait_for(lambda calls: len(calls) == 2)
+    assert watcher.closed
+
+
+def test_what_was_looked_at_before_the_start_is_watched_from_then_on() -> None:
+    """A server applies its first config before the source's thread runs."""
+    watcher, clock = FakeWatcher(), FakeClock()
+    files = FakeFileSystem(clock)
+    files.events = True
+    files.write("/models/digits/1/servable.json")
+    options = FileSystemSourceOptions(poll_wait_s=5, rescan_s=600)
+    source = FileSystemSource(options, file_system=files, clock=clock, watcher=watcher)
+    target: RecordingTarget[StoragePath] = RecordingTarget()
+    connect(source, target)
+    source.update_config([monitor()])
+    assert len(target.calls) == 1
+    assert not watcher.paths
+    source.start()
+    clock.block_until_sleepers(1)
+    with source:
+        assert watcher.paths == ["/models/digits"]
+        clock.advance(5)  # looked at once more: something may have come in between
+        clock.block_until_sleepers(1)
+        calls = files.num_calls
+        clock.advance(5)
+        clock.block_until_sleepers(1)
+        assert files.num_calls == calls
+
+
+def test_without_any_events_everything_is_polled() -> None:
+    """A system that has no watches left still sees new versions."""
+    watcher = FakeWatcher(refuses=True)
+    source, files, clock, target = started(watcher, events=True)
+    with source:
+        files.write("/models/digits/2/servable.json")
+        clock.advance(5)
+        assert target.wait_for(lambda calls: len(calls) == 2)
+
+
+@pytest.mark.parametrize("path", ["/models/digits", "/models/digits/2"])
+def test_what_could_not_be_read_is_looked_at_soon_again(path: str) -> None:
+    """No event tells that permissions were mended, or that a store answers again."""
+    watcher = FakeWatcher()
+    source, files, clock, target = started(watcher, events=True)
+    with source:
+        files.write("/models/digits/2/servable.json")
+        files.break_path(path, PermissionError(13, "Permission denied"))
+        assert watcher.told is not None
+        watcher.told("/models/digits/2")
+        clock.advance(1)
+        clock.block_until_sleepers(1)
+        assert len(target.calls) == 1
+        files.break_path(path, None)
+        clock.advance(5)
+        assert target.wait_for(lambda calls: len(calls) == 2)
+
+
+def test_a_lost_event_is_made_up_for() -> None:
+    """What no event told is found by the look that comes anyway."""
+    watcher = FakeWatcher()
+    source, files, clock, target = started(watcher, events=True)
+    with source:
+        files.write("/models/digits/2/servable.json")
+        clock.advance(600)
+        assert target.wait_for(lambda calls: len(calls) == 2)
+
+
+def test_a_base_path_that_became_another_directory_is_looked_at() -> None:
+    """The check that comes with poll_wait_s notices a watch that went astray."""
+    watcher = FakeWatcher()
+    source, files, clock, target = started(watcher, events=True)
+    with source:
+        files.write("/models/digits/2/servable.json")
+        watcher.paths.clear()
+        clock.advance(5)
+        assert target.wait_for(lambda calls: len(calls) == 2)
+
+
+def test_a_repository_that_became_another_directory_is_looked_at() -> None:
+    """One that is renamed away and back is served again as soon as it is there."""
+    watcher = FakeWatcher()
+    clock = FakeClock()
+    files = FakeFileSystem(clock)
+    files.events = True
+    files.write("/models/digits/1/servable.json")
+    source = FileSystemSource(
+        FileSystemSourceOptions(poll_wait_s=5, rescan_s=600),
+        file_system=files,
+        clock=clock,
+        watcher=watcher,
+    )
+    source.watch_repository(ModelRepository("/models"))
+    target: RecordingTarget[StoragePath] = RecordingTarget()
+    connect(source, target)
+    with source:
+        assert target.wait_for(lambda calls: len(calls) == 1)
+        clock.block_until_sleepers(1)
+        files.write("/models/other/1/servable.json")
+        watcher.paths.clear()
+        clock.advance(5)
+        assert target.wait_for(lambda calls: calls[-1].name == "other")
