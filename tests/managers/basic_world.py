@@ -1,0 +1,159 @@
+"""A basic manager that a test steps, what is around it, and how its loads ended."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from managers.basic_manager import BasicManager, BasicManagerOptions, LoaderData
+from managers.harness_state import HarnessState
+from managers.memory import MemoryReleaser
+from managers.resource_tracker import ResourceTracker
+from managers.retry import RetryOptions
+from tests.managers.environment import Pools, Surroundings
+from tfs.core.errors import (
+    Code,
+    NotFound,
+    ServingError,
+)
+from tfs.core.servable_data import ServableData
+from tfs.core.servable_id import ServableId
+from tfs.core.servable_request import ServableRequest
+from tfs.core.servable_state import ManagerState
+from tfs.testing.fake_clock import FakeClock
+from tfs.testing.fake_loader import FakeLoader
+
+THREADS = Pools(2, 2)
+
+
+class Outcome:
+    """Takes how one load or unload ended, exactly once. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._outcomes: list[ServingError | None] = []
+        self._ended = threading.Event()
+
+    def __call__(self, error: ServingError | None) -> None:
+        self._outcomes.append(error)
+        self._ended.set()
+
+    @property
+    def is_over(self) -> bool:
+        return self._ended.is_set()
+
+    @property
+    def error(self) -> ServingError | None:
+        assert self._ended.wait(5.0)
+        assert len(self._outcomes) == 1
+        return self._outcomes[0]
+
+    @property
+    def code(self) -> Code:
+        error = self.error
+        return Code.OK if error is None else error.code
+
+
+class World(Surroundings):
+    """A basic manager and what is around it."""
+
+    def __init__(
+        self,
+        pools: Pools,
+        *,
+        limit_bytes: int | None = None,
+        retry: RetryOptions | None = None,
+        releaser: Callable[[FakeClock], MemoryReleaser] | None = None,
+        pre_load_hook: Callable[[ServableId], None] | None = None,
+        has_bus: bool = True,
+    ) -> None:
+        super().__init__(pools)
+        self.tracker = None if limit_bytes is None else ResourceTracker.ram(limit_bytes)
+        self.manager = BasicManager(
+            BasicManagerOptions(
+                retry=retry or RetryOptions(max_num_retries=10, interval_s=0.0),
+                pre_load_hook=pre_load_hook,
+            ),
+            event_bus=self.bus if has_bus else None,
+            load_executor=self.executors[0],
+            unload_executor=self.executors[1],
+            clock=self.clock,
+            tracker=self.tracker,
+            releaser=releaser and releaser(self.clock),
+            on_change=self._note_change,
+        )
+        self._changes: deque[str] = deque()
+
+    def _note_change(self, name: str) -> None:
+        self._changes.append(name)
+
+    def manage(self, loader: FakeLoader) -> ServableId:
+        self.manager.manage(data(loader))
+        return loader.id
+
+    def load(self, loader: FakeLoader) -> Outcome:
+        """Manages and begins to load; the outcome may come later."""
+        return self.begin_load(self.manage(loader))
+
+    def begin_load(self, servable_id: ServableId) -> Outcome:
+        outcome = Outcome()
+        self.manager.load(servable_id, done=outcome)
+        return outcome
+
+    def begin_unload(self, servable_id: ServableId) -> Outcome:
+        outcome = Outcome()
+        self.manager.unload(servable_id, done=outcome)
+        return outcome
+
+    def settle(self) -> float | None:
+        """Lets the pools finish and moves on what waited, until nothing does."""
+        for _ in range(100):
+            self.wait_idle()
+            self._changes.clear()
+            next_s = self.manager.collect()
+            self.wait_idle()
+            is_due = next_s is not None and next_s <= self.clock.now()
+            if not is_due and not self._changes:
+                return next_s
+        raise AssertionError("it never settles")
+
+    def state(self, servable_id: ServableId) -> ManagerState | None:
+        state = self.monitor.state(servable_id)
+        return None if state is None else state.manager_state
+
+    def harness_state(self, servable_id: ServableId) -> HarnessState | None:
+        snapshot = self.manager.snapshot(servable_id)
+        return None if snapshot is None else snapshot.state
+
+    def events(self, servable_id: ServableId) -> list[str]:
+        return [
+            e.event.manager_state.name
+            for e in self.monitor.bounded_log()
+            if e.event.id == servable_id
+        ]
+
+    def is_found(self, request: ServableRequest) -> bool:
+        try:
+            self.manager.acquire(request).release()
+        except NotFound:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Unloads what is loaded and ends the pools."""
+        self.settle()
+        for servable_id in self.manager.list_available_ids():
+            self.manager.unload(servable_id)
+        self.settle()
+        for each in self.executors:
+            assert each.close(self.clock.now() + 1.0)
+        assert self.log.resident == []
+
+
+def data(loader: FakeLoader) -> LoaderData:
+    return ServableData(loader.id, loader)
+
+
+S1_1 = ServableId("S1", 1)
+
+S3_1 = ServableId("S3", 1)
