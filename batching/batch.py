@@ -17,13 +17,13 @@ class FaultSearch:
 
     Halving finds one bad task among n in 2 log2(n) runs. The budget is twice that, so
     that two can be found, while a model that fails whatever it is given costs only a
-    bounded factor.
+    bounded factor. With 0 tasks the search ends with the first halves.
     """
 
     __slots__ = ("runs_left",)
 
     def __init__(self, num_tasks: int) -> None:
-        self.runs_left = 4 * num_tasks.bit_length()
+        self.runs_left = max(2, 4 * num_tasks.bit_length())
 
 
 class FaultyTasks(InvalidArgument):

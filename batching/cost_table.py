@@ -6,6 +6,7 @@ rows can take longer than over 16), and padding and sizing make use of these ste
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from math import inf
@@ -69,8 +70,16 @@ class CostTable:
             self._sizes.insert(bisect_left(self._sizes, num_rows), num_rows)
         else:
             num = self._num_seen.get(num_rows, 0)
-            alpha = _ALPHA if num_rows in self._measured else max(_ALPHA, 1 / (num + 1))
-            self._call_s[num_rows] = known + alpha * (duration_s - known)
+            is_measured = num_rows in self._measured
+            alpha = _ALPHA if is_measured else max(_ALPHA, 1 / (num + 1))
+            if is_measured or num >= _NUM_TO_COMPARE:
+                duration_s = min(duration_s, _LARGEST_JUMP * known)
+            if 0 < duration_s * _LARGEST_JUMP < known:
+                # The batches before were interrupted. Nothing makes one so much quicker
+                # by accident, so a few are enough to forget them.
+                self._call_s[num_rows] = math.sqrt(known * duration_s)
+            else:
+                self._call_s[num_rows] = known + alpha * (duration_s - known)
         self._note_seen(num_rows, seen_s)
         self.num_changes += 1
 

@@ -23,6 +23,7 @@ from tfs.core.errors import InvalidArgument
 
 _NUM_ARRIVALS = 32
 _HEADROOM = 1.05
+_LONGEST_REST_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,7 @@ class DeadlineWindow:
 
     __slots__ = (
         "_arrivals",
+        "_begun_s",
         "_by_cost",
         "_cost_s",
         "_margin",
@@ -76,6 +78,7 @@ class DeadlineWindow:
         self._arrivals: deque[float] = deque(maxlen=_NUM_ARRIVALS)
         self._rows: deque[int] = deque(maxlen=_NUM_ARRIVALS)
         self._num_changes = -1
+        self._begun_s: float | None = None  # the last batch, or the first refusal
         self._cost_s: list[float] = []
         self._by_cost: list[float] = []
         self._most_rows: list[int] = []
@@ -99,8 +102,24 @@ class DeadlineWindow:
         ``tasks`` are ordered by deadline, those without one last. No task is given up
         while a batch from the front would keep up with the arrivals. If no batch would,
         the largest that is in time is taken. If no task could be in time, all are given
-        up.
+        up, except that the last is tried now and then: only a batch that is computed
+        can show that the times have become shorter again.
         """
+        start, stop = self._chosen(tasks, now_s)
+        if start == stop and tasks and self._may_try(tasks[-1], now_s):
+            start, stop = len(tasks) - 1, len(tasks)
+        if start < stop or self._begun_s is None:
+            self._begun_s = now_s
+        return start, stop
+
+    def _may_try(self, task: Task, now_s: float) -> bool:
+        """Tells whether the last batch began so long ago that one may be in vain."""
+        if self._begun_s is None:
+            return False
+        call_s = self._table.predict_s(task.num_rows)
+        return now_s - self._begun_s >= call_s + min(call_s, _LONGEST_REST_S)
+
+    def _chosen(self, tasks: Sequence[Task], now_s: float) -> tuple[int, int]:
         ends = list(accumulate((task.num_rows for task in tasks), initial=0))
         if not self._table:
             return 0, bisect_right(ends, self._max_batch_rows) - 1

@@ -142,10 +142,11 @@ class DrivenQueue(Generic[ItemT, ResultT]):
 
         The future fails with a ServingError if the queue is full or the driver is
         closed (UNAVAILABLE), if the item is not computed within ``timeout_s``
-        (DEADLINE_EXCEEDED), or if the function fails. Cancelling the future takes the
-        item out of the queue.
+        (DEADLINE_EXCEEDED; of 0 seconds or less nothing is left), or if the function
+        fails. Cancelling the future takes the item out of the queue.
         """
-        timeout_s = timeout_s or self._default_timeout_s
+        if timeout_s is None:
+            timeout_s = self._default_timeout_s
         shared = None if self._removed else self.shared
         return self._driver.enqueue(shared, item, num_rows, timeout_s, low)
 
@@ -212,7 +213,15 @@ class BatchDriver:
         batch is run again in halves (see ``QueuePolicy.retries_alone``), so it should
         not have side effects. ``timeout_s`` applies to each item that has none of its
         own.
+
+        Raises:
+            Unavailable: The driver is closed.
+            ServingError: The options cannot work.
+
         """
+        with self._changed:
+            if self._closed:
+                raise Unavailable("the batch driver is closed")
         options = options or BatchQueueOptions()
         runner = _FunctionRunner(function, self._executor, self.loop, options.name)
         made: Future[SharedQueue[ItemTask[ItemT, ResultT]]] = Future()
@@ -262,13 +271,22 @@ class BatchDriver:
         """Computes the items that wait, then ends the threads; idempotent.
 
         Returns whether everything was computed within ``timeout_s``. If not, the items
-        that still wait fail with UNAVAILABLE.
+        that still wait fail with UNAVAILABLE. A driver that was never started computes
+        nothing any more.
         """
         deadline_s = self._clock.now() + timeout_s
         with self._changed:
             first, self._closed = not self._closed, True
-        if first:
+        if first and self._started:
             self.post(self._drain)
+        elif first:  # there is no thread, so the scheduler belongs to the caller
+            self._drained = not self._incoming
+            self._submit_incoming()
+            self._fail_all(threading.Event())
+        if not self._started:
+            self._executor.close(deadline_s)
+            self.loop.close(deadline_s)
+            return self._drained
         with self._changed:
             while not self._drained and self._clock.now() < deadline_s:
                 self._clock.wait(self._changed, deadline_s)

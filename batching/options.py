@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from batching.deadline_window import WindowOptions
 from tfs.core.errors import Code, InterpreterDied, InvalidArgument, ServingError
@@ -18,6 +19,9 @@ _ISOLATED = frozenset(
         Code.INTERNAL,
     }
 )
+
+
+_LEAST_WEIGHT: Final = 1e-6  # so that rounds can be counted
 
 
 def may_be_one_rows_fault(error: ServingError) -> bool:
@@ -117,6 +121,11 @@ class QueuePolicy:
     def __post_init__(self) -> None:
         if not self.weight > 0:
             raise InvalidArgument(f"weight must be positive; was {self.weight}")
+        if not _LEAST_WEIGHT <= self.weight <= 1 / _LEAST_WEIGHT:
+            raise InvalidArgument(
+                f"weight must lie between {_LEAST_WEIGHT:g} and {1 / _LEAST_WEIGHT:g}; "
+                f"was {self.weight}"
+            )
         if self.max_in_flight is not None and self.max_in_flight < 1:
             raise InvalidArgument(
                 f"max_in_flight must be positive; was {self.max_in_flight}"

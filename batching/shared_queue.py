@@ -20,8 +20,16 @@ TaskT = TypeVar("TaskT", bound=Task)
 
 _FIRST_LOOK = 32  # observations before the first look at cheaper sizes
 _LOOK_AGAIN = 1024
-# Searches for a task at fault in a row, without a batch that succeeds.
+# A queue pays for no more than so many times what its long batches take, but always for
+# so many seconds.
+_LARGEST_JUMP = 3.0
+_ALWAYS_PAID_S = 1.0
+# After two whole searches in a row in which nothing succeeded, a batch that fails is only
+# halved once, so that a model that always fails costs twice its time and not five times.
+# (Not to search at all failed everybody's requests for as long as one client sent bad
+# ones.) Now and then there is a whole search again, in case every half has a bad task.
 _MAX_FRUITLESS = 2
+_SEARCH_AGAIN = 4
 
 
 class SharedQueue(Generic[TaskT]):
@@ -49,6 +57,7 @@ class SharedQueue(Generic[TaskT]):
         "is_greedy",
         "is_plain",
         "learns",
+        "long_batch_s",
         "look_again_at",
         "max_in_flight",
         "next_sweep_s",
@@ -119,6 +128,7 @@ class SharedQueue(Generic[TaskT]):
         # Device time that may still be used in round `round_index`.
         self.quantum_s = quantum_s * policy.weight
         self.credit_s = self.quantum_s
+        self.long_batch_s = 0.0
         self.round_index = 0
         self.closing = False
         self.on_drained: Callable[[], None] | None = None
@@ -175,10 +185,14 @@ class SharedQueue(Generic[TaskT]):
         may_help = self.policy.retries_alone
         if len(tasks) > 1 and may_help is not None and may_help(error):
             search = batch.search
-            if search is None and self.num_fruitless < _MAX_FRUITLESS:
-                self.num_fruitless += 1
-                search = batch.search = FaultSearch(len(tasks))
-            if search is not None and search.runs_left >= 2:
+            if search is None:
+                num_fruitless = self.num_fruitless
+                is_whole = num_fruitless < _MAX_FRUITLESS or not (
+                    num_fruitless % _SEARCH_AGAIN
+                )
+                self.num_fruitless = num_fruitless + 1
+                search = batch.search = FaultSearch(len(tasks) if is_whole else 0)
+            if search.runs_left >= 2:
                 search.runs_left -= 2
                 half = len(tasks) // 2
                 self._run_again(tasks[:half], batch)
@@ -211,6 +225,18 @@ class SharedQueue(Generic[TaskT]):
         self.round_index = round_index
         self.credit_s = min(self.credit_s + rounds * self.quantum_s, self.quantum_s)
         return self.credit_s > 0
+
+    def charge(self, device_s: float) -> None:
+        """Takes the time of a long batch off the queue's share.
+
+        A batch that took much longer than the others was interrupted, or was the first
+        and compiled something. Charged in full, one stall of half a minute would keep
+        the queue from a busy device for as long again.
+        """
+        most_s = max(_LARGEST_JUMP * self.long_batch_s, _ALWAYS_PAID_S)
+        device_s = min(device_s, most_s)
+        self.long_batch_s += 0.5 * (device_s - self.long_batch_s)
+        self.credit_s -= device_s
 
     def learn(self, num_rows: int, padded_rows: int, device_s: float) -> None:
         """Learns how long a batch took."""

@@ -253,7 +253,10 @@ class SharedBatchScheduler:
             # Rounds pass at once while nobody else wants the device.
             turns.round_index += turns.num_rounds_owed(queue)
             queue.has_share(turns.round_index)
-        queue.credit_s -= device_s
+        if device_s < queue.quantum_s:
+            queue.credit_s -= device_s
+        else:
+            queue.charge(device_s)
         counts = queue.rows_counts
         counts[num_rows] = num_alike = counts[num_rows] + 1
         stats = queue.stats
@@ -440,10 +443,18 @@ class SharedBatchScheduler:
         return self._now() if self._burst_s is None else self._burst_s
 
 
-def _miscounted(queue: AnyQueue, num_outcomes: int, num_tasks: int) -> list[Any]:
+def _listed(queue: AnyQueue, outcomes: Any, num_tasks: int) -> list[Any]:
+    """Returns one outcome for each task: errors, if they cannot be told apart."""
     name = queue.waiting.options.name
-    error = Internal(f"{name}: {num_outcomes} outcomes for {num_tasks} tasks")
-    return [error] * num_tasks
+    try:
+        listed = list(outcomes)
+    except Exception as error:  # a fault of the runner, for which no task may be lost
+        return [serving_error(error, f"{name}: outcomes of a batch")] * num_tasks
+    if len(listed) == num_tasks:
+        return listed
+    return [
+        Internal(f"{name}: {len(listed)} outcomes for {num_tasks} tasks")
+    ] * num_tasks
 
 
 class _SharedBatch(Batch[Any]):
@@ -469,8 +480,11 @@ class _SharedBatch(Batch[Any]):
         scheduler._last_done_s = now_s
         scheduler.num_in_flight -= 1
         queue.num_in_flight -= 1
-        queue.credit_s -= device_s
         rows = self.num_rows
+        if device_s < queue.quantum_s:
+            queue.credit_s -= device_s
+        else:
+            queue.charge(device_s)
         num_tasks = len(tasks)
         # This counts in place, because a batch may be a single task, and calls would
         # show.
@@ -502,9 +516,9 @@ class _SharedBatch(Batch[Any]):
         else:
             queue.num_fruitless = 0
             if callable(outcomes):
-                end_all, outcomes = outcomes, ()
-            elif len(outcomes) != num_tasks:
-                outcomes = _miscounted(queue, len(outcomes), num_tasks)
+                end_all, outcomes = outcomes, []
+            else:
+                outcomes = _listed(queue, outcomes, num_tasks)
         if not queue.in_ring:
             scheduler._note(queue, now_s)
         if not scheduler._stepping:

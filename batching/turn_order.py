@@ -29,8 +29,8 @@ class TurnOrder:
 
     Attributes:
         ring: Queues that have a turn, the next one first.
-        aside: Queues in which only tasks of low priority wait, the longest-waiting
-            first.
+        aside: Queues in which only tasks of low priority wait, in the order in which
+            they came there.
         last: The queue that has just run. It is not in the ring, though ``in_ring`` is
             still set.
         later: Queues that have used up their share, by the round that brings them
@@ -39,7 +39,15 @@ class TurnOrder:
 
     """
 
-    __slots__ = ("_sequence", "aside", "last", "later", "ring", "round_index")
+    __slots__ = (
+        "_next_aged_s",
+        "_sequence",
+        "aside",
+        "last",
+        "later",
+        "ring",
+        "round_index",
+    )
 
     def __init__(self) -> None:
         self.ring: deque[AnyQueue] = deque()
@@ -47,6 +55,7 @@ class TurnOrder:
         self.last: AnyQueue | None = None
         self.later: list[tuple[int, int, AnyQueue]] = []
         self.round_index = 0
+        self._next_aged_s = math.inf  # no queue aside is to be recalled earlier
         self._sequence = itertools.count()
 
     def held(self) -> list[AnyQueue]:
@@ -64,6 +73,7 @@ class TurnOrder:
         if queue.waiting.is_low and not queue.retries:
             queue.is_aside = True
             self.aside.append(queue)
+            self._next_aged_s = min(self._next_aged_s, queue.waiting.aged_s)
         else:
             self.ring.append(queue)
 
@@ -74,11 +84,21 @@ class TurnOrder:
         self.ring.append(queue)
 
     def recall(self, now_s: float) -> None:
-        """Moves queues that stood aside for long enough to the head of the ring."""
-        while self.aside and self.aside[0].waiting.aged_s <= now_s:
-            queue = self.aside.popleft()
+        """Moves queues that stood aside for long enough to the head of the ring.
+
+        Each queue has its own ageing time, so any of them may be the first.
+        """
+        if now_s < self._next_aged_s:
+            return
+        aged = [queue for queue in self.aside if queue.waiting.aged_s <= now_s]
+        aged.sort(key=lambda queue: queue.waiting.aged_s)
+        for queue in reversed(aged):
+            self.aside.remove(queue)
             queue.is_aside = False
             self.ring.appendleft(queue)
+        self._next_aged_s = min(
+            (queue.waiting.aged_s for queue in self.aside), default=math.inf
+        )
 
     def admit_aside(self) -> bool:
         """Lets the first queue aside into the empty ring; False if there is none."""

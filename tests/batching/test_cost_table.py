@@ -85,3 +85,19 @@ def test_sizes_are_compared_by_times_of_one_kind() -> None:
     for _ in range(3):
         table.observe(3, 0.002)
     assert table.cheaper_sizes((3, 4)) == {}
+
+
+def test_one_interrupted_batch_makes_little_difference() -> None:
+    """A host that stands still for a minute says nothing of the next batch."""
+    table = CostTable({1: 0.01})
+    table.observe(1, 60.0)
+    assert table.predict_s(1) < 0.013
+
+
+def test_a_first_run_that_took_long_is_soon_forgotten() -> None:
+    """It compiled something; what comes after it shows what batches take."""
+    table = CostTable()
+    table.observe(1, 30.0)
+    for _ in range(4):
+        table.observe(1, 0.01)
+    assert table.predict_s(1) < 0.05

@@ -84,3 +84,19 @@ def test_a_margin_must_be_positive() -> None:
     """Options are checked when made."""
     with pytest.raises(InvalidArgument):
         WindowOptions(0.0)
+
+
+def test_times_that_nobody_can_meet_are_tried_again() -> None:
+    """A stall or a first run may have made the table wrong, and only a batch that is
+    computed can put it right. Such batches are half of the time at most, or all but a
+    second.
+    """
+    window = window_at(0.5)
+    assert window.choose(tasks_due(9), 0.0) == (0, 1)
+    assert window.choose(tasks_due(1.9, 1.9), 1.0) == (2, 2)
+    assert window.choose(tasks_due(2.9, 2.9), 2.0) == (1, 2)
+    assert window.choose(tasks_due(3.0), 2.9) == (1, 1)
+    slow = DeadlineWindow(WindowOptions(), CostTable({1: 30.0}), max_batch_rows=8)
+    assert slow.choose(tasks_due(1.0), 0.0) == (1, 1)
+    assert slow.choose(tasks_due(31.9), 30.9) == (1, 1)
+    assert slow.choose(tasks_due(32.0), 31.0) == (0, 1)

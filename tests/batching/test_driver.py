@@ -212,6 +212,40 @@ def test_closing_does_not_wait_for_ever() -> None:
     del first
 
 
+def test_closing_a_driver_that_was_never_started_fails_what_waits_at_once() -> None:
+    """There is no thread that could compute it, so nobody waits for one."""
+    clock = FakeClock()  # it stands still: a wait would never end
+    driver = BatchDriver(clock=clock)
+    future = driver.add_queue(squares).submit(3)
+    assert not driver.close()
+    with pytest.raises(Unavailable):
+        future.result(0)
+    assert BatchDriver(clock=clock).close()
+
+
+def test_a_closed_driver_takes_no_queue() -> None:
+    """Its thread has ended, and nothing would answer who waits for the queue."""
+    driver = BatchDriver().start()
+    driver.close()
+    with pytest.raises(Unavailable):
+        driver.add_queue(squares)
+
+
+@pytest.mark.parametrize("timeout_s", [0.0, -1.0])
+def test_an_item_without_any_time_left_is_not_computed(timeout_s: float) -> None:
+    """No time is not the same as no limit."""
+    gate = Gate(as_they_came)
+    with BatchDriver() as driver:
+        queue = driver.add_queue(gate, timeout_s=60.0)
+        first = queue.submit("first")
+        assert gate.entered.wait(PATIENCE_S)
+        late = queue.submit("late", timeout_s=timeout_s)
+        gate.open.set()
+        assert first.result(PATIENCE_S) == "first"
+        with pytest.raises(DeadlineExceeded):
+            late.result(PATIENCE_S)
+
+
 def test_a_removed_queue_refuses_later_items() -> None:
     """Removal drains one queue; others go on."""
     with BatchDriver() as driver:

@@ -181,13 +181,13 @@ class TwoQueues:
         self.scheduler = SharedBatchScheduler(SchedulerOptions(), self.clock)
         self.runner = PuppetRunner()
         low = LowPriority(ageing_s=1.0)
-        self.first, self.second, other = (
+        self.first, self.second, self.other = (
             self.scheduler.add_queue(
                 self.runner, BatchQueueOptions(max_batch_rows=1, low=low)
             )
             for _ in range(3)
         )
-        self.scheduler.submit(other, FakeTask(name="other"))
+        self.scheduler.submit(self.other, FakeTask(name="other"))
         self.scheduler.step(self.clock.now())
 
     def submit(self, queue: SharedQueue[FakeTask], name: str) -> None:
@@ -220,6 +220,23 @@ def test_a_queue_that_gave_way_for_its_ageing_time_goes_first() -> None:
     at.submit(at.first, "low2")
     at.submit(at.second, "high2")
     assert at.order() == ["low1", "high1", "high2", "low2"]
+
+
+def test_a_queue_that_never_ages_holds_up_no_other_that_stands_aside() -> None:
+    """Each queue has its own ageing time, and goes first when that has passed."""
+    at = TwoQueues()
+    never = at.scheduler.add_queue(
+        at.runner,
+        BatchQueueOptions(max_batch_rows=1, low=LowPriority(ageing_s=None)),
+    )
+    at.submit(never, "low-never")
+    at.submit(at.first, "low1")
+    at.clock.advance(0.5)
+    at.submit(at.second, "low2")
+    at.clock.advance(0.5)
+    for name in ("high1", "high2"):
+        at.scheduler.submit(at.other, FakeTask(name=name))
+    assert at.order() == ["low1", "high1", "high2", "low-never", "low2"]
 
 
 def test_a_task_of_high_priority_brings_its_queue_back_into_the_ring() -> None:

@@ -224,6 +224,32 @@ def test_round_robin_is_fair_in_device_time() -> None:
     assert used_s[0] == pytest.approx(used_s[1], rel=0.05)
 
 
+def test_one_stall_does_not_keep_a_queue_from_the_device() -> None:
+    """A first batch that compiled for a minute is not paid for with a minute of waiting.
+
+    Batches that always take that long are: the device is shared by time.
+    """
+    at = Fixture()
+    stalled, its_runner = at.add(max_batch_rows=1)
+    busy, runner = at.add(max_batch_rows=1, max_rows=10_000)
+    at.submit(stalled, 1)
+    at.submit(busy, *[1] * 500)
+    at.step()
+    at.clock.advance(60.0)
+    its_runner.finish()
+    at.submit(stalled, 1)
+    waited_s = 0.0
+    while not its_runner.running:
+        at.clock.advance(0.01)
+        waited_s += 0.01
+        runner.finish()
+        at.step()
+    assert waited_s < 1.2
+    at = Fixture()
+    used_s = run_backlogged(at, [10.0, 0.1], [QueuePolicy(), QueuePolicy()], 2000)
+    assert used_s[0] == pytest.approx(used_s[1], rel=0.2)
+
+
 def test_weights_share_the_device() -> None:
     """Weight 3 gets three times the device time of weight 1."""
     at = Fixture()
@@ -375,17 +401,40 @@ def test_a_task_expires_on_time_while_its_batch_waits_to_fill() -> None:
     only if all tasks of the batch are late).
     """
     at = Fixture()
-    queue, runner = at.add(timeout_s=10.0)
+    queue, runner = at.add(timeout_s=10.0, policy=QueuePolicy(max_in_flight=1))
+    at.submit(queue, 10)  # a whole batch
+    at.step()
     late = FakeTask(deadline_s=START_S + 3.0)
     at.scheduler.submit(queue, late)
     at.submit(queue, 1)
     assert at.step() == START_S + 3.0
     at.clock.advance(3.0)
-    assert at.step() == START_S + 10.0
+    assert at.step() is None
     assert isinstance(late.error, DeadlineExceeded)
+    runner.finish()
+    assert at.step() == START_S + 10.0
     at.clock.advance(7.0)
     at.step()
-    assert runner.sizes == [[1]]
+    assert runner.sizes == [[10], [1]]
+
+
+def test_a_batch_goes_before_its_window_ends_if_a_task_would_be_late() -> None:
+    """Nobody misses a deadline on an idle device for want of company.
+
+    TensorFlow Serving and Triton wait for the window all the same.
+    """
+    at = Fixture()
+    queue, runner = at.add(timeout_s=10.0)
+    at.scheduler.submit(queue, FakeTask(name="hurried", deadline_s=START_S + 4.0))
+    assert at.step() == START_S + 3.0  # a quarter of its time is for computing it
+    at.clock.advance(3.0)
+    assert at.step() is None
+    assert runner.names == [["hurried"]]
+    at.clock.advance(0.5)
+    runner.finish()
+    queue.waiting.s_per_row = 1.0
+    at.scheduler.submit(queue, FakeTask(2, deadline_s=at.clock.now() + 9.0))
+    assert at.step() == at.clock.now() + 9.0 - 4.0  # twice what its rows take
 
 
 def test_a_task_expires_on_time_while_the_device_is_busy() -> None:
@@ -406,7 +455,9 @@ def test_a_task_expires_on_time_while_the_device_is_busy() -> None:
 def test_mass_expiry_is_swept_in_bounded_time() -> None:
     """Sweeps are spaced by what they cost; step still comes back for the rest."""
     at = Fixture()
-    queue, _ = at.add(timeout_s=100.0, max_batch_rows=1000)
+    queue, _ = at.add(max_batch_rows=1000)
+    at.submit(queue, 1)
+    at.step()  # from here on the device is busy
     tasks = [FakeTask(deadline_s=START_S + 1 + index * 1e-6) for index in range(500)]
     for task in tasks:
         at.scheduler.submit(queue, task)
@@ -492,12 +543,12 @@ def test_two_bad_tasks_fail_alone() -> None:
 
 
 def test_a_model_that_always_fails_is_not_asked_again_and_again() -> None:
-    """Runs per batch are bounded, and after two fruitless searches there is none."""
+    """Runs per batch are bounded; after two fruitless searches most have three."""
     at = Fixture()
     runner = PuppetRunner(inline=True)
     runner.fails_on = lambda task: Internal("broken")
     queue, _ = at.add(runner, max_batch_rows=32)
-    for num_runs in (25, 25, 1):
+    for num_runs in (25, 25, 3, 3, 25, 3):
         runner.sizes.clear()
         tasks = at.submit(queue, *[1] * 32)
         while at.step() is not None:
@@ -508,6 +559,30 @@ def test_a_model_that_always_fails_is_not_asked_again_and_again() -> None:
     at.submit(queue, 1)
     at.step()
     assert queue.num_fruitless == 0
+
+
+def test_bad_tasks_in_a_row_do_not_fail_those_that_come_after_them() -> None:
+    """A client that sends nothing but bad requests for a while harms nobody later on."""
+    at = Fixture()
+    runner = PuppetRunner(inline=True)
+    runner.fails_on = poison
+    queue, _ = at.add(runner, max_batch_rows=8)
+
+    def run(names: str) -> list[FakeTask]:
+        tasks = [FakeTask(name=name) for name in names.split()]
+        for task in tasks:
+            at.scheduler.submit(queue, task)
+        while at.step() is not None:
+            pass
+        return tasks
+
+    for _ in range(5):
+        run("bad bad bad bad")
+    alone = run("bad good")
+    assert [task.outcome for task in alone[1:]] == ["good"]
+    for _ in range(3):
+        many = run("a b bad c d e f g")
+        assert [task.name for task in many if task.outcome != task.name] == ["bad"]
 
 
 def test_errors_that_no_task_can_cause_are_not_retried() -> None:
@@ -567,6 +642,28 @@ def test_a_runner_that_miscounts_fails_its_batch() -> None:
     assert [task.error.message for task in tasks] == [
         "batch queue: 1 outcomes for 2 tasks"
     ] * 2
+
+
+@pytest.mark.parametrize("outcomes", [None, 3, {}, "xyz"])
+def test_outcomes_that_are_no_list_fail_the_batch(outcomes: Any) -> None:
+    """No task waits for ever because of a faulty runner, and the device is free."""
+    at = Fixture()
+    queue, runner = at.add()
+    tasks = at.submit(queue, 1, 1)
+    at.step()
+    runner.running.pop().done(outcomes)
+    assert [type(task.error) for task in tasks] == [Internal, Internal]
+    assert at.scheduler.num_in_flight == 0
+
+
+def test_outcomes_may_come_one_by_one() -> None:
+    """Whatever can be iterated over is as good as a list."""
+    at = Fixture()
+    queue, runner = at.add()
+    tasks = at.submit(queue, 1, 1)
+    at.step()
+    runner.running.pop().done(iter(["a", "b"]))  # type: ignore[arg-type]
+    assert [task.outcome for task in tasks] == ["a", "b"]
 
 
 def test_a_runner_that_raises_ends_its_batch() -> None:
@@ -799,7 +896,16 @@ def test_scheduler_options_that_cannot_work_are_refused(
         SchedulerOptions(**options)
 
 
-@pytest.mark.parametrize("options", [{"weight": 0.0}, {"max_in_flight": 0}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"weight": 0.0},
+        {"weight": 1e-310},
+        {"weight": float("inf")},
+        {"weight": float("nan")},
+        {"max_in_flight": 0},
+    ],
+)
 def test_policies_that_cannot_work_are_refused(options: dict[str, Any]) -> None:
     """Options are checked when made."""
     with pytest.raises(InvalidArgument):

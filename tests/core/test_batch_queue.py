@@ -389,6 +389,22 @@ def test_low_priority_that_waited_long_goes_first() -> None:
     assert sizes(queue, 1.0) == [10]
 
 
+@pytest.mark.parametrize("mixing", Mixing)
+def test_more_low_priority_than_is_computed_does_not_starve_high(
+    mixing: Mixing,
+) -> None:
+    """While high priority waits, aged tasks begin every fourth batch and no more.
+
+    Otherwise a stream of them keeps all of them aged, and high priority waits for all.
+    """
+    queue = queue_of(max_rows=1000, low=LowPriority(ageing_s=1.0, mixing=mixing))
+    put_all(queue, *[10] * 50, low=True)
+    put_all(queue, *[9] * 9)
+    taken = [sizes(queue, 100.0)[0] for _ in range(12)]
+    assert taken == [10, 9, 9, 9, 10, 9, 9, 9, 10, 9, 9, 9]
+    assert sizes(queue, 100.0) == sizes(queue, 100.0) == [10]  # nobody else waits
+
+
 def test_an_aged_task_is_alone_where_classes_are_isolated() -> None:
     """ISOLATE holds for aged tasks too."""
     queue = queue_of(low=LowPriority(ageing_s=1.0, mixing=Mixing.ISOLATE))

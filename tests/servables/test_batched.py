@@ -574,6 +574,23 @@ def test_variable_lengths_are_padded_as_tensorflow_serving_does_if_asked_to() ->
     at.close()
 
 
+def test_a_much_longer_request_is_not_joined_with_short_ones() -> None:
+    """It would make each of them as long as itself, and their batch a thousandfold."""
+    at = Fixture(
+        Sums(signature_of({"x": TensorSpec(FLOAT32, (-1, -1), pad=0)})),
+        options_of(max_batch_rows=8),
+    )
+    lengths = (2, 100_000, 250, 900, 260, 70_000)
+    tolds = [at.submit({"x": floats((1, n), *[1.0] * n)})[1] for n in lengths]
+    at.step()
+    assert [floats_of(outputs_of(told)["sum"]) for told in tolds] == [
+        [float(n)] for n in lengths
+    ]
+    shapes = sorted(task.inputs["x"].shape for task in at.inner.seen)
+    assert shapes == [(2, 250), (2, 900), (2, 100_000)]
+    at.close()
+
+
 def test_lengths_are_padded_to_their_bucket() -> None:
     """With buckets short and long requests do not share a batch."""
     options = BatchingOptions(length_buckets=(2, 8), batches_unproven=True)
@@ -769,6 +786,26 @@ def test_beside_small_batches_a_large_request_is_a_few_calls() -> None:
     at.close()
 
 
+def test_closing_lets_a_request_in_portions_end() -> None:
+    """It was accepted; what is left of it is computed past the queues that are gone."""
+    at = Fixture()
+    at.batched = _unconfigured(at)
+    num_rows = 10_000
+    _, huge = at.submit({"x": floats((num_rows, 2), *[1.0] * (2 * num_rows))})
+    at.step()
+    drained: list[bool] = []
+    at.batched.close(lambda: drained.append(bool(huge)))
+    for _ in range(num_rows):
+        at.step()
+        if drained:
+            break
+    assert floats_of(outputs_of(huge)["sum"]) == [2.0] * num_rows
+    assert drained == [True]  # and not before the last call
+    _, late = at.submit({"x": floats((num_rows, 2), *[1.0] * (2 * num_rows))})
+    assert isinstance(error_of(late), Unavailable)
+    at.close()
+
+
 def test_a_huge_request_ends_with_its_first_fault() -> None:
     """What is left of it is not computed for nobody."""
     at = Fixture()
@@ -906,6 +943,27 @@ def test_outputs_that_are_not_the_batchs_rows_fail_it(
     at.step()
     assert isinstance(error_of(told), kind)
     assert message in error_of(told).message
+    at.close()
+
+
+def test_an_output_that_a_model_left_out_fails_only_who_asked_for_it() -> None:
+    """The batch ends all the same: a device that never gets free serves nobody."""
+
+    class Forgets(Sums):
+        def compute(self, task: InferenceTask) -> Outcome:
+            outcome = super().compute(task)
+            assert not isinstance(outcome, ServingError)
+            return {"sum": outcome["sum"]}
+
+    at = Fixture(Forgets())
+    _, all_there_is = at.submit({"x": floats((1, 2), 1, 2)})
+    _, named = at.submit({"x": floats((1, 2), 1, 2)}, output_filter=("sum", "name"))
+    _, other = at.submit({"x": floats((1, 2), 3, 4)}, output_filter=("sum",))
+    at.step()
+    assert floats_of(outputs_of(all_there_is)["sum"]) == [3.0]
+    assert error_of(named).message.endswith("output 'name' is missing")
+    assert floats_of(outputs_of(other)["sum"]) == [7.0]
+    assert at.scheduler.num_in_flight == 0
     at.close()
 
 

@@ -29,6 +29,10 @@ from tfs.core.split_task import SplitTask
 
 _NEVER = math.inf
 _NOW = -math.inf
+# While other tasks wait, tasks of low priority that have aged begin one batch in so many.
+# (When they began every batch, a stream of them that was more than the device computes
+# aged all of them, and high priority waited behind the whole queue.)
+_AGED_EVERY = 4
 
 
 class BatchQueue(Generic[TaskT]):
@@ -66,6 +70,7 @@ class BatchQueue(Generic[TaskT]):
         "_max_rows",
         "_max_task_rows",
         "_may_split",
+        "_num_high_first",
         "_num_skipped_sweeps",
         "_split",
         "next_deadline_s",
@@ -116,6 +121,7 @@ class BatchQueue(Generic[TaskT]):
         self._closed = False
         self.s_per_row = 0.0
         self._num_skipped_sweeps = 0
+        self._num_high_first = _AGED_EVERY  # batches since an aged task began one
 
     # -- filling ----------------------------------------------------------------
 
@@ -254,7 +260,23 @@ class BatchQueue(Generic[TaskT]):
 
     @property
     def due_s(self) -> float:
-        """When the next batch has to go, exactly: -inf means now, inf means never."""
+        """When the next batch has to go, exactly: -inf means now, inf means never.
+
+        That is when the oldest task has waited for its timeout, or earlier if a task
+        would be late otherwise.
+        """
+        due_s = self._window_end_s
+        deadline_s = self.next_deadline_s
+        if deadline_s == _NEVER or due_s == _NOW:
+            return due_s
+        compute_s = 2.0 * self.s_per_row * min(self.num_rows, self._max_batch_rows)
+        # The way to the device and back takes time, too.
+        lead_s = max(compute_s, (deadline_s - self.oldest_s) / 4)
+        return min(due_s, deadline_s - lead_s)
+
+    @property
+    def _window_end_s(self) -> float:
+        """When the next batch has to go, if it were not for deadlines."""
         if not self._low:
             if not self.tasks:
                 return _NEVER
@@ -458,13 +480,17 @@ class BatchQueue(Generic[TaskT]):
         """Fills ``batch`` from both classes; returns the room left in it."""
         low = cast(LowPriority, self.options.low)
         start = room
-        aged = (
-            low.ageing_s is not None and now_s - self._low[0].arrived_s >= low.ageing_s
-        )
-        if aged:
+        self._num_high_first += 1
+        if (
+            low.ageing_s is not None
+            and now_s - self._low[0].arrived_s >= low.ageing_s
+            and (self._num_high_first >= _AGED_EVERY or not self.tasks)
+        ):
             room = self._pop_low(batch, room, now_s, dead)
-            if batch and low.mixing is Mixing.ISOLATE:
-                return room
+            if batch:
+                self._num_high_first = 0
+                if low.mixing is Mixing.ISOLATE:
+                    return room
         before = room
         room = self._pop_into(batch, self.tasks, room, now_s, dead)
         self.num_rows -= before - room

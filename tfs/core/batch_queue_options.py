@@ -34,8 +34,9 @@ class LowPriority:
             limit holds.
         timeout_s: The queue's ``timeout_s``, for batches of this class alone.
         mixing: Whether it shares batches.
-        ageing_s: A task that has waited this long goes before those of high priority,
-            so that it cannot starve; None for never.
+        ageing_s: Tasks that have waited this long go before those of high priority,
+            so that they cannot starve: every time if none of those wait, else in every
+            fourth batch. None for never.
 
     """
 

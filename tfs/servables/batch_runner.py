@@ -176,12 +176,17 @@ class _BatchEnd:
         if form is not None:
             batch.done(lambda tasks: form.end_all(tasks, outcome))
             return
-        parts: list[Tensors] = []
+        parts: list[Outcome] = []
         start = 0
         for task in tasks:
             stop = start + task.num_rows
-            names = task.output_filter or outcome
-            parts.append({name: outcome[name].rows(start, stop) for name in names})
+            wanted = task.output_filter
+            if wanted and not outcome.keys() >= set(wanted):
+                # Others asked for all outputs, whichever these are.
+                parts.append(_missing(self._label, outcome, wanted))
+            else:
+                names = wanted or outcome
+                parts.append({name: outcome[name].rows(start, stop) for name in names})
             start = stop
         batch.done(parts)
 
@@ -203,9 +208,8 @@ def _misfit(
     label: str, outputs: Tensors, num_rows: int, wanted: Sequence[str] = ()
 ) -> ServingError | None:
     """Returns what is wrong with the outputs of a batch; None if nothing is."""
-    for name in wanted:
-        if name not in outputs:
-            return Internal(f"{label}: output {name!r} is missing")
+    if not outputs.keys() >= set(wanted):
+        return _missing(label, outputs, wanted)
     for name, view in outputs.items():
         if not view.shape:
             return FailedPrecondition(
@@ -218,6 +222,11 @@ def _misfit(
                 f"{view.shape[0]} rows, the batch {num_rows}"
             )
     return None
+
+
+def _missing(label: str, outputs: Tensors, wanted: Sequence[str]) -> Internal:
+    name = next(name for name in wanted if name not in outputs)
+    return Internal(f"{label}: output {name!r} is missing")
 
 
 def _common_form(tasks: Sequence[InferenceTask]) -> TaskForm | None:

@@ -115,21 +115,13 @@ class SignatureQueues:
             self._submit_past(task)
             return
         if rows > self._most_rows and self._portions is not None and not task.is_low:
-            self._num_beside += 1
             self._bypass.note(rows)
-            LargeRequest(
-                task,
-                self._portions,
-                self._split,
-                self._submit_portion,
-                self._loop,
-                partial(self._loop.post, self._one_less_beside),
-            ).go_on()
+            self._begin_large(task, self._portions, self._submit_portion)
             return
         limit = self._max_task_rows
         if limit is not None and task.num_rows > limit:
             size = PortionSize.fixed(max(self._most_rows, limit // 4))
-            LargeRequest(task, size, self._split, self.submit, self._loop).go_on()
+            self._begin_large(task, size, self._queue_portion)
             return
         key: object = None
         if not self._is_uniform or task.inputs.keys() != self._names:
@@ -273,6 +265,33 @@ class SignatureQueues:
         else:
             self._dropped.take_over(queue)
 
+    def _begin_large(
+        self,
+        task: InferenceTask,
+        size: PortionSize,
+        submit: Callable[[InferenceTask], None],
+    ) -> None:
+        """Begins a request that is computed in portions, which ``submit`` takes."""
+        self._num_beside += 1
+        LargeRequest(
+            task,
+            size,
+            self._split,
+            submit,
+            self._loop,
+            partial(self._loop.post, self._one_less_beside),
+        ).go_on()
+
+    def _queue_portion(self, task: InferenceTask) -> None:
+        """Queues a portion; past the queues once they are closed.
+
+        Its request was accepted before, and the servable stays until it has ended.
+        """
+        if self._closed:
+            self._submit_portion(task)
+        else:
+            self.submit(task)
+
     def _submit_past(self, task: InferenceTask) -> None:
         """Hands a task to the servable unchanged, past the queues."""
         self._bypass.note(task.num_rows)
@@ -303,7 +322,7 @@ class SignatureQueues:
             elif not view.shape or view.shape[0] != task.num_rows:
                 return False
             elif name in self._fillers:
-                key.append((name, self._buckets(name, view.shape)))
+                key.append((name, self._lengths(name, view.shape)))
             elif name not in signature.defaults:
                 key.append((name, view.shape[1:]))
             elif view.size_bytes > _MAX_SHARED_BYTES:
@@ -321,6 +340,18 @@ class SignatureQueues:
         return tuple(
             size if wanted != FREE else next((b for b in buckets if b >= size), 0)
             for size, wanted in zip(shape[1:], spec.shape[1:], strict=True)
+        )
+
+    def _lengths(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Returns what the inner sizes of requests must have in common to be joined.
+
+        That is their bucket, or else how large they are, roughly. A request that is a
+        thousand times as long as the others would make all of them as long, and as
+        dear, and their batch might not fit into memory.
+        """
+        return tuple(
+            bucket or _magnitude(size)
+            for bucket, size in zip(self._buckets(name, shape), shape[1:], strict=True)
         )
 
     def _add_group(
@@ -416,6 +447,11 @@ def _fillers_of(
         elif pads_variable_length:
             fillers[name] = None
     return fillers
+
+
+def _magnitude(size: int) -> int:
+    """Returns -1 up to 256, -2 up to 1,024, -3 up to 4,096 and so on."""
+    return -1 - max(0, (max(0, size - 1).bit_length() - 7) // 2)
 
 
 def _bytes_of(view: TensorView) -> bytes | tuple[bytes, ...]:
