@@ -1,5 +1,7 @@
 """A model under measurement, whose calls take fake time, and functions for it."""
 
+from __future__ import annotations
+
 import os
 import random
 import struct
