@@ -57,13 +57,13 @@ def literal_block(headers: list[tuple[str, str]]) -> bytes:
     )
 
 
+BLOCK = literal_block(grpc_headers())
+"""The header block of a plain request."""
+
+
 def headers_frame(
-    stream_id: int,
-    block: bytes | None = None,
-    flags: int = frames.END_HEADERS,
+    stream_id: int, block: bytes = BLOCK, flags: int = frames.END_HEADERS
 ) -> bytes:
-    if block is None:
-        block = literal_block(grpc_headers())
     return frames.frame(FrameType.HEADERS, flags, stream_id, block)
 
 
