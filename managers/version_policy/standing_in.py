@@ -24,7 +24,8 @@ def standing_in(policy: TransitionPolicy, awaited: Awaited) -> TransitionPolicy:
     1. A version that serves although no source aspires it is shown to ``policy`` as
        aspired: it takes the place of one that failed.
     2. A version that was unloaded is loaded again, highest first, when ``policy`` has
-       nothing to do and no other version that is not aspired is on its way.
+       nothing to do but to bring back another, and no other version that is not aspired
+       is on its way.
 
     There are never more of these than versions that failed, because each takes the
     place of one. New contents of a version count as its heir, too.
@@ -65,7 +66,11 @@ def standing_in(policy: TransitionPolicy, awaited: Awaited) -> TransitionPolicy:
                 for v in versions
             ]
         )
-        if plan or len(kept) >= len(failed):
+        returning = {v.generation for v in unaspired if v.may_return}
+        # If everything failed, the policy brings back the latest version, which need not
+        # be the one that callers mean.
+        is_for_return = all(action.generation in returning for action in plan)
+        if not is_for_return or len(kept) >= len(failed):
             return plan
         former = [v for v in orphans if v.may_return]
         is_busy = any(

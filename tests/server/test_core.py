@@ -134,6 +134,40 @@ def test_what_answers_stays_loaded_until_its_successor_can(
     assert sorted(seen) == seen
 
 
+@pytest.mark.parametrize("transition", ["", "transition: RESOURCE_PRESERVING"])
+def test_a_primary_that_is_not_there_unloads_nothing(
+    env: Environment, transition: str
+) -> None:
+    """The version that answers stays loaded until the named one can, however late it comes."""
+
+    def pointing_at(version: int) -> str:
+        return model("a", "", f"{transition} traffic {{ primary: {version} }}")
+
+    for version in (2, 3):
+        env.add_version("a", version)
+    env.apply(pointing_at(2))
+    assert env.served("a") == 2
+    env.apply(pointing_at(9))
+    env.look()
+    assert env.available("a") == [3, 2]
+    assert env.served("a") == 2
+    env.broken.add("/models/a/9")
+    env.add_version("a", 9)
+    env.look()
+    assert env.served("a") == 2
+    env.files.remove("/models/a/9")
+    env.look()
+    assert env.served("a") == 2
+    env.broken.clear()
+    env.add_version("a", 10)
+    env.apply(pointing_at(10))
+    assert env.available("a") == [10]
+    assert env.served("a") == 10
+    env.apply(pointing_at(11))
+    env.apply(model("a", "", transition))
+    assert env.available("a") == [10]
+
+
 def test_a_failed_rollback_leaves_what_answered(env: Environment) -> None:
     """Its target is damaged: the version before it goes on, not the newest."""
     for version in (2, 3):

@@ -42,6 +42,7 @@ from tfs.server.config.running_config import (
     RunningConfig,
 )
 from tfs.server.config.server_config import Message, ServerConfig
+from tfs.server.model_settings import ModelSettings
 from tfs.server.model_sources import ModelSources, SourceParts
 from tfs.server.readiness import Readiness
 from tfs.server.recheck import Recheck
@@ -284,14 +285,40 @@ class ServerCore:
             return availability_preserving(versions)
         awaited = functools.partial(self._served.awaited, settings.name)
         if settings.keeps_resources:
-            return standing_in(resource_preserving, awaited)(versions)
+            policy = standing_in(resource_preserving, awaited)
+            kept = self._stays(settings, versions)
+            return handing_over(policy, dict, lambda version: version == kept)(versions)
         pinned = settings.pinned_versions
+        kept = self._stays(settings, versions)
         policy = handing_over(
             availability_preserving,
             awaited,
-            lambda version: version in pinned and not self._is_taken_in(),
+            lambda version: (
+                version == kept or (version in pinned and not self._is_taken_in())
+            ),
         )
         return policy(versions)
+
+    def _stays(
+        self, settings: ModelSettings, versions: Sequence[HarnessSnapshot]
+    ) -> int | None:
+        """Returns the version that answers until the primary can; None if none has to.
+
+        A primary that is not there, a typing error perhaps, must not unload the version
+        that answers. Where the old version is to go before the new one is loaded, it goes
+        once there is a new one.
+        """
+        wanted = settings.primary
+        if wanted is None:
+            return None
+        answers = self._served.primary(settings.name)
+        if answers == wanted:
+            return None
+        if settings.keeps_resources and any(
+            v.is_aspired and v.id.version in (wanted, answers) for v in versions
+        ):
+            return None
+        return answers
 
     def _is_taken_in(self) -> bool:
         """Whether everything that the config asks for is managed already."""
@@ -340,6 +367,10 @@ class ServerCore:
 
     def _note_state(self, event: EventAndTime[ServableState]) -> None:
         state = event.event
+        # Before the log, which may have to wait for a disk: until then requests are sent
+        # to the version from before.
+        if state.manager_state in (ManagerState.AVAILABLE, ManagerState.UNLOADING):
+            self._served.refresh(state.id.name)
         log.info(
             "event=servable_%s servable=%s reason=%r error=%s note=%r",
             state.manager_state.name.lower(),
@@ -348,8 +379,6 @@ class ServerCore:
             state.error or "none",
             state.note,
         )
-        if state.manager_state in (ManagerState.AVAILABLE, ManagerState.UNLOADING):
-            self._served.refresh(state.id.name)
         self._recheck.ask()
 
 

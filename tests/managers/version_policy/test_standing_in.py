@@ -77,6 +77,11 @@ CASES = {
         "LOAD 1",
     ),
     "all failed": ("1 DISABLED r, 2 ERROR t", {}, "LOAD 1"),
+    "all failed, and callers mean the older one": (
+        "1 DISABLED r, 2 DISABLED r, 3 ERROR t",
+        {1: [3]},
+        "LOAD 1",
+    ),
     "nothing is aspired": ("1 READY f", {1: [2]}, "UNLOAD 1"),
 }
 

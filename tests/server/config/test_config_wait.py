@@ -164,7 +164,7 @@ def test_a_load_that_was_given_up_is_no_failure() -> None:
 @pytest.mark.parametrize(
     ("states", "problems", "at_hand", "expected"),
     [
-        ([state(2, ManagerState.AVAILABLE)], [], [2], ""),
+        ([state(2, ManagerState.AVAILABLE)], [], [2], None),
         ([state(2, ManagerState.LOADING)], [], [2], None),
         ([], [], [2], None),
         (

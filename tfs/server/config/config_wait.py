@@ -125,8 +125,10 @@ def failure_of_primary(
 
     """
     state = next((each for each in states if each.id.version == primary), None)
-    if state is not None and state.manager_state is ManagerState.AVAILABLE:
+    if primary == answers:
         return ""
+    if state is not None and state.manager_state is ManagerState.AVAILABLE:
+        return None  # requests are sent to it in a moment
     if state is not None and _is_on_its_way(state):
         return None
     if state is not None and _has_failed(state):

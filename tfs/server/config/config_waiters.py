@@ -217,7 +217,7 @@ class ConfigWaiters:
                 failures[name] = failure_of(
                     states, told, waiter.stale, is_current=is_current
                 )
-            if failures[name] != "" or version is not None:
+            if failures[name] != "":
                 continue
             wanted, answers = self._primary(name)
             if wanted is None or wanted == answers:
