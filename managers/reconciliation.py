@@ -52,22 +52,27 @@ def reconcile(aspired: Aspired, harnesses: Sequence[LoaderHarness]) -> Reconcili
             log.warning("event=version_aspired_twice servable=%s", data.id.slashed)
         wanted[data.id.version] = data
     result = Reconciliation()
-    kept: set[int] = set()
+    kept: set[int] = {
+        harness.id.version
+        for harness in harnesses
+        if harness.is_aspired
+        and (held := wanted.get(harness.id.version)) is not None
+        and harness.holds(held)
+    }
     unwanted: list[LoaderHarness] = []
     for harness in harnesses:
         version = harness.id.version
         data_now = wanted.get(version)
         if not harness.is_aspired:
-            if data_now and _can_return(harness, data_now):
+            # What its equal replaces stays replaced, or both would stay loaded.
+            if data_now and version not in kept and _can_return(harness, data_now):
                 result.wanted_again.append(harness)
                 kept.add(version)
             else:
                 unwanted.append(harness)
         elif data_now is None:
             result.unaspired.append((harness, aspired.reason or "no longer aspired"))
-        elif harness.holds(data_now):
-            kept.add(version)
-        else:
+        elif not harness.holds(data_now):
             why = f"replaced by its new contents; {aspired.reason}"
             result.unaspired.append((harness, why))
     if not wanted or wanted.keys() - kept:

@@ -119,3 +119,21 @@ def test_an_error_is_new_only_if_it_says_something_new() -> None:
         item: LoaderData = ServableData(ServableId("m", 1), None, found)
         word = AspiredVersions("m", (item,), "")
         assert told(reconcile(word, [harness]))["new"] == new
+
+
+def test_what_its_equal_replaces_does_not_come_back() -> None:
+    """A source that repeats itself during a retry leaves one copy of a version, not two."""
+    old, new = managed(1, is_aspired=False), managed(1, is_ready=False)
+    assert told(reconcile(aspired(1), [old, new])) == told(Reconciliation())
+
+
+def test_new_contents_go_when_the_old_ones_come_back() -> None:
+    """A file that changes and changes back leaves what was made of it first."""
+    old = managed(1, is_aspired=False)
+    other = FakeLoader(ServableId("m", 1))
+    changed = LoaderHarness(
+        ServableData(other.id, other), retry=RetryOptions(), clock=CLOCK
+    )
+    result = reconcile(aspired(1), [old, changed])
+    assert result.wanted_again == [old]
+    assert [harness for harness, _ in result.unaspired] == [changed]
