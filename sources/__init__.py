@@ -14,7 +14,7 @@ from sources.file_system import FileSystemSource
 from sources.file_system_options import FileSystemSourceOptions
 from sources.loader_adapter import LoaderSourceAdapter
 from sources.router import DynamicSourceRouter, StaticSourceRouter
-from sources.scan import ServableToMonitor
+from sources.servable_to_monitor import ServableToMonitor
 from sources.static import StaticSource, static_storage_path_source
 from sources.storage_path import StoragePath
 from sources.version_policy import All, Latest, Specific

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from sources.scan import Scan, ServableToMonitor
+from sources.scan import Scan
+from sources.servable_to_monitor import ServableToMonitor
 from sources.storage_path import StoragePath
 from sources.version_policy import Specific, list_versions
 from tfs.core.servable_data import AspiredVersions, ServableData

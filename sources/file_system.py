@@ -33,8 +33,8 @@ from sources.followed_repository import FollowedRepository
 from sources.look import Look, take_look
 from sources.model_repository import ModelRepository
 from sources.remote_storage import AnyFileSystem, has_driver
-from sources.scan import ServableToMonitor
 from sources.servable_record import Recall, ServableRecord
+from sources.servable_to_monitor import ServableToMonitor
 from sources.storage import FileSystem
 from sources.storage_path import StoragePath
 from sources.storage_threads import PATIENCE_S, StorageThreads

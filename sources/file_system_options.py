@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sources.scan import SELF_DESCRIBING, ServableToMonitor
+from sources.servable_to_monitor import ServableToMonitor
+from sources.version_contents import SELF_DESCRIBING
 from tfs.core.errors import InvalidArgument
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from sources.distant_look import DistantLook
 from sources.model_repository import ModelRepository, RepositoryLook
 from sources.remote_storage import local_path
-from sources.scan import ServableToMonitor
+from sources.servable_to_monitor import ServableToMonitor
 from sources.storage import FileSystem
 from sources.storage_threads import StorageThreads
 from sources.watched_paths import WatchedPaths

@@ -23,7 +23,7 @@ from pathlib import Path
 from sources.blob_store import BlobStore
 from sources.copy_damage import damage_of, is_whole
 from sources.copy_records import CopyRecords
-from sources.scan import why
+from sources.storage import why
 from tfs.core.errors import ResourceExhausted
 from tfs.core.version_directory import TEMPORARY_PREFIX
 

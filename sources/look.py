@@ -7,8 +7,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from sources.file_system_options import FileSystemSourceOptions
-from sources.scan import Scan, ServableToMonitor, Sighting, scan, why
-from sources.storage import FileSystem
+from sources.scan import Scan, Sighting, scan
+from sources.servable_to_monitor import ServableToMonitor
+from sources.storage import FileSystem, why
 from tfs.core.clock import Clock
 
 log = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from sources.scan import ServableToMonitor, why
-from sources.storage import FileSystem
+from sources.servable_to_monitor import ServableToMonitor
+from sources.storage import FileSystem, why
 from sources.version_policy import name_versions
 
 log = logging.getLogger(__name__)

@@ -13,61 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
-from sources.storage import Contents, FileSystem
+from sources.servable_to_monitor import ServableToMonitor
+from sources.storage import Contents, FileSystem, why
 from sources.storage_path import StoragePath
-from sources.version_policy import (
-    Latest,
-    Specific,
-    VersionPolicy,
-    choose,
-    name_versions,
-)
+from sources.version_contents import SELF_DESCRIBING, what_is_missing, why_no_version
+from sources.version_policy import Specific, choose, name_versions
 from tfs.core.manifest import MANIFEST
 from tfs.core.servable_data import ServableData
 from tfs.core.servable_id import ServableId
-from tfs.core.version_directory import PLATFORM_BY_FILE, SIGNATURES
-
-SELF_DESCRIBING: Final = frozenset(
-    {"model.pt2", "servable.py", "table.csv", "table.json"}
-)
-"""Payload files from which their platform reads the signatures itself."""
-
-KNOWN_PLATFORMS: Final = frozenset(
-    {"tensorflow", *(name for names in PLATFORM_BY_FILE.values() for name in names)}
-)
-"""Platforms whose payload files are known here."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServableToMonitor:
-    """One servable, where its versions lie and which of them are wanted.
-
-    Attributes:
-        name: The servable's name.
-        base_path: Absolute path of the directory whose children are the versions,
-            or a URL for a remote file system.
-        policy: Which versions are aspired.
-        pinned: Versions that are aspired whatever the policy says: a primary, a canary.
-        platform: ``model_platform`` of the configuration, handed on.
-        settings: Whatever else decides how versions are loaded, handed on. Other
-            settings make another payload.
-
-    """
-
-    name: str
-    base_path: str
-    policy: VersionPolicy = field(default_factory=Latest)
-    pinned: frozenset[int] = frozenset()
-    platform: str = ""
-    settings: str = ""
-
-    def __post_init__(self) -> None:
-        if not self.name:
-            raise ValueError("a servable to monitor needs a name")
-        if not self.base_path:
-            raise ValueError(f"servable {self.name} needs a base path")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +43,7 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """The outcome of one look. Immutable.
+    """The outcome of one directories. Immutable.
 
     Attributes:
         versions: The aspired versions, in the policy's order.
@@ -153,8 +107,9 @@ def scan(
     """
     base_path = servable.base_path.rstrip("/") or "/"
     names = name_versions(file_system.list_directories(servable.base_path))
-    look = _Look(
+    directories = _VersionDirectories(
         file_system,
+        servable,
         seen,
         frozenset(aspired),
         now_s,
@@ -171,32 +126,30 @@ def scan(
     chosen = choose(
         servable.policy,
         names,
-        lambda version: look.at(
-            servable.name, version, path_of(version), servable.platform
-        ),
+        lambda version: directories.is_ready(version, path_of(version)),
         servable.pinned,
     )
     for version in chosen.missing:
         if version not in names:
-            look.problems.append(
+            directories.problems.append(
                 f"version {version} of {servable.name} is wanted, but is not under "
                 f"{base_path}"
             )
     if servable.policy == Specific(()) and not servable.pinned:
-        look.problems.append(
+        directories.problems.append(
             f"no version of {servable.name} is asked for: its policy, specific, lists none"
         )
     elif not names:
-        look.problems.append(
+        directories.problems.append(
             f"no version of {servable.name} under {base_path}: "
-            + _why_no_version(file_system, base_path)
+            + why_no_version(file_system, base_path)
         )
     # Versions that the policy did not ask about keep their memory of how long they have
     # been unchanged.
     sightings = {
         path: sighting
         for path in map(path_of, names)
-        if (sighting := look.sightings.get(path, seen.get(path))) is not None
+        if (sighting := directories.sightings.get(path, seen.get(path))) is not None
     }
     return Scan(
         versions=tuple(
@@ -213,18 +166,22 @@ def scan(
         ),
         at_hand=tuple(sorted(names)),
         sightings=sightings,
-        overwritten=tuple(v for v in chosen.versions if v in look.overwritten),
-        problems=tuple(look.problems),
-        settled_at_s=min(look.settled_at_s, default=None),
-        is_blind=look.is_blind,
+        overwritten=tuple(v for v in chosen.versions if v in directories.overwritten),
+        problems=tuple(directories.problems),
+        settled_at_s=min(directories.settled_at_s, default=None),
+        is_blind=directories.is_blind,
     )
 
 
 @dataclass(slots=True)
-class _Look:
-    """Looks at version directories during one scan. Confined to it."""
+class _VersionDirectories:
+    """The directories of one servable's versions, as one scan finds them.
+
+    Confined to the scan. Its arguments are those of :func:`scan`.
+    """
 
     file_system: FileSystem
+    servable: ServableToMonitor
     seen: Mapping[str, Sighting]
     aspired: frozenset[int]
     now_s: float
@@ -239,8 +196,8 @@ class _Look:
     settled_at_s: list[float] = field(default_factory=list)
     is_blind: bool = False
 
-    def at(self, name: str, version: int, path: str, platform: str = "") -> bool:
-        """Returns whether the version is ready; remembers what it saw."""
+    def is_ready(self, version: int, path: str) -> bool:
+        """Returns whether the version can be aspired; remembers what it saw."""
         before = self.seen.get(path)
         accepted = before.accepted if before and version in self.aspired else ""
         try:
@@ -249,34 +206,19 @@ class _Look:
             if committed is None:
                 committed = self.file_system.is_file(f"{path}/{MANIFEST}")
         except OSError as error:
-            # It is listed but unreadable. A version that was served goes on being
-            # served.
-            self.is_blind = True
-            if before is not None:
-                # As it was, because it is not known to differ.
-                self.sightings[path] = before
-            elif not self._lay_there(version):
-                self.sightings[path] = Sighting("", self.now_s)
-            self.problems.append(f"cannot read {path} of {name}: {why(error)}")
-            return bool(accepted)
+            self._note_unreadable(version, path, before, error)
+            return bool(accepted)  # a version that was served goes on being served
         self.is_blind |= contents.is_barred or contents.is_linked
         since_s = self.now_s
         if before is not None and before.fingerprint == contents.fingerprint:
             since_s = before.since_s
-        lacks = "" if committed else self._lacks(contents.names, platform)
-        if lacks and accepted:
+        missing = "" if committed else self._what_is_missing(contents)
+        if missing:
             # While a version is deleted file by file, its directory stays until the
             # end. Until then nothing has been decided about what should serve instead.
             self.sightings[path] = Sighting(contents.fingerprint, since_s, accepted)
-            self.problems.append(
-                f"version {version} of {name} lost files: {lacks}; what is loaded of "
-                "it stays while its directory is there"
-            )
-            return True
-        if lacks:
-            self.sightings[path] = Sighting(contents.fingerprint, since_s)
-            self.problems.append(f"version {version} of {name} is not served: {lacks}")
-            return False
+            self._note_missing(version, missing, is_served=bool(accepted))
+            return bool(accepted)
         is_old = before is None and self._lay_there(version)
         is_still = self.now_s - since_s >= self.settle_s or (
             is_old and self._was_still(contents)
@@ -290,7 +232,39 @@ class _Look:
         self.sightings[path] = Sighting(contents.fingerprint, since_s, accepted)
         return bool(accepted)
 
+    def _note_unreadable(
+        self, version: int, path: str, before: Sighting | None, error: OSError
+    ) -> None:
+        """Notes a directory that is listed, and whose contents cannot be read."""
+        self.is_blind = True
+        if before is not None:
+            # As it was, because it is not known to differ.
+            self.sightings[path] = before
+        elif not self._lay_there(version):
+            self.sightings[path] = Sighting("", self.now_s)
+        self.problems.append(
+            f"cannot read {path} of {self.servable.name}: {why(error)}"
+        )
+
+    def _what_is_missing(self, contents: Contents) -> str:
+        return what_is_missing(
+            contents.names,
+            self.servable.platform,
+            self_describing=self.self_describing,
+            has_other_platforms=self.has_other_platforms,
+        )
+
+    def _note_missing(self, version: int, missing: str, *, is_served: bool) -> None:
+        what = f"version {version} of {self.servable.name}"
+        self.problems.append(
+            f"{what} lost files: {missing}; what is loaded of it stays while its "
+            "directory is there"
+            if is_served
+            else f"{what} is not served: {missing}"
+        )
+
     def _lay_there(self, version: int) -> bool:
+        """Returns whether the directory was there at the previous scan, if any."""
         return self.known is None or version in self.known
 
     def _was_still(self, contents: Contents) -> bool:
@@ -298,54 +272,3 @@ class _Look:
         # in the future (by another machine's clock) proves nothing.
         newest_s = contents.newest_change_s
         return newest_s is not None and self.wall_s - newest_s >= self.settle_s
-
-    def _lacks(self, names: frozenset[str], platform: str) -> str:
-        """Returns what a directory without a manifest lacks, empty if nothing."""
-        if names & self.self_describing:
-            return ""
-        if names and platform and platform not in KNOWN_PLATFORMS:
-            # A third party's platform, which alone can tell, when it loads the version.
-            return ""
-        payloads = sorted(names & PLATFORM_BY_FILE.keys())
-        if payloads and SIGNATURES in names:
-            return ""
-        if payloads:
-            return (
-                f"no {MANIFEST}, and {payloads[0]} alone does not say how it is called: "
-                f"wait if it is still being copied, {MANIFEST} comes last; else write the "
-                f"version with tfs.export.save, or put {SIGNATURES} beside it"
-            )
-        if "saved_model.pb" in names or "saved_model.pbtxt" in names:
-            return "it is a TensorFlow SavedModel; export the model from PyTorch"
-        if names and self.has_other_platforms and platform in ("", "tensorflow"):
-            return ""  # as above: only its contents tell the platform
-        wanted = ", ".join(sorted(PLATFORM_BY_FILE))
-        found = ", ".join(sorted(names)[:_MAX_NAMES])
-        holds = f"no {MANIFEST} and none of {wanted}, but {found}"
-        return (
-            f"{holds if names else 'it is empty'}: wait if it is still being written, "
-            "else write the version with tfs.export.save"
-        )
-
-
-def _why_no_version(file_system: FileSystem, base_path: str) -> str:
-    """Returns what to do about a base path without a directory that is a version."""
-    folder, _, name = base_path.rpartition("/")
-    is_number = bool(name_versions([name]))
-    # Asking a store goes over the network, and happens every second while it shows no
-    # version.
-    is_cheap = is_number or "://" not in base_path
-    files = (MANIFEST, *PLATFORM_BY_FILE) if is_cheap else (MANIFEST,)
-    if any(file_system.is_file(f"{base_path}/{file}") for file in files):
-        if is_number:
-            return f"it is a version itself; name {folder}, in which it lies"
-        return f"the files of a version lie in it; move them to {base_path}/1"
-    return f"a version is a directory with a number for its name, such as {base_path}/1"
-
-
-_MAX_NAMES: Final = 5  # most file names in a message
-
-
-def why(error: OSError) -> str:
-    """Returns the system's words for the error, without the path they may carry."""
-    return error.strerror or str(error) or type(error).__name__

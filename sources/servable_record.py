@@ -16,7 +16,8 @@ from sources.decision import Versions, decide
 from sources.distant_look import DistantLook
 from sources.file_system_options import FileSystemSourceOptions
 from sources.look import Look, take_look
-from sources.scan import Scan, ServableToMonitor, Sighting
+from sources.scan import Scan, Sighting
+from sources.servable_to_monitor import ServableToMonitor
 from sources.storage import FileSystem
 from sources.storage_path import StoragePath
 from sources.version_policy import choose, list_versions

@@ -67,3 +67,8 @@ class FileSystem(Protocol):
     def gives_events(self, path: str) -> bool:
         """Whether the kernel reports every change below ``path``; never raises."""
         ...
+
+
+def why(error: OSError) -> str:
+    """Returns the system's words for the error, without the path they may carry."""
+    return error.strerror or str(error) or type(error).__name__

@@ -39,7 +39,7 @@ from sources.copy_damage import UNVERIFIED
 from sources.copy_records import CopyRecord, CopyRecords
 from sources.local_copies import LocalCopies, remove
 from sources.remote_storage import WEAK
-from sources.scan import why
+from sources.storage import why
 from sources.storage_path import StoragePath
 from sources.version_policy import parse_version
 from tfs.core.errors import FailedPrecondition, Unavailable

@@ -13,7 +13,7 @@ from sources.adapter import (
     UnarySourceAdapter,
 )
 from sources.file_system import FileSystemSource, FileSystemSourceOptions
-from sources.scan import ServableToMonitor
+from sources.servable_to_monitor import ServableToMonitor
 from sources.static import StaticSource
 from tests.core.conformance import (
     ADAPTER_CHECKS,

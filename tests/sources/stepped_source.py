@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from sources.file_system import FileSystemSource, FileSystemSourceOptions
-from sources.scan import ServableToMonitor
+from sources.servable_to_monitor import ServableToMonitor
 from sources.storage_path import StoragePath
 from sources.version_policy import Latest, VersionPolicy
 from tfs.core.source import connect

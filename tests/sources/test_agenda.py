@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from sources.agenda import Agenda, Round
-from sources.scan import ServableToMonitor
+from sources.servable_to_monitor import ServableToMonitor
 from tfs.testing.fake_clock import FakeClock
 
 PAUSE_S = 10.0

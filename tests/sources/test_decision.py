@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from sources.decision import Versions, decide
-from sources.scan import Scan, ServableToMonitor
+from sources.scan import Scan
+from sources.servable_to_monitor import ServableToMonitor
 from sources.storage_path import StoragePath
 from sources.version_policy import Specific
 from tfs.core.servable_data import ServableData

@@ -11,7 +11,7 @@ import pytest
 
 from sources.file_system import FileSystemSource, FileSystemSourceOptions
 from sources.model_repository import ModelRepository
-from sources.scan import ServableToMonitor
+from sources.servable_to_monitor import ServableToMonitor
 from sources.storage import Contents
 from sources.storage_path import StoragePath
 from sources.storage_threads import StorageThreads

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sources.model_repository import ModelRepository
-from sources.scan import ServableToMonitor
+from sources.servable_to_monitor import ServableToMonitor
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.fake_file_system import FakeFileSystem
 

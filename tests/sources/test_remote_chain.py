@@ -10,7 +10,7 @@ from sources.chain import SourceChain
 from sources.fetching_adapter import FetchingSourceAdapter
 from sources.file_system import FileSystemSource, FileSystemSourceOptions
 from sources.remote_storage import RemoteFileSystem
-from sources.scan import ServableToMonitor
+from sources.servable_to_monitor import ServableToMonitor
 from sources.storage import Contents
 from sources.storage_path import StoragePath
 from sources.version_cache import VersionCache, VersionCacheOptions

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sources.scan import ServableToMonitor
+from sources.servable_to_monitor import ServableToMonitor
 from sources.version_policy import Specific
 from tests.sources.stepped_source import monitor, world
 

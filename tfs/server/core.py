@@ -20,7 +20,7 @@ from managers.version_policy.availability_preserving import availability_preserv
 from managers.version_policy.handing_over import handing_over
 from managers.version_policy.resource_preserving import resource_preserving
 from managers.version_policy.standing_in import standing_in
-from sources.scan import ServableToMonitor
+from sources.servable_to_monitor import ServableToMonitor
 from tfs.core.clock import Clock
 from tfs.core.errors import Aborted, ServingError
 from tfs.core.event_bus import EventAndTime

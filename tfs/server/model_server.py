@@ -17,8 +17,8 @@ from managers.resource_tracker import ResourceTracker
 from managers.retry import RetryOptions
 from managers.state_monitor import ServableStateMonitor
 from sources.file_system_options import FileSystemSourceOptions
-from sources.scan import KNOWN_PLATFORMS
 from sources.storage_threads import StorageThreads
+from sources.version_contents import KNOWN_PLATFORMS
 from tfs.core.call import ListenerOptions
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.event_bus import EventAndTime, EventBus

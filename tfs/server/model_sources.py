@@ -13,7 +13,7 @@ from sources.loader_adapter import LoaderSourceAdapter
 from sources.model_repository import ModelRepository
 from sources.remote_storage import AnyFileSystem
 from sources.router import DynamicSourceRouter
-from sources.scan import ServableToMonitor
+from sources.servable_to_monitor import ServableToMonitor
 from sources.storage import FileSystem
 from sources.storage_path import StoragePath
 from sources.storage_threads import StorageThreads
