@@ -133,9 +133,14 @@ class LoadExecution:
         if self._releaser is not None:
             self._releaser.owe()  # frees the memory that the attempt had allocated
         harness = managed.harness
-        log.warning(
-            "event=load_failed servable=%s error=%s", harness.id.slashed, harness.error
-        )
+        if isinstance(harness.error, Cancelled):  # nobody wants it; nothing is wrong
+            log.info("event=load_cancelled servable=%s", harness.id.slashed)
+        else:
+            log.warning(
+                "event=load_failed servable=%s error=%s",
+                harness.id.slashed,
+                harness.error,
+            )
         self._events.publish(managed, ManagerState.END)
         self._tell(managed, harness.error)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import time
 import urllib.request
 from pathlib import Path
 
@@ -38,4 +40,49 @@ def test_prometheus_reads_what_clients_did(scale: Path, tmp_path: Path) -> None:
         )
         assert 'tfs_model_primary_version{model="scale"} 2' in text
         assert "tfs_ready 1" in text
+        assert serving.stop() == 0
+
+
+def test_what_failed_is_past_once_another_version_serves(
+    scale: Path, tmp_path: Path
+) -> None:
+    """The state FAILED is worth an alert, which ends when a good version came."""
+    base = tmp_path / "scale"
+    shutil.copytree(scale / "2", base / "2")
+    monitoring = tmp_path / "monitoring"
+    monitoring.write_text("prometheus_config { enable: true }")
+    port = free_port()
+    url = f"http://127.0.0.1:{port}/monitoring/prometheus/metrics"
+
+    def states() -> list[str]:
+        with urllib.request.urlopen(url, timeout=PATIENCE_S) as reply:
+            lines = reply.read().decode().splitlines()
+        return [line for line in lines if line.startswith("tfs_model_version_state{")]
+
+    def publish(version: str, *, damaged: bool) -> None:
+        shutil.copytree(scale / "2", base / ".tmp")
+        if damaged:
+            (base / ".tmp" / "model.pt").write_bytes(b"cut")
+        (base / ".tmp").rename(base / version)
+
+    def wait_for(line: str) -> None:
+        deadline_s = time.monotonic() + PATIENCE_S
+        while line not in states():
+            assert time.monotonic() < deadline_s, states()
+
+    state = 'tfs_model_version_state{model="scale",version="3",state="%s"} 1'
+    flags = (
+        "--model_name=scale",
+        f"--model_base_path={base}",
+        f"--monitoring_config_file={monitoring}",
+        f"--rest_api_port={port}",
+    )
+    with Serving(*flags) as serving:
+        serving.wait_for("scale/2.*available")
+        publish("3", damaged=True)
+        wait_for(state % "FAILED")
+        publish("4", damaged=False)
+        serving.wait_for("scale/4.*available")
+        wait_for(state % "END")
+        assert not any("FAILED" in line for line in states())
         assert serving.stop() == 0

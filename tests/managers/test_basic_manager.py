@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 import pytest
@@ -413,8 +414,10 @@ def test_cancelled_load_ends_with_its_error_and_never_again(threaded: World) -> 
     assert threaded.begin_load(S3_1).code is Code.FAILED_PRECONDITION
 
 
-def test_load_cancelled_in_the_queue_never_begins(threaded: World) -> None:
-    """What waits for a thread is given up at once."""
+def test_load_cancelled_in_the_queue_never_begins(
+    threaded: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What waits for a thread is given up at once, and nothing warns: it was asked for."""
     sequencer = Sequencer()
     for index in range(2):
         threaded.load(
@@ -429,6 +432,7 @@ def test_load_cancelled_in_the_queue_never_begins(threaded: World) -> None:
     threaded.settle()
     assert loader.num_loads == 0
     assert threaded.events(S3_1) == ["START", "END"]
+    assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
 
 
 def test_pause_before_a_retry_is_the_clocks(world: World) -> None:

@@ -171,6 +171,20 @@ def test_a_pipe_is_no_config_file(tmp_path: Path) -> None:
         first_config(options)
 
 
+@pytest.mark.parametrize("flag", ["model_base_path", "model_repository"])
+def test_a_relative_path_is_refused_at_the_start(flag: str) -> None:
+    """A server that ran on would serve nothing, for good; the message has the whole path."""
+    options = ServerOptions(any_port=True, **{flag: "models"})  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument) as caught:
+        first_config(options)
+    assert caught.value.message == (
+        f"--{flag} must be an absolute path or a URL: models; here that is "
+        f"{os.path.abspath('models')}"
+    )
+    for path in ("/models", "s3://bucket/models"):
+        first_config(ServerOptions(any_port=True, **{flag: path}))  # type: ignore[arg-type]
+
+
 def test_a_config_that_is_refused_costs_no_patience() -> None:
     """The end of a start waits for nothing that never ran."""
     config = read_config_text(

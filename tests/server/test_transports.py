@@ -47,6 +47,24 @@ def test_the_chosen_transport_is_made(kind: TransportKind, made: type) -> None:
     assert isinstance(make_transport(options, ServingLoop(), Stats()), made)
 
 
+@pytest.mark.parametrize(
+    ("options", "is_told"),
+    [
+        ({}, False),
+        ({"grpc_transport": GRPCIO}, False),
+        ({"grpc_channel_arguments": "grpc.max_connection_age_ms=1000"}, True),
+    ],
+)
+def test_a_start_script_is_told_what_its_channel_arguments_cost(
+    caplog: pytest.LogCaptureFixture, options: dict[str, object], is_told: bool
+) -> None:
+    """They choose the slower transport for somebody who never asked for one."""
+    given = ServerOptions(model_base_path="/m", **options)  # type: ignore[arg-type]
+    make_transport(given, ServingLoop(), Stats())
+    told = [each for each in caplog.messages if "event=grpcio_chosen" in each]
+    assert bool(told) is is_told
+
+
 def test_the_receive_budget_has_a_least_size() -> None:
     """Too small a budget would let nobody send anything."""
     with pytest.raises(InvalidArgument, match="--max_receive_bytes"):

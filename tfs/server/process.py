@@ -135,15 +135,21 @@ def first_config(options: ServerOptions) -> tuple[str, ServerConfig]:
             look_at_config_file(path)
         text = read_config_file(path)
         return text, read_config_text(text, path)
-    if options.model_repository:
+    repository, base_path = options.model_repository, options.model_base_path
+    if repository:
+        _require_absolute("--model_repository", repository)
         # The models come with the first look at the directory.
-        return "", read_config_text("model_config_list {}", options.model_repository)
-    base_path = options.model_base_path
-    if not base_path.startswith("/") and "://" not in base_path:
-        raise InvalidArgument(
-            f"--model_base_path must be an absolute path or a URL: {base_path}"
-        )
+        return "", read_config_text("model_config_list {}", repository)
+    _require_absolute("--model_base_path", base_path)
     return "", single_model(options.model_name, base_path)
+
+
+def _require_absolute(flag: str, path: str) -> None:
+    if not path.startswith("/") and "://" not in path:
+        raise InvalidArgument(
+            f"{flag} must be an absolute path or a URL: {path}; here that is "
+            f"{os.path.abspath(path)}"
+        )
 
 
 def _watch_config(

@@ -71,9 +71,13 @@ def test_an_address_of_ipv6_is_taken_as_the_port_of_grpc_takes_it(host: str) -> 
 def test_what_is_no_page_is_told(door: HttpDoor) -> None:
     """Predictions over REST among it; a page that fails says where to look."""
     address = door.start()
-    status, _, text = ask(address, "/v1/models/m")
-    assert (status, "/metrics" in text) == (404, True)
-    assert ask(address, "/v1/models/m:predict", "POST")[0] == 501
+    for path, method, expected in (
+        ("/v1/models/m", "GET", 404),
+        ("/v1/models/m:predict", "POST", 501),
+    ):
+        status, kind, text = ask(address, path, method)
+        assert (status, kind) == (expected, "text/plain; version=0.0.4")
+        assert "there is /metrics, /broken, and no REST API: call gRPC" in text
     status, _, text = ask(address, "/broken")
     assert (status, "see the log" in text) == (500, True)
 

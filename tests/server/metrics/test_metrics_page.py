@@ -23,7 +23,10 @@ class Bench:
         bad = ServableState(
             ServableId("bad", 1), ManagerState.END, error=NotFound("no file")
         )
-        self.models = {"m": ServedModel([m], 2), "bad": ServedModel([bad], None)}
+        self.models = {
+            "m": ServedModel([m], 2),
+            "bad": ServedModel([bad], None, failed={1}),
+        }
         self.page = MetricsPage(self.stats, lambda: self.models, lambda: True, 1e9)
 
     def requests(self, version: str, num: int, model: str = "m") -> RequestStats:
@@ -56,6 +59,23 @@ def test_models_and_the_server_say_how_they_stand(bench: Bench) -> None:
     assert bench.value("tfs_ready") == 1
     assert bench.value("process_start_time_seconds") == 1e9
     assert (bench.value("process_resident_memory_bytes") or 0) > 1e6
+
+
+def test_a_version_that_nobody_asks_for_has_ended_and_not_failed(bench: Bench) -> None:
+    """An alert about what failed ends when the version is replaced or called off."""
+    (bad,) = bench.models["bad"].states
+    bench.models["bad"] = ServedModel([bad], None)
+    state = 'tfs_model_version_state{model="bad",version="1",state="%s"}'
+    assert bench.value(state % "END") == 1
+    assert bench.value(state % "FAILED") is None
+
+
+def test_an_available_version_with_a_fault_has_failed(bench: Bench) -> None:
+    """Its interpreters are quarantined: it is loaded, and answers nobody."""
+    ill = ServableState(ServableId("m", 2), ManagerState.AVAILABLE, error=NotFound("x"))
+    bench.models["m"] = ServedModel([ill], 2)
+    state = 'tfs_model_version_state{model="m",version="2",state="FAILED"}'
+    assert bench.value(state) == 1
 
 
 def test_counts_are_totals_and_seconds_are_written_out(bench: Bench) -> None:

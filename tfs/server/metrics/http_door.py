@@ -1,6 +1,6 @@
 """A plain HTTP port for pages that monitoring reads. It answers only GET and HEAD.
 
-It is not for requests of clients. Each page is written by a thread of its own, at most
+It is not for requests of clients, which are told so. Each page is written by a thread of its own, at most
 ``num_readers`` at once. A reader that takes longer than ``timeout_s`` in all, for
 example because it reads byte by byte, is cut off.
 """
@@ -168,6 +168,11 @@ def _handler(
     pages: Mapping[str, Page], content_type: str, timeout_s: float
 ) -> type[BaseHTTPRequestHandler]:
     """Returns a class of handlers, which is what the standard library takes."""
+    # Clients of TensorFlow Serving's REST API come here too.
+    other = (
+        f"there is {', '.join(pages)}, and no REST API: call gRPC, at the port that "
+        "--port names\n"
+    )
 
     class Handler(BaseHTTPRequestHandler):
         timeout: ClassVar[float] = timeout_s
@@ -178,7 +183,7 @@ def _handler(
             """Answers with the page, or with the list of pages."""
             page = pages.get(self.path.partition("?")[0])
             if page is None:
-                self._answer(404, f"no such page; there is {', '.join(pages)}\n")
+                self._answer(404, f"no such page; {other}")
                 return
             try:
                 text = page()
@@ -189,6 +194,13 @@ def _handler(
             self._answer(200, text)
 
         do_HEAD = do_GET
+
+        def send_error(
+            self, code: int, message: str | None = None, explain: str | None = None
+        ) -> None:
+            """Answers what the library refuses: another method, or no HTTP at all."""
+            self.close_connection = True
+            self._answer(code, f"{message or 'refused'}; {other}")
 
         def _answer(self, status: int, text: str) -> None:
             body = text.encode()

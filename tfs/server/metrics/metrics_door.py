@@ -56,7 +56,11 @@ def metrics_door(
 
     def models() -> Mapping[str, ServedModel]:
         return {
-            name: ServedModel(core.version_states(name), core.served.primary(name))
+            name: ServedModel(
+                core.version_states(name),
+                core.served.primary(name),
+                core.failed_versions(name),
+            )
             for name in core.config.models
         }
 

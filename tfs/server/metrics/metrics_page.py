@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from tfs.core import stat_names
 from tfs.core.right_of_way import make_way
-from tfs.core.servable_state import ServableState
+from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.stats import Stats
 from tfs.server.memory.resident_memory import tree_resident_bytes
 from tfs.server.metrics.exposition import Exposition, Kind
@@ -26,11 +26,13 @@ class ServedModel:
     Attributes:
         states: The states of its versions.
         primary: The version that answers requests which name none; None: none does.
+        failed: The versions that are asked for and failed.
 
     """
 
     states: Sequence[ServableState]
     primary: int | None
+    failed: Collection[int] = ()
 
 
 class MetricsPage:
@@ -98,15 +100,23 @@ class MetricsPage:
                     (
                         *labels,
                         ("version", str(state.id.version)),
-                        ("state", _state_word(state)),
+                        ("state", _state_word(state, model.failed)),
                     ),
                     1,
                 )
 
 
-def _state_word(state: ServableState) -> str:
-    """Returns the name of a state; FAILED for a version that ended with an error."""
-    return "FAILED" if state.error is not None else state.manager_state.name
+def _state_word(state: ServableState, failed: Collection[int]) -> str:
+    """Returns the name of a state, or FAILED for a fault that somebody should mend.
+
+    A version that has ended is remembered with its error. If it is not asked for any
+    more (another took its place, its load was called off), an alert about it would
+    never end.
+    """
+    is_past = state.manager_state is ManagerState.END and state.id.version not in failed
+    if state.error is None or is_past:
+        return state.manager_state.name
+    return "FAILED"
 
 
 def _exported(name: str, kind: Kind) -> str:
