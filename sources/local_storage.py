@@ -10,7 +10,7 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -105,42 +105,27 @@ class LocalFileSystem:
             # Copies that keep their times look alike. Without the inode, a version that
             # failed while it was being replaced would never be tried again.
             lines.append(f" is {folder_stat.st_ino}")
-        is_barred, num_entries = False, 0
-        pending = [(path, "")]
-        while pending:
-            folder, prefix = pending.pop()
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    num_entries += 1
-                    if num_entries > MAX_ENTRIES:
-                        what = f"it holds more than {MAX_ENTRIES} files and folders"
-                        raise OSError(errno.EFBIG, what, path)
-                    relative = prefix + entry.name
-                    if _is_directory(entry):
-                        if entry.name in IGNORED_FOLDERS:
-                            continue
-                        # Following a link upwards would never end.
-                        if not entry.is_symlink():
-                            pending.append((entry.path, relative + "/"))
-                    try:
-                        stat = entry.stat()
-                    except FileNotFoundError:
-                        lines.append(f"{relative} gone")
-                        continue
-                    except OSError as error:  # a link that leads nowhere
-                        lines.append(f"{relative} {error.errno}")
-                        is_barred |= error.errno in (errno.EACCES, errno.EPERM)
-                        continue
-                    if entry.is_file():
-                        line = f"{relative} {stat.st_size} {stat.st_mtime_ns}"
-                        if not _may_read(entry.path):
-                            is_barred = True
-                            line += " barred"
-                        elif relative == MANIFEST:
-                            # Unpacked files often have the same old times.
-                            line += f" {_short_digest(entry.path)}"
-                        lines.append(line)
-                    newest_s = max(newest_s, _changed_s(stat))
+        is_barred = False
+        for relative, entry in _entries_below(path):
+            try:
+                stat = entry.stat()
+            except FileNotFoundError:
+                lines.append(f"{relative} gone")
+                continue
+            except OSError as error:  # a link that leads nowhere
+                lines.append(f"{relative} {error.errno}")
+                is_barred |= error.errno in (errno.EACCES, errno.EPERM)
+                continue
+            if entry.is_file():
+                line = f"{relative} {stat.st_size} {stat.st_mtime_ns}"
+                if not _may_read(entry.path):
+                    is_barred = True
+                    line += " barred"
+                elif relative == MANIFEST:
+                    # Unpacked files often have the same old times.
+                    line += f" {_short_digest(entry.path)}"
+                lines.append(line)
+            newest_s = max(newest_s, _changed_s(stat))
         digest = hashlib.sha256()
         for line in sorted(lines):
             digest.update(line.encode(errors="surrogateescape") + b"\n")
@@ -227,6 +212,36 @@ def _mounts(mountinfo: str) -> list[tuple[str, str]]:
             mounts.append((point, right.split(" ", 1)[0]))
     mounts.reverse()  # of several mounts at one point the last one counts
     return sorted(mounts, key=lambda mount: -len(mount[0]))
+
+
+def _entries_below(path: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """Yields what lies below a directory, each with its path relative to it.
+
+    Directories come before what is in them. Links to directories are not entered, and
+    ignored folders are left out.
+
+    Raises:
+        OSError: A directory cannot be read, or there are too many entries.
+
+    """
+    num_entries = 0
+    pending = [(path, "")]
+    while pending:
+        folder, prefix = pending.pop()
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                num_entries += 1
+                if num_entries > MAX_ENTRIES:
+                    what = f"it holds more than {MAX_ENTRIES} files and folders"
+                    raise OSError(errno.EFBIG, what, path)
+                relative = prefix + entry.name
+                if _is_directory(entry):
+                    if entry.name in IGNORED_FOLDERS:
+                        continue
+                    # Following a link upwards would never end.
+                    if not entry.is_symlink():
+                        pending.append((entry.path, relative + "/"))
+                yield relative, entry
 
 
 def _is_directory(entry: os.DirEntry[str]) -> bool:

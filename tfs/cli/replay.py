@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from typing import Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from tfs.cli.argument_range import version_number
 from tfs.cli.connection import add_connection_flags, connect
 from tfs.cli.logged_requests import LoggedRequests, num_records
 from tfs.core.errors import ServingError, Unavailable
+
+if TYPE_CHECKING:
+    from tfs.client import Client
+    from tfs.client.replay import Exchange, Tolerance
 
 _MAX_SHOWN: Final = 10
 _MAX_UNREACHED: Final = 3
@@ -57,13 +62,14 @@ def add_parser(
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
-    from tfs.client.replay import Tolerance, difference, exchange_of
+    from tfs.client.replay import Tolerance, exchange_of
     from tfs.client.requests import Target
 
     instead = Target(arguments.model, arguments.version, arguments.label)
     tolerance = Tolerance(arguments.rtol, arguments.atol)
     logged = LoggedRequests(arguments.files)
-    num_same = num_others = num_unknown = num_untaken = num_in_a_row = 0
+    tally = _Tally()
+    num_in_a_row = 0  # requests that no server took
     try:
         with connect(arguments) as client:
             for where, entry in itertools.islice(logged, arguments.max_records):
@@ -71,47 +77,89 @@ def run(arguments: argparse.Namespace) -> int:
                 if exchange is None:
                     continue
                 try:
-                    answer = client.send(
-                        exchange.method, exchange.request, idempotent=True
-                    )
+                    found = _difference(client, exchange, tolerance)
                 except Unavailable as error:  # the client has tried for a while
-                    num_untaken += 1
+                    tally.num_untaken += 1
                     num_in_a_row += 1
                     if num_in_a_row == _MAX_UNREACHED:
                         raise
-                    if num_others + num_untaken <= _MAX_SHOWN:
-                        print(f"{where}: {error}")
+                    tally.show(where, str(error))
                     continue
-                except ServingError as error:
-                    num_in_a_row = 0
-                    found = str(error)
-                else:
-                    num_in_a_row = 0
-                    if exchange.response is None:
-                        num_unknown += 1
-                        continue
-                    found = difference(
-                        exchange.method, exchange.response, answer, tolerance
-                    )
-                if not found:
-                    num_same += 1
-                    continue
-                num_others += 1
-                if num_others + num_untaken <= _MAX_SHOWN:
-                    print(f"{where}: {found}")
+                num_in_a_row = 0
+                tally.count(where, found)
     except ServingError:  # no server answers, or a file is no log
-        if num_same or num_others or num_unknown:
-            print(_summary(num_same, num_others, num_unknown, num_untaken))
+        if tally.num_sent:
+            print(tally.summary())
         raise
-    print(_summary(num_same, num_others, num_unknown, num_untaken))
-    return 1 if num_others or num_untaken or logged.num_damaged else 0
+    print(tally.summary())
+    return 1 if tally.num_others or tally.num_untaken or logged.num_damaged else 0
 
 
-def _summary(num_same: int, num_others: int, num_unknown: int, num_untaken: int) -> str:
-    num_sent = num_same + num_others + num_unknown
-    summary = f"{num_sent} sent, {num_same} same, {num_others} not"
-    if num_unknown:  # warm-up files contain requests without answers
-        summary += f", {num_unknown} logged without an answer to compare"
-    if num_untaken:
-        summary += f"; {num_untaken} that no server took"
-    return summary
+def _difference(client: Client, exchange: Exchange, tolerance: Tolerance) -> str | None:
+    """Sends a logged request again and returns how its answer differs from the logged one.
+
+    Returns:
+        "" if it does not differ, None if no answer was logged with the request.
+
+    Raises:
+        Unavailable: No server takes the request.
+
+    """
+    from tfs.client.replay import difference
+
+    try:
+        answer = client.send(exchange.method, exchange.request, idempotent=True)
+    except Unavailable:
+        raise
+    except ServingError as error:
+        return str(error)
+    if exchange.response is None:
+        return None
+    return difference(exchange.method, exchange.response, answer, tolerance)
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Counts how answers compare with those logged, and prints the first that differ.
+
+    Attributes:
+        num_same: Requests whose answer was the same.
+        num_others: Requests whose answer was another one, or an error.
+        num_unknown: Requests that were logged without an answer.
+        num_untaken: Requests that no server took.
+
+    """
+
+    num_same: int = 0
+    num_others: int = 0
+    num_unknown: int = 0
+    num_untaken: int = 0
+
+    @property
+    def num_sent(self) -> int:
+        """How many requests a server answered."""
+        return self.num_same + self.num_others + self.num_unknown
+
+    def count(self, where: str, found: str | None) -> None:
+        """Counts one answered request, of which ``found`` is what :func:`_difference` said."""
+        if found is None:
+            self.num_unknown += 1
+        elif not found:
+            self.num_same += 1
+        else:
+            self.num_others += 1
+            self.show(where, found)
+
+    def show(self, where: str, what: str) -> None:
+        """Prints what is wrong with one request, unless enough have been printed."""
+        if self.num_others + self.num_untaken <= _MAX_SHOWN:
+            print(f"{where}: {what}")
+
+    def summary(self) -> str:
+        """Returns the counts as a sentence."""
+        summary = f"{self.num_sent} sent, {self.num_same} same, {self.num_others} not"
+        if self.num_unknown:  # warm-up files contain requests without answers
+            summary += f", {self.num_unknown} logged without an answer to compare"
+        if self.num_untaken:
+            summary += f"; {self.num_untaken} that no server took"
+        return summary

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import math
+from collections.abc import Mapping
 from typing import Final, TypeAlias, cast
 
 from tfs.core.dtype import DTYPES, STRING, DType
@@ -78,29 +79,11 @@ def _signature(form: dict[str, object]) -> Signature:
     batched = form.get("batched", True)
     if not isinstance(batched, bool):
         raise TypeError("batched must be true or false")
-    for kind, specs in (("input", inputs), ("output", outputs)):
-        for name, spec in specs.items():
-            if batched and not spec.shape:
-                raise ValueError(f"{kind} {name!r} has no batch dimension")
-            if spec.mask is not None and spec.mask not in inputs:
-                raise ValueError(f"{kind} {name!r} has an unknown mask {spec.mask!r}")
-    if not outputs:
-        raise ValueError("a signature needs at least one output")
+    _check_tensors(inputs, outputs, batched)
     defaults = {n: _tensor(t) for n, t in _object(form.get("defaults", {})).items()}
-    for name, view in defaults.items():
-        if name not in inputs or view.dtype is not inputs[name].dtype:
-            raise ValueError(f"default {name!r} fits no input")
-        if not inputs[name].accepts(view.shape):
-            raise ValueError(
-                f"default {name!r} has shape {list(view.shape)}, its input "
-                f"{list(inputs[name].shape)}"
-            )
+    _check_defaults(defaults, inputs)
     features = {n: _feature(f) for n, f in _object(form.get("features", {})).items()}
-    for name, feature in features.items():
-        if feature.input not in inputs:
-            raise ValueError(f"feature {name!r} fills an unknown input")
-        if trouble := feature.trouble(inputs[feature.input]):
-            raise ValueError(f"feature {name!r} {trouble}")
+    _check_features(features, inputs)
     labels = form.get("labels", [])
     if not isinstance(labels, list) or not all(isinstance(x, str) for x in labels):
         raise TypeError("labels must be a list of strings")
@@ -114,6 +97,42 @@ def _signature(form: dict[str, object]) -> Signature:
         batched=batched,
         examples={n: _slot(s) for n, s in _object(form.get("example", {})).items()},
     )
+
+
+def _check_tensors(
+    inputs: Mapping[str, TensorSpec], outputs: Mapping[str, TensorSpec], batched: bool
+) -> None:
+    for kind, specs in (("input", inputs), ("output", outputs)):
+        for name, spec in specs.items():
+            if batched and not spec.shape:
+                raise ValueError(f"{kind} {name!r} has no batch dimension")
+            if spec.mask is not None and spec.mask not in inputs:
+                raise ValueError(f"{kind} {name!r} has an unknown mask {spec.mask!r}")
+    if not outputs:
+        raise ValueError("a signature needs at least one output")
+
+
+def _check_defaults(
+    defaults: Mapping[str, TensorView], inputs: Mapping[str, TensorSpec]
+) -> None:
+    for name, view in defaults.items():
+        if name not in inputs or view.dtype is not inputs[name].dtype:
+            raise ValueError(f"default {name!r} fits no input")
+        if not inputs[name].accepts(view.shape):
+            raise ValueError(
+                f"default {name!r} has shape {list(view.shape)}, its input "
+                f"{list(inputs[name].shape)}"
+            )
+
+
+def _check_features(
+    features: Mapping[str, FeatureSpec], inputs: Mapping[str, TensorSpec]
+) -> None:
+    for name, feature in features.items():
+        if feature.input not in inputs:
+            raise ValueError(f"feature {name!r} fills an unknown input")
+        if trouble := feature.trouble(inputs[feature.input]):
+            raise ValueError(f"feature {name!r} {trouble}")
 
 
 def _object(form: object) -> dict[str, object]:

@@ -34,19 +34,33 @@ def features_of(
 
     """
     if options.features is not None:
-        for name, feature in options.features.items():
-            if feature.input not in inputs:
-                raise InvalidArgument(
-                    f"feature {name!r} fills {feature.input!r}, which is no input"
-                )
-            if trouble := feature.trouble(inputs[feature.input]):
-                raise InvalidArgument(f"feature {name!r} {trouble}")
         features = dict(options.features)
-        if method is not Method.PREDICT:
-            _check_filled(features, inputs, options, where)
-        return features
-    if method is Method.PREDICT:
+        _check_given(features, inputs)
+    elif method is Method.PREDICT:
         return {}
+    else:
+        features = _derived(inputs, options)
+    if method is not Method.PREDICT:
+        _check_filled(features, inputs, options, where)
+    return features
+
+
+def _check_given(
+    features: Mapping[str, FeatureSpec], inputs: Mapping[str, TensorSpec]
+) -> None:
+    for name, feature in features.items():
+        if feature.input not in inputs:
+            raise InvalidArgument(
+                f"feature {name!r} fills {feature.input!r}, which is no input"
+            )
+        if trouble := feature.trouble(inputs[feature.input]):
+            raise InvalidArgument(f"feature {name!r} {trouble}")
+
+
+def _derived(
+    inputs: Mapping[str, TensorSpec], options: SignatureOptions
+) -> dict[str, FeatureSpec]:
+    """Returns a feature for each input that has no default and can be one."""
     derived: dict[str, FeatureSpec] = {}
     for name, spec in inputs.items():
         if name in options.defaults or spec.dtype not in _EXAMPLE_DTYPES:
@@ -60,7 +74,6 @@ def features_of(
             )
     for target in options.mask.values():
         derived.pop(target, None)  # the padded input fills the mask
-    _check_filled(derived, inputs, options, where)
     return derived
 
 

@@ -207,26 +207,7 @@ def _save(
         exporter.add_dependency(path.partition(":")[0])
     for name, place in rules.sources.items():
         exporter.save_source_file(name, place)
-    try:
-        if not unsaved:
-            with warnings.catch_warnings(), quiet(_IMPORTER_LOG):
-                # torch's own exporter uses a method of storages that torch has
-                # deprecated.
-                warnings.filterwarnings("ignore", "TypedStorage is deprecated")
-                exporter.save_pickle(package, RESOURCE, module)
-    except RecursionError as error:
-        raise InvalidArgument(
-            f"{type(module).__name__} cannot be packaged: its parts are nested more "
-            f"deeply than Python's recursion limit, {sys.getrecursionlimit()}, lets "
-            "pickle go; call sys.setrecursionlimit with more before you save it, or "
-            "keep the parts side by side (nn.ModuleList)"
-        ) from error
-    except Exception as error:
-        unsaved = unsaved_of(module)
-        if not unsaved:
-            raise InvalidArgument(
-                f"{type(module).__name__} cannot be packaged: {error}"
-            ) from error
+    unsaved = unsaved or _pickle(exporter, module, package)
     if unsaved:  # so that the tree shows what the parts' classes need
         for part in module.modules():
             name = type(part).__module__
@@ -242,6 +223,32 @@ def _save(
         data = content.encode() if isinstance(content, str) else content
         exporter.save_binary((folder or PACKAGE).replace("/", "."), file, data)
     return unsaved
+
+
+def _pickle(
+    exporter: _Exporter, module: nn.Module, package: str
+) -> tuple[Unsaved, ...]:
+    """Puts the module itself into the archive, or returns what of it cannot be saved."""
+    try:
+        with warnings.catch_warnings(), quiet(_IMPORTER_LOG):
+            # torch's own exporter uses a method of storages that torch has deprecated.
+            warnings.filterwarnings("ignore", "TypedStorage is deprecated")
+            exporter.save_pickle(package, RESOURCE, module)
+    except RecursionError as error:
+        raise InvalidArgument(
+            f"{type(module).__name__} cannot be packaged: its parts are nested more "
+            f"deeply than Python's recursion limit, {sys.getrecursionlimit()}, lets "
+            "pickle go; call sys.setrecursionlimit with more before you save it, or "
+            "keep the parts side by side (nn.ModuleList)"
+        ) from error
+    except Exception as error:
+        unsaved = unsaved_of(module)
+        if not unsaved:
+            raise InvalidArgument(
+                f"{type(module).__name__} cannot be packaged: {error}"
+            ) from error
+        return unsaved
+    return ()
 
 
 class _Graph(Protocol):
