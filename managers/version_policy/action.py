@@ -1,4 +1,4 @@
-"""What a transition policy sees and answers.
+"""The actions that a transition policy answers with, and what it is given to decide.
 
 A policy is a pure function of the versions of *one* servable, and must not depend on
 their order. It returns everything that may begin now, in the order to begin it: the

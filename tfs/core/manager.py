@@ -1,4 +1,4 @@
-"""What requests need of whatever keeps servables loaded."""
+"""The seam through which requests get handles from whatever keeps servables loaded."""
 
 from __future__ import annotations
 

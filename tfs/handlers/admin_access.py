@@ -1,4 +1,4 @@
-"""Who may operate the server: by the way a call came in.
+"""Decides who may operate the server, by the listener through which a call came in.
 
 Behind a sidecar on the same host every caller is loopback (docs/operations.md).
 """

@@ -15,7 +15,7 @@ from tfs.core.signature import Signature
 from tfs.handlers.decode_pool import DecodePool
 from tfs.handlers.example_question import ExampleQuestion, FoundTask
 from tfs.handlers.example_rpc import ExampleRpc
-from tfs.handlers.messages import fail_call
+from tfs.handlers.failures import fail_call
 from tfs.handlers.model_gate import ModelGate, log_answered
 from tfs.handlers.request_gate import RequestGate
 from tfs.handlers.request_stats import RequestStats

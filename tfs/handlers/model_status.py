@@ -11,7 +11,8 @@ from tfs.core.call import Call
 from tfs.core.errors import InvalidArgument, NotFound, ServingError
 from tfs.core.servable_state import ServableState
 from tfs.handlers.decode_pool import DecodePool
-from tfs.handlers.messages import QUESTION_BYTES, fill_status, parse
+from tfs.handlers.failures import fill_status
+from tfs.handlers.messages import QUESTION_BYTES, parse
 from tfs.proto.tensorflow_serving.apis import get_model_status_pb2 as pb
 
 _QUICK_STATES: Final = 256

@@ -17,7 +17,7 @@ from tfs.core.errors import Code, ServingError
 from tfs.core.servable import CancelToken, Outcome, Servable, Tensors
 from tfs.core.servable_handle import ServableHandle
 from tfs.handlers.decode_pool import DecodePool
-from tfs.handlers.messages import fail_call, failure_of
+from tfs.handlers.failures import fail_call, failure_of
 from tfs.handlers.model_gate import PREDICT, ModelGate, RequestLog, log_answered
 from tfs.handlers.request_gate import RequestGate
 from tfs.handlers.request_stats import RequestStats

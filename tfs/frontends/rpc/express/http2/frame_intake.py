@@ -1,4 +1,4 @@
-"""What each frame but DATA does, by the table of stream states and by the limits.
+"""Takes in every frame but DATA: checks it against states and limits, and acts on it.
 
 There is one method per frame type. Frames that are neither an error nor of any use
 still cost the client points (:mod:`~tfs.frontends.rpc.express.http2.patience`), so that

@@ -1,4 +1,4 @@
-"""What a connection's streams take in: their states, DATA, and its flow control.
+"""Takes in what a client sends on its streams: their states, DATA, and receive windows.
 
 Messages are copied out of the receive buffer. Rejected: receiving them straight into
 their own memory (``recvmsg_into``), with scratch space for the heads of frames, whose
