@@ -97,6 +97,7 @@ pages: $(STAMP) ## reprint the pages of docs/ that are printed from code
 	@$(BIN)/python -m tests.architecture.modules_page
 	@$(BIN)/python -m tests.cli.flags_page
 	@$(BIN)/python -m tests.core.errors_page
+	@$(BIN)/python -m tests.core.metrics_page
 	@$(BIN)/python -m tests.managers.lifecycle_page
 	@$(BIN)/python -m tests.frontends.features > docs/transports.md.new
 	@mv docs/transports.md.new docs/transports.md

@@ -163,11 +163,14 @@ def test_inputs_and_examples_are_dicts() -> None:
 class NotConnected:
     """What grpcio raises when nobody listens."""
 
+    def __init__(self, details: str = "failed to connect to all addresses") -> None:
+        self._details = details
+
     def code(self) -> grpc.StatusCode:
         return grpc.StatusCode.UNAVAILABLE
 
     def details(self) -> str:
-        return "failed to connect to all addresses"
+        return self._details
 
     def trailing_metadata(self) -> None:
         return None
@@ -190,3 +193,18 @@ def test_an_address_without_a_port_is_told_to_have_one(
 ) -> None:
     """grpcio takes port 443 for it, where no model server is expected."""
     assert read_error(NotConnected(), address).message.startswith(words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1",
+        "connections to all backends failing; last error: UNKNOWN: ipv4:127.0.0.1:1",
+        "errors resolving serving:1: [field:hostname]",
+    ],
+)
+def test_whatever_way_nobody_is_reached_the_address_is_named(words: str) -> None:
+    """A balanced client hears of it in other words than one with a single server."""
+    assert read_error(NotConnected(words), "serving:1").message == (
+        f"no server answers at serving:1; is it there? ({words})"
+    )

@@ -47,7 +47,11 @@ STATUS: Final = "/tensorflow.serving.ModelService/GetModelStatus"
 
 # The beginning of messages of grpcio's own.
 _LOCAL_DEADLINE: Final = "Deadline Exceeded"
-_NO_CONNECTION: Final = ("failed to connect", "errors resolving")
+_NO_CONNECTION: Final = (
+    "failed to connect",
+    "errors resolving",
+    "connections to all backends failing",  # of a balanced client
+)
 # grpcio's words for a peer that is there and closes the connection.
 HUNG_UP: Final = ("Socket closed", "Connection reset", "TSI_DATA_CORRUPTED")
 # Its words for a peer whose certificate is not trusted, or is another host's.

@@ -69,11 +69,11 @@ class MetricsPage:
             self._upstream.add_to(page, self._stats, models)
         make_way()
         for name, labels, value in self._stats.counters():
-            kind: Kind = "counter" if name in stat_names.ONLY_GROW else "gauge"
-            page.add(_exported(name, kind), kind, labels, value)
+            kind = kind_of(name)
+            page.add(exported_name(name, kind), kind, labels, value)
         for name, labels, found in self._stats.histograms():
             make_way()  # the states of a thousand models take a tenth of a second
-            page.add_histogram(_exported(name, "histogram"), labels, found)
+            page.add_histogram(exported_name(name, "histogram"), labels, found)
         self._add_models(page, models)
         page.add("tfs_ready", "gauge", (), float(self._is_ready()))
         page.add("process_start_time_seconds", "gauge", (), self._started_s)
@@ -119,7 +119,12 @@ def _state_word(state: ServableState, failed: Collection[int]) -> str:
     return "FAILED"
 
 
-def _exported(name: str, kind: Kind) -> str:
+def kind_of(name: str) -> Kind:
+    """Returns what Prometheus is told that a stat is, unless it is a histogram."""
+    return "counter" if name in stat_names.ONLY_GROW else "gauge"
+
+
+def exported_name(name: str, kind: Kind) -> str:
     """Returns a stat's name, with units and totals as is usual for Prometheus."""
     if name.endswith("_s"):
         name = f"{name}econds"
