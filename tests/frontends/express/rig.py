@@ -87,11 +87,12 @@ class RawClient:
             self.window -= size
         return data[size:]
 
-    def read(self) -> None:
-        """Takes what has arrived."""
-        while True:
+    def read(self, most_bytes: int | None = None) -> None:
+        """Takes what has arrived, or about as many bytes of it."""
+        left = float("inf") if most_bytes is None else most_bytes
+        while left > 0:
             try:
-                data = self.socket.recv(1 << 20)
+                data = self.socket.recv(int(min(left, 1 << 20)))
             except BlockingIOError:
                 break
             except ConnectionResetError:
@@ -99,6 +100,7 @@ class RawClient:
             if not data:
                 self.is_closed = True
                 break
+            left -= len(data)
             self.data += data
         whole = _whole_frames(self.data)
         for sent in parse_frames(self.data[:whole]):

@@ -25,7 +25,8 @@ class ExpressOptions:
         max_written_bytes: Most bytes of large answers moved to one connection's socket
             in one round.
         max_unsent_bytes: While the kernel has not taken more bytes of answers than
-            this, nothing more is read from that connection.
+            this, nothing more is read from that connection. A few long answers that are
+            being taken do not count.
         max_stream_queued_bytes: Most bytes of answers that wait in one stream. Beyond
             that, ``StreamCall.send`` refuses.
         max_backlog_bytes: Most bytes of answers that clients do not take, over all

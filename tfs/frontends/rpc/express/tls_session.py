@@ -118,7 +118,7 @@ class TlsSession(Session):
         connection = self.connection
         if connection.has_sendable and not self._unsent:
             num_bytes = self._shared.turns.current.num_written_bytes
-            connection.fill(min(num_bytes, _MAX_FILL_BYTES))
+            self._fill(min(num_bytes, _MAX_FILL_BYTES))
         if self._unsent:
             self._queue_output()  # continued when the socket is ready
             self._watch()

@@ -150,7 +150,8 @@ class WaitingRequests:
 
         A small request begins if its own client reads well, whatever others do, unless
         its answer is known to be long. Of requests with long answers, a client may have
-        as many in progress as it has read before.
+        as many in progress as it has read before; of others a few, however long the
+        answer is that it reads.
 
         Args:
             call: The request's.
@@ -172,5 +173,18 @@ class WaitingRequests:
                 unread_bytes += self.begun_bytes
             return unread_bytes > most_bytes or not headroom.has_room(num_bytes)
         if headroom.is_full:
-            return unread_bytes >= LARGE_BYTES
-        return unread_bytes > most_bytes * _SMALL_MORE
+            must_wait = unread_bytes >= LARGE_BYTES
+        else:
+            must_wait = unread_bytes > most_bytes * _SMALL_MORE
+        return must_wait and not self._may_have_short(most_bytes)
+
+    def _may_have_short(self, most_bytes: int) -> bool:
+        """Tells whether the client has read as much as its short answers may take.
+
+        That is for those who read a long answer: what they have not read yet does not
+        tell whether they read.
+        """
+        connection = self._reader.connection
+        num_begun = len(connection.streams) - len(self._calls)
+        read_bytes = connection.sent_bytes - _KERNEL_BYTES
+        return num_begun * LARGE_BYTES <= min(most_bytes, read_bytes)

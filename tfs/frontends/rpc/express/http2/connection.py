@@ -154,16 +154,25 @@ class Connection(FrameLoop):
 
     def refill(self) -> None:
         """Raises the client's window again, as far as the budget allows."""
-        if self._has_greeted and not self.is_closed and not self.is_choked:
-            window = self._window
+        if not self._has_greeted or self.is_closed:
+            return
+        window = self._window
+        update = b""
+        if not self.is_choked:
             if self._is_favoured or self._upload_turns.is_narrow:
                 self._take_turns()
             update = window.refill()
-            if window.is_starved and not self.num_cut_off:
-                streams = self.streams.values()
-                update = window.refill_own(sum(each.held_bytes for each in streams))
-            if update:
-                self.out.append(update)
+        if (self.is_choked or window.is_starved) and not self.num_cut_off:
+            update = update or self._refill_own()
+        if update:
+            self.out.append(update)
+
+    def _refill_own(self) -> bytes:
+        """Grants what no client has to wait for, since a few small requests need it."""
+        window = self._window
+        if not window.has_own_to_refill:
+            return b""
+        return window.refill_own(sum(each.held_bytes for each in self.streams.values()))
 
     # -- the beginning ------------------------------------------------------------------
 

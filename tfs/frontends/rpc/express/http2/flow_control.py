@@ -253,6 +253,11 @@ class ReceiveWindow:
         self._budget.grant(LEAST_GRANT)
         return window_update(0, LEAST_GRANT)
 
+    @property
+    def has_own_to_refill(self) -> bool:
+        """Whether :meth:`refill_own` may have something to grant."""
+        return DEFAULT_WINDOW - self.size >= LEAST_GRANT
+
     def refill_own(self, held_bytes: int) -> bytes:
         """Does as :meth:`refill`, up to HTTP/2's first window, whatever others take.
 
