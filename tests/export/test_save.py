@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from tests.architecture.tree import ROOT
 from tests.models.adds_one import AddsOne
 from tests.models.digits import DigitClassifier
 from tests.models.nested import ReadsItsFolder, TakesAnyName, Undecided
+from tests.models.odd_results import Measures, TopTwo
 from tests.models.two_ways import TwoWays
 from tests.models.with_closure import Closure
 from tests.models.with_part import WithPart
@@ -423,3 +425,37 @@ def test_concurrency_that_cannot_be_is_refused(
             concurrency=concurrency,
         )
     assert not (tmp_path / "base").exists()
+
+
+def test_a_file_that_was_edited_and_reloaded_is_saved_as_it_is_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a notebook one edits, reloads and saves again; the old source is not the model's."""
+    monkeypatch.syspath_prepend(tmp_path)
+    net = "import edited_step\nfrom torch import nn\n\nclass Net(nn.Module):\n"
+    net += "    def forward(self, x):\n        return edited_step.step(x)\n"
+    (tmp_path / "edited_net.py").write_text(net)
+    step = tmp_path / "edited_step.py"
+    step.write_text("def step(x):\n    return x + 1\n")
+    module = importlib.import_module("edited_net").Net()
+    save(module, torch.rand(2, 3), tmp_path / "net")
+    step.write_text("def step(x):\n    return x.abs() + 10\n")
+    importlib.reload(importlib.import_module("edited_step"))
+    path = save(module, torch.rand(2, 3), tmp_path / "net")
+    assert "+ 10" in PackageImporter(f"{path}/model.pt").get_source("edited_step")
+
+
+@pytest.mark.parametrize(
+    ("module", "platform", "advice"),
+    [
+        (TopTwo(), "torch_export", "Return tensors, dicts and tuples"),
+        (Measures(), "torchscript", "Pass the result of torch.jit.trace"),
+    ],
+    ids=["torch's-own-tuple", "dataclass"],
+)
+def test_results_that_a_form_cannot_hold_are_refused_with_advice(
+    tmp_path: Path, module: nn.Module, platform: str, advice: str
+) -> None:
+    """What torch raises of them is of many kinds, and none says what to do."""
+    with pytest.raises(InvalidArgument, match=advice):
+        save(module, torch.rand(2, 3), tmp_path, platform=platform)

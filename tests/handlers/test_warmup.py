@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from tfs.core.errors import (
     Unimplemented,
 )
 from tfs.core.resources import ResourceAllocation
+from tfs.core.servable import Servable
 from tfs.core.servable_id import ServableId
 from tfs.core.stats import Stats
 from tfs.core.version_directory import WARMUP_REQUESTS
@@ -205,20 +207,24 @@ def test_warm_up_can_be_switched_off(tmp_path: Path) -> None:
     assert inner.servable.tasks == []
 
 
-@pytest.mark.parametrize("on", [False, True])
-def test_what_was_loaded_is_told_before_it_is_warmed_up(
-    tmp_path: Path, on: bool
+@pytest.mark.parametrize(
+    ("on", "fails", "num_told"), [(False, True, 1), (True, False, 1), (True, True, 0)]
+)
+def test_only_a_load_that_succeeds_is_told(
+    tmp_path: Path, on: bool, fails: bool, num_told: int
 ) -> None:
-    """A loaded version is told of before any request warms it up."""
+    """Who keeps something of loaded versions keeps nothing of one that its warm-up fails."""
     inner = OneLoader()
-    told: list[int] = []
+    inner.servable.error = Internal("broken") if fails else None
+    told: list[Servable] = []
     loader = WarmedLoader(
         inner,
         write(tmp_path, predict_log()),
         WarmupOptions(enabled=on),
         Stats(),
         FakeClock(),
-        on_loaded=lambda servable: told.append(len(inner.servable.tasks)),
+        on_loaded=told.append,
     )
-    loader.load(ServableId("m", 3))
-    assert told == [0]
+    with contextlib.suppress(Internal):
+        loader.load(ServableId("m", 3))
+    assert told == [inner.servable] * num_told

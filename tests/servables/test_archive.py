@@ -80,3 +80,17 @@ def test_absent_archive_is_not_found(tmp_path: Path) -> None:
     """A version whose payload is gone is another fault than a damaged one."""
     with pytest.raises(NotFound, match=r"model\.pt"):
         inspect_archive(str(tmp_path / "model.pt"))
+
+
+def test_a_graph_that_was_cut_short_is_no_checkpoint(tmp_path: Path) -> None:
+    """The weights in a graph's file are an archive of torch.save, which then ends it."""
+    inner = tmp_path / "weights.pt"
+    torch.save({"w": torch.ones(3)}, inner)
+    whole = tmp_path / "model.pt2"
+    with zipfile.ZipFile(whole, "w") as archive:
+        archive.writestr("model/archive_format", "pt2")
+        archive.writestr("model/data/weights/model.pt", inner.read_bytes())
+    data = whole.read_bytes()
+    whole.write_bytes(data[: data.rindex(inner.read_bytes()[-22:]) + 22])
+    with pytest.raises(InvalidArgument, match="cut short"):
+        inspect_archive(str(whole))

@@ -468,3 +468,95 @@ def test_weights_that_are_none_are_refused(
     """What is wrong with them is said with their name."""
     with pytest.raises(InvalidArgument, match=message):
         save_python(SORTING, tmp_path / "base", weights=weights)
+
+
+FORM = {
+    "method": "predict",
+    "inputs": {"x": {"dtype": "float32", "shape": [-1, 2]}},
+    "outputs": {"y": {"dtype": "float32", "shape": [-1, 2]}},
+}
+DOUBLES = f"""
+class Servable:
+    signatures = {{"serving_default": {FORM}}}
+    def predict(self, x): return {{"y": x * 2}}
+"""
+
+
+def by_hand(folder: Path, code: str | bytes) -> str:
+    """Writes a version without a manifest; returns its path."""
+    (folder / "1").mkdir()
+    text = code if isinstance(code, bytes) else code.encode()
+    (folder / "1" / "servable.py").write_bytes(text)
+    return str(folder / "1")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        b"\xef\xbb\xbf" + DOUBLES.encode(),
+        b"# -*- coding: latin-1 -*-\nNAME = '\xe9'\n" + DOUBLES.encode(),
+        f"class Words:\n    def predict(self, x): return x\n{DOUBLES}",
+        DOUBLES.replace("Servable", "Base") + "class Servable(Base): pass\n",
+    ],
+    ids=["byte-order-mark", "latin-1", "another-predict", "derived"],
+)
+def test_a_file_that_python_runs_is_served(
+    tmp_path: Path, load: Load, code: str | bytes
+) -> None:
+    """In the encoding that it names; and the class with the signatures is meant."""
+    x = {"x": TensorView(FLOAT32, (1, 2), struct.pack("<2f", 1, 2))}
+    outcome = run_task(load(by_hand(tmp_path, code)), DEFAULT_SIGNATURE, x)
+    assert not isinstance(outcome, ServingError), outcome
+    assert outcome["y"].data == struct.pack("<2f", 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (DOUBLES.replace("self, x", "self, images"), r"predict takes \(images\), but"),
+        (DOUBLES.replace("    def", "    async def"), "write def, not async def"),
+        (DOUBLES.replace("return", "yield"), "return what it yields"),
+        (
+            f"{DOUBLES}    def validate(self, row): pass\n",
+            r"validate takes \(row\), but .* by name: x",
+        ),
+        (
+            f"{DOUBLES}    def load(self, version): version.weights['w']\n",
+            "no weight 'w': without weights.safetensors or weights.pt it has nothing",
+        ),
+        (DOUBLES + DOUBLES.replace("Servable", "Other"), "found Servable, Other: leave"),
+        ("class Servable:\n    def predict(self x): pass\n", "line 2: .* syntax"),
+        (DOUBLES.replace("2]", "SIZE]"), "not a plain literal; 'SIZE' is none"),
+    ],
+    ids=[
+        "parameters", "async", "yields", "validate", "weights", "two", "syntax",
+        "computed",
+    ],
+)  # fmt: skip
+def test_a_file_whose_calls_would_all_fail_does_not_load(
+    tmp_path: Path, load: Load, code: str, message: str
+) -> None:
+    """It must not take the place of a version that serves, and says what to change."""
+    with pytest.raises(ServingError, match=message):
+        load(by_hand(tmp_path, code))
+
+
+def test_a_weight_that_is_missing_is_told_with_those_there_are(
+    tmp_path: Path, load: Load
+) -> None:
+    """A misspelt name is seen at once."""
+    code = f"{DOUBLES}    def load(self, version): version.weights['weight']\n"
+    path = by_hand(tmp_path, code)
+    save_file({"w": torch.ones(1), "b": torch.ones(1)}, f"{path}/weights.safetensors")
+    with pytest.raises(ServingError, match=r"no weight 'weight': .* holds b, w"):
+        load(path)
+
+
+def test_what_preprocess_returns_is_named_if_it_has_no_names(
+    tmp_path: Path, load: Load
+) -> None:
+    """Its result is what predict is called with, by name."""
+    code = f"{DOUBLES}    def preprocess(self, x): return x, 2\n"
+    x = {"x": TensorView(FLOAT32, (1, 2), bytes(8))}
+    outcome = run_task(load(by_hand(tmp_path, code)), DEFAULT_SIGNATURE, x)
+    assert "preprocess returned a tuple; it returns a dict" in str(outcome)

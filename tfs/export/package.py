@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import io
+import linecache
 import logging
 import sys
 import warnings
@@ -158,6 +159,9 @@ def write_package(
     """
     module = without_parametrizations(module)
     importers = _importers(module, rules)
+    # Whoever edits a file and reloads its module, as in a notebook, has the old source
+    # in this cache, and torch.package reads it from there.
+    linecache.checkcache()
     with (
         archive_file(path) as file,
         _Exporter(file, rules, importers) as exporter,

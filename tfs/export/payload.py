@@ -146,7 +146,7 @@ class ScriptWriter:
                 scripted: Any = (
                     module.module
                     if isinstance(module.module, torch.jit.ScriptModule)
-                    else torch.jit.script(module.module)
+                    else _scripted(module.module)
                 )
                 with archive_file(os.path.join(folder, "model.pt")) as file:
                     torch.jit.save(scripted, file)
@@ -199,8 +199,17 @@ class ProgramWriter:
             program, entry = _program(module, each)
             refuse_foreign(operators_of(program), name, "graph")
             if not self.is_compiled:
-                with archive_file(path) as file:
-                    torch.export.save(program, file)
+                try:
+                    with archive_file(path) as file:
+                        torch.export.save(program, file)
+                except OSError:
+                    raise
+                except Exception as error:
+                    raise InvalidArgument(
+                        f"the graph of {name} cannot be written: {error}\nReturn tensors, "
+                        "dicts and tuples from it, or save it as torch_package, which "
+                        "takes any Python"
+                    ) from error
                 return entry
             try:
                 from torch._inductor import aoti_compile_and_package
@@ -211,6 +220,13 @@ class ProgramWriter:
                     f"{name} cannot be compiled here: {type(error).__name__}: {error}"
                 ) from error
         return entry
+
+
+def _scripted(module: nn.Module) -> object:
+    try:
+        return torch.jit.script(module)
+    except OSError as error:  # what has no file has no source, as a dataclass's methods
+        raise ValueError(str(error)) from error
 
 
 def _program(

@@ -13,7 +13,11 @@ from tfs.core.errors import InvalidArgument
 from tfs.core.manifest import read_signatures
 from tfs.core.signature import Signature
 from tfs.runtime.guest.model_source import concurrency_of
-from tfs.runtime.guest.platforms.python import methods_of_class
+from tfs.runtime.guest.platforms.python import (
+    classes_of,
+    methods_of_class,
+    wrong_classes,
+)
 
 SignatureForms: TypeAlias = Mapping[str, Signature | Mapping[str, object]]
 """Signatures by key, each as an object or in the form of a manifest."""
@@ -36,27 +40,18 @@ def find_class(path: str, class_name: str | None = None) -> type:
     module.__file__ = path
     sys.modules[module.__name__] = module
     try:
-        exec(
-            compile(Path(path).read_text(encoding="utf-8"), path, "exec"), vars(module)
-        )
+        exec(compile(Path(path).read_bytes(), path, "exec"), vars(module))
     except Exception as error:
         raise InvalidArgument(
             f"{path} cannot be run: {type(error).__name__}: {error}"
         ) from error
     finally:
         sys.modules.pop(module.__name__, None)
-    classes: list[type] = [
-        value
-        for name, value in vars(module).items()
-        if isinstance(value, type)
-        and value.__module__ == module.__name__
-        and (name == class_name if class_name else hasattr(value, "predict"))
-    ]
+    classes = classes_of(module, class_name or "")
     if len(classes) != 1:
         raise InvalidArgument(
-            f"{path} must define {class_name or 'one class with predict'}; found "
-            f"{', '.join(kind.__name__ for kind in classes) or 'none'} (an nn.Module "
-            "is for tfs.export.save, or tfs package MODULE:NAME)"
+            f"{path} {wrong_classes(classes, class_name or '')} (an nn.Module is for "
+            "tfs.export.save, or tfs package MODULE:NAME)"
         )
     return classes[0]
 

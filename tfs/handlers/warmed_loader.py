@@ -25,7 +25,7 @@ OnWarmed = Callable[[ServableId, int], None]
 """Takes a version and with how many requests it was warmed up."""
 
 OnLoaded = Callable[[Servable], None]
-"""Takes a version before it is warmed up or available."""
+"""Takes a version that has loaded, warm-up included, before it is available."""
 
 
 class WarmedLoader:
@@ -42,7 +42,8 @@ class WarmedLoader:
         clock: Measures these times.
         on_warmed: Called with the number of requests after they ran, on the loading
             thread.
-        on_loaded: Called with what was loaded, before that, on the same thread.
+        on_loaded: Called with what was loaded at the end of a load that has succeeded,
+            on the same thread.
 
     """
 
@@ -71,9 +72,11 @@ class WarmedLoader:
     def load(self, servable_id: ServableId) -> None:
         """Loads and warms up; see :meth:`tfs.core.loader.Loader.load`."""
         self._inner.load(servable_id)
+        if self._options.enabled:
+            self._warm_up(servable_id)
         self._on_loaded(self._inner.servable)
-        if not self._options.enabled:
-            return
+
+    def _warm_up(self, servable_id: ServableId) -> None:
         begun_s = self._clock.now()
         try:
             num = replay(self._inner.servable, self._path, self._options, self._clock)

@@ -58,6 +58,9 @@ def inspect_archive(path: str) -> ArchiveContents:
     """
     try:
         with zipfile.ZipFile(path) as archive:
+            if min((each.header_offset for each in archive.infolist()), default=0):
+                # What is at the end of a file cut short may be an archive within it.
+                raise zipfile.BadZipFile("its first record does not begin it")
             records = [
                 (
                     _inner(info.filename),

@@ -22,6 +22,16 @@ other."""
 
 _MAX_STATEMENT_CHARS: Final = 64 << 10  # parsed in tens of milliseconds
 _MAX_DEPTH: Final = 50
+_MAX_SHOWN_CHARS: Final = 60
+_LITERALS: Final = (
+    ast.Constant,
+    ast.Dict,
+    ast.List,
+    ast.Set,
+    ast.Tuple,
+    ast.UnaryOp,
+    ast.BinOp,
+)
 _OPENING: Final = frozenset("([{")
 _CLOSING: Final = frozenset(")]}")
 
@@ -62,7 +72,7 @@ def _read(path: str) -> str:
             f"{size_bytes} bytes are too many for a file without a manifest; write the "
             "version with tfs.export.save_python"
         )
-    with open(path, encoding="utf-8") as file:
+    with tokenize.open(path) as file:  # its first lines may say how it is encoded
         text = file.read()
     if "\0" in text:
         raise ValueError("source code holds a null byte")
@@ -144,5 +154,30 @@ def _evaluated(value: ast.expr, what: str) -> object:
     try:
         literal: object = ast.literal_eval(value)
     except (ValueError, TypeError) as error:
-        raise InvalidArgument(f"{what} is not a plain literal ({error})") from error
+        why = next((f"; {text!r} is none" for text in _computed(value)), "")
+        raise InvalidArgument(f"{what} is not a plain literal{why}") from error
     return literal
+
+
+def _computed(value: ast.expr) -> Iterator[str]:
+    """Yields the parts of an expression that have to be computed, outermost first."""
+    for node in ast.walk(value):
+        if isinstance(node, ast.expr) and not isinstance(node, _LITERALS):
+            yield ast.unparse(node)[:_MAX_SHOWN_CHARS]
+
+
+def syntax_error(path: str) -> str:
+    """Returns what is wrong with a source file's syntax, and in which line; "" if nothing.
+
+    Larger files are not looked at: parsing them would hold up others. Reads the file;
+    blocks.
+    """
+    try:
+        source = _read(path)
+        if len(source) <= _MAX_STATEMENT_CHARS:
+            ast.parse(source)
+    except SyntaxError as error:
+        return f"line {error.lineno}: {error.msg}"
+    except (OSError, ValueError, RecursionError, MemoryError):
+        pass
+    return ""

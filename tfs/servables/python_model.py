@@ -11,7 +11,7 @@ from tfs.core.manifest import read_signatures
 from tfs.core.resources import ResourceAllocation
 from tfs.core.servable import Servable
 from tfs.core.version_directory import SIGNATURES
-from tfs.servables.class_literals import class_literal
+from tfs.servables.class_literals import class_literal, syntax_error
 from tfs.servables.model_loader import ModelLoader
 from tfs.servables.platform import LoadContext, VersionDescription, describe
 
@@ -73,6 +73,9 @@ def literal_signatures(path: str) -> object:
             f"{error.message}; write the version with tfs.export.save_python"
         ) from error
     if found is None:
+        fault = syntax_error(path)
+        if fault:
+            raise InvalidArgument(f"{FILE} is no Python that can be run: {fault}")
         raise InvalidArgument(
             f"no class in {FILE} says its signatures; write the version with "
             f"tfs.export.save_python, or put a {SIGNATURES} beside it"

@@ -50,6 +50,7 @@ def test_a_policy_that_means_nothing_is_refused(wrong: dict[str, float]) -> None
         (int(signal.SIGSEGV), "SIGSEGV"),
         (int(signal.SIGSEGV) | 0x80, "SIGSEGV"),  # with a core dump
         (int(signal.SIGKILL), "SIGKILL"),
+        (int(signal.SIGALRM), "was ended by SIGALRM"),
         (40, "signal 40"),
         (OUT_OF_MEMORY << 8, "--worker_memory_limit_bytes"),
         (LOST_DEVICE << 8, "a kernel of its model failed"),

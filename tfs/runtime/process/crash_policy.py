@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections import deque
 from dataclasses import dataclass
 
@@ -93,6 +94,12 @@ def describe_status(status: int | None) -> str:
         8: "SIGFPE (arithmetic fault)",
         9: "SIGKILL (killed, perhaps for memory)",
         11: "SIGSEGV (bad memory access)",
-        15: "SIGTERM",
     }
-    return f"was ended by {names.get(signal_number, f'signal {signal_number}')}"
+    return f"was ended by {names.get(signal_number) or _name_of(signal_number)}"
+
+
+def _name_of(signal_number: int) -> str:
+    try:
+        return signal.Signals(signal_number).name
+    except ValueError:  # a real-time signal, or one of another system
+        return f"signal {signal_number}"

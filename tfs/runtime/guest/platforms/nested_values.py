@@ -14,8 +14,12 @@ import importlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias, cast
 
+import torch
+
 from tfs.core.errors import InvalidArgument
+from tfs.runtime.guest.fast_layers.module_call import module_call
 from tfs.runtime.guest.model_source import ModelSource
+from tfs.runtime.guest.platforms.parameters import check_parameters
 
 Function: TypeAlias = Callable[..., object]
 
@@ -234,6 +238,10 @@ def called_by_name(
             f"{', '.join(sorted(named - source.signatures[key].inputs.keys()))}, "
             f"which signature {key!r} does not have as inputs"
         )
+    given = {*(source.signatures[key].inputs.keys() - named), *forms}
+    check_parameters(function, given, f"{source.id.slashed}, signature {key!r}")
+    if isinstance(function, torch.nn.Module):
+        function = module_call(function)
     try:
         function = nesting(function, cast("Mapping[str, Form]", forms), find_class)
     except InvalidArgument as error:

@@ -26,7 +26,7 @@ import re
 import sys
 import types
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -38,6 +38,7 @@ from tfs.runtime.guest.devices.device_weights import MIN_SHARED_BYTES, DeviceWei
 from tfs.runtime.guest.fast_layers.quickening import quicken_held
 from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, one_line
 from tfs.runtime.guest.model_source import ModelSource
+from tfs.runtime.guest.platforms.parameters import check_parameters, check_returns
 from tfs.runtime.guest.platforms.torch_callable import TorchCallable
 from tfs.runtime.guest.sealed_file import (
     SealedFile,
@@ -49,6 +50,8 @@ from tfs.runtime.guest.weights.weight_places import by_address, by_content
 SOURCE: Final = "servable.py"
 SAFETENSORS: Final = "weights.safetensors"
 CHECKPOINT: Final = "weights.pt"
+
+_MAX_NAMES: Final = 20  # of weights, in a message
 
 _SAFETENSORS_DTYPES: Final[Mapping[str, torch.dtype]] = {
     "BOOL": torch.bool,
@@ -93,6 +96,33 @@ class Version:
         return os.path.join(self.path, "assets")
 
 
+class NoSuchWeight(KeyError):
+    """A name that the version's weights do not have; says which they have."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class Weights(dict[str, Any]):
+    """Weights by name, which tell who asks for another name what there is.
+
+    Args:
+        weights: The weights.
+        where: What they come from, with a verb, for the message.
+
+    """
+
+    def __init__(self, weights: Mapping[str, Any], where: str = "it holds") -> None:
+        super().__init__(weights)
+        self._where = where
+
+    def __missing__(self, name: object) -> object:
+        names = [str(each) for each in self]
+        told = ", ".join(sorted(names)[:_MAX_NAMES]) or "nothing"
+        more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+        raise NoSuchWeight(f"no weight {name!r}: {self._where} {told}{more}")
+
+
 def load(
     source: ModelSource, files: VersionFiles, weights: DeviceWeights | None = None
 ) -> GuestModel:
@@ -122,8 +152,8 @@ def load(
 
 def _import(source: ModelSource, file: SealedFile) -> types.ModuleType:
     """Runs ``servable.py`` as a module with a name of its own, beside all others."""
-    with open(file.path, encoding="utf-8") as opened:
-        text = opened.read()
+    with open(file.path, "rb") as opened:
+        code = opened.read()  # its first lines may say how it is encoded
     place = os.path.join(source.path, SOURCE)
     module = types.ModuleType("tfs_servable")
     # Dataclasses and pickles look their module up by name, so the name is unique.
@@ -131,7 +161,7 @@ def _import(source: ModelSource, file: SealedFile) -> types.ModuleType:
     module.__file__ = place
     sys.modules[module.__name__] = module
     try:
-        exec(compile(text, place, "exec"), module.__dict__)
+        exec(compile(code, place, "exec"), module.__dict__)
     except BaseException:
         _forget(module)
         raise
@@ -146,21 +176,47 @@ def _forget(module: types.ModuleType) -> None:
 
 def _class_of(source: ModelSource, module: types.ModuleType) -> Callable[[], object]:
     wanted = source.text("class", "")
-    found = {
+    found = classes_of(module, wanted)
+    if len(found) != 1:
+        raise InvalidArgument(
+            f"{source.id.slashed}: {SOURCE} {wrong_classes(found, wanted)}"
+        )
+    return found[0]
+
+
+def classes_of(module: types.ModuleType, wanted: str = "") -> list[type]:
+    """Returns the classes of a file that can be meant: one, if the file is right.
+
+    Of several with ``predict``, those with signatures are meant, and of a class and what
+    it inherits from, the class.
+    """
+    own = {
         name: value
         for name, value in vars(module).items()
-        if isinstance(value, type)
-        and value.__module__ == module.__name__
-        and (name == wanted or (not wanted and hasattr(value, "predict")))
+        if isinstance(value, type) and value.__module__ == module.__name__
     }
-    if len(found) != 1:
-        what = f"class {wanted!r}" if wanted else "one class with a method 'predict'"
-        raise InvalidArgument(
-            f"{source.id.slashed}: {SOURCE} must define {what}; found "
-            f"{', '.join(found) or 'none'}"
-        )
-    (kind,) = found.values()
-    return kind
+    if wanted:
+        return [own[wanted]] if wanted in own else []
+    found = [kind for kind in own.values() if hasattr(kind, "predict")]
+    found = [kind for kind in found if hasattr(kind, "signatures")] or found
+    return [
+        kind
+        for kind in found
+        if not any(other is not kind and issubclass(other, kind) for other in found)
+    ]
+
+
+def wrong_classes(found: Sequence[type], wanted: str = "") -> str:
+    """Returns what is wrong with a file that has no such class, or several."""
+    if wanted:
+        return f"must define the class {wanted}; found none"
+    if not found:
+        return "must define one class with predict; found none"
+    names = ", ".join(kind.__name__ for kind in found)
+    return (
+        f"must define one class with predict; found {names}: leave the signatures to one "
+        "of them, or name it (class_name= of save_python)"
+    )
 
 
 def methods_of_class(kind: type) -> dict[str, str]:
@@ -198,16 +254,31 @@ def _pipeline(
     validate = getattr(servable, "validate", None) if signature.batched else None
     preprocess = getattr(servable, "preprocess", None)
     postprocess = getattr(servable, "postprocess", None)
+    if validate is not None:
+        check_parameters(validate, signature.inputs.keys() - signature.defaults, who)
+    check_parameters(preprocess or predict, signature.inputs, who)
+    if postprocess is None:
+        check_returns(predict, who)
 
     def call(**inputs: Any) -> object:
         if validate is not None:
             _validate(validate, inputs, signature, who)
         if preprocess is not None:
-            inputs = dict(preprocess(**inputs))
+            inputs = _prepared(preprocess(**inputs))
         outputs = predict(**inputs)
         return outputs if postprocess is None else postprocess(outputs)
 
     return call
+
+
+def _prepared(inputs: Any) -> dict[str, Any]:
+    try:
+        return dict(inputs)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"preprocess returned a {type(inputs).__name__}; it returns a dict, with the "
+            "arguments of predict by name"
+        ) from error
 
 
 def _validate(
@@ -244,15 +315,15 @@ def _weights(
         if SAFETENSORS in files.files:
             file = files[SAFETENSORS]
             mapping = file.map()
-            weights = read_safetensors(mapping)
+            weights = Weights(read_safetensors(mapping), f"{SAFETENSORS} holds")
             if shared is not None:
                 find = by_address(lambda: [mapping])
-                weights = {
-                    n: shared.moved(t, SAFETENSORS, find) for n, t in weights.items()
-                }
+                for name, tensor in list(weights.items()):
+                    weights[name] = shared.moved(tensor, SAFETENSORS, find)
                 return weights, lambda: num_written_pages(mapping) or 0
             if source.device != "cpu":
-                weights = {n: t.to(source.device) for n, t in weights.items()}
+                for name, tensor in list(weights.items()):
+                    weights[name] = tensor.to(source.device)
                 return weights, lambda: 0
             return weights, lambda: num_written_pages(mapping) or 0
         if CHECKPOINT in files.files:
@@ -267,6 +338,8 @@ def _weights(
             loaded = torch.load(
                 path, map_location=location, weights_only=True, mmap=is_mapped
             )
+            if type(loaded) is dict:
+                loaded = Weights(loaded, f"{CHECKPOINT} holds")
             if source.device != "cpu" or shared is not None or not is_mapped:
                 return loaded, lambda: 0
             tensors = list(_tensors(loaded))
@@ -277,7 +350,8 @@ def _weights(
         raise DataLoss(
             f"{who}: its weights cannot be read: {one_line(error)}"
         ) from error
-    return {}, lambda: 0
+    none = f"without {SAFETENSORS} or {CHECKPOINT} it has"
+    return Weights({}, none), lambda: 0
 
 
 def _not_only_weights(error: pickle.UnpicklingError) -> str:

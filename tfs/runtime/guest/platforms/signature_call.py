@@ -20,6 +20,7 @@ from tfs.runtime.guest.guest_model import Output, Value, one_line
 from tfs.runtime.guest.memory_exhaustion import is_out_of_memory
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.platforms.failed_calls import FailedCalls
+from tfs.runtime.guest.platforms.plain_values import tensor_of, what_it_is
 from tfs.runtime.guest.torch_tensor import TORCH_DTYPES, flatten
 
 Function: TypeAlias = Callable[..., object]
@@ -170,17 +171,11 @@ class SignatureCall:
                 raise Internal(f"{self._who}, output {name!r}: {error}") from error
         if isinstance(value, torch.Tensor):
             return value
-        try:  # numpy arrays keep their dtype, plain numbers take the signature's
-            if hasattr(value, "__array__"):
-                try:
-                    return torch.as_tensor(value)
-                except ValueError:  # a view of an array that runs backwards
-                    return torch.as_tensor(value.__array__().copy())
-            return torch.as_tensor(value, dtype=TORCH_DTYPES[spec.dtype])
+        try:
+            return tensor_of(value, TORCH_DTYPES[spec.dtype])
         except Exception as error:
             raise Internal(
-                f"{self._who}, output {name!r} is a {type(value).__name__}, "
-                "not a tensor"
+                f"{self._who}, output {name!r} is {what_it_is(value)}, not a tensor"
             ) from error
 
     def _fits(self, shape: tuple[int, ...], spec: TensorSpec, num_rows: int) -> bool:
@@ -206,7 +201,10 @@ class SignatureCall:
         )
         if (
             len(wanted) == len(output.shape)
-            and tuple(output.shape[:1]) == tuple(wanted[:1])
+            and (
+                not self.signature.batched
+                or tuple(output.shape[:1]) == tuple(wanted[:1])
+            )
             and spec.dtype.name == dtype
         ):
             text += "; if a size depends on values, declare that dimension free (-1)"

@@ -11,7 +11,6 @@ from tfs.core.servable import Tensors
 from tfs.core.signature import Signature
 from tfs.core.tensor_view import TensorView
 from tfs.runtime.guest.devices.current_device import current_device
-from tfs.runtime.guest.fast_layers.module_call import module_call
 from tfs.runtime.guest.guest_model import Output, Value
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.platforms.large_outputs import is_large, take_views
@@ -173,8 +172,6 @@ def methods_of(
         method = methods.get(name, "forward")
         # A module is called itself, so that its hooks run as in training.
         function = target if method == "forward" else getattr(target, method, None)
-        if isinstance(function, torch.nn.Module):
-            function = module_call(function)
         if not callable(function):
             raise InvalidArgument(
                 f"{source.id.slashed}: signature {name!r} needs a method {method!r}, "
