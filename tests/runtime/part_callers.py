@@ -15,7 +15,7 @@ class Callers:
 
     def __init__(self) -> None:
         self.results: dict[Any, Any] = {}
-        self._threads: list[threading.Thread] = []
+        self._threads: dict[Any, threading.Thread] = {}
 
     def start(self, name: Any, function: Callable[[], Any]) -> None:
         def run() -> None:
@@ -25,13 +25,14 @@ class Callers:
                 self.results[name] = error
 
         thread = threading.Thread(target=run)
-        self._threads.append(thread)
+        self._threads[name] = thread
         thread.start()
 
-    def join(self) -> None:
-        for thread in self._threads:
-            thread.join(PATIENCE_S)
-            assert not thread.is_alive()
+    def join(self, *names: Any) -> None:
+        """Waits for these calls to end; for all if none is named."""
+        for name in names or self._threads:
+            self._threads[name].join(PATIENCE_S)
+            assert not self._threads[name].is_alive()
 
 
 def wait_for_waiting(part: BatchedPart, num: int) -> None:

@@ -160,6 +160,58 @@ def test_calls_with_different_shapes_or_settings_do_not_meet() -> None:
     assert callers.results["int"].dtype is torch.int64
 
 
+def test_a_full_batch_does_not_wait_for_the_window_of_others() -> None:
+    """Calls of one shape go when they are enough, whoever came before them."""
+    clock, callers = FakeClock(), Callers()
+    part = batched(double, max_batch_size=2, timeout_s=5.0, clock=clock)
+    callers.start("early", lambda: part(torch.ones(1, 3)))
+    clock.block_until_sleepers(1)
+    for name in ("a", "b"):
+        callers.start(name, lambda: part(torch.ones(1, 2)))
+    callers.join("a", "b")
+    assert "early" not in callers.results
+    clock.advance(5.0)
+    callers.join()
+    assert callers.results["early"].tolist() == [[2.0, 2.0, 2.0]]
+
+
+def test_calls_that_no_other_can_join_are_computed_by_themselves() -> None:
+    """Rows that are none, and settings that cannot be compared, are no mistakes."""
+
+    def scaled(x: torch.Tensor, by: Any = (1,)) -> torch.Tensor:
+        return torch.mul(x, sum(by))
+
+    part = batched(scaled, max_batch_size=4)
+    assert part(torch.ones(0, 2)).shape == (0, 2)
+    assert part(torch.ones(1, 2), [2, 3]).tolist() == [[5.0, 5.0]]
+    assert part(torch.ones(1, 2), by=(torch.tensor(2.0),)).tolist() == [[2.0, 2.0]]
+    assert part.stats.num_calls == 3
+    with pytest.raises(TypeError):
+        part(torch.ones(1, 2), ["no number"])
+    assert part(torch.ones(1, 2)).tolist() == [[1.0, 1.0]]  # the next may compute
+
+
+def test_settings_of_different_types_are_different() -> None:
+    """Python calls 1, 1.0 and True equal; what a model computes with them is not."""
+    gate, callers = Gate(double), Callers()
+
+    def scaled(x: torch.Tensor, by: Any) -> torch.Tensor:
+        return torch.mul(gate(x), by)
+
+    part = batched(scaled, max_batch_size=8)
+    callers.start("first", lambda: part(torch.ones(1, 1), 7))
+    assert gate.entered.wait(PATIENCE_S)
+    whole = torch.ones(1, 1, dtype=torch.int64)
+    callers.start("int", lambda: part(whole, 1))
+    wait_for_waiting(part, 1)
+    callers.start("float", lambda: part(whole, 1.0))
+    wait_for_waiting(part, 2)
+    gate.open.set()
+    callers.join()
+    assert callers.results["int"].dtype == torch.int64
+    assert callers.results["float"].dtype == torch.float32
+
+
 def test_one_bad_call_fails_alone() -> None:
     """A batch that raises is computed in halves until the call at fault is alone."""
     gate, callers = Gate(double), Callers()

@@ -32,7 +32,7 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -110,7 +110,8 @@ class BatchedPart:
         """Computes the call together with others; blocks until its result is there.
 
         A call with more rows than a batch may have is computed in several batches, in
-        order.
+        order. One that has no rows, or arguments that cannot be compared with those of
+        others, is computed by itself.
 
         Raises:
             ServingError: The call was not admitted, or its request was cancelled or
@@ -129,6 +130,8 @@ class BatchedPart:
                 for start in range(0, num_rows, most)
             ]
             return appended(parts)
+        if key is None:
+            return self._alone(args, kwargs)
         call = PartCall(args, kwargs, num_rows)
         with self._changed:
             self._queue_for(key).put(call, self._clock.now())
@@ -185,6 +188,21 @@ class BatchedPart:
         if self._run_of_layers is not None:
             self._run_of_layers.measure(args, kwargs, budget_s)
 
+    def _alone(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Computes a call that no other can join, once nobody else computes."""
+        with self._changed:
+            while self._leading:
+                self._clock.wait(self._changed)
+            self._leading = True
+        try:
+            return self._function(*args, **kwargs)
+        finally:
+            with self._changed:
+                self._leading = False
+                self._num_calls += 1
+                self._num_batches += 1
+                self._changed.notify_all()
+
     def _queue_for(self, key: Hashable) -> BatchQueue[PartCall]:
         queue = self._queues.get(key)
         if queue is None:
@@ -220,13 +238,14 @@ class BatchedPart:
             waiting = [queue for queue in self._queues.values() if len(queue)]
             if not waiting:
                 return [], None
-            queue = min(waiting, key=lambda queue: queue.oldest_s)
             num_waiting = sum(map(len, waiting))
             everybody = 0 < self._num_sessions <= num_waiting
-            due_s = min(queue.due_s, queue.next_deadline_s)
-            if everybody or due_s <= now_s:
+            # A full queue does not wait for the window of another, which is older.
+            due = [queue for queue in waiting if _due_s(queue) <= now_s]
+            if everybody or due:
+                queue = min(due or waiting, key=lambda queue: queue.oldest_s)
                 return queue.take(now_s)[0], queue
-            self._clock.wait(self._changed, due_s)
+            self._clock.wait(self._changed, min(map(_due_s, waiting)))
 
     def _compute_all(self, batch: list[PartCall], queue: BatchQueue[PartCall]) -> int:
         """Computes a batch, and the calls that join it; returns the number of runs.
@@ -301,6 +320,11 @@ class BatchedPart:
         result = self._function(*args, **kwargs)
         check_rows(result, num_rows + missing)
         return shared_out(result, batch)
+
+
+def _due_s(queue: BatchQueue[PartCall]) -> float:
+    """Returns when a batch of a queue has to go, or one of its calls expires."""
+    return min(queue.due_s, queue.next_deadline_s)
 
 
 def batched(

@@ -10,18 +10,25 @@ import torch
 from tfs.core.errors import InvalidArgument
 
 
-def describe(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, Hashable]:
+def describe(
+    args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[int, Hashable | None]:
     """Returns the rows of a call, and what must be equal for calls to be joined.
+
+    That is None if the call cannot be joined with any: it has no rows, or a setting that
+    cannot be compared, such as a list or a tuple of tensors.
 
     Raises:
         InvalidArgument: There is no tensor, or tensors have different numbers of rows.
 
     """
     num_rows = -1
+    is_alone = False
     key: list[Hashable] = []
     for name, value in (*enumerate(args), *sorted(kwargs.items())):
         if not isinstance(value, torch.Tensor):
-            key.append((name, value))
+            is_alone = is_alone or not _is_comparable(value)
+            key.append((name, type(value), value))  # 1, 1.0 and True are different
             continue
         if not value.dim():
             raise InvalidArgument("a tensor of a batched part needs a batch dimension")
@@ -33,7 +40,20 @@ def describe(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, Hasha
         key.append((name, value.shape[1:], value.dtype, value.device))
     if num_rows < 0:
         raise InvalidArgument("a batched part needs a tensor among its arguments")
-    return num_rows, tuple(key)
+    return num_rows, None if is_alone or not num_rows else tuple(key)
+
+
+def _is_comparable(value: Any) -> bool:
+    """Tells whether a setting can be looked up, and kept, without holding any tensor."""
+    if isinstance(value, tuple):
+        return all(map(_is_comparable, value))
+    if isinstance(value, torch.Tensor):
+        return False
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
 
 
 def joined(values: Sequence[Any], num_missing: int) -> Any:
