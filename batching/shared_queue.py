@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from batching.batch import Batch, FaultSearch, FaultyTasks, Runner
+from batching.burst_window import BurstWindow
 from batching.cost_table import CostTable
 from batching.deadline_window import DeadlineWindow
 from batching.options import Padding, QueuePolicy
@@ -49,6 +50,7 @@ class SharedQueue(Generic[TaskT]):
     """
 
     __slots__ = (
+        "bursts",
         "closing",
         "costs",
         "credit_s",
@@ -109,6 +111,9 @@ class SharedQueue(Generic[TaskT]):
         self.run = runner.run
         self.rows_counts = self.stats.rows_counts
         self.is_greedy = not options.timeout_s and not low_timeout_s
+        self.bursts: BurstWindow | None = None
+        if self.is_greedy and costs and policy.window is None:
+            self.bursts = BurstWindow(costs, options.max_batch_rows)
         self.takes_plainly = policy.window is None and policy.padding is Padding.UP
         self.is_plain = self.takes_plainly  # and no batch has to be run again
         self.learns = bool(policy.window or options.allowed_rows or costs)
@@ -225,6 +230,16 @@ class SharedQueue(Generic[TaskT]):
         self.round_index = round_index
         self.credit_s = min(self.credit_s + rounds * self.quantum_s, self.quantum_s)
         return self.credit_s > 0
+
+    def note_long(self, batch: Batch[TaskT], device_s: float) -> None:
+        """Notes a batch that took long: it is charged, and a burst may have begun it."""
+        self.charge(device_s)
+        bursts = self.bursts
+        if bursts is not None and batch.search is None:
+            waiting = self.waiting
+            bursts.note(batch.tasks, waiting.tasks, batch.started_s)
+            waiting.timeout_s = bursts.wait_s
+            self.is_greedy = not bursts.wait_s
 
     def charge(self, device_s: float) -> None:
         """Takes the time of a long batch off the queue's share.

@@ -484,7 +484,7 @@ class _SharedBatch(Batch[Any]):
         if device_s < queue.quantum_s:
             queue.credit_s -= device_s
         else:
-            queue.charge(device_s)
+            queue.note_long(self, device_s)
         num_tasks = len(tasks)
         # This counts in place, because a batch may be a single task, and calls would
         # show.

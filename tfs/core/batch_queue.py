@@ -50,6 +50,8 @@ class BatchQueue(Generic[TaskT]):
         num_begun: Waiting tasks of which a part has been taken already.
         next_deadline_s: No waiting task has an earlier deadline; infinite if none has
             one.
+        timeout_s: Longest that the oldest task of high priority waits for a batch to
+            fill; whoever takes batches may change it.
         num_refused: Tasks that were not admitted.
         num_expired: Tasks whose deadline passed here.
         num_cancelled: Tasks that left because nobody waited any more.
@@ -84,6 +86,7 @@ class BatchQueue(Generic[TaskT]):
         "options",
         "s_per_row",
         "tasks",
+        "timeout_s",
     )
 
     def __init__(
@@ -96,6 +99,7 @@ class BatchQueue(Generic[TaskT]):
         if options.splits and (split is None or join is None):
             raise InvalidArgument(f"{options.name}: splitting needs split and join")
         self.options = options
+        self.timeout_s = options.timeout_s
         self.num_rows = 0
         self.next_deadline_s = _NEVER
         self.num_refused = 0
@@ -282,7 +286,7 @@ class BatchQueue(Generic[TaskT]):
                 return _NEVER
             if self.num_rows >= self._max_batch_rows or self._closed:
                 return _NOW
-            return self.tasks[0].arrived_s + self.options.timeout_s
+            return self.tasks[0].arrived_s + self.timeout_s
         if self._closed:
             return _NOW
         return self._due_with_low()
@@ -297,7 +301,7 @@ class BatchQueue(Generic[TaskT]):
         high_rows = self.num_rows - self._low_rows
         if not self.tasks:
             return _NOW if self._low_rows >= self._max_batch_rows else low_s
-        high_s = self.tasks[0].arrived_s + self.options.timeout_s
+        high_s = self.tasks[0].arrived_s + self.timeout_s
         if low.mixing is Mixing.MERGE:
             full = self.num_rows >= self._max_batch_rows
             return _NOW if full else min(high_s, low_s)
