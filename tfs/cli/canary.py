@@ -6,7 +6,8 @@ import argparse
 
 from tfs.cli.admin_client import add_connection_arguments, ask
 from tfs.cli.argument_range import count, version_number
-from tfs.cli.report import as_json, canary_lines, emit, notes_lines, outcome_lines
+from tfs.cli.change_report import canary_lines, outcome_lines
+from tfs.cli.printing import as_json, emit, notes_lines
 from tfs.core.errors import InvalidArgument
 
 _LIMITS = (

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 
 from tfs.cli.admin_client import add_connection_arguments, ask
-from tfs.cli.report import as_json, emit, notes_lines, outcome_lines
+from tfs.cli.change_report import outcome_lines
+from tfs.cli.printing import as_json, emit, notes_lines
 
 
 def add_parser(

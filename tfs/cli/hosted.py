@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from tfs.cli.argument_range import count, version_number
-from tfs.cli.report import ago, mebibytes, table
+from tfs.cli.printing import ago, mebibytes, table
 from tfs.core.errors import InvalidArgument
 
 if TYPE_CHECKING:

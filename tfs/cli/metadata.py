@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tfs.cli.argument_range import version_number
 from tfs.cli.connection import add_connection_flags, connect
-from tfs.cli.report import table
+from tfs.cli.printing import table
 
 if TYPE_CHECKING:
     from tfs.client import ModelMetadata

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 
 from tfs.cli.admin_client import add_connection_arguments, ask
-from tfs.cli.report import as_json, versions_table
+from tfs.cli.model_tables import versions_table
+from tfs.cli.printing import as_json
 
 
 def add_parser(

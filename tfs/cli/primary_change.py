@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from tfs.cli.admin_client import add_connection_arguments
 from tfs.cli.argument_range import version_number
-from tfs.cli.report import as_json, emit, outcome_lines
+from tfs.cli.change_report import outcome_lines
+from tfs.cli.printing import as_json, emit
 
 if TYPE_CHECKING:
     from tfs.proto.tfs.v1 import admin_service_pb2 as pb

@@ -6,7 +6,8 @@ import argparse
 from typing import Final
 
 from tfs.cli.admin_client import add_connection_arguments, ask
-from tfs.cli.report import apply_lines, as_json, emit
+from tfs.cli.change_report import apply_lines
+from tfs.cli.printing import as_json, emit
 from tfs.core.errors import Code
 
 _UNKNOWN: Final = int(Code.UNKNOWN)

@@ -6,7 +6,8 @@ import argparse
 
 from tfs.cli.admin_client import add_connection_arguments, ask
 from tfs.cli.argument_range import version_number
-from tfs.cli.report import as_json, emit, models_table, notes_lines
+from tfs.cli.model_tables import models_table
+from tfs.cli.printing import as_json, emit, notes_lines
 
 
 def add_parser(

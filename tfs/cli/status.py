@@ -5,15 +5,9 @@ from __future__ import annotations
 import argparse
 
 from tfs.cli.admin_client import add_connection_arguments, ask
-from tfs.cli.report import (
-    as_json,
-    batching_table,
-    emit,
-    models_table,
-    notes_lines,
-    server_lines,
-    stats_table,
-)
+from tfs.cli.batching_table import batching_table
+from tfs.cli.model_tables import models_table, server_lines, stats_table
+from tfs.cli.printing import as_json, emit, notes_lines
 
 
 def add_parser(

@@ -1,54 +1,11 @@
-"""tfs.cli.report."""
+"""What commands say of models: one line each, with what is wrong."""
 
 from __future__ import annotations
 
-import json
-
-import pytest
-
-from tfs.cli.report import (
-    ago,
-    apply_lines,
-    as_json,
-    batching_table,
-    canary_lines,
-    models_table,
-    outcome_lines,
-    problem_of,
-    stats_table,
-    table,
-    versions_table,
-)
+from tests.cli.model_report import report
+from tfs.cli.batching_table import batching_table
+from tfs.cli.model_tables import models_table, problem_of, stats_table, versions_table
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
-
-
-def report() -> pb.ModelReport:
-    """Returns a model with a failed version and a rejected canary."""
-    model = pb.ModelReport(name="digits", primary=1, overridden=True)
-    failed = model.versions.add(version=2, state=50, reason="latest(1)")
-    failed.error.message = "bad\nfile"
-    failed.load.num_retries = 0
-    model.versions.add(version=1, state=30, since_s=1.0).memory.resident_bytes = 1 << 20
-    model.labels.add(label="stable", version=1)
-    canary = model.canary
-    canary.phase = pb.CanaryReport.REJECTED
-    canary.reason = "guard: mean_abs_diff 0.6 > 0.5"
-    canary.canary.version = 2
-    canary.total.mean_abs_diff = 0.6
-    canary.guards.add(name="max_mean_abs_diff", limit=0.5, value=0.6, exceeded=True)
-    return model
-
-
-def test_columns_are_aligned() -> None:
-    """Each as wide as its widest cell; line ends within cells become blanks."""
-    text = table(("A", "LONG"), [("xyz", 1), ("", "a\nb")])
-    assert text.splitlines() == ["A    LONG", "xyz  1", "     a b"]
-
-
-def test_names_are_not_cut_and_control_characters_do_not_come_through() -> None:
-    """Names are copied from here, and a model's message may hold a terminal's commands."""
-    (_, line) = table(("A", "B", "C"), [("n" * 99, "b" * 99, "\x1b[2Jc")]).splitlines()
-    assert line == f"{'n' * 99}  {'b' * 69}...  ?[2Jc"
 
 
 def test_a_model_is_one_line() -> None:
@@ -215,64 +172,3 @@ def test_a_version_that_fails_on_its_own_example_is_a_problem() -> None:
     told = "embed fails on its own example: no module foo"
     assert problem_of(model) == f"version 1: {told}"
     assert told in versions_table([model])
-
-
-def test_a_trial_shows_figures_and_limits() -> None:
-    """Whoever watches a trial sees each figure beside its limit, and the verdict."""
-    text = "\n".join(canary_lines(report()))
-    assert "REJECTED: guard: mean_abs_diff 0.6 > 0.5" in text
-    assert "exceeded" in text
-    fresh = report()
-    fresh.canary.guards[0].exceeded = False
-    fresh.canary.canary.guard.min_samples = 20
-    assert "over it, of fewer than 20 samples" in "\n".join(canary_lines(fresh))
-    fresh.canary.guards[0].value = 0.5
-    assert "kept" in "\n".join(canary_lines(fresh))
-    fresh.canary.guards[0].ClearField("value")
-    assert "not measured" in "\n".join(canary_lines(fresh))
-    assert canary_lines(pb.ModelReport(name="a")) == ["a has no canary"]
-
-
-def test_an_outcome_shows_the_override_and_the_notes() -> None:
-    """An outcome names the override and the notes, or says that there is none."""
-    outcome = pb.OverrideOutcome(changed=True, notes=["until restart"], model=report())
-    outcome.override.config.name = "digits"
-    outcome.override.config.traffic.primary = 1
-    lines = outcome_lines(outcome)
-    assert lines[0] == "override: traffic { primary: 1 }"
-    assert lines[-1] == "note: until restart"
-    assert outcome_lines(pb.OverrideOutcome())[0] == "nothing changed"
-
-
-def test_a_configs_outcome_is_one_line_a_model() -> None:
-    """What changed, what answers, what is wrong."""
-    reply = pb.ApplyConfigResponse()
-    reply.models.add(model="a", change=pb.ModelOutcome.ADDED, available_versions=[2, 1])
-    reply.models.add(model="b").status.message = "broken"
-    lines = apply_lines(reply)[0].splitlines()
-    assert lines[1].split() == ["a", "added", "-", "2,", "1", "-", "ok"]
-    assert lines[2].endswith("broken")
-
-
-def test_json_has_the_names_of_the_proto_files() -> None:
-    """Scripts find the fields by the names that the proto files give them."""
-    data = json.loads(as_json(report()))
-    assert data["canary"]["guards"][0]["name"] == "max_mean_abs_diff"
-    assert data["overridden"] is True
-
-
-def test_json_has_the_same_keys_whatever_the_values() -> None:
-    """A script that lists models finds a list, also while there are none."""
-    assert json.loads(as_json(pb.ListModelsResponse()))["models"] == []
-    data = json.loads(as_json(pb.ModelReport(name="a")))
-    assert data["overridden"] is False
-    assert "primary" not in data  # nothing answers: version 0 would be one
-
-
-@pytest.mark.parametrize(
-    ("since_s", "expected"),
-    [(0, "-"), (990, "10 s"), (400, "10 min"), (-9000, "3 h"), (-900_000, "10 d")],
-)
-def test_times_are_told_as_people_do(since_s: float, expected: str) -> None:
-    """A time is told in the largest unit that still says something."""
-    assert ago(since_s, 1000.0) == expected

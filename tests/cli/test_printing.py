@@ -1,0 +1,47 @@
+"""How commands print tables, times and JSON."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cli.model_report import report
+from tfs.cli.printing import ago, as_json, table
+from tfs.proto.tfs.v1 import admin_service_pb2 as pb
+
+
+def test_columns_are_aligned() -> None:
+    """Each as wide as its widest cell; line ends within cells become blanks."""
+    text = table(("A", "LONG"), [("xyz", 1), ("", "a\nb")])
+    assert text.splitlines() == ["A    LONG", "xyz  1", "     a b"]
+
+
+def test_names_are_not_cut_and_control_characters_do_not_come_through() -> None:
+    """Names are copied from here, and a model's message may hold a terminal's commands."""
+    (_, line) = table(("A", "B", "C"), [("n" * 99, "b" * 99, "\x1b[2Jc")]).splitlines()
+    assert line == f"{'n' * 99}  {'b' * 69}...  ?[2Jc"
+
+
+def test_json_has_the_names_of_the_proto_files() -> None:
+    """Scripts find the fields by the names that the proto files give them."""
+    data = json.loads(as_json(report()))
+    assert data["canary"]["guards"][0]["name"] == "max_mean_abs_diff"
+    assert data["overridden"] is True
+
+
+def test_json_has_the_same_keys_whatever_the_values() -> None:
+    """A script that lists models finds a list, also while there are none."""
+    assert json.loads(as_json(pb.ListModelsResponse()))["models"] == []
+    data = json.loads(as_json(pb.ModelReport(name="a")))
+    assert data["overridden"] is False
+    assert "primary" not in data  # nothing answers: version 0 would be one
+
+
+@pytest.mark.parametrize(
+    ("since_s", "expected"),
+    [(0, "-"), (990, "10 s"), (400, "10 min"), (-9000, "3 h"), (-900_000, "10 d")],
+)
+def test_times_are_told_as_people_do(since_s: float, expected: str) -> None:
+    """A time is told in the largest unit that still says something."""
+    assert ago(since_s, 1000.0) == expected

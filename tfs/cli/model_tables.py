@@ -1,0 +1,188 @@
+"""The state of a server and its models, as tables and lines for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from tfs.cli.printing import ago, mebibytes, table
+
+if TYPE_CHECKING:
+    from tfs.proto.tfs.v1 import admin_service_pb2 as pb
+
+
+def server_lines(server: pb.ServerReport, num_models: int) -> list[str]:
+    """Returns the lines about the server itself."""
+    state = type(server).State.Name(server.state)
+    where = ", ".join(each.address for each in server.listeners) or "nowhere"
+    lines = [
+        f"{state}, {num_models} model(s), up {ago(server.started_s)}, "
+        f"TFS {server.tfs_version}, torch {server.torch_version}",
+        f"listening on {where}",
+    ]
+    if server.HasField("resident_bytes"):
+        lines.append(f"resident memory {mebibytes(server.resident_bytes)}")
+        if server.num_reserve_processes:
+            lines[-1] += (
+                f", {mebibytes(server.reserve_bytes)} of it in "
+                f"{server.num_reserve_processes} process(es) kept ready for a version"
+            )
+    if server.HasField("memory_limit_bytes"):
+        reserved = mebibytes(server.memory_reserved_bytes)
+        limit = mebibytes(server.memory_limit_bytes)
+        lines.append(f"models may use {limit}, of which {reserved} are reserved")
+    return lines
+
+
+def models_table(models: Iterable[pb.ModelReport]) -> str:
+    """Returns one line per model."""
+    rows = []
+    for model in models:
+        available = [each.version for each in model.versions if each.state == 30]
+        labels = ", ".join(_label(each, model) for each in model.labels)
+        rows.append(
+            (
+                model.name,
+                model.primary if model.HasField("primary") else "-",
+                ", ".join(map(str, available)) or "-",
+                labels or "-",
+                _canary_word(model),
+                "yes" if model.overridden else "-",
+                problem_of(model) or "-",
+            )
+        )
+    heads = ("MODEL", "PRIMARY", "AVAILABLE", "LABELS", "CANARY", "OVERRIDE", "PROBLEM")
+    return table(heads, rows)
+
+
+def _label(label: pb.LabelReport, model: pb.ModelReport) -> str:
+    """Returns what a label means now, and what it should mean: "stable=1 (2 to come)"."""
+    from tfs.server.label_reports import label_words
+
+    now = label.version if label.HasField("version") else "-"
+    to_come = label_words(label, model.versions)
+    return f"{label.label}={now}{f' ({to_come})' if to_come else ''}"
+
+
+def _canary_word(model: pb.ModelReport) -> str:
+    if not model.HasField("canary"):
+        return "-"
+    phase = type(model.canary).Phase.Name(model.canary.phase).lower()
+    return f"{model.canary.canary.version} {phase}"
+
+
+def problem_of(model: pb.ModelReport) -> str:
+    """Returns the first thing that is wrong with a model; "" if nothing is.
+
+    Versions that failed before the primary came, or that are not asked for any more, do
+    not count: the table of versions shows them.
+    """
+    from tfs.core.servable_state import ManagerState
+
+    for version in model.versions:
+        is_past = version.state == ManagerState.END.value and (
+            (model.HasField("primary") and version.version < model.primary)
+            or not version.HasField("load")
+        )
+        if version.HasField("error") and not is_past:
+            return f"version {version.version}: {_error(version)}"
+    if model.HasField("error"):
+        return model.error.message
+    if model.notes:
+        return model.notes[0]
+    hindrances = [
+        f"version {version.version}: {why}"
+        for version in model.versions
+        if (why := _hindrance(version) or _example_error(version))
+    ]
+    return hindrances[0] if hindrances else ""
+
+
+def stats_table(stats: Iterable[pb.Stat]) -> str:
+    """Returns one line per counter or gauge that is not 0, and per non-empty histogram."""
+    rows = []
+    for stat in stats:
+        labels = ", ".join(f"{key}={stat.labels[key]}" for key in sorted(stat.labels))
+        if stat.HasField("histogram"):
+            num = sum(stat.histogram.counts)
+            value = f"{num} x {stat.histogram.total / num:.4g}" if num else ""
+        else:
+            value = f"{stat.value:.10g}" if stat.value else ""
+        if value:
+            rows.append((stat.name, labels or "-", value))
+    return table(("STAT", "LABELS", "VALUE"), rows)
+
+
+def versions_table(models: Iterable[pb.ModelReport]) -> str:
+    """Returns one line per version."""
+    from tfs.core.servable_state import ManagerState
+
+    rows: list[Sequence[object]] = []
+    for model in models:
+        rows.extend(
+            (
+                model.name,
+                each.version,
+                ManagerState(each.state).name,
+                ago(each.since_s),
+                _memory(each.memory) or "-",
+                _place(each.placement) if each.HasField("placement") else "-",
+                _why(each),
+            )
+            for each in model.versions
+        )
+        if not model.versions:
+            rows.append((model.name, "-", "-", "-", "-", "-", problem_of(model) or "-"))
+    heads = ("MODEL", "VERSION", "STATE", "SINCE", "MEMORY", "PLACE", "REASON")
+    return table(heads, rows)
+
+
+def _memory(memory: pb.MemoryReport) -> str:
+    """Returns how much memory a version takes, and how much is reserved if there is a limit."""
+    parts = []
+    if memory.HasField("resident_bytes"):
+        parts.append(mebibytes(memory.resident_bytes))
+    if memory.HasField("reserved_bytes"):
+        parts.append(f"{mebibytes(memory.reserved_bytes)} reserved")
+    return ", ".join(parts)
+
+
+def _place(placement: pb.PlacementReport) -> str:
+    """Returns where a version runs, and how often it brought a process down."""
+    name = type(placement).Place.Name(placement.place).lower()
+    place = name if placement.place else "-"  # 0 means that it is not known
+    return f"{place}, {placement.num_crashes} died" if placement.num_crashes else place
+
+
+def _why(version: pb.VersionReport) -> str:
+    """Returns a version's error, or what its load waits for, or the reason of its state."""
+    if version.HasField("error"):
+        return _error(version)
+    if version.load.HasField("next_attempt_s"):
+        return version.notes[-1]
+    return _hindrance(version) or _example_error(version) or version.reason
+
+
+def _error(version: pb.VersionReport) -> str:
+    """Returns what is wrong with a version, and whether it is tried again by itself."""
+    if version.load.HasField("next_attempt_s"):
+        return f"{version.error.message}; {version.notes[-1]}"
+    return version.error.message
+
+
+def _hindrance(version: pb.VersionReport) -> str:
+    """Returns what a version's load waits for; "" if nothing is known."""
+    from tfs.core.servable_state import ManagerState
+
+    at_rest = (ManagerState.AVAILABLE.value, ManagerState.END.value)
+    return "" if version.state in at_rest or not version.notes else version.notes[-1]
+
+
+def _example_error(version: pb.VersionReport) -> str:
+    """Returns which signature fails on its own example here; "" if none is known to."""
+    for signature in version.signatures:
+        if signature.example_error:
+            return (
+                f"{signature.name} fails on its own example: {signature.example_error}"
+            )
+    return ""
