@@ -149,9 +149,12 @@ def test_other_interpreters_do_not_notice_a_crash(
 
 
 def test_a_worker_killed_in_a_call_is_replaced(
-    host: ProcessHost, tmp_path: Path
+    host: ProcessHost, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """SIGKILL, as the kernel sends when memory runs out, is a crash like any other."""
+    """SIGKILL, as the kernel sends when memory runs out, is a crash like any other.
+
+    The log names the version: the interpreter's own name tells an operator nothing.
+    """
     interpreter = host.interpreter()
     loaded = interpreter.load(package(tmp_path, Scale()))
     running = ask(loaded, {"x": floats((30, 0))}, "slow")
@@ -162,6 +165,8 @@ def test_a_worker_killed_in_a_call_is_replaced(
     assert "scale/1" in error.message
     assert "SIGKILL" in error.message
     assert values(ask(loaded, X).outputs()["y"]) == [[2, 4]]
+    (died,) = (each for each in caplog.messages if "event=interpreter_died" in each)
+    assert "servable=scale/1" in died
 
 
 def test_a_worker_killed_while_idle_is_replaced_unseen(

@@ -205,6 +205,10 @@ class ResidentModels:
         return bool(self._models)
 
     @property
+    def served(self) -> str:
+        return ",".join(each.source.id.slashed for each in self._models.values())
+
+    @property
     def has_models_to_run(self) -> bool:
         return any(model.refusal() is None for model in self._models.values())
 

@@ -54,6 +54,11 @@ class WorkerUser(Protocol):
         ...
 
     @property
+    def served(self) -> str:
+        """The models that are loaded, for logs: "name/version", with commas between."""
+        ...
+
+    @property
     def has_models_to_run(self) -> bool:
         """Whether the models need another worker when one has died."""
         ...
@@ -318,7 +323,10 @@ class WorkerLife:
         self._start_failed = True
         self._move(WorkerState.DEAD)
         log.error(
-            "event=interpreter_start_failed interpreter=%s why=%s", self._name, why
+            "event=interpreter_start_failed servable=%s interpreter=%s why=%s",
+            self._user.served or "none",
+            self._name,
+            why,
         )
         error = Unavailable(f"interpreter {self._name} cannot be started: {why}")
         self._tell_ready(error)
@@ -376,7 +384,8 @@ class WorkerLife:
         self.last_end = how
         self.num_deaths += 1
         log.error(
-            "event=interpreter_died interpreter=%s pid=%d how=%r",
+            "event=interpreter_died servable=%s interpreter=%s pid=%d how=%r",
+            self._user.served or "none",
             self._name,
             link.pid,
             how,
