@@ -1,29 +1,24 @@
-"""``tfs hosted``: serves models on a fleet of servers, and operates it."""
+"""``tfs hosted``: which models a fleet serves, and which servers may have them."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 from typing import TYPE_CHECKING, Final
 
 from tfs.cli.argument_range import count, version_number
+from tfs.cli.hosted_run import add_run
+from tfs.cli.hosted_store import add_fleet_command, controller_of, open_store
 from tfs.cli.printing import ago, mebibytes, table
 from tfs.core.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    import grpc
-
-    from tfs.core.call import ListenerOptions
-    from tfs.hosted.controller import Controller
-    from tfs.hosted.fleet_store import FleetStore, Revision
+    from tfs.hosted.fleet_store import Revision
 
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
-STORE_VARIABLE: Final = "TFS_HOSTED_STORE"
 _UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_CLOSE_S: Final = 5.0
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -37,63 +32,17 @@ def add_parser(subparsers: Subparsers) -> None:
     commands = parser.add_subparsers(
         title="commands", metavar="COMMAND", dest="hosted_command", required=True
     )
-    _add_run(commands)
+    add_run(commands)
     _add_status(commands)
     _add_jobs(commands)
     _add_models(commands)
     _add_versions(commands)
 
 
-def _add_run(commands: Subparsers) -> None:
-    parser = _command(
-        commands, "run", "answer requests, and keep the fleet's servers in step", _run
-    )
-    parser.add_argument(
-        "--listen",
-        default="0.0.0.0:8500",
-        metavar="ADDRESS",
-        help="HOST:PORT or unix:/path (default 0.0.0.0:8500)",
-    )
-    parser.add_argument(
-        "--only_routes",
-        action="store_true",
-        help="tell servers nothing: for further routers beside the one that does",
-    )
-    parser.add_argument(
-        "--hedge_budget",
-        type=float,
-        default=0.05,
-        metavar="SHARE",
-        help="late requests sent a second time, at most (default 0.05; 0: none)",
-    )
-    parser.add_argument(
-        "--down_after_s",
-        type=float,
-        default=10.0,
-        metavar="S",
-        help="without a sign of a server, until others take its place (default 10)",
-    )
-    parser.add_argument(
-        "--drain_timeout_s",
-        type=float,
-        default=30.0,
-        metavar="S",
-        help="how long SIGTERM waits for requests under way (default 30)",
-    )
-    parser.add_argument(
-        "--ssl_config_file",
-        default="",
-        metavar="FILE",
-        help="text SSLConfig with PEM contents: TLS to clients, as tfs serve has it",
-    )
-    group = parser.add_argument_group("TLS to the servers")
-    group.add_argument("--ca", metavar="FILE", help="PEM: trust these authorities")
-    group.add_argument("--cert", metavar="FILE", help="PEM: who we are")
-    group.add_argument("--key", metavar="FILE", help="PEM: the key of --cert")
-
-
 def _add_status(commands: Subparsers) -> None:
-    parser = _command(commands, "status", "show what is wanted, and where", _status)
+    parser = add_fleet_command(
+        commands, "status", "show what is wanted, and where", _status
+    )
     parser.add_argument("--json", action="store_true", help="print it as JSON")
     parser.add_argument(
         "--history", type=count, metavar="N", help="show the last N changes instead"
@@ -101,7 +50,9 @@ def _add_status(commands: Subparsers) -> None:
 
 
 def _add_jobs(commands: Subparsers) -> None:
-    parser = _command(commands, "add-job", "add a server, or change it", _add_job)
+    parser = add_fleet_command(
+        commands, "add-job", "add a server, or change it", _add_job
+    )
     parser.add_argument("address", metavar="ADDRESS", help="HOST:PORT or unix:/path")
     parser.add_argument(
         "--memory",
@@ -111,7 +62,7 @@ def _add_jobs(commands: Subparsers) -> None:
         help="what its models may take together, as its --model_memory_limit_bytes: 8G",
     )
     _add_partition(parser)
-    parser = _command(
+    parser = add_fleet_command(
         commands,
         "remove-job",
         "move its models away, and take it out when they answer elsewhere",
@@ -124,7 +75,7 @@ def _add_jobs(commands: Subparsers) -> None:
 
 
 def _add_models(commands: Subparsers) -> None:
-    parser = _command(commands, "add-model", "have a model served", _add_model)
+    parser = add_fleet_command(commands, "add-model", "have a model served", _add_model)
     parser.add_argument("model", metavar="MODEL")
     parser.add_argument(
         "base_path", metavar="BASE_PATH", help="where its versions are, on every server"
@@ -145,17 +96,19 @@ def _add_models(commands: Subparsers) -> None:
         metavar="TEXT",
         help="further fields of its ModelConfig: 'transition: RESOURCE_PRESERVING'",
     )
-    parser = _command(commands, "scale", "change on how many servers it is", _scale)
+    parser = add_fleet_command(
+        commands, "scale", "change on how many servers it is", _scale
+    )
     parser.add_argument("model", metavar="MODEL")
     _add_replicas(parser)
-    parser = _command(
+    parser = add_fleet_command(
         commands, "remove-model", "have a model served no more", _remove_model
     )
     parser.add_argument("model", metavar="MODEL")
 
 
 def _add_versions(commands: Subparsers) -> None:
-    parser = _command(commands, "canary", "put a version on trial", _canary)
+    parser = add_fleet_command(commands, "canary", "put a version on trial", _canary)
     parser.add_argument("model", metavar="MODEL")
     parser.add_argument("version", metavar="VERSION", type=version_number)
     parser.add_argument(
@@ -171,7 +124,7 @@ def _add_versions(commands: Subparsers) -> None:
         ("promote", "make a version the primary, everywhere"),
         ("rollback", "return to an older version, everywhere"),
     ):
-        parser = _command(commands, name, what, _primary)
+        parser = add_fleet_command(commands, name, what, _primary)
         parser.add_argument("model", metavar="MODEL")
         parser.add_argument(
             "version", metavar="VERSION", type=version_number, nargs="?"
@@ -179,20 +132,6 @@ def _add_versions(commands: Subparsers) -> None:
         parser.add_argument(
             "--end", action="store_true", help="let the newest version answer again"
         )
-
-
-def _command(
-    commands: Subparsers, name: str, what: str, run: object
-) -> argparse.ArgumentParser:
-    parser = commands.add_parser(name, help=what, description=f"{what.capitalize()}.")
-    parser.add_argument(
-        "--store",
-        default=os.environ.get(STORE_VARIABLE, ""),
-        metavar="FILE",
-        help=f"the fleet's state (default ${STORE_VARIABLE})",
-    )
-    parser.set_defaults(run=run)
-    return parser
 
 
 def _add_replicas(parser: argparse.ArgumentParser) -> None:
@@ -234,24 +173,6 @@ def _replicas(text: str) -> tuple[int, int]:
     return count(least), count(most or least)
 
 
-def _store(arguments: argparse.Namespace) -> FleetStore:
-    from tfs.hosted.fleet_store import FleetStore
-
-    if not arguments.store:
-        raise InvalidArgument(
-            f"say where the fleet's state is: --store, ${STORE_VARIABLE}"
-        )
-    return FleetStore(arguments.store)
-
-
-def _controller(arguments: argparse.Namespace) -> Controller:
-    from tfs.hosted.controller import Controller
-    from tfs.hosted.memory_estimate import newest_version_bytes
-    from tfs.server.config.server_config import read_model
-
-    return Controller(_store(arguments), read_model, newest_version_bytes)
-
-
 def _said(revision: Revision) -> int:
     print(f"revision {revision.number}: {revision.why}")
     return 0
@@ -261,12 +182,12 @@ def _add_job(arguments: argparse.Namespace) -> int:
     from tfs.hosted.fleet import Job
 
     job = Job(arguments.address, arguments.memory, arguments.partition)
-    return _said(_controller(arguments).add_job(job))
+    return _said(controller_of(arguments).add_job(job))
 
 
 def _remove_job(arguments: argparse.Namespace) -> int:
     return _said(
-        _controller(arguments).remove_job(arguments.address, force=arguments.force)
+        controller_of(arguments).remove_job(arguments.address, force=arguments.force)
     )
 
 
@@ -276,7 +197,7 @@ def _add_model(arguments: argparse.Namespace) -> int:
     config = parse_model_config(arguments.config)
     config.name, config.base_path = arguments.model, arguments.base_path
     least, most = arguments.replicas
-    revision = _controller(arguments).add_model(
+    revision = controller_of(arguments).add_model(
         config,
         memory_bytes=arguments.memory,
         min_replicas=least,
@@ -292,11 +213,11 @@ def _add_model(arguments: argparse.Namespace) -> int:
 
 
 def _scale(arguments: argparse.Namespace) -> int:
-    return _said(_controller(arguments).scale(arguments.model, *arguments.replicas))
+    return _said(controller_of(arguments).scale(arguments.model, *arguments.replicas))
 
 
 def _remove_model(arguments: argparse.Namespace) -> int:
-    return _said(_controller(arguments).remove_model(arguments.model))
+    return _said(controller_of(arguments).remove_model(arguments.model))
 
 
 def _canary(arguments: argparse.Namespace) -> int:
@@ -309,7 +230,7 @@ def _canary(arguments: argparse.Namespace) -> int:
     )
     traffic = pb.Traffic(primary=arguments.primary, canary=trial)
     return _said(
-        _controller(arguments).set_traffic(
+        controller_of(arguments).set_traffic(
             arguments.model, traffic, f"canary {arguments.version} of"
         )
     )
@@ -324,14 +245,14 @@ def _primary(arguments: argparse.Namespace) -> int:
     traffic = None if arguments.end else pb.Traffic(primary=arguments.version)
     why += " --end" if arguments.end else f" to {arguments.version}"
     return _said(
-        _controller(arguments).set_traffic(arguments.model, traffic, f"{why} of")
+        controller_of(arguments).set_traffic(arguments.model, traffic, f"{why} of")
     )
 
 
 def _status(arguments: argparse.Namespace) -> int:
     from tfs.hosted.placement import free_bytes
 
-    store = _store(arguments)
+    store = open_store(arguments)
     if arguments.history:
         rows = [
             (r.number, ago(r.at_s), r.why) for r in store.history(arguments.history)
@@ -367,74 +288,3 @@ def _status(arguments: argparse.Namespace) -> int:
     print()
     print(table(("MODEL", "REPLICAS", "EACH", "SERVERS"), models))
     return 0 if all(fleet.placement.values()) else 1
-
-
-def _run(arguments: argparse.Namespace) -> int:
-    import logging
-    import signal
-    import sys
-
-    from tfs.core.clock import MonotonicClock
-    from tfs.core.log_lines import LOG_FORMAT
-    from tfs.hosted.hedging import HedgeOptions
-    from tfs.hosted.job_channels import JobChannels
-    from tfs.hosted.service import HostedService, ServiceOptions
-    from tfs.hosted.synchronizer import SynchronizerOptions
-    from tfs.server.memory.malloc import apply_settings
-    from tfs.server.signal_inbox import SignalInbox
-
-    logging.basicConfig(
-        level=logging.INFO,
-        stream=sys.stderr,
-        format=LOG_FORMAT,
-    )
-    apply_settings()
-    options = ServiceOptions(
-        (_door(arguments.listen, arguments.ssl_config_file),),
-        HedgeOptions(budget=arguments.hedge_budget),
-        SynchronizerOptions(
-            down_after_s=arguments.down_after_s, only_routes=arguments.only_routes
-        ),
-    )
-    store = _store(arguments)
-    store.read()  # reports a wrong path now, not later
-    clock = MonotonicClock()
-    channels = JobChannels(_credentials(arguments))
-    service = HostedService(store, _controller(arguments), channels, options, clock)
-    with SignalInbox() as inbox:
-        inbox.hear(signal.SIGTERM, signal.SIGINT)
-        try:
-            for address in service.start():
-                print(f"tfs: listening on {address}", flush=True)
-            name = inbox.receive()
-            print(f"tfs: {name}: draining", flush=True)
-            drained = service.drain(clock.now() + arguments.drain_timeout_s)
-        finally:
-            service.close(clock.now() + _CLOSE_S)
-            channels.close()
-    print("tfs: stopped", flush=True)
-    return 0 if drained else 1
-
-
-def _door(address: str, ssl_config_file: str) -> ListenerOptions:
-    from tfs.core.call import ListenerOptions
-    from tfs.server.tls import TlsFile
-
-    if not re.fullmatch(r"unix:/.+|.+:[0-9]+", address):
-        raise InvalidArgument(f"--listen takes HOST:PORT or unix:/path: {address}")
-    if ssl_config_file and address.startswith("unix:"):
-        raise InvalidArgument(
-            "--ssl_config_file is for a TCP port; a socket has no TLS"
-        )
-    tls = TlsFile(ssl_config_file) if ssl_config_file else None
-    return ListenerOptions("grpc", address, tls=tls)
-
-
-def _credentials(arguments: argparse.Namespace) -> grpc.ChannelCredentials | None:
-    if not arguments.ca:
-        if arguments.cert or arguments.key:
-            raise InvalidArgument("--cert and --key need --ca")
-        return None
-    from tfs.cli.tls_files import read_credentials
-
-    return read_credentials(arguments.ca, arguments.key, arguments.cert)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tfs.cli.argument_range import version_number
+from tfs.cli.named_objects import named_example, named_module, named_value
 from tfs.cli.told_warnings import told_warnings
 from tfs.core.errors import InvalidArgument, ServingError
 
@@ -167,7 +167,7 @@ def _run(args: argparse.Namespace) -> int:
             )
         from tfs.export import PackageRules, explain
 
-        module, _ = _module(args.spec)
+        module, _ = named_module(args.spec)
         found = explain(module, PackageRules(**_rules(args)))
         print(found.tree())
         if not found.is_complete:
@@ -200,15 +200,15 @@ def _write(args: argparse.Namespace) -> str:
             args.out,
             args.version,
             weights=args.weights,
-            example_inputs=_example(args.example, "") if args.example else None,
+            example_inputs=named_example(args.example, "") if args.example else None,
             assets=args.assets,
             batching_parameters=batching_parameters,
         )
     from tfs.export import save
     from tfs.export.default_values import default_values
 
-    module, home = _module(spec)
-    example = _example(args.example, home)
+    module, home = named_module(spec)
+    example = named_example(args.example, home)
     return save(
         module,
         example,
@@ -227,7 +227,7 @@ def _write(args: argparse.Namespace) -> str:
             for name, number in _pairs(args.pad, "pad").items()
         },
         mask=_pairs(args.mask, "mask"),
-        features=_made(args.features) if args.features else None,
+        features=named_value(args.features) if args.features else None,
         defaults=default_values(_pairs(args.default, "default"), module, example),
         signatures=_signatures(args.signature),
         concurrency=args.concurrency,
@@ -322,7 +322,7 @@ def _signatures(given: Sequence[str]) -> dict[str, Any]:
 
     signatures = {}
     for key, spec in _pairs(given, "signature").items():
-        signatures[key] = made = _made(spec)
+        signatures[key] = made = named_value(spec)
         if not isinstance(made, SignatureOptions):
             raise InvalidArgument(
                 f"--signature {key}={spec}: {spec} is no tfs.export.SignatureOptions "
@@ -347,59 +347,6 @@ def _number(kind: Callable[[str], N], option: str, text: str) -> N:
         return kind(text)
     except ValueError:
         raise InvalidArgument(f"--{option}: {text!r} is no number") from None
-
-
-def _module(spec: str) -> tuple[Any, str]:
-    """Returns the model, and the name of the module it was found in."""
-    value = _import(spec)
-    # An nn.Module can be called too; a class or function makes one.
-    is_made = hasattr(value, "named_parameters") and not isinstance(value, type)
-    made = value if is_made or not callable(value) else value()
-    if not hasattr(made, "named_parameters"):
-        raise InvalidArgument(f"{spec} is no nn.Module and gives none")
-    return made, spec.partition(":")[0]
-
-
-def _example(spec: str | None, home: str) -> Any:
-    try:
-        return _made(spec or f"{home}:example_inputs")
-    except InvalidArgument as error:
-        if spec:
-            raise
-        raise InvalidArgument(
-            f"{error.message}; put them there, or name them with --example MODULE:NAME"
-        ) from error
-
-
-def _made(spec: str) -> Any:
-    value = _import(spec)
-    return value() if callable(value) else value
-
-
-def _import(spec: str) -> Any:
-    """Returns the object that ``module:name`` names; the current folder is searched first.
-
-    Raises:
-        InvalidArgument: There is no such object.
-
-    """
-    name, separator, attribute = spec.partition(":")
-    if not separator:
-        raise InvalidArgument(
-            f"{spec}: no such file or directory, and no MODULE:NAME either"
-        )
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        value: Any = importlib.import_module(name)
-        for part in attribute.split("."):
-            value = getattr(value, part)
-    except (ImportError, AttributeError) as error:
-        hint = ""
-        if name.endswith(".py") and os.path.isfile(name):
-            hint = f"; modules are named without .py: {name[:-3]}:{attribute}"
-        raise InvalidArgument(f"{spec}: {error}{hint}") from error
-    return value
 
 
 def _names(text: str | None) -> list[str] | None:
