@@ -539,6 +539,70 @@ def test_answers_that_nobody_reads_take_little_memory_over_tls(
         )
 
 
+class Flooder:
+    """Sends the same without end over one connection, and comes back when it is closed."""
+
+    def __init__(self, address: str, piece: Callable[[int], bytes]) -> None:
+        self._host, _, self._port = address.rpartition(":")
+        self._piece = piece
+        self._connect()
+
+    def _connect(self) -> None:
+        self.socket = socket.create_connection((self._host, int(self._port)))
+        self.socket.setblocking(False)
+        self._out, self._index = HELLO, 0
+
+    def go_on(self) -> None:
+        """Sends as much as the server takes at once."""
+        try:
+            while True:
+                if not self._out:
+                    self._out = self._piece(self._index)
+                    self._index += 1
+                self._out = self._out[self.socket.send(self._out) :]
+        except BlockingIOError:
+            return
+        except OSError:
+            self.socket.close()
+            self._connect()
+
+
+def _more_headers(index: int) -> bytes:
+    if index == 0:
+        return hostile.head(1, flags=0)
+    field = b"\x00\x04k123\x5a" + bytes(90)
+    return 4 * frames.frame(FrameType.CONTINUATION, 0, 1, field * 165)
+
+
+def _resets(index: int) -> bytes:
+    return b"".join(
+        hostile.call(each, bytes(8000))
+        + frames.rst_stream(each, frames.ErrorCode.CANCEL)
+        for each in range(20 * index + 1, 20 * index + 21, 2)
+    )
+
+
+@pytest.mark.parametrize("piece", [_more_headers, _resets], ids=["headers", "resets"])
+def test_floods_take_little_memory(
+    serving: Serving, piece: Callable[[int], bytes]
+) -> None:
+    """Thirty clients flood, and come back when they are disconnected: as much as four call."""
+    pid = serving.process.pid
+    with Watch(pid) as good:
+        _ask(serving, _request(10 << 20), 4, None)
+    over = _over_after(4.0)
+    with Watch(pid) as bad:
+        crowd = [Flooder(serving.address, piece) for _ in range(30)]
+        while not over():
+            for each in crowd:
+                each.go_on()
+        _ask(serving, _request(16), 1, None)
+        for each in crowd:
+            each.socket.close()
+    print(f"with good clients {good.peak_bytes >> 20}, with bad {bad.peak_bytes >> 20}")
+    assert bad.peak_bytes < _MOST_GROWTH * good.peak_bytes
+
+
 @pytest.mark.stress
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("num_mib", [2, 10, 30])

@@ -1,8 +1,9 @@
 """Disconnects clients of grpcio that keep the server busy and ask for nothing.
 
-grpcio sets no end to a block of headers, and none to SETTINGS, PRIORITY and other
-frames that only cost time. Of a call that is reset it keeps 16 KB until we have heard
-of it. It reports none of this. But the operating system counts the bytes that came over
+grpcio sets no end to SETTINGS, PRIORITY and other frames that only cost time, and none
+to a block of headers. Of a call that is reset it keeps 16 KB until we have heard of it.
+It reports none of this. Floods of headers and resets are stopped before grpcio sees
+them (:mod:`tfs.frontends.rpc.grpcio.request_frames`), unless they come over TLS. And the operating system counts the bytes that came over
 each connection, and we know which of these were messages. All other bytes, and the
 calls that a client gives up at once, fill a bucket for each connection. It leaks with
 time and with the answers that the client takes.

@@ -32,6 +32,7 @@ from tfs.frontends.rpc.grpcio.flood_watch import EARLY_S, FloodWatch
 from tfs.frontends.rpc.grpcio.grpcio_call import CallHost, GrpcioCall
 from tfs.frontends.rpc.grpcio.inflater import Inflater
 from tfs.frontends.rpc.grpcio.metadata_watch import MetadataWatch
+from tfs.frontends.rpc.grpcio.relay import Client
 from tfs.frontends.rpc.grpcio.sockets import RELAYED
 from tfs.frontends.rpc.grpcio.stream_turns import StreamTurns
 from tfs.frontends.rpc.grpcio.uploads import Upload, Uploads
@@ -68,6 +69,12 @@ class MethodHost(CallHost, Protocol):
     def floods(self) -> FloodWatch:
         """Accounts for what clients send."""
 
+    def note_call(self) -> None:
+        """Notes that grpcio has handed over a call."""
+
+    def client(self, peer: str) -> Client | None:
+        """Returns who a client is; None if it is gone, or connected to grpcio itself."""
+
     def serve(self, method: RpcMethod, call: GrpcioCall) -> None:
         """Hands a call to its handler. On the serving loop."""
 
@@ -89,6 +96,7 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 
     def service(self, handler_call_details: Any) -> Any:
         """Returns grpcio's handler for the path, or one that says UNIMPLEMENTED."""
+        self._host.note_call()
         metadata = tuple(handler_call_details.invocation_metadata)
         if self._metadata_watch.is_too_much(metadata):
             return self._refusal(
@@ -342,8 +350,24 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
             request,
             deadline_s,
             metadata,
-            _peer(context, self._listener),
+            self._peer(context),
         )
+
+    def _peer(self, context: Any) -> Peer:
+        """Reads grpcio's peer: "ipv4:127.0.0.1:51024", "ipv6:%5B::1%5D:51024"."""
+        raw = str(context.peer())
+        name = self._listener.name
+        if raw.startswith(RELAYED):
+            client = self._host.client(raw)
+            if client is None:  # it is gone, and so is its call soon
+                return Peer("", name)
+            return Peer(client.address, name, client.is_loopback)
+        address = raw.partition(":")[2]
+        address = address.replace("%5B", "[").replace("%5D", "]")
+        host = address.rpartition(":")[0].strip("[]")
+        is_loopback = host.startswith(("127.", "::ffff:127.")) or host == "::1"
+        names = tuple(str(each, "utf-8") for each in context.peer_identities() or ())
+        return Peer(address, name, is_loopback, names)
 
 
 async def _refuse(
@@ -373,16 +397,3 @@ def _status(
     trailers = () if details is None else ((DETAILS_KEY, details),)
     code = STATUS_CODES[int(error.code if error.code is not Code.OK else Code.UNKNOWN)]
     return code, wire_message(error), trailers
-
-
-def _peer(context: Any, listener: ListenerOptions) -> Peer:
-    """Reads grpcio's peer: "ipv4:127.0.0.1:51024", "ipv6:%5B::1%5D:51024"."""
-    raw = str(context.peer())
-    address = raw.partition(":")[2]
-    if raw.startswith(RELAYED):
-        return Peer(listener.address, listener.name, is_loopback=True)
-    address = address.replace("%5B", "[").replace("%5D", "]")
-    host = address.rpartition(":")[0].strip("[]")
-    is_loopback = host.startswith(("127.", "::ffff:127.")) or host == "::1"
-    names = tuple(str(name, "utf-8") for name in context.peer_identities() or ())
-    return Peer(address, listener.name, is_loopback, names)

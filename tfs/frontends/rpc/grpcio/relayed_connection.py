@@ -1,7 +1,8 @@
-"""One client's connection to a Unix socket, and ours to grpcio behind it.
+"""One client's connection, and ours to grpcio behind it.
 
 Bytes are passed on as they come, a part at a time. While the other side does not take
-them, no more are read, so a connection holds one part in each direction.
+them, no more are read, so a connection holds one part in each direction, and the frames
+of calls that have to wait.
 """
 
 from __future__ import annotations
@@ -15,9 +16,13 @@ import termios
 from collections.abc import Callable
 from typing import Final
 
+from tfs.frontends.rpc.grpcio.answer_frames import AnswerFrames
+from tfs.frontends.rpc.grpcio.call_gate import CallGate
+from tfs.frontends.rpc.grpcio.request_frames import FloodError, RequestFrames
 from tfs.frontends.rpc.grpcio.sockets import Traffic
 
 _PART_BYTES: Final = 65_536
+_PARTS_A_TURN: Final = 4  # a turn of the loop costs as much as a part
 _MOST_PARTS: Final = 64  # that are passed on at the end; sockets hold some 200 KB
 
 
@@ -32,7 +37,10 @@ class RelayedConnection:
         loop: The running loop.
         client: The client's connection, non-blocking.
         inner: Our connection to grpcio, non-blocking.
+        gate: Limits the calls of all connections together.
+        most_calls: How many calls this one may have.
         on_end: Called once, when both sockets are closed.
+        on_flood: Told what the client did, before its connection is closed for that.
 
     """
 
@@ -41,14 +49,26 @@ class RelayedConnection:
         loop: asyncio.AbstractEventLoop,
         client: socket.socket,
         inner: socket.socket,
+        gate: CallGate,
+        most_calls: int,
         on_end: Callable[[], object],
+        on_flood: Callable[[str], object],
     ) -> None:
         self._client = client
         self._inner = inner
+        self._gate = gate
         self._on_end = on_end
+        self._on_flood = on_flood
         self._acked_bytes = 0
-        self._requests = _Flow(loop, client, inner, self.close, self._on_refused)
-        self._answers = _Flow(loop, inner, client, self.close, self.close)
+        self._waits = False  # for the gate
+        self._request_frames = RequestFrames(gate, most_calls)
+        self._answer_frames = AnswerFrames()
+        self._requests = _Flow(
+            loop, client, inner, self._take, self.close, self._on_refused
+        )
+        self._answers = _Flow(
+            loop, inner, client, self._note_answers, self.close, self.close
+        )
 
     def traffic(self) -> Traffic:
         """Returns what went over the client's connection."""
@@ -73,7 +93,47 @@ class RelayedConnection:
         self._answers.stop()
         self._client.close()
         self._inner.close()
+        self._gate.forget(self)
+        self._request_frames.close()
         self._on_end()
+
+    def go_on(self) -> bool:
+        """Lets in the call that has waited longest; see :class:`Holder`."""
+        self._waits = False
+        self._requests.push(self._request_frames.let_in_next())
+        self._waits = self._request_frames.waits_for_others
+        self._requests.hold_up(self._request_frames.is_full)
+        return self._waits
+
+    def _take(self, data: bytes) -> bytes:
+        """Returns what grpcio may have of what the client sent."""
+        try:
+            data = self._request_frames.take(data)
+        except FloodError as flood:
+            self._on_flood(str(flood))
+            self.close()
+            return b""
+        more = self._let_in()
+        return data + more if more else data
+
+    def _let_in(self) -> bytes:
+        frames = self._request_frames
+        if not frames.num_held_bytes:
+            return b""
+        data = frames.let_in()
+        if not self._waits and frames.waits_for_others:
+            self._waits = True
+            self._gate.wait(self)
+        self._requests.hold_up(frames.is_full)
+        return data
+
+    def _note_answers(self, data: bytes) -> bytes:
+        for stream_id in self._answer_frames.ended(data):
+            self._request_frames.note_ended(stream_id)
+        more = self._let_in()
+        if more:
+            self._requests.push(more)
+        return data
 
     def _on_refused(self) -> None:
         # grpcio has ended the connection. What it wrote before is read up to its end.
@@ -90,6 +150,7 @@ class _Flow:
         loop: The running loop.
         source: Where the bytes come from.
         target: Where they go.
+        look_at: Takes what was read, and returns what is to be passed on.
         on_end: Called when the source has ended, or passing on failed.
         on_refused: Called when the target has ended.
 
@@ -100,6 +161,7 @@ class _Flow:
         loop: asyncio.AbstractEventLoop,
         source: socket.socket,
         target: socket.socket,
+        look_at: Callable[[bytes], bytes],
         on_end: Callable[[], None],
         on_refused: Callable[[], None],
     ) -> None:
@@ -107,9 +169,12 @@ class _Flow:
         self._loop = loop
         self._source = source
         self._target = target
+        self._look_at = look_at
         self._on_end = on_end
         self._on_refused = on_refused
         self._is_stopped = False
+        self._is_held_up = False
+        self._reads = True
         self._waiting = memoryview(b"")
         self._loop.add_reader(source, self._read)
 
@@ -117,6 +182,25 @@ class _Flow:
     def num_waiting(self) -> int:
         """Bytes that were read and not yet passed on."""
         return len(self._waiting)
+
+    def hold_up(self, is_held_up: bool) -> None:
+        """Stops reading from the source, or goes on with it."""
+        if is_held_up is not self._is_held_up:
+            self._is_held_up = is_held_up
+            self._read_if_wanted()
+
+    def push(self, data: bytes) -> None:
+        """Passes something on after all that was read."""
+        if self._is_stopped or not data:
+            return
+        if self._waiting:
+            self._waiting = memoryview(bytes(self._waiting) + data)
+            return
+        self._waiting = memoryview(data)
+        self._send()
+        if self._waiting:
+            self._loop.add_writer(self._target, self._write)
+            self._read_if_wanted()
 
     def flush(self) -> None:
         """Passes on what the source has sent, as far as the target takes it."""
@@ -134,32 +218,42 @@ class _Flow:
         self._is_stopped = True
         # They refer to the connection, which refers to this object.
         self._on_end = self._on_refused = _do_nothing
+        self._look_at = bytes
         self._loop.remove_reader(self._source)
         self._loop.remove_writer(self._target)
         self._waiting = memoryview(b"")
 
-    def _read(self) -> None:
-        try:
-            data = self._source.recv(_PART_BYTES)
-        except BlockingIOError:
+    def _read_if_wanted(self) -> None:
+        wants = not (self._waiting or self._is_held_up or self._is_stopped)
+        if wants is self._reads:
             return
-        except OSError:
-            data = b""
-        if not data:
-            self._on_end()
-            return
-        self.num_bytes += len(data)
-        self._waiting = memoryview(data)
-        self._send()
-        if self._waiting:
+        self._reads = wants
+        if wants:
+            self._loop.add_reader(self._source, self._read)
+        else:
             self._loop.remove_reader(self._source)
-            self._loop.add_writer(self._target, self._write)
+
+    def _read(self) -> None:
+        for _ in range(_PARTS_A_TURN):
+            try:
+                data = self._source.recv(_PART_BYTES)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self._on_end()
+                return
+            self.num_bytes += len(data)
+            self.push(self._look_at(data))
+            if len(data) < _PART_BYTES or not self._reads or self._is_stopped:
+                return
 
     def _write(self) -> None:
         self._send()
         if not self._waiting and not self._is_stopped:
             self._loop.remove_writer(self._target)
-            self._loop.add_reader(self._source, self._read)
+            self._read_if_wanted()
 
     def _send(self) -> None:
         try:

@@ -34,18 +34,18 @@ from tfs.core.stats import Stats
 from tfs.frontends.rpc.answer_sizes import AnswerSizes
 from tfs.frontends.rpc.grpcio import ports
 from tfs.frontends.rpc.grpcio.answer_room import AnswerRoom
+from tfs.frontends.rpc.grpcio.call_gate import CallGate
 from tfs.frontends.rpc.grpcio.flood_watch import FLOOD_LOOK_S, FloodWatch
 from tfs.frontends.rpc.grpcio.generic_handler import GenericHandler
 from tfs.frontends.rpc.grpcio.grpcio_call import GrpcioCall
 from tfs.frontends.rpc.grpcio.inflater import Inflater
 from tfs.frontends.rpc.grpcio.metadata_watch import MetadataWatch
 from tfs.frontends.rpc.grpcio.options import GrpcioOptions
+from tfs.frontends.rpc.grpcio.relay import Client, Relay
 from tfs.frontends.rpc.grpcio.sender_watch import LOOK_S
 from tfs.frontends.rpc.grpcio.sockets import Sockets
 from tfs.frontends.rpc.grpcio.stream_turns import StreamTurns
-from tfs.frontends.rpc.grpcio.unix_relay import UnixRelay
 from tfs.frontends.rpc.grpcio.uploads import LOOKAHEAD_BYTES, Uploads
-from tfs.frontends.rpc.unix_socket import UNIX
 
 log = logging.getLogger(__name__)
 _grpcio_log = logging.getLogger("grpc._cython.cygrpc")
@@ -98,7 +98,9 @@ class GrpcioTransport:
         self._keepers: list[asyncio.Future[None]] = []
         self._on_look = on_look
         self._on_large_message = on_large_message
-        self._relay = UnixRelay()
+        most_calls = self._argument("grpc.max_concurrent_streams", _MAX_STREAMS)
+        self._gate = CallGate(loop.clock.now)
+        self._relay = Relay(self._gate, most_calls)
         self._sockets = Sockets(self._relay)
         self._room = AnswerRoom(
             self._options.open_answer_bytes,
@@ -116,8 +118,7 @@ class GrpcioTransport:
             self._sockets,
             self._uploads.is_reading,
             loop.clock.now,
-            self._argument("grpc.max_concurrent_streams", _MAX_STREAMS)
-            * self._argument("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES),
+            most_calls * self._argument("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES),
         )
         self._draining = False
         self._finished: deque[Callable[[], None]] = deque()
@@ -189,10 +190,11 @@ class GrpcioTransport:
             for listener in listeners:
                 server = self._make_server(listener, methods)
                 self._servers.append(server)
-                if listener.address.startswith(UNIX):
-                    addresses.append(listener.address)
-                    bound.append(self._relay.open(listener))
-                    ports.bind(server, bound[-1])
+                if listener.tls is None:
+                    door = self._relay.open(listener)
+                    addresses.append(door.address)
+                    bound.append(door.inner)
+                    ports.bind(server, door.inner)
                 else:
                     addresses.append(ports.bind(server, listener))
                     self._sockets.ports.add(ports.number(addresses[-1]))
@@ -236,6 +238,7 @@ class GrpcioTransport:
                 num_disconnected = self._sockets.num_disconnected
                 self._uploads.look()
                 self._stream_turns.look()
+                self._gate.look()
                 if num_disconnected != self._sockets.num_disconnected:
                     self._loop.post(self._on_look)
             self._room.look()
@@ -366,6 +369,14 @@ class GrpcioTransport:
     def floods(self) -> FloodWatch:
         """Accounts for what clients send."""
         return self._floods
+
+    def note_call(self) -> None:
+        """Notes that grpcio has handed over a call."""
+        self._gate.note_taken()
+
+    def client(self, peer: str) -> Client | None:
+        """Returns who a client is that did not connect to grpcio itself."""
+        return self._relay.client(peer)
 
     @property
     def max_queued_messages(self) -> int:

@@ -1,8 +1,9 @@
-"""Clients of Unix sockets have names under grpcio, and their bytes are passed on."""
+"""Clients have names under grpcio, and what they may send is passed on."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import gc
 import os
@@ -16,15 +17,24 @@ from pathlib import Path
 
 import pytest
 
+from tests.frontends.express.wire import headers_frame
 from tfs.core.call import ListenerOptions
 from tfs.core.errors import Unavailable
+from tfs.frontends.rpc.express.http2 import frames
+from tfs.frontends.rpc.express.http2.frames import PREFACE, FrameType
+from tfs.frontends.rpc.grpcio.call_gate import CallGate
+from tfs.frontends.rpc.grpcio.relay import Relay
 from tfs.frontends.rpc.grpcio.relayed_connection import RelayedConnection
 from tfs.frontends.rpc.grpcio.sockets import Sockets
-from tfs.frontends.rpc.grpcio.unix_relay import UnixRelay
 from tfs.frontends.rpc.unix_socket import UNIX
 from tfs.testing.patience import PATIENCE_S
 
 _MUCH_BYTES = 16 << 20
+_SOME_BYTES = 24 + 11_109 * 9  # the preface of HTTP/2, and whole frames of nothing
+
+
+def _relay() -> Relay:
+    return Relay(CallGate(lambda: 0.0), most_calls=64)
 
 
 class Door:
@@ -32,8 +42,8 @@ class Door:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.relay = UnixRelay()
-        inner = self.relay.open(ListenerOptions("grpc", UNIX + path))
+        self.relay = _relay()
+        inner = self.relay.open(ListenerOptions("grpc", UNIX + path)).inner
         self.inner_path = inner.address.removeprefix(UNIX)
         self._listening = socket.socket(socket.AF_UNIX)
         self._listening.bind(self.inner_path)
@@ -172,12 +182,12 @@ def test_when_one_side_leaves_the_other_reads_all_and_then_the_end(
         loop = asyncio.get_running_loop()
         client, server, _ = await door.connect()
         leaving, staying = (client, server) if leaver == "client" else (server, client)
-        await loop.sock_sendall(leaving, bytes(100_000))
+        await loop.sock_sendall(leaving, bytes(_SOME_BYTES))
         leaving.close()
         received = b""
         while data := await loop.sock_recv(staying, 1 << 20):
             received += data
-        assert len(received) == 100_000
+        assert len(received) == _SOME_BYTES
         staying.close()
 
     run(body, tmp_path)
@@ -194,7 +204,8 @@ def test_a_connection_that_ended_is_gone_at_once() -> None:
             for each in (client, inner):
                 each.setblocking(False)
             ended = functools.partial(ends.append, 1)
-            line = RelayedConnection(loop, client, inner, ended)
+            gate = CallGate(loop.time)
+            line = RelayedConnection(loop, client, inner, gate, 64, ended, print)
             left = weakref.ref(line)
             del line
             (outer, server)[leaver].close()
@@ -218,12 +229,12 @@ def test_what_the_server_wrote_before_the_end_arrives(tmp_path: Path) -> None:
     async def body(door: Door) -> None:
         loop = asyncio.get_running_loop()
         client, server, _ = await door.connect()
-        server.sendall(bytes(100_000))
+        server.sendall(bytes(_SOME_BYTES))
         door.relay.close()
         received = b""
         while data := await loop.sock_recv(client, 1 << 20):
             received += data
-        assert len(received) == 100_000
+        assert len(received) == _SOME_BYTES
         client.close()
         server.close()
 
@@ -239,14 +250,54 @@ def test_the_last_answer_arrives_though_the_server_takes_nothing_more(
         loop = asyncio.get_running_loop()
         client, server, name = await door.connect()
         client.sendall(b"one more")
-        server.sendall(bytes(100_000))
+        server.sendall(bytes(_SOME_BYTES))
         server.close()
         received = b""
         while data := await loop.sock_recv(client, 1 << 20):
             received += data
-        assert len(received) == 100_000
+        assert len(received) == _SOME_BYTES
         assert door.relay.traffic(name) is None
         client.close()
+
+    run(body, tmp_path)
+
+
+def test_a_tcp_client_is_known_by_its_address_and_ends_by_its_flood(
+    tmp_path: Path,
+) -> None:
+    """What it sent of headers without end does not reach the server."""
+
+    async def body(door: Door) -> None:
+        loop = asyncio.get_running_loop()
+        relay = door.relay
+        listener = relay.open(ListenerOptions("grpc", "127.0.0.1:0"))
+        behind = socket.socket(socket.AF_UNIX)
+        behind.bind(listener.inner.address.removeprefix(UNIX))
+        behind.listen()
+        behind.setblocking(False)
+        relay.start()
+        host, _, port = listener.address.rpartition(":")
+        client = socket.create_connection((host, int(port)))
+        client.setblocking(False)
+        server, raw = await loop.sock_accept(behind)
+        name = f"unix-abstract:{raw[1:].decode()}"
+        known = relay.client(name)
+        assert known is not None
+        mine = client.getsockname()
+        assert (known.address, known.is_loopback) == (f"{mine[0]}:{mine[1]}", True)
+        more = frames.frame(FrameType.CONTINUATION, 0, 1, bytes(16_384))
+        with contextlib.suppress(ConnectionError):
+            await loop.sock_sendall(
+                client, PREFACE + headers_frame(1, b"\x82", 0) + more * 100
+            )
+        received = b""
+        while data := await loop.sock_recv(server, 1 << 20):
+            received += data
+        assert PREFACE.startswith(received)
+        assert relay.client(name) is None
+        assert relay.num_disconnected == 1
+        for each in (client, server, behind):
+            each.close()
 
     run(body, tmp_path)
 
@@ -255,7 +306,7 @@ def test_a_path_is_removed_while_it_is_still_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that takes the path over at that moment keeps it."""
-    relay = UnixRelay()
+    relay = _relay()
     path = str(tmp_path / "tfs.sock")
     relay.open(ListenerOptions("grpc", UNIX + path))
     removed = []
@@ -282,13 +333,13 @@ def test_a_long_path_for_temporary_files_is_not_used(
     long.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(long))
     with tempfile.TemporaryDirectory(dir="/tmp") as short:
-        relay = UnixRelay()
-        inner = relay.open(ListenerOptions("grpc", f"{UNIX}{short}/tfs.sock"))
+        relay = _relay()
+        inner = relay.open(ListenerOptions("grpc", f"{UNIX}{short}/tfs.sock")).inner
         assert inner.address.startswith(f"{UNIX}{short}/")
         relay.close()
         deep = f"{short}/{'d' * (92 - len(short) - 1)}"
         os.mkdir(deep)
-        relay = UnixRelay()
+        relay = _relay()
         with pytest.raises(Unavailable, match=r"set TMPDIR .* at most 91 bytes"):
             relay.open(ListenerOptions("grpc", f"{UNIX}{deep}/s"))
         relay.close()
@@ -309,7 +360,7 @@ def test_only_the_servers_own_user_reaches_the_socket_behind(tmp_path: Path) -> 
 
 def test_a_path_that_cannot_be_bound_says_what_to_do(tmp_path: Path) -> None:
     """The error names the same remedy as through express."""
-    relay = UnixRelay()
+    relay = _relay()
     with pytest.raises(Unavailable, match="make its directory first"):
         relay.open(ListenerOptions("grpc", f"{UNIX}{tmp_path}/missing/tfs.sock"))
     relay.close()

@@ -1,10 +1,14 @@
-"""Gives the clients of grpcio's Unix sockets names, and passes their bytes on.
+"""Stands between clients and grpcio, and passes their bytes on.
 
-grpcio calls every client of a Unix socket "unix:", so what one of them sends or leaves
-unread could not be told from what the others do. So we accept these clients, and for
-each we connect to a Unix socket of grpcio's in a directory that nobody else may enter.
-The system gives our end of that connection a name, which grpcio tells us with each
-call. Each byte is copied twice more.
+grpcio cannot be kept from taking what clients send: headers without end, or calls that
+are reset at once. And it calls every client of a Unix socket "unix:", so what one of
+them sends or leaves unread could not be told from what the others do. So we accept the
+clients, and for each we connect to a Unix socket of grpcio's in a directory that nobody
+else may enter. The system gives our end of that connection a name, which grpcio tells
+us with each call. What clients send is looked at frame by frame
+(:mod:`tfs.frontends.rpc.grpcio.request_frames`). Each byte is copied twice more.
+
+Only clients with TLS connect to grpcio itself, which decrypts what they send.
 
 Instead of a directory, grpcio could listen on a loopback port or on an abstract
 address. But those have no permissions, and the path of a listener has.
@@ -14,66 +18,117 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import logging
 import os
 import shutil
 import socket
 import tempfile
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tfs.core.call import ListenerOptions
 from tfs.core.errors import Unavailable
+from tfs.frontends.rpc.grpcio.call_gate import CallGate
 from tfs.frontends.rpc.grpcio.relayed_connection import RelayedConnection
 from tfs.frontends.rpc.grpcio.sockets import RELAYED, Traffic
+from tfs.frontends.rpc.tcp_socket import accept_tcp, bind_tcp
 from tfs.frontends.rpc.unix_socket import UNIX, bind_unix, remedy
+
+log = logging.getLogger(__name__)
 
 _ACCEPTS: Final = 64  # clients accepted in one turn of the loop
 _PREFIX: Final = "tfs-"
 # A path of a socket may have 107 bytes, and what follows this directory has 16.
 _MOST_FOLDER_BYTES: Final = 91
+_LOG_S: Final = 1.0  # between two lines, because who is disconnected may come again
 _PAUSE_S: Final = 1.0  # before accepting goes on after it failed: no descriptor is free
 
 
-class UnixRelay:
-    """Stands between Unix sockets and grpcio. Confined to grpcio's thread.
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Who a connection's client is. Immutable.
+
+    Attributes:
+        address: As in :class:`tfs.core.call.Peer`.
+        is_loopback: Whether it is on this machine.
+
+    """
+
+    address: str
+    is_loopback: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """A listener of ours. Immutable.
+
+    Attributes:
+        address: Where it listens, with the real port.
+        inner: The options of grpcio's socket behind it.
+
+    """
+
+    address: str
+    inner: ListenerOptions
+
+
+class Relay:
+    """Stands between clients and grpcio. Confined to grpcio's thread.
 
     ``open`` each listener before grpcio's servers start, and call ``start`` afterwards.
+
+    Args:
+        gate: Limits the calls of all connections together.
+        most_calls: How many calls one connection may have.
 
     Attributes:
         num_disconnected: Number of connections that were ended by ``disconnect``.
 
     """
 
-    def __init__(self) -> None:
+    def __init__(self, gate: CallGate, most_calls: int) -> None:
         self.num_disconnected = 0
+        self._gate = gate
+        self._most_calls = most_calls
         self._loop: asyncio.AbstractEventLoop | None = None
         self._folder: str | None = None
-        self._listening: dict[socket.socket, ListenerOptions] = {}  # with inner address
+        self._listening: dict[socket.socket, Door] = {}
         self._paths: list[str] = []
-        self._lines: dict[str, RelayedConnection] = {}
+        self._num_doors = 0
+        self._num_floods = 0  # that were not logged yet
+        self._logged_s = float("-inf")
+        self._lines: dict[str, tuple[RelayedConnection, Client]] = {}
 
-    def open(self, listener: ListenerOptions) -> ListenerOptions:
-        """Binds a listener's socket; returns the options of grpcio's socket behind it.
+    def open(self, listener: ListenerOptions) -> Door:
+        """Binds a listener's sockets.
 
         Raises:
             Unavailable: It cannot be bound.
 
         """
-        path = listener.address.removeprefix(UNIX)
+        path = ""
+        address = listener.address
         try:
             if self._folder is None:
                 self._folder = _make_folder(listener)
-            listening = bind_unix(path, listener.unix_mode)
+            if address.startswith(UNIX):
+                path = address.removeprefix(UNIX)
+                sockets = [bind_unix(path, listener.unix_mode)]
+                self._paths.append(path)
+            else:
+                sockets, address = bind_tcp(address)
         except OSError as error:
             raise Unavailable(
                 f"cannot listen on {listener.address} ({listener.name}): "
                 f"{error.strerror or error}; {remedy(path, error)}"
             ) from error
-        inner_path = os.path.join(self._folder, str(len(self._paths)))
-        inner = replace(listener, address=UNIX + inner_path)
-        self._paths.append(path)
-        self._listening[listening] = inner
-        return inner
+        inner_path = os.path.join(self._folder, str(self._num_doors))
+        self._num_doors += 1
+        door = Door(address, replace(listener, address=UNIX + inner_path))
+        for listening in sockets:
+            self._listening[listening] = door
+        return door
 
     def start(self) -> None:
         """Begins to accept clients. On the running loop."""
@@ -97,41 +152,54 @@ class UnixRelay:
     def close(self) -> None:
         """Passes on what grpcio has written, then ends all connections; idempotent."""
         self.stop_listening()
-        for line in list(self._lines.values()):
+        for line, _ in list(self._lines.values()):
             line.flush()
             line.close()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
 
+    def client(self, peer: str) -> Client | None:
+        """Returns who a client is; None if it is gone."""
+        line = self._lines.get(peer)
+        return None if line is None else line[1]
+
     def traffic(self, peer: str) -> Traffic | None:
         """Returns what went over a client's connection; None if there is none."""
         line = self._lines.get(peer)
-        return None if line is None else line.traffic()
+        return None if line is None else line[0].traffic()
 
     def survey(self) -> dict[str, Traffic]:
         """Returns what went over each connection, by the client's name."""
-        return {peer: line.traffic() for peer, line in self._lines.items()}
+        return {peer: line.traffic() for peer, (line, _) in self._lines.items()}
 
     def disconnect(self, peer: str) -> bool:
         """Ends a client's connection; returns whether there was one."""
         line = self._lines.get(peer)
         if line is None:
             return False
-        line.close()
+        line[0].close()
         self.num_disconnected += 1
         return True
 
     def _accept(self, listening: socket.socket) -> None:
+        door = self._listening[listening]
         for _ in range(_ACCEPTS):
             try:
-                client = listening.accept()[0]
+                if listening.family == socket.AF_UNIX:
+                    connection = listening.accept()[0]
+                    connection.setblocking(False)
+                    # Only processes on this machine can open the path.
+                    client = Client(door.address, is_loopback=True)
+                else:
+                    connection, address, is_loopback = accept_tcp(listening)
+                    client = Client(address, is_loopback)
             except (BlockingIOError, ConnectionError):
                 return
             except OSError:
                 self._pause(listening)
                 return
-            self._connect(client, self._listening[listening].address)
+            self._connect(connection, client, door.inner.address)
 
     def _pause(self, listening: socket.socket) -> None:
         loop = self._loop
@@ -144,13 +212,12 @@ class UnixRelay:
 
         loop.call_later(_PAUSE_S, go_on)
 
-    def _connect(self, client: socket.socket, address: str) -> None:
+    def _connect(self, connection: socket.socket, client: Client, address: str) -> None:
         """Connects a client to grpcio, or ends its connection."""
         with contextlib.ExitStack() as stack:
-            stack.enter_context(client)
+            stack.enter_context(connection)
             try:
                 inner = stack.enter_context(socket.socket(socket.AF_UNIX))
-                client.setblocking(False)
                 inner.setblocking(False)
                 inner.bind("")  # the system chooses an abstract name
                 inner.connect(address.removeprefix(UNIX))
@@ -159,17 +226,38 @@ class UnixRelay:
             name = RELAYED + inner.getsockname()[1:].decode()
             assert self._loop is not None
             line = RelayedConnection(
-                self._loop, client, inner, lambda: self._lines.pop(name, None)
+                self._loop,
+                connection,
+                inner,
+                self._gate,
+                self._most_calls,
+                lambda: self._lines.pop(name, None),
+                functools.partial(self._note_flood, client.address),
             )
-            self._lines[name] = line
+            self._lines[name] = line, client
             stack.pop_all()
+
+    def _note_flood(self, address: str, what: str) -> None:
+        self.num_disconnected += 1
+        self._num_floods += 1
+        assert self._loop is not None
+        now_s = self._loop.time()
+        if now_s - self._logged_s >= _LOG_S:
+            log.warning(
+                "event=flood peer=%s num_closed=%d note=%r",
+                address,
+                self._num_floods,
+                what,
+            )
+            self._logged_s = now_s
+            self._num_floods = 0
 
 
 def _make_folder(listener: ListenerOptions) -> str:
     """Makes a directory for grpcio's sockets that only this user may enter.
 
-    It lies beside the listener's path if the directory for temporary files cannot be
-    written, or if its path is too long.
+    It lies beside the path of a Unix listener if the directory for temporary files
+    cannot be written, or if its path is too long.
 
     Raises:
         OSError: It cannot be made.

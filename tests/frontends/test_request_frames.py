@@ -1,0 +1,234 @@
+"""What grpcio gets of a client's frames, and what it does not."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.frontends.express.wire import data_frame, headers_frame
+from tfs.frontends.rpc.express.http2 import frames
+from tfs.frontends.rpc.express.http2.frames import PREFACE, ErrorCode, FrameType
+from tfs.frontends.rpc.grpcio.answer_frames import AnswerFrames
+from tfs.frontends.rpc.grpcio.call_gate import CallGate
+from tfs.frontends.rpc.grpcio.request_frames import FloodError, RequestFrames
+
+BLOCK = b"\x82" * 20
+
+
+class Rig:
+    """One connection, or two, at one gate."""
+
+    def __init__(self, most_calls: int = 64) -> None:
+        self.now_s = 0.0
+        self.gate = CallGate(lambda: self.now_s)
+        self.most_calls = most_calls
+        self.client = self.connect()
+
+    def connect(self) -> RequestFrames:
+        client = RequestFrames(self.gate, self.most_calls)
+        assert client.take(PREFACE) == PREFACE
+        return client
+
+
+def begin(stream_id: int, num_bytes: int = 20) -> bytes:
+    return headers_frame(stream_id, b"\x82" * num_bytes)
+
+
+def send_all(client: RequestFrames, pieces: list[bytes], passed: list[bytes]) -> None:
+    passed.extend(map(client.take, pieces))
+
+
+def test_frames_pass_as_they_come_however_they_are_cut() -> None:
+    """Every byte of an ordinary conversation, in order; but half a head is kept."""
+    sent = PREFACE + frames.settings({}) + begin(1) + data_frame(1, bytes(5000), 0)
+    sent += frames.ping(b"12345678") + data_frame(1, b"", 1) + begin(3)
+    rng = random.Random(7)
+    for _ in range(50):
+        client = RequestFrames(CallGate(lambda: 0.0), 64)
+        passed = b""
+        index = 0
+        while index < len(sent):
+            size = rng.choice([1, 3, 9, 50, 6000])
+            passed += client.take(sent[index : index + size])
+            assert passed == sent[: len(passed)]
+            index += size
+            assert min(index, len(sent)) - len(passed) < 9 + 9 + 20
+        assert passed == sent
+        assert client.num_held_bytes == 0
+
+
+def test_headers_in_several_frames_pass_together() -> None:
+    """grpcio gets none of them before the last one is there."""
+    rig = Rig()
+    first = headers_frame(1, BLOCK, 0)
+    last = frames.frame(FrameType.CONTINUATION, frames.END_HEADERS, 1, BLOCK)
+    assert rig.client.take(first) == b""
+    assert rig.client.take(last[:15]) == b""
+    assert rig.client.take(last[15:] + data_frame(1, b"x")) == (
+        first + last + data_frame(1, b"x")
+    )
+
+
+@pytest.mark.parametrize("size", [0, 100, 16_384])
+def test_headers_without_end_end_the_connection(size: int) -> None:
+    """After 64 KB, or a hundred frames of nothing; nothing of them has passed."""
+    rig = Rig()
+    more = frames.frame(FrameType.CONTINUATION, 0, 1, bytes(size))
+    passed = [rig.client.take(headers_frame(1, BLOCK, 0))]
+    with pytest.raises(FloodError, match="without end"):
+        send_all(rig.client, [more] * 130, passed)
+    assert b"".join(passed) == b""
+    assert rig.client.num_held_bytes < 70_000
+
+
+def test_frames_between_headers_end_the_connection() -> None:
+    """RFC 9113, section 4.3: nothing may come between the frames of a block."""
+    rig = Rig()
+    with pytest.raises(FloodError, match="within a block"):
+        rig.client.take(headers_frame(1, BLOCK, 0) + frames.ping(b"12345678"))
+
+
+def test_a_call_too_many_waits_until_another_is_over() -> None:
+    """The frames of calls under way pass it, and it keeps its own."""
+    rig = Rig(most_calls=2)
+    client = rig.client
+    both = begin(1) + begin(3)
+    assert client.take(both) == both
+    assert client.take(begin(5) + data_frame(5, b"later")) == b""
+    assert client.take(begin(7)) == b""
+    window = frames.window_update(0, 9)
+    assert client.take(data_frame(1, b"now") + window) == data_frame(1, b"now") + window
+    assert client.let_in() == b""
+    client.note_ended(1)
+    assert client.let_in() == begin(5) + data_frame(5, b"later")
+    assert client.let_in() == b""
+    client.note_ended(3)
+    assert client.let_in() == begin(7)
+    assert client.num_held_bytes == 0
+
+
+def test_no_call_begins_within_another_frame() -> None:
+    """One that waits begins after the frame of which grpcio has a part."""
+    rig = Rig(most_calls=1)
+    client = rig.client
+    client.take(begin(1))
+    assert client.take(begin(3)) == b""
+    data = data_frame(1, bytes(100), 0)
+    assert client.take(data[:50]) == data[:50]
+    client.note_ended(1)
+    assert client.let_in() == client.let_in_next() == b""
+    assert client.take(data[50:]) == data[50:]
+    assert client.let_in() == begin(3)
+
+
+def test_a_waiting_call_begins_though_its_last_frame_is_not_whole() -> None:
+    """What is missing of the frame follows."""
+    rig = Rig(most_calls=1)
+    client = rig.client
+    data = data_frame(3, bytes(100))
+    client.take(begin(1))
+    assert client.take(begin(3) + data[:50]) == b""
+    client.note_ended(1)
+    assert client.let_in() == begin(3) + data[:50]
+    assert client.take(data[50:]) == data[50:]
+
+
+def test_long_headers_wait_for_those_of_other_calls() -> None:
+    """Calls under way have 128 KB of them on one connection; one alone always begins."""
+    rig = Rig()
+    size = 16_000
+    num_passed = 0
+    for index in range(20):
+        num_passed += bool(rig.client.take(begin(2 * index + 1, size)))
+    assert num_passed == (128 << 10) // size
+    rig.client.note_ended(1)
+    assert rig.client.let_in() == begin(2 * num_passed + 1, size)
+
+
+def test_nothing_more_is_read_while_much_is_held_back() -> None:
+    """A quarter of a megabyte of one connection is enough."""
+    rig = Rig(most_calls=1)
+    rig.client.take(begin(1))
+    for index in range(1, 30):
+        rig.client.take(begin(2 * index + 1, 16_000))
+        assert rig.client.is_full is (rig.client.num_held_bytes > 1 << 18)
+    assert rig.client.is_full
+
+
+def test_calls_that_are_reset_at_once_end_the_connection() -> None:
+    """They count until grpcio has found them dead, so most wait, and are reset by then."""
+    rig = Rig()
+    passed: list[bytes] = []
+    pieces = [
+        begin(stream_id) + frames.rst_stream(stream_id, ErrorCode.CANCEL)
+        for stream_id in range(1, 10_000, 2)
+    ]
+    with pytest.raises(FloodError, match="resets them"):
+        send_all(rig.client, pieces, passed)
+    assert b"".join(passed) == b"".join(pieces[:64])
+
+
+def test_who_resets_some_and_is_answered_stays() -> None:
+    """Two hundred resets are forgiven with each answer."""
+    rig = Rig()
+    stream_id = 1
+    for _ in range(20):
+        for _ in range(100):
+            rig.client.take(begin(stream_id))
+            rig.client.take(frames.rst_stream(stream_id, ErrorCode.CANCEL))
+            stream_id += 2
+        while rig.gate.num_calls:
+            rig.gate.note_taken()
+            rig.client.let_in()
+        rig.client.take(begin(stream_id))
+        rig.client.note_ended(stream_id)
+        stream_id += 2
+
+
+def test_calls_without_end_that_wait_end_the_connection() -> None:
+    """Clients know how many calls they may have."""
+    rig = Rig()
+    pieces = [begin(stream_id) for stream_id in range(1, 10_000, 2)]
+    with pytest.raises(FloodError, match="begins calls without end"):
+        send_all(rig.client, pieces, [])
+
+
+def test_headers_after_a_request_end_the_connection_if_they_had_to_wait() -> None:
+    """They are compressed by what came before them, so they could not pass it."""
+    rig = Rig(most_calls=1)
+    rig.client.take(begin(1))
+    assert rig.client.take(begin(1)) == begin(1)
+    rig.client.take(begin(3))
+    with pytest.raises(FloodError, match="within a call"):
+        rig.client.take(begin(1))
+
+
+def test_a_connection_that_ends_gives_its_calls_back() -> None:
+    """As soon as grpcio has found them dead, or after a second."""
+    rig = Rig()
+    for stream_id in (1, 3):
+        rig.client.take(begin(stream_id))
+    rig.client.close()
+    assert rig.gate.num_calls == 2
+    rig.gate.note_taken()
+    assert rig.gate.num_calls == 1
+    rig.now_s = 1.0
+    rig.gate.look()
+    assert rig.gate.num_calls == 0
+
+
+def test_streams_that_the_server_ends_are_known_however_frames_are_cut() -> None:
+    """By the flag at the end of a stream, or a reset."""
+    sent = headers_frame(1, BLOCK, frames.END_HEADERS) + data_frame(1, bytes(300), 0)
+    sent += headers_frame(1, BLOCK, frames.END_HEADERS | frames.END_STREAM)
+    sent += frames.settings({}) + data_frame(3, b"x", 1)
+    sent += frames.rst_stream(5, ErrorCode.CANCEL) + frames.ping(b"12345678", ack=True)
+    for size in (1, 2, 5, 10, 100, 1000):
+        answers = AnswerFrames()
+        ended = [
+            stream_id
+            for index in range(0, len(sent), size)
+            for stream_id in answers.ended(sent[index : index + size])
+        ]
+        assert ended == [1, 3, 5]
