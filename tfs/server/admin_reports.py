@@ -17,7 +17,7 @@ from tfs.proto._pool import POOL
 from tfs.proto.google.rpc import status_pb2
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.server.canary.comparison import Figures
-from tfs.server.canary.trial import TrialRecord
+from tfs.server.canary.trial_counts import TrialRecord
 from tfs.server.config.config_in_force import Refusal
 from tfs.server.config.config_outcome import ConfigOutcome, ModelOutcome
 from tfs.server.config.overrides import Override

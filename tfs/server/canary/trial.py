@@ -1,4 +1,4 @@
-"""One version on trial: its copies of the primary's requests, and its record.
+"""One version on trial: its copies of the primary's requests, and its end by a guard.
 
 The primary answers first, and its caller has the answer before the copy is used. Copies
 wait in a small queue of their own and are computed one at a time; copies that do not
@@ -26,11 +26,9 @@ from tfs.core.errors import (
 from tfs.core.executor import Executor
 from tfs.core.servable import InferenceTask, Outcome, Servable
 from tfs.core.servable_handle import ServableHandle
-from tfs.server.canary.comparison import Figures, Tally, figures_of
 from tfs.server.canary.copies import Copy, CopyQueue, owned
-from tfs.server.canary.guard import Limit, judge
-from tfs.server.canary.guard import rejection as why_rejected
 from tfs.server.canary.rejections import Rejection
+from tfs.server.canary.trial_counts import TrialCounts, TrialRecord
 from tfs.server.model_settings import CanarySettings
 
 log = logging.getLogger(__name__)
@@ -41,8 +39,6 @@ _COPY_DEADLINE_S: Final = 30.0  # the canary drops a copy that has waited longer
 # (--interpreter_call_timeout_s).
 _HANG_S: Final = 15.0
 _HANG_RATIO: Final = 10.0
-
-_SAMPLES_PER_LOOK: Final = 256  # a guard judges again when there are 1/256 more samples
 
 Pin = Callable[[], ServableHandle[Servable]]
 
@@ -61,36 +57,6 @@ class TrialParts:
     post: Callable[[Callable[[], None]], None]
     executor: Executor
     clock: Clock
-
-
-@dataclass(frozen=True, slots=True)
-class TrialRecord:
-    """A trial at one moment. Immutable.
-
-    Attributes:
-        settings: The settings as configured.
-        rejected: Why a guard ended it; "" if none did.
-        since_s: When it began or was rejected, in seconds since the epoch.
-        total: Figures of all signatures together.
-        by_signature: Figures by signature name.
-        limits: The limits of the guard, each with its figure.
-        num_teed: Copies that were taken.
-        num_dropped: Copies that found the queue full.
-        num_split_to_primary: Requests of a split that the primary answered.
-        num_split_to_canary: Requests of a split that the canary answered.
-
-    """
-
-    settings: CanarySettings
-    rejected: str
-    since_s: float
-    total: Figures
-    by_signature: dict[str, Figures]
-    limits: tuple[Limit, ...]
-    num_teed: int
-    num_dropped: int
-    num_split_to_primary: int
-    num_split_to_canary: int
 
 
 class Trial:
@@ -123,18 +89,13 @@ class Trial:
         # Guards every field below. Leaf: only arithmetic happens under it.
         self._lock = threading.Lock()
         self._settings = settings
-        self._tallies: dict[str, Tally] = {}
-        self._refused = Tally()  # requests that belong to no signature
+        self._counts = TrialCounts()
         self._queue = CopyQueue()
         self._is_busy = False
         self._hangs_from_s = math.inf  # when the copy in the canary will be overdue
         self._is_closed = False
         self._rejected = "" if rejection is None else rejection.reason
         self._since_s = parts.clock.wall_s() if rejection is None else rejection.since_s
-        self._num_teed = 0
-        self._num_dropped = 0
-        self._num_split = [0, 0]
-        self._judged_from = 0  # the number of samples at which the guard judges again
 
     @property
     def settings(self) -> CanarySettings:
@@ -150,7 +111,7 @@ class Trial:
         """Changes fractions and limits; the figures stay."""
         with self._lock:
             self._settings = settings
-            self._judged_from = 0
+            self._counts.judge_soon()
 
     def close(self) -> None:
         """Ends the trial: no further copy is computed. Idempotent."""
@@ -161,21 +122,7 @@ class Trial:
     def record(self) -> TrialRecord:
         """Returns the record of the trial so far."""
         with self._lock:
-            total = figures_of([*self._tallies.values(), self._refused])
-            return TrialRecord(
-                settings=self._settings,
-                rejected=self._rejected,
-                since_s=self._since_s,
-                total=total,
-                by_signature={
-                    name: figures_of([tally]) for name, tally in self._tallies.items()
-                },
-                limits=judge(self._settings.guard, total),
-                num_teed=self._num_teed,
-                num_dropped=self._num_dropped,
-                num_split_to_primary=self._num_split[False],
-                num_split_to_canary=self._num_split[True],
-            )
+            return self._counts.record(self._settings, self._rejected, self._since_s)
 
     # -- requests --------------------------------------------------------------------
 
@@ -230,7 +177,7 @@ class Trial:
                 return None
             hangs = self._hangs_locked()
             if not hangs and not self._queue.has_room(size_bytes):
-                self._num_dropped += 1
+                self._counts.num_dropped += 1
                 return None
         defaults = task.signature.defaults
         sent = {
@@ -254,9 +201,9 @@ class Trial:
         self, signature_name: str, outcome: Outcome, latency_s: float, is_canary: bool
     ) -> None:
         with self._lock:
-            self._num_split[is_canary] += 1
-            tally = self._tallies.setdefault(signature_name, Tally())
-            tally.add_split(outcome, latency_s, is_canary=is_canary)
+            self._counts.add_split(
+                signature_name, outcome, latency_s, is_canary=is_canary
+            )
         if is_canary:
             self._judge()
 
@@ -267,8 +214,7 @@ class Trial:
         """
         unfit = InvalidArgument(f"{self.name}: the request does not fit the version")
         with self._lock:
-            self._num_split[is_canary] += 1
-            self._refused.add_split(unfit, 0.0, is_canary=is_canary)
+            self._counts.add_refused(unfit, is_canary=is_canary)
         if is_canary:
             self._judge()
 
@@ -292,9 +238,9 @@ class Trial:
             if hangs:
                 self._note_unanswered_locked(full)
             elif full.is_void or not self._queue.has_room(full.size_bytes):
-                self._num_dropped += 1
+                self._counts.num_dropped += 1
             else:
-                self._num_teed += 1
+                self._counts.num_teed += 1
                 self._queue.add(full)
                 starts = not self._is_busy
                 self._is_busy = True
@@ -309,9 +255,9 @@ class Trial:
         Otherwise a canary that hangs would never have enough samples for its guard.
         """
         assert copied.outcome is not None  # set when it was offered
-        self._num_dropped += 1
-        tally = self._tallies.setdefault(copied.signature_name, Tally())
+        self._counts.num_dropped += 1
         unanswered = DeadlineExceeded(f"{self.name}: the canary hangs")
+        tally = self._counts.of(copied.signature_name)
         tally.add_copy(copied.outcome, copied.latency_s, unanswered, 0.0)
 
     def _run_next(self) -> None:
@@ -328,8 +274,8 @@ class Trial:
         except ServingError:
             with self._lock:  # the canary is not loaded yet, or not any more
                 self._hangs_from_s = math.inf
-                self._num_dropped += 1
-                self._num_teed -= 1
+                self._counts.num_dropped += 1
+                self._counts.num_teed -= 1
             self._parts.post(self._run_next)
             return
         clock = self._parts.clock
@@ -405,7 +351,7 @@ class Trial:
             is_pair = True
             found = difference(before, outcome, copied.output_filter)
         with self._lock:
-            tally = self._tallies.setdefault(copied.signature_name, Tally())
+            tally = self._counts.of(copied.signature_name)
             tally.add_copy(before, copied.latency_s, outcome, latency_s)
             if is_pair:
                 tally.add_pair(copied.num_rows, found)
@@ -415,16 +361,7 @@ class Trial:
             guard = self._settings.guard
             if self._rejected or self._is_closed or guard is None:
                 return
-            num = self._refused.canary.num
-            num += sum(tally.canary.num for tally in self._tallies.values())
-            if num < max(guard.min_samples, self._judged_from):
-                return
-            # One more of many samples changes little, and computing the figures takes
-            # 40 us.
-            self._judged_from = num + 1 + num // _SAMPLES_PER_LOOK
-            figures = figures_of([*self._tallies.values(), self._refused])
-            limits = judge(guard, figures)
-            self._rejected = why_rejected(limits, figures)
+            self._rejected = self._counts.why_rejected(guard)
             if not self._rejected:
                 return
             self._since_s = self._parts.clock.wall_s()
