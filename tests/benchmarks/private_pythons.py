@@ -23,7 +23,7 @@ from tfs.core.serving_loop import ServingLoop
 from tfs.core.tensor_view import TensorView
 from tfs.runtime.dlmopen import dlmopen_probe
 from tfs.runtime.dlmopen.dlmopen_interpreter import DlmopenInterpreter, DlmopenModel
-from tfs.runtime.model_source import ModelSource
+from tfs.runtime.guest.model_source import ModelSource
 
 WINDOW_S = 0.4
 CALL_WINDOW_S = 0.3

@@ -47,10 +47,10 @@ from tfs.core.servable import InferenceTask, Outcome, Tensors
 from tfs.core.serving_loop import ServingLoop
 from tfs.core.signature import Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
+from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.torch_tensor import DTYPE_OF, to_view
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.interpreter import InterpreterModel
-from tfs.runtime.model_source import ModelSource
 from tfs.runtime.process.process_interpreter import ProcessInterpreter
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.process_pool import ProcessPool

@@ -13,7 +13,7 @@ from tfs.core.dtype import FLOAT32, INT64, STRING
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
-from tfs.runtime.model_source import ModelSource
+from tfs.runtime.guest.model_source import ModelSource
 
 ROWS_BY_TWO = TensorSpec(FLOAT32, (-1, 2))
 

@@ -25,11 +25,11 @@ from tfs.core.servable import Tensors
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
+from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.torch_tensor import DTYPE_OF, to_view
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.runtime.interpreter import InterpreterModel
-from tfs.runtime.model_source import ModelSource
 from tfs.runtime.process.device_shares import DeviceShares
 from tfs.runtime.process.process_interpreter import ProcessInterpreter
 from tfs.runtime.process.process_model import ProcessModel

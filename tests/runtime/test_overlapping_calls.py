@@ -20,9 +20,9 @@ from tfs.core.servable import CancelToken
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import TensorSpec
 from tfs.core.tensor_view import TensorView
+from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.interpreter import InterpreterModel
-from tfs.runtime.model_source import ModelSource
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.process_pool import ProcessPool
 from tfs.testing.patience import PATIENCE_S

@@ -21,10 +21,10 @@ from tests.runtime.process_host import (
 )
 from tests.runtime.zoo import Scale
 from tfs.core.servable_id import ServableId
+from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.platforms import platform_imports
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.guest.worker_options import WorkerOptions
-from tfs.runtime.model_source import ModelSource
 from tfs.runtime.placement import IN_PROCESS_IMPORT_S
 from tfs.runtime.process.process_backend import ProcessBackend
 from tfs.runtime.process.process_interpreter import ProcessInterpreter

@@ -7,8 +7,8 @@ from tfs.core.servable import CancelToken, InferenceTask, Outcome
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.core.tensor_view import TensorView
+from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.interpreter import InterpreterStats, OnAnotherThread
-from tfs.runtime.model_source import ModelSource
 
 ID = ServableId("digits", 1)
 

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from tfs.core.errors import FailedPrecondition
+from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.interpreter import Interpreter
-from tfs.runtime.model_source import ModelSource
 from tfs.servables.built_in import default_registry
 from tfs.servables.exported_code import why_code
 from tfs.servables.platform import LoadContext

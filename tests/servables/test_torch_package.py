@@ -29,9 +29,9 @@ from tfs.core.tensor_view import TensorView
 from tfs.core.version_directory import read_manifest
 from tfs.export import save
 from tfs.export.values import view_of
+from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.runtime.interpreter import LoadMemory
-from tfs.runtime.model_source import ModelSource
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.servables.model_loader import ModelLoader
 from tfs.servables.platform import LoadContext

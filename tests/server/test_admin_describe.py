@@ -22,9 +22,9 @@ from tfs.core.serving_loop import ServingLoop
 from tfs.core.stats import HistogramSnapshot
 from tfs.handlers.request_stats import RequestFigures
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
+from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.interpreter import OnAnotherThread
-from tfs.runtime.model_source import ModelSource
 from tfs.runtime.placed_model import PlacedModel
 from tfs.runtime.process.crash_policy import CrashPolicy
 from tfs.runtime.process.process_model import ProcessModel, VersionHealth

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Tensors
-from tfs.runtime.model_source import ModelSource
+from tfs.runtime.guest.model_source import ModelSource
 
 
 @dataclass(frozen=True, slots=True)

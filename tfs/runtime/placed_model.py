@@ -9,8 +9,8 @@ from collections.abc import Callable
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import FailedPrecondition
 from tfs.core.servable import InferenceTask, MakeInputs, Outcome
+from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.interpreter import InterpreterModel
-from tfs.runtime.model_source import ModelSource
 
 
 class PlacedModel:

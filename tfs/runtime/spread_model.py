@@ -8,6 +8,7 @@ from typing import Generic, Protocol, TypeVar
 
 from tfs.core.errors import ServingError
 from tfs.core.servable import InferenceTask, Tensors
+from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.interpreter import (
     InterpreterModel,
     InterpreterStats,
@@ -17,7 +18,6 @@ from tfs.runtime.interpreter import (
     RehearsableModel,
     SeedableModel,
 )
-from tfs.runtime.model_source import ModelSource
 
 
 class Member(Protocol):

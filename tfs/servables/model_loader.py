@@ -26,8 +26,8 @@ from tfs.core.version_directory import (
     verify_files,
     verify_sizes,
 )
+from tfs.runtime.guest.model_source import ModelSource, concurrency_of
 from tfs.runtime.interpreter import InterpreterModel
-from tfs.runtime.model_source import ModelSource, concurrency_of
 from tfs.servables.code_digest import code_digest
 from tfs.servables.inside import measurable_of, rehearsal_of, seeding_of
 from tfs.servables.load_measures import LoadMeasures

@@ -25,8 +25,8 @@ from tfs.core.resources import ResourceAllocation
 from tfs.core.right_of_way import make_way
 from tfs.core.servable import Servable
 from tfs.core.servable_id import ServableId
+from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.interpreter import Interpreter, InterpreterStats
-from tfs.runtime.model_source import ModelSource
 from tfs.runtime.placed_model import PlacedModel
 from tfs.runtime.placement import Backend, Placement, PlacementOptions, place
 from tfs.servables.batched import BatchedServable

@@ -19,8 +19,8 @@ from tfs.core.version_directory import (
     read_description,
     read_manifest,
 )
+from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.interpreter import Interpreter
-from tfs.runtime.model_source import ModelSource
 from tfs.servables.profiler import Profiler
 
 

@@ -28,8 +28,8 @@ from tfs.core.serving_loop import ServingLoop
 from tfs.core.stats import Stats
 from tfs.core.thread_priority import run_anywhere
 from tfs.runtime.dlmopen import dlmopen_probe
+from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.interpreter import Interpreter
-from tfs.runtime.model_source import ModelSource
 from tfs.runtime.placement import Backend, PlacementOptions
 from tfs.runtime.process.zygote_process import ZygoteProcess
 from tfs.servables.placed_loader import LeaveFront, PlacedLoader, PlacementContext

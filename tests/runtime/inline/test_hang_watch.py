@@ -18,9 +18,9 @@ from tfs.core.servable import Tensors
 from tfs.core.tensor_view import TensorView
 from tfs.runtime.dlmopen.dlmopen_interpreter import DlmopenInterpreter
 from tfs.runtime.guest.guest_model import Output, Value
+from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
-from tfs.runtime.model_source import ModelSource
 from tfs.runtime.spread_model import SpreadModel
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.patience import PATIENCE_S

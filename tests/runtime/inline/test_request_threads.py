@@ -26,9 +26,9 @@ from tfs.core.servable import CancelToken
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
+from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.runtime.inline.inline_model import InlineModel
-from tfs.runtime.model_source import ModelSource
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.patience import PATIENCE_S
 

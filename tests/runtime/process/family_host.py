@@ -20,9 +20,9 @@ from tests.runtime.zoo import Large, Spawner
 from tfs.core.dtype import INT64
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import TensorSpec
+from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.guest.worker_options import WorkerOptions
-from tfs.runtime.model_source import ModelSource
 from tfs.runtime.process import spare_worker, version_template, zygote_client
 from tfs.runtime.process.crash_policy import CrashPolicy
 from tfs.runtime.process.device_shares import DeviceShares

@@ -25,8 +25,8 @@ from tests.runtime.packaged import floats, package, signature, values
 from tests.runtime.process_host import ProcessHost, is_gone, until, wait_for_successor
 from tests.runtime.zoo import Heavy
 from tfs.core.servable_id import ServableId
+from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.worker_options import WorkerOptions
-from tfs.runtime.model_source import ModelSource
 from tfs.runtime.process.crash_policy import CrashPolicy
 from tfs.runtime.process.device_shares import DeviceShares
 from tfs.runtime.process.process_backend import ProcessBackend

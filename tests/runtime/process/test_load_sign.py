@@ -14,8 +14,8 @@ from tests.runtime.process_host import ProcessHost
 from tests.runtime.zoo import Scale
 from tfs.core.servable_id import ServableId
 from tfs.core.serving_loop import ServingLoop
+from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.slab import HOST_TRAFFIC, NUM_SLOTS, HostTraffic, Slab
-from tfs.runtime.model_source import ModelSource
 from tfs.runtime.process.load_sign import LoadSign
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.testing.fake_clock import FakeClock

@@ -17,8 +17,8 @@ from tests.runtime.packaged import floats, package, signature, values
 from tests.runtime.process_host import ProcessHost, is_gone, process_host, until
 from tfs.core.process_memory import anonymous_bytes, resident_bytes
 from tfs.core.servable_id import ServableId
+from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.worker_options import WorkerOptions
-from tfs.runtime.model_source import ModelSource
 from tfs.runtime.process import parked_workers, spare_worker, zygote_client
 from tfs.runtime.process.parked_workers import ParkedWorkers
 from tfs.runtime.process.process_backend import ProcessBackend

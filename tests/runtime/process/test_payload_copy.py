@@ -12,7 +12,7 @@ from tests.runtime.packaged import signature
 from tfs.core.errors import Internal, ServingError
 from tfs.core.servable_id import ServableId
 from tfs.runtime.guest import sealed_file
-from tfs.runtime.model_source import ModelSource
+from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.process.payload_copy import SMALL_BYTES, copy_payload
 
 WEIGHTS = b"weights." * (SMALL_BYTES // 8)

@@ -56,8 +56,8 @@ from tfs.core.servable import CancelToken
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import TensorSpec
 from tfs.core.tensor_view import TensorView
+from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.worker_options import WorkerOptions
-from tfs.runtime.model_source import ModelSource
 from tfs.runtime.process import zygote_client
 from tfs.runtime.process.crash_policy import CrashPolicy
 from tfs.runtime.process.process_interpreter import ProcessInterpreter
@@ -562,7 +562,7 @@ from tests.runtime.packaged import SCALE_SIGNATURES, floats
 from tests.runtime.process_host import process_host
 from tfs.core.servable_id import ServableId
 from tfs.runtime.process import zygote_client
-from tfs.runtime.model_source import ModelSource
+from tfs.runtime.guest.model_source import ModelSource
 
 zygote_client._STANDBY_PAUSE_S = 0.0
 source = ModelSource(

@@ -6,8 +6,8 @@ from tests.runtime.packaged import signature
 from tests.runtime.process.idle_host import IdleHost
 from tfs.core.errors import FailedPrecondition, ServingError
 from tfs.core.servable_id import ServableId
+from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.version_files import VersionFiles
-from tfs.runtime.model_source import ModelSource
 from tfs.runtime.process.crash_policy import CrashPolicy
 from tfs.runtime.process.process_model import ProcessModel, VersionHealth
 from tfs.runtime.process.quarantine import Quarantine

@@ -26,13 +26,13 @@ from tfs.runtime.dlmopen.call_turn import CallTurn
 from tfs.runtime.dlmopen.dlmopen_namespace import Namespace
 from tfs.runtime.dlmopen.namespace_model import NamespaceModel
 from tfs.runtime.guest.guest_model import GuestModel
+from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.namespace.shared_tensors import describe_value, value_at
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.inline.hang_watch import OnHang
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.runtime.inline.inline_model import InlineModel
 from tfs.runtime.interpreter import InterpreterStats, LoadMemory, OnAnotherThread
-from tfs.runtime.model_source import ModelSource
 from tfs.runtime.task_outcome import closed, unloaded
 
 log = logging.getLogger(__name__)

@@ -15,10 +15,10 @@ from tfs.core.tensor_view import Buffer, TensorView
 from tfs.runtime.dlmopen.call_turn import CallTurn
 from tfs.runtime.dlmopen.dlmopen_namespace import Namespace
 from tfs.runtime.guest.guest_model import Output, Value
+from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.platforms.torch_callable import num_rows_of
 from tfs.runtime.guest.slab import DTYPE_CODES, DTYPE_OF_CODE
 from tfs.runtime.guest.version_files import VersionFiles
-from tfs.runtime.model_source import ModelSource
 
 log = logging.getLogger(__name__)
 

@@ -24,6 +24,7 @@ from tfs.core.servable import InferenceTask
 from tfs.core.servable_id import ServableId
 from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.guest.guest_model import GuestModel, load_guest_model
+from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.inline.call_thread import UNLOAD_WAIT_S, CallThread
 from tfs.runtime.inline.front_calls import FrontCalls
@@ -32,7 +33,6 @@ from tfs.runtime.inline.inline_model import InlineModel
 from tfs.runtime.inline.model_calls import ModelCalls
 from tfs.runtime.inline.request_threads import RequestThreads
 from tfs.runtime.interpreter import InterpreterStats
-from tfs.runtime.model_source import ModelSource
 from tfs.runtime.spread_model import summed
 from tfs.runtime.task_outcome import closed, finish, unloaded
 

@@ -14,12 +14,12 @@ import torch
 from tfs.core.errors import forget_frames, serving_error
 from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Tensors
 from tfs.runtime.guest.guest_model import GuestModel, give_device_memory_back
+from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.random_numbers import seed_random
 from tfs.runtime.guest.two_thread_scaling import two_thread_scaling
 from tfs.runtime.inline.request_threads import RequestThreads
 from tfs.runtime.inline.thread_use import SlowCalls
 from tfs.runtime.interpreter import LoadMemory
-from tfs.runtime.model_source import ModelSource
 from tfs.runtime.placement import FRONT_LIMIT_S
 from tfs.runtime.task_outcome import unloaded
 

@@ -18,8 +18,8 @@ from tfs.core.clock import Clock
 from tfs.core.errors import ServingError
 from tfs.core.request_scope import request_scope
 from tfs.core.servable import InferenceTask, Outcome
+from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.interpreter import InterpreterStats
-from tfs.runtime.model_source import ModelSource
 from tfs.runtime.task_outcome import finish, queue_full, why_not_run
 
 

@@ -21,9 +21,9 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from tfs.core.serving_loop import ServingLoop, Timer
+from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.guest.worker_options import WorkerOptions
-from tfs.runtime.model_source import ModelSource
 from tfs.runtime.process.crash_policy import CrashHistory, CrashPolicy
 from tfs.runtime.process.keeper_process import KeeperProcess
 from tfs.runtime.process.zygote_client import ZygoteClient

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tfs.core.serving_loop import ServingLoop, Timer
-from tfs.runtime.model_source import ModelSource
+from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.process.load_sign import LoadSign
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.spare_worker import has_ended

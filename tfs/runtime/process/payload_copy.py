@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Final
 
 from tfs.runtime.guest import control_channel
+from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.sealed_file import SealedFile, new_memfd
 from tfs.runtime.guest.sealed_file import copy as copy_here
 from tfs.runtime.guest.version_files import VersionFiles, payload_paths, unreadable
-from tfs.runtime.model_source import ModelSource
 
 SMALL_BYTES: Final = 1 << 20
 """Copying a payload of up to this size takes a quarter of the time of asking a worker to

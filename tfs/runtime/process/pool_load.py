@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
+from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.version_files import VersionFiles
-from tfs.runtime.model_source import ModelSource
 from tfs.runtime.process.device_shares import VersionShare
 from tfs.runtime.process.process_interpreter import ProcessInterpreter
 from tfs.runtime.process.process_model import ProcessModel, VersionHealth

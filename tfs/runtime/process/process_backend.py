@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from tfs.core.serving_loop import ServingLoop
+from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.version_files import VersionFiles
-from tfs.runtime.model_source import ModelSource
 from tfs.runtime.process.device_shares import DeviceShares
 from tfs.runtime.process.parked_workers import ParkedWorkers
 from tfs.runtime.process.process_interpreter import ProcessInterpreter

@@ -21,9 +21,9 @@ from typing import Final
 from tfs.core.errors import FailedPrecondition, Internal, ServingError
 from tfs.core.servable import InferenceTask
 from tfs.core.serving_loop import ServingLoop
+from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.interpreter import InterpreterStats
-from tfs.runtime.model_source import ModelSource
 from tfs.runtime.process.device_shares import DeviceShares, VersionShare
 from tfs.runtime.process.parked_workers import ParkedWorkers, SameCode, same_code_of
 from tfs.runtime.process.process_model import ProcessModel, VersionHealth

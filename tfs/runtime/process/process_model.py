@@ -7,9 +7,9 @@ from typing import Final, Protocol
 
 from tfs.core.errors import FailedPrecondition, ServingError
 from tfs.core.servable import InferenceTask, Tensors
+from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.interpreter import LoadMemory, OnAnotherThread
-from tfs.runtime.model_source import ModelSource
 from tfs.runtime.process.call_times import CallTimes
 from tfs.runtime.process.crash_policy import CrashHistory, CrashPolicy
 from tfs.runtime.process.device_shares import VersionShare

@@ -8,10 +8,10 @@ from functools import partial
 from typing import TypeAlias
 
 from tfs.core.right_of_way import make_way
+from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.platforms.platform_imports import MODULES as SLOW_IMPORTS
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.interpreter import InterpreterStats
-from tfs.runtime.model_source import ModelSource
 from tfs.runtime.process.parked_workers import same_code_of
 from tfs.runtime.process.pool_growth import PoolGrowth
 from tfs.runtime.process.pool_load import PoolLoad

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from tfs.core.errors import Internal, ServingError
 from tfs.core.serving_loop import ServingLoop
+from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.interpreter import LoadMemory
-from tfs.runtime.model_source import ModelSource
 from tfs.runtime.process.payload_copy import copy_payload
 from tfs.runtime.process.process_model import ProcessModel
 from tfs.runtime.process.process_options import ProcessOptions

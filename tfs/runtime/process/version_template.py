@@ -16,9 +16,9 @@ from dataclasses import asdict
 from typing import Final
 
 from tfs.core.serving_loop import ServingLoop, Timer
+from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.guest.worker_options import WorkerOptions
-from tfs.runtime.model_source import ModelSource
 from tfs.runtime.process.zygote_client import ZygoteClient
 from tfs.runtime.process.zygote_conversation import ZygoteConversation
 

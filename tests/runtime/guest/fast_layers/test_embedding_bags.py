@@ -22,9 +22,9 @@ from tfs.runtime.guest.fast_layers import embedding_bags
 from tfs.runtime.guest.fast_layers.embedding_bags import quicken_bag_nodes, quicken_bags
 from tfs.runtime.guest.fast_layers.quickening import quicken_program
 from tfs.runtime.guest.guest_model import load_guest_model
+from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.torch_tensor import to_view
 from tfs.runtime.guest.version_files import VersionFiles
-from tfs.runtime.model_source import ModelSource
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 SETTINGS = (

@@ -22,8 +22,8 @@ from tfs.runtime.guest.fast_layers import max_pooling
 from tfs.runtime.guest.fast_layers.max_pooling import max_pool2d, quicken_modules
 from tfs.runtime.guest.fast_layers.quickening import quicken_program
 from tfs.runtime.guest.guest_model import load_guest_model
+from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.version_files import VersionFiles
-from tfs.runtime.model_source import ModelSource
 
 SETTINGS = (
     {"kernel_size": 3, "stride": 2, "padding": 1},

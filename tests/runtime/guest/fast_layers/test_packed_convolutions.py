@@ -26,12 +26,12 @@ from tfs.runtime.guest.fast_layers.packed_convolutions import (
     PackedWeight,
     quicken_convolutions,
 )
+from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.platforms.torch_package import open_package
 from tfs.runtime.guest.sealed_file import SealedFile, new_memfd
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.guest.weights.weight_places import by_address
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
-from tfs.runtime.model_source import ModelSource
 
 pytestmark = pytest.mark.skipif(
     not torch._C._has_mkldnn, reason="this torch has no oneDNN"

@@ -19,9 +19,9 @@ from tfs.core.version_directory import read_manifest
 from tfs.export import save
 from tfs.runtime.guest.fast_layers.packed_nodes import PackedNode, pack_nodes
 from tfs.runtime.guest.guest_model import GuestModel
+from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.platforms import torch_export
 from tfs.runtime.guest.version_files import VersionFiles
-from tfs.runtime.model_source import ModelSource
 
 pytestmark = pytest.mark.skipif(
     not torch._C._has_mkldnn, reason="this torch has no oneDNN"

@@ -18,8 +18,8 @@ from tfs.core.dtype import BOOL, FLOAT32
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import TensorSpec
 from tfs.runtime.guest.fast_layers.quickening import quicken_held
+from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.torch_tensor import to_view
-from tfs.runtime.model_source import ModelSource
 
 
 class Part:

@@ -23,9 +23,9 @@ from tests.runtime.packaged import package, signature
 from tests.runtime.process_host import ProcessHost
 from tests.runtime.zoo import Scale
 from tfs.core.servable_id import ServableId
+from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.traces import process_state
 from tfs.runtime.guest.traces.process_state import ProcessState
-from tfs.runtime.model_source import ModelSource
 
 _SORTED = sorted
 _MATMUL = attrgetter("matmul")(torch.backends.mkldnn)
