@@ -10,6 +10,8 @@ import pytest
 
 from tfs.cli.hosted import size
 from tfs.cli.main import main
+from tfs.hosted.fleet_store import FleetStore, ModelSighting
+from tfs.testing.fake_clock import FakeClock
 
 
 @pytest.fixture
@@ -67,8 +69,10 @@ def test_a_model_goes_its_way_by_commands_alone(
     assert hosted("status") == 0
     printed = capsys.readouterr().out
     assert "127.0.0.1:1  up" in printed
-    assert "prices  1 of 2    32.0 MiB  " in printed
-    assert "zones   1 of 1    64.0 MiB (fixed)  " in printed, "the rest is as measured"
+    assert "prices  1 of 2    -          32.0 MiB  " in printed
+    assert "zones   1 of 1    -          64.0 MiB (fixed)  " in printed, (
+        "the rest is as measured"
+    )
     assert hosted("remove-model", "zones") == 0
     capsys.readouterr()
     assert hosted("status", "--json") == 0
@@ -115,6 +119,70 @@ def test_what_cannot_be_done_is_one_line(
     assert printed.count("\n") == 1
     assert hosted("status", "--history=9") == 0
     assert "add-job" in capsys.readouterr().out.splitlines()[1]
+
+
+@pytest.mark.parametrize(
+    "address", ["server", "10.0.0.1:", "10.0.0.1:0", "10.0.0.1:99999", ":8500", "unix:"]
+)
+def test_an_address_that_no_server_can_have_is_refused(
+    store: Path, address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A slip in a port would be a server that is up for ten seconds, and takes models."""
+    with pytest.raises(SystemExit):
+        hosted("add-job", address, "--memory=1G")
+    assert f"HOST:PORT or unix:/path: {address}" in capsys.readouterr().err
+    assert not store.exists()
+
+
+def test_a_status_without_a_store_says_so_and_makes_none(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A wrong path must not look like a fleet without servers."""
+    assert hosted("status") == 1
+    assert f"no fleet in {store}" in capsys.readouterr().err
+    assert hosted("status", "--history=3") == 1
+    assert not store.exists()
+    FleetStore(str(store)).read()  # as a router does, which makes an empty one
+    assert hosted("status") == 1
+
+
+def test_a_model_that_does_not_answer_shows_in_the_status(
+    store: Path, table: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What has a place may be damaged there; and it may be long since anybody looked."""
+    assert hosted("add-job", "127.0.0.1:1", "--memory=1G") == 0
+    assert hosted("add-model", "prices", table) == 0
+    capsys.readouterr()
+    assert hosted("status") == 0
+    assert "nobody has looked at the servers yet" in capsys.readouterr().out
+    seen = {"prices": ModelSighting(0, "127.0.0.1:1: table.csv is damaged")}
+    FleetStore(str(store)).note_sightings(seen)
+    assert hosted("status") == 1
+    printed = capsys.readouterr().out
+    assert "127.0.0.1:1: table.csv is damaged" in printed
+    assert "note:" not in printed
+    clock = FakeClock()
+    clock.advance(100.0)
+    FleetStore(str(store), clock).note_sightings({"prices": ModelSighting(1)})
+    assert hosted("status") == 0
+    assert "does tfs hosted run still run?" in capsys.readouterr().out
+    assert hosted("status", "--json") == 0
+    said = json.loads(capsys.readouterr().out)["sightings"]["models"]
+    assert said == {"prices": {"answering": 1, "problem": ""}}
+
+
+def test_a_version_that_is_not_there_is_noted(
+    store: Path, table: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It may still come, or be visible to the servers alone; but most often it is a slip."""
+    assert hosted("add-job", "127.0.0.1:1", "--memory=1G") == 0
+    assert hosted("add-model", "prices", table) == 0
+    capsys.readouterr()
+    assert hosted("rollback", "prices", "1") == 0
+    assert "note" not in capsys.readouterr().out
+    assert hosted("rollback", "prices", "99") == 0
+    printed = capsys.readouterr().out
+    assert f"note: version 99 is not in {table}, which has 1" in printed
 
 
 def test_a_store_has_to_be_named(

@@ -165,6 +165,25 @@ def test_a_late_request_is_sent_a_second_time_and_the_first_answer_wins(
     assert (traffic.num_hedged, traffic.num_won, traffic.in_flight) == (1, 1, 0)
 
 
+def test_a_late_request_that_found_no_budget_is_looked_at_again(fleet: Fleet) -> None:
+    """A job that hangs keeps no caller to the deadline because others were late at once."""
+    fleet.learn_latency()
+    hedging = fleet.router.traffic["m"].hedging
+    call = fleet.ask()
+    while hedging.take():
+        pass
+    fleet.clock.advance(0.011)
+    fleet.loop.step()
+    assert fleet.addresses() == ["a"]
+    for _ in range(40):
+        hedging.note_request()
+    fleet.clock.advance(0.05)
+    fleet.loop.step()
+    assert fleet.addresses() == ["a", "b"]
+    fleet.answer(1, b"quick")
+    assert call.reply_bytes() == b"quick"
+
+
 def test_a_second_request_that_is_refused_leaves_the_first(fleet: Fleet) -> None:
     """The caller hears of neither a job that drains nor of the hedge."""
     fleet.learn_latency()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from tfs.core.errors import FailedPrecondition, Unavailable
 from tfs.hosted.controller import Controller, parse_model_config
 from tfs.hosted.fleet import Job
-from tfs.hosted.fleet_store import FleetStore
+from tfs.hosted.fleet_store import FleetStore, ModelSighting
 from tfs.hosted.synchronizer import Synchronizer, SynchronizerOptions
 from tfs.proto.tensorflow_serving.config import model_server_config_pb2
 from tfs.proto.tfs.v1 import admin_service_pb2
@@ -32,6 +33,9 @@ class Jobs:
         self.told: list[tuple[str, tuple[str, ...]]] = []
         self.asked: list[str] = []
         self.forgotten: list[str] = []
+        self.base_paths: dict[str, str] = {}
+        self.errors: dict[str, str] = {}
+        self.is_stubborn = False
         self.on_asked: Callable[[str], None] = lambda _: None
 
     def list_models(self, address: str) -> admin_service_pb2.ListModelsResponse:
@@ -42,10 +46,13 @@ class Jobs:
         reply = admin_service_pb2.ListModelsResponse()
         reply.server.started_s = self.started_s[address]
         for name in self.served[address]:
-            model = reply.models.add(name=name)
+            path = self.base_paths.get(name, f"/{name}")
+            model = reply.models.add(name=name, base_path=path)
             version = model.versions.add(version=1)
             version.memory.resident_bytes = 40 * MIB
-            if name not in self.loading:
+            if name in self.errors:
+                version.error.code, version.error.message = 15, self.errors[name]
+            elif name not in self.loading:
                 model.primary = 1
         return reply
 
@@ -57,6 +64,8 @@ class Jobs:
         names = tuple(each.name for each in config.model_config_list.config)
         self.told.append((address, names))
         self.served[address] = list(names)
+        if not self.is_stubborn:
+            self.base_paths.clear()
 
     def forget(self, address: str) -> None:
         self.forgotten.append(address)
@@ -114,6 +123,84 @@ def test_a_process_that_is_new_is_told_again(bench: Bench) -> None:
     bench.jobs.started_s["a"], bench.jobs.served["a"] = 2.0, []
     bench.look()
     assert bench.jobs.told[2:] == [("a", ("m",))]
+
+
+def test_a_job_that_serves_something_else_is_told_again(bench: Bench) -> None:
+    """Somebody reloaded the server by hand: the fleet's models come back by themselves."""
+    bench.look()
+    bench.look()
+    bench.jobs.served["a"] = ["own"]
+    bench.look()
+    bench.look()
+    assert bench.jobs.served["a"] == ["m"]
+    assert bench.jobs.told[2:] == [("a", ("m",))]
+    bench.jobs.base_paths["m"] = "/elsewhere"
+    bench.look()
+    bench.look()
+    assert bench.jobs.told[3:] == [("a", ("m",))]
+
+
+def test_a_job_that_cannot_serve_as_told_is_told_once_more(bench: Bench) -> None:
+    """An override of its own lies over what it is told; to repeat that changes nothing."""
+    bench.look()
+    bench.jobs.base_paths["m"] = "/its/own"
+    bench.jobs.is_stubborn = True
+    for _ in range(5):
+        bench.look()
+    assert bench.jobs.told[2:] == [("a", ("m",))]
+
+
+def test_an_answer_from_before_a_job_was_told_is_no_reason_to_tell_it_again(
+    tmp_path: Path,
+) -> None:
+    """What a job says may have left it before it heard what it is to serve."""
+    bench = Bench(tmp_path)
+    bench.look()
+    before = bench.jobs.list_models("a")
+    bench.controller.add_model(parse_model_config('name: "n" base_path: "/n"'))
+    asked = bench.jobs.list_models
+    bench.jobs.list_models = lambda address: (  # type: ignore[method-assign]
+        before if address == "a" and len(bench.jobs.told) == 2 else asked(address)
+    )
+    bench.look()
+    assert bench.jobs.told[2:] == [("a", ("m", "n"))]
+    bench.look()
+    assert len(bench.jobs.told) == 3
+
+
+def test_what_is_wrong_with_a_model_can_be_read_from_the_store(bench: Bench) -> None:
+    """A model has a place and does not answer: the store says so, and why."""
+    bench.jobs.errors["m"] = "model.pt is damaged"
+    bench.look()
+    bench.look()
+    seen = bench.store.sightings()
+    assert seen.models == {"m": ModelSighting(0, "a: model.pt is damaged")}
+    bench.jobs.errors.clear()
+    bench.look()
+    seen = bench.store.sightings()
+    assert seen.models == {"m": ModelSighting(1, "")}
+    assert seen.at_s == bench.clock.wall_s()
+    bench.look()
+    assert bench.store.sightings().at_s < bench.clock.wall_s()
+    bench.look(20.0)
+    assert bench.store.sightings().at_s == bench.clock.wall_s()
+    assert bench.store.read().number == 3
+
+
+def test_a_problem_of_the_store_is_logged_once(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A log that says the same thing each second hides what else happens."""
+    caplog.set_level(logging.INFO)
+    path = Path(bench.store.path)
+    whole = path.read_bytes()
+    for contents in (b"garbage" * 200, whole, b"garbage" * 200):
+        path.write_bytes(contents)
+        for _ in range(3):
+            bench.synchronizer.look_safely()
+    said = [r.message for r in caplog.records if "fleet_not_sync" in r.message]
+    assert len(said) == 2
+    assert [r for r in caplog.records if "event=fleet_synchronized" in r.message]
 
 
 def test_a_silent_job_is_replaced_and_comes_back(bench: Bench) -> None:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
+import time
 from typing import TYPE_CHECKING, Final
 
 from tfs.cli.argument_range import count, version_number
 from tfs.cli.hosted_run import add_run
 from tfs.cli.hosted_store import add_fleet_command, controller_of, open_store
 from tfs.cli.printing import ago, mebibytes, table
-from tfs.core.errors import InvalidArgument
+from tfs.core.errors import InvalidArgument, NotFound
 
 if TYPE_CHECKING:
-    from tfs.hosted.fleet_store import Revision
+    from tfs.hosted.fleet_store import FleetStore, Revision
 
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_STALE_S: Final = 30.0  # a synchronizer notes what it sees every ten seconds
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -53,7 +56,9 @@ def _add_jobs(commands: Subparsers) -> None:
     parser = add_fleet_command(
         commands, "add-job", "add a server, or change it", _add_job
     )
-    parser.add_argument("address", metavar="ADDRESS", help="HOST:PORT or unix:/path")
+    parser.add_argument(
+        "address", type=job_address, metavar="ADDRESS", help="HOST:PORT or unix:/path"
+    )
     parser.add_argument(
         "--memory",
         type=size,
@@ -153,6 +158,21 @@ def _add_partition(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def job_address(text: str) -> str:
+    """Reads the address of a server, for argparse.
+
+    Raises:
+        ArgumentTypeError: No server can have it.
+
+    """
+    found = re.fullmatch(r"unix:/.+|[^/]+:([0-9]+)", text)
+    if not found or (found[1] and not 0 < int(found[1]) < 1 << 16):
+        raise argparse.ArgumentTypeError(
+            f"an address is HOST:PORT or unix:/path: {text}"
+        )
+    return text
+
+
 def size(text: str) -> int:
     """Reads "500M" or "8G" (powers of 1,024), for argparse.
 
@@ -244,24 +264,60 @@ def _primary(arguments: argparse.Namespace) -> int:
         raise InvalidArgument(f"tfs hosted {why} takes a version, or --end")
     traffic = None if arguments.end else pb.Traffic(primary=arguments.version)
     why += " --end" if arguments.end else f" to {arguments.version}"
-    return _said(
-        controller_of(arguments).set_traffic(arguments.model, traffic, f"{why} of")
+    revision = controller_of(arguments).set_traffic(
+        arguments.model, traffic, f"{why} of"
     )
+    _said(revision)
+    if arguments.version is not None:
+        _note_if_missing(revision, arguments.model, arguments.version)
+    return 0
+
+
+def _note_if_missing(revision: Revision, name: str, version: int) -> None:
+    """Says so if a version is not there, as far as that can be seen from here."""
+    from sources.version_policy import list_versions, name_versions
+    from tfs.hosted.controller import read_config
+
+    base_path = read_config(revision.fleet.models[name]).base_path
+    try:
+        versions = name_versions(os.listdir(base_path))
+    except OSError:
+        return
+    if version not in versions:
+        there = list_versions(sorted(versions)) or "none"
+        print(
+            f"note: version {version} is not in {base_path}, which has {there}; until "
+            "it is there, what answers now goes on"
+        )
+
+
+def _no_fleet(store: FleetStore) -> NotFound:
+    return NotFound(f"there is no fleet in {store.path}; tfs hosted add-job makes it")
 
 
 def _status(arguments: argparse.Namespace) -> int:
     from tfs.hosted.placement import free_bytes
 
     store = open_store(arguments)
+    if not os.path.exists(store.path):  # to read it would make an empty one
+        raise _no_fleet(store)
     if arguments.history:
         rows = [
             (r.number, ago(r.at_s), r.why) for r in store.history(arguments.history)
         ]
         print(table(("REVISION", "AGO", "CHANGE"), rows))
         return 0
-    fleet = store.read().fleet
+    revision, seen = store.read(), store.sightings()
+    if not revision.number:
+        raise _no_fleet(store)
+    fleet = revision.fleet
     if arguments.json:
-        print(json.dumps(json.loads(fleet.to_json()), indent=2))
+        sightings = {
+            name: {"answering": each.num_answering, "problem": each.problem}
+            for name, each in seen.models.items()
+        }
+        said = {"sightings": {"at_s": seen.at_s, "models": sightings}}
+        print(json.dumps(json.loads(fleet.to_json()) | said, indent=2))
         return 0
     free = free_bytes(fleet.models, fleet.jobs, fleet.placement)
     jobs = [
@@ -280,11 +336,30 @@ def _status(arguments: argparse.Namespace) -> int:
         (
             model.name,
             f"{len(fleet.placement[model.name])} of {model.num_replicas}",
+            str(seen.models[model.name].num_answering)
+            if model.name in seen.models
+            else "-",
             mebibytes(model.memory_bytes) + ("" if model.is_estimate else " (fixed)"),
             ", ".join(fleet.placement[model.name]) or "no room",
+            seen.models[model.name].problem or "-"
+            if model.name in seen.models
+            else "-",
         )
         for model in fleet.models.values()
     ]
     print()
-    print(table(("MODEL", "REPLICAS", "EACH", "SERVERS"), models))
-    return 0 if all(fleet.placement.values()) else 1
+    print(
+        table(("MODEL", "REPLICAS", "ANSWERING", "EACH", "SERVERS", "PROBLEM"), models)
+    )
+    quiet_s = time.time() - seen.at_s
+    if fleet.models and not seen.at_s:
+        print("note: nobody has looked at the servers yet: start tfs hosted run")
+    elif fleet.models and quiet_s > _STALE_S:
+        print(
+            f"note: nobody has looked at the servers for {quiet_s:.0f} s: does tfs "
+            "hosted run still run?"
+        )
+    is_served = all(
+        each.num_answering for name, each in seen.models.items() if name in fleet.models
+    )
+    return 0 if all(fleet.placement.values()) and is_served else 1

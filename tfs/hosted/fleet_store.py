@@ -8,9 +8,10 @@ revision, kept with why it was made.
 from __future__ import annotations
 
 import contextlib
+import json
 import sqlite3
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from tfs.core.clock import Clock, MonotonicClock
@@ -36,6 +37,34 @@ class Revision:
     number: int
     fleet: Fleet
     why: str = ""
+    at_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSighting:
+    """How a model fared when a synchronizer last asked.
+
+    Attributes:
+        num_answering: How many jobs answer for it.
+        problem: What is wrong with it on jobs that do not; empty if nothing is.
+
+    """
+
+    num_answering: int
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sightings:
+    """What a synchronizer last saw. It is no part of the wanted state.
+
+    Attributes:
+        models: How each model fared.
+        at_s: When that was noted, in seconds since the epoch; 0 if never.
+
+    """
+
+    models: Mapping[str, ModelSighting] = field(default_factory=dict)
     at_s: float = 0.0
 
 
@@ -102,6 +131,38 @@ class FleetStore:
             )
             return [Revision(n, Fleet.from_json(s), w, a) for n, s, w, a in rows]
 
+    def note_sightings(self, models: Mapping[str, ModelSighting]) -> None:
+        """Notes how models fare, in place of what was noted before.
+
+        Raises:
+            FailedPrecondition: The file cannot be used.
+
+        """
+        seen = {
+            name: [each.num_answering, each.problem] for name, each in models.items()
+        }
+        with self._open() as connection:
+            connection.execute(
+                "INSERT OR REPLACE INTO sightings VALUES (1, ?, ?)",
+                (self._clock.wall_s(), json.dumps(seen)),
+            )
+
+    def sightings(self) -> Sightings:
+        """Returns what was noted last.
+
+        Raises:
+            FailedPrecondition: The file cannot be used.
+
+        """
+        with self._open() as connection:
+            row = connection.execute("SELECT at_s, seen FROM sightings").fetchone()
+        if row is None:
+            return Sightings()
+        models = {
+            name: ModelSighting(*each) for name, each in json.loads(row[1]).items()
+        }
+        return Sightings(models, row[0])
+
     @contextlib.contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
         try:
@@ -114,6 +175,10 @@ class FleetStore:
             connection.execute(
                 "CREATE TABLE IF NOT EXISTS revisions (number INTEGER PRIMARY KEY, "
                 "at_s REAL, why TEXT, state TEXT)"
+            )
+            connection.execute(
+                "CREATE TABLE IF NOT EXISTS sightings (only INTEGER PRIMARY KEY, "
+                "at_s REAL, seen TEXT)"
             )
             yield connection
         except sqlite3.Error as error:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from tfs.hosted.controller import read_config
 from tfs.hosted.fleet import Fleet
+from tfs.hosted.fleet_store import ModelSighting
 from tfs.proto.tensorflow_serving.config import model_server_config_pb2
 from tfs.proto.tfs.v1 import admin_service_pb2
 
@@ -18,6 +19,7 @@ class JobReport:
     Attributes:
         started_s: When its process started; a new process does not know what the one
             before was told.
+        base_paths: The base path of every model that it is configured to serve.
         answering: Models that answer requests which name no version.
         failing: What is wrong with its other models, by name.
         version_bytes: How much the largest version of each model takes there.
@@ -25,6 +27,7 @@ class JobReport:
     """
 
     started_s: float = 0.0
+    base_paths: Mapping[str, str] = field(default_factory=dict)
     answering: frozenset[str] = frozenset()
     failing: Mapping[str, str] = field(default_factory=dict)
     version_bytes: Mapping[str, int] = field(default_factory=dict)
@@ -48,6 +51,7 @@ def report_of(reply: admin_service_pb2.ListModelsResponse) -> JobReport:
             version_bytes[model.name] = max(taken)
     return JobReport(
         reply.server.started_s,
+        {each.name: each.base_path for each in reply.models},
         frozenset(each.name for each in reply.models if each.HasField("primary")),
         failing,
         version_bytes,
@@ -81,6 +85,31 @@ def routes_of(
         )
 
     return {name: said(reports, name) or said(silent, name) for name in fleet.models}
+
+
+def sightings_of(
+    fleet: Fleet, reports: Mapping[str, JobReport]
+) -> dict[str, ModelSighting]:
+    """Returns how each model fares: how many jobs answer for it, and why not others."""
+    return {
+        name: ModelSighting(
+            sum(name in report.answering for report in reports.values()),
+            "; ".join(
+                f"{address}: {report.failing[name]}"
+                for address, report in reports.items()
+                if name in report.failing
+            ),
+        )
+        for name in fleet.models
+    }
+
+
+def serves_as_told(
+    report: JobReport, config: model_server_config_pb2.ModelServerConfig
+) -> bool:
+    """Whether a job serves the models that it was told to, and no others."""
+    told = {each.name: each.base_path for each in config.model_config_list.config}
+    return told == report.base_paths
 
 
 def config_of(

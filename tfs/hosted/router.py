@@ -248,6 +248,13 @@ class _Request:
         if self._traffic.hedging.take():
             self._traffic.num_hedged += 1
             self._hedge = self._try_next()
+            return
+        # Others were late at the same time, and used the budget up. Where a job hangs,
+        # this one must not wait until its deadline: it asks again, the later the more
+        # rarely.
+        now_s = self._router.now()
+        late_s = max(now_s - self._started_s, _LEAST_TIMEOUT_S)
+        self._timer = self._router.call_at(now_s + late_s, self._late)
 
     def _done(self, attempt: _Attempt, outcome: Outcome) -> None:
         self._running.remove(attempt)

@@ -2,7 +2,8 @@
 
 A thread looks at the store and at every job at intervals. When a job's models change,
 or the job has a new process, it tells the job the whole list of its models
-(AdminService.ApplyConfig), which is idempotent, like aspired versions. What jobs report
+(AdminService.ApplyConfig), which is idempotent, like aspired versions. A job that turns
+out to serve something else, because somebody reloaded it, is told again. What jobs report
 (ListModels) goes to routers as one table. Where none of a model's jobs answered the last
 question, what they said before counts. A job that does not answer for ``down_after_s`` is
 marked in the store, so that its models are placed elsewhere. When it answers again, the
@@ -27,13 +28,15 @@ from tfs.core.errors import FailedPrecondition, ServingError
 from tfs.core.executor import Executor, InlineExecutor
 from tfs.hosted.controller import Controller
 from tfs.hosted.fleet import Fleet
-from tfs.hosted.fleet_store import FleetStore
+from tfs.hosted.fleet_store import FleetStore, ModelSighting
 from tfs.hosted.job_report import (
     JobReport,
     config_of,
     measured,
     report_of,
     routes_of,
+    serves_as_told,
+    sightings_of,
 )
 from tfs.hosted.wanted_models import wanted_models
 from tfs.proto.tensorflow_serving.config import model_server_config_pb2
@@ -42,6 +45,7 @@ from tfs.proto.tfs.v1 import admin_service_pb2
 log = logging.getLogger(__name__)
 
 _LEARN_EVERY_S: Final = 30.0
+_NOTE_EVERY_S: Final = 10.0
 
 
 class JobClient(Protocol):
@@ -98,6 +102,10 @@ class _JobRecord:
     last_report: JobReport | None = None
     # The start of the process that was told, and the config.
     told: tuple[float, bytes] | None = None
+    # What it had been told when it was asked for its last report.
+    told_before: tuple[float, bytes] | None = None
+    # The base paths of its models when it was last told again because of them.
+    strayed: Mapping[str, str] | None = None
     problem: str = ""
     is_asked: bool = False
     is_told: bool = False
@@ -141,6 +149,9 @@ class Synchronizer:
         self._options = options or SynchronizerOptions()
         self._jobs: dict[str, _JobRecord] = {}
         self._learned_s = clock.now()
+        self._noted: Mapping[str, ModelSighting] | None = None
+        self._noted_s = clock.now()
+        self._trouble = ""  # why the last look failed; empty if it did not
         self._revision = 0  # the last one that was read
         # Guards the next; notified to end the thread. Leaf.
         self._changed = threading.Condition()
@@ -199,7 +210,29 @@ class Synchronizer:
         if self._clock.now() - self._learned_s >= _LEARN_EVERY_S:
             self._learned_s = self._clock.now()
             self._controller.learn(measured(reports))
+        self._note_sightings(sightings_of(fleet, reports))
         return fleet
+
+    def look_safely(self) -> None:
+        """Looks, and logs what is wrong with the store: once, and when it is well again."""
+        try:
+            self.look()
+        except ServingError as error:
+            if str(error) != self._trouble:
+                log.error("event=fleet_not_synchronized problem=%s", error)
+            self._trouble = str(error)
+        except Exception:
+            log.exception("event=synchronizer_failed")
+        else:
+            if self._trouble:
+                log.info("event=fleet_synchronized after=%s", self._trouble)
+            self._trouble = ""
+
+    def _note_sightings(self, seen: Mapping[str, ModelSighting]) -> None:
+        now_s = self._clock.now()
+        if seen != self._noted or now_s - self._noted_s >= _NOTE_EVERY_S:
+            self._store.note_sightings(seen)
+            self._noted, self._noted_s = seen, now_s
 
     def _read(self) -> Fleet:
         # If the file is removed, the next look makes an empty one.
@@ -232,12 +265,7 @@ class Synchronizer:
 
     def _run(self) -> None:
         while True:
-            try:
-                self.look()
-            except ServingError as error:
-                log.warning("event=fleet_not_synchronized problem=%s", error)
-            except Exception:
-                log.exception("event=synchronizer_failed")
+            self.look_safely()
             with self._changed:
                 if not self._stopping:
                     self._clock.wait(
@@ -249,8 +277,10 @@ class Synchronizer:
     def _ask(self, address: str, record: _JobRecord) -> None:
         if self._is_gone(address, record):  # while this waited for a thread
             return
+        told = record.told
         try:
             report = report_of(self._client.list_models(address))
+            record.told_before = told
             record.report = record.last_report = report
             record.answered_s = self._clock.now()
         except ServingError as error:
@@ -268,8 +298,19 @@ class Synchronizer:
     ) -> None:
         record = self._jobs[address]
         wanted = report.started_s, config.SerializeToString(deterministic=True)
-        if record.told == wanted or record.is_told:
+        if record.is_told:
             return
+        if record.told == wanted:
+            if record.told_before != wanted:
+                return
+            if serves_as_told(report, config):
+                record.strayed = None
+                return
+            if report.base_paths == record.strayed:
+                return  # to say it again did not help: an override of its own, perhaps
+            names = ",".join(report.base_paths)
+            log.warning("event=job_strayed address=%s models=%s", address, names)
+            record.strayed, record.told = report.base_paths, None
 
         def tell() -> None:
             if self._is_gone(address, record):
