@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import faulthandler
 import gc
 import logging
 import os
@@ -10,6 +12,7 @@ import signal
 import sys
 import threading
 import warnings
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from tfs.cli.serve_arguments import add_flags, is_true, read_flags
@@ -66,9 +69,42 @@ def _run(arguments: argparse.Namespace) -> int:
 
         print("\n".join(version_lines()))
         return 0
-    with SignalInbox() as inbox:
-        inbox.hear_unless_ignored(LOOK)
-        return _serve(arguments, inbox)
+    try:
+        with _ended_by_sigterm(), SignalInbox() as inbox:
+            inbox.hear_unless_ignored(LOOK)
+            return _serve(arguments, inbox)
+    except _Ended:
+        _say("tfs: SIGTERM: ended before anything was served")
+        return 0
+
+
+class _Ended(BaseException):
+    """SIGTERM came before the server listened to signals."""
+
+
+@contextlib.contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Lets SIGTERM end what runs within, as Ctrl-C does, until the server hears it.
+
+    Importing takes a second or two, and a supervisor may change its mind. By default
+    the signal would end the process as a failure, without ending what it has started.
+
+    Raises:
+        _Ended: In what runs within.
+
+    """
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _end(number: int, frame: object) -> None:
+    raise _Ended
 
 
 def _serve(arguments: argparse.Namespace, inbox: SignalInbox) -> int:
@@ -80,6 +116,8 @@ def _serve(arguments: argparse.Namespace, inbox: SignalInbox) -> int:
     # torch.package warns of its own use of it, which no operator can change.
     warnings.filterwarnings("ignore", message="TypedStorage is deprecated")
     options = read_flags(arguments)
+    with contextlib.suppress(RuntimeError, ValueError, OSError):  # no stderr
+        faulthandler.enable()  # a model may crash this process: then it says where
     apply_settings()  # must precede the second thread and any large block
     raise_file_limit()
     num_threads = num_startable(_NUM_THREADS)

@@ -644,6 +644,37 @@ def test_what_a_worker_logs_says_when_and_how_grave(
 
 
 @pytest.mark.parametrize(
+    ("method", "first", "how"),
+    [("crash", -1, "SIGSEGV"), ("slow", 60, "a call took over")],
+)
+def test_a_worker_says_where_it_crashed_or_hung(
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    method: str,
+    first: float,
+    how: str,
+) -> None:
+    """The author reads which lines ran, and not only how the interpreter ended."""
+    # Outputs are what they were for the program of the zygote: one of this test's.
+    monkeypatch.setattr(zygote_client, "ZygoteProcess", ZygoteProcess)
+    source = package(tmp_path, Scale())
+    told = ""
+
+    def is_told() -> bool:
+        nonlocal told
+        told += capfd.readouterr().err
+        return 'zoo.py", line' in told and f"in {method}\n" in told
+
+    with process_host() as host:
+        loaded = host.interpreter(ProcessOptions(call_timeout_s=0.2)).load(source)
+        error = ask(loaded, {"x": floats((first, 0))}, method).error()
+        until(is_told, "the worker's stack")
+    assert isinstance(error, Internal)
+    assert how in error.message
+
+
+@pytest.mark.parametrize(
     ("concurrency", "megabytes", "num_calls"), [(1, 64, 1), (16, 2, 32)]
 )
 def test_a_limit_is_the_models_alone(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Final
 
 from tfs.core.servable import InferenceTask, Outcome
 from tfs.core.spin_backoff import SpinBackoff
@@ -14,6 +15,8 @@ from tfs.runtime.process.process_model import ProcessModel
 from tfs.runtime.process.slab_call import CorruptReply
 from tfs.runtime.process.worker_call import WorkerCall, send_request, take_reply
 from tfs.runtime.task_outcome import finish, why_not_run
+
+_NOTICE_S: Final = 0.05
 
 
 class CallLane(Lane):
@@ -187,7 +190,10 @@ class CallLane(Lane):
     # for that one.
 
     def _arm_timer(self) -> None:
-        when_s = self._head_begun_s + self._head_limit_s()
+        limit_s = self._head_limit_s()
+        when_s = self._head_begun_s + limit_s
+        if self._num_shown != self._num_calls:
+            when_s -= _notice_s(limit_s)
         self._timer = self._loop.call_at(when_s, self._check_head)
 
     def _check_head(self) -> None:
@@ -195,7 +201,11 @@ class CallLane(Lane):
         if not self._calls:
             return
         limit_s = self._head_limit_s()
-        if self._now() < self._head_begun_s + limit_s:
+        left_s = self._head_begun_s + limit_s - self._now()
+        if left_s > 0.0:
+            if self._num_shown != self._num_calls and left_s <= _notice_s(limit_s):
+                self._num_shown = self._num_calls
+                self._on_hanging()
             self._arm_timer()
         else:
             self._on_unusable(f"was ended because a call took over {limit_s:.1f} s")
@@ -205,3 +215,11 @@ class CallLane(Lane):
         return head.model.times.limit_s(
             head.signature_index, head.task.num_rows, self._call_timeout_s
         )
+
+
+def _notice_s(limit_s: float) -> float:
+    """Returns how long before its end a worker is asked where it hangs.
+
+    Writing that takes milliseconds. A call that ends just then is as good as any.
+    """
+    return min(_NOTICE_S, limit_s / 4)

@@ -33,6 +33,8 @@ class LaneTerms:
         call_timeout_s: When a call counts as hung, see ``CallTimes.limit_s``.
         on_unusable: Called with the reason when the worker hangs or answers nonsense,
             to have it killed.
+        on_hanging: Called shortly before that if a call hangs, to have the worker say
+            where.
         executor: Reads replies that would take the loop too long.
 
     """
@@ -41,6 +43,7 @@ class LaneTerms:
     max_queued: int
     call_timeout_s: float
     on_unusable: Callable[[str], None]
+    on_hanging: Callable[[], None] = lambda: None
     executor: Executor = field(default_factory=InlineExecutor)
 
 
@@ -57,10 +60,12 @@ class Lane(ABC):
         self._max_queued = terms.max_queued
         self._call_timeout_s = terms.call_timeout_s
         self._on_unusable = terms.on_unusable
+        self._on_hanging = terms.on_hanging
         self._executor = terms.executor
         self._queue: deque[tuple[ProcessModel, InferenceTask]] = deque()
         self._timer: Timer | None = None  # checks whether a call hangs
         self._when_idle: list[Callable[[], None]] = []
+        self._num_shown = -1  # calls that had ended when stacks were last asked for
         self._num_calls = 0
         self._num_dropped = 0
         self._num_failed = 0

@@ -68,6 +68,7 @@ class ResidentModels:
                 options.max_queued,
                 options.call_timeout_s,
                 self.life.end,
+                self.life.show_stacks,
                 options.executor,
             ),
             options.worker.spin_us / 1e6,

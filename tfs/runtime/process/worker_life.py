@@ -245,6 +245,16 @@ class WorkerLife:
             self._loop.unwatch(self.link.control.fileno())
             self.link.kill()
 
+    def show_stacks(self) -> None:
+        """Has the worker, which is about to be ended, say where it hangs."""
+        if self.link is not None and self._ended_for is None:
+            log.warning(
+                "event=call_hangs interpreter=%s pid=%d stacks=on_stderr",
+                self._name,
+                self.link.pid,
+            )
+            self.link.show_stacks()
+
     def close(self) -> list[OnReply]:
         """Ends everything for good; returns who still waits for an answer of the worker."""
         if self.state is not WorkerState.ABSENT:

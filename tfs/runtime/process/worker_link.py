@@ -8,6 +8,7 @@ import signal
 
 from tfs.core.thread_priority import LOWEST
 from tfs.runtime.guest import control_channel
+from tfs.runtime.guest.shown_stacks import SHOW_STACKS
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.process.call_channel import CallChannel
 from tfs.runtime.process.zygote_conversation import Forked
@@ -71,6 +72,12 @@ class WorkerLink:
                     # For all its threads, because the last to end frees the memory.
                     os.setpriority(os.PRIO_PGRP, self.pid, LOWEST)
                 signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+
+    def show_stacks(self) -> None:
+        """Has the process write to stderr what its threads are at."""
+        if self.pidfd >= 0:
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(self.pidfd, SHOW_STACKS)
 
     def exit_status(self) -> int | None:
         """Returns its status of ``os.wait``, once the pidfd says that it has ended."""

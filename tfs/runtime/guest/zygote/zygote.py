@@ -46,6 +46,7 @@ from tfs.core.thread_priority import (
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.platforms.platform_imports import import_for
 from tfs.runtime.guest.process_name import name_process
+from tfs.runtime.guest.shown_stacks import show_stacks
 from tfs.runtime.guest.traces.clean_slate import watch_objects
 from tfs.runtime.guest.traces.process_surface import WatchedSurface
 from tfs.runtime.guest.traces.watched_objects import WatchedObjects
@@ -196,6 +197,7 @@ def main(host_pid: int, channel_fd: int, life_fd: int) -> None:
     # torch.package's own use of it, which nobody here can change.
     warnings.filterwarnings("ignore", message="TypedStorage is deprecated")
     write_own_lines()
+    show_stacks()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to handle
     close_all_but({0, 1, 2, channel_fd, life_fd})
     os.set_inheritable(channel_fd, False)
