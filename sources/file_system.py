@@ -167,7 +167,7 @@ class FileSystemSource:
         if thread is not None:
             thread.join(_LONGEST_CLOSE_S)
             if thread.is_alive():
-                log.warning("event=source_hangs in=a look at a base path")
+                log.warning("event=source_hangs in='a look at a base path'")
                 return
         with self._turn:
             self._watched.close()

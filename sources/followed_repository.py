@@ -118,11 +118,11 @@ class FollowedRepository:
             f"model repository {self._repository.path} has not answered for "
             f"{late_s:g} s; it is looked at again as soon as it does"
         )
-        log.warning("event=source_problem %s", self._repository.problem)
+        log.warning("event=source_problem problem=%s", self._repository.problem)
 
     def _take(self, look: RepositoryLook) -> bool:
         problem = self._repository.problem
         changed = self._repository.take(look)
         if self._repository.problem and self._repository.problem != problem:
-            log.warning("event=source_problem %s", self._repository.problem)
+            log.warning("event=source_problem problem=%s", self._repository.problem)
         return changed

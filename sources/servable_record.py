@@ -256,7 +256,9 @@ class ServableRecord:
         self.must_repeat = False
 
     def _log_problem(self, problem: str) -> None:
-        log.warning("event=source_problem servable=%s %s", self.servable.name, problem)
+        log.warning(
+            "event=source_problem servable=%s problem=%s", self.servable.name, problem
+        )
 
 
 def _outlook(look: Look) -> bool | None:

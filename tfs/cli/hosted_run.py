@@ -69,12 +69,10 @@ def add_run(commands: Subparsers) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    import logging
     import signal
-    import sys
 
     from tfs.core.clock import MonotonicClock
-    from tfs.core.log_lines import LOG_FORMAT
+    from tfs.core.log_lines import log_to_stderr
     from tfs.hosted.hedging import HedgeOptions
     from tfs.hosted.job_channels import JobChannels
     from tfs.hosted.service import HostedService, ServiceOptions
@@ -82,11 +80,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from tfs.server.memory.malloc import apply_settings
     from tfs.server.signal_inbox import SignalInbox
 
-    logging.basicConfig(
-        level=logging.INFO,
-        stream=sys.stderr,
-        format=LOG_FORMAT,
-    )
+    log_to_stderr("info")
     apply_settings()
     options = ServiceOptions(
         (_door(arguments.listen, arguments.ssl_config_file),),

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from tfs.cli.serve_arguments import add_flags, is_true, read_flags
 from tfs.core.errors import ResourceExhausted
-from tfs.core.log_lines import LOG_FORMAT
+from tfs.core.log_lines import log_to_stderr
 from tfs.core.thread_limit import is_out_of_threads, num_startable, thread_limits
 from tfs.runtime.placement import Backend
 from tfs.runtime.process.zygote_process import ZygoteProcess
@@ -108,11 +108,7 @@ def _end(number: int, frame: object) -> None:
 
 
 def _serve(arguments: argparse.Namespace, inbox: SignalInbox) -> int:
-    logging.basicConfig(
-        level=arguments.log_level.upper(),
-        stream=sys.stderr,
-        format=LOG_FORMAT,
-    )
+    log_to_stderr(arguments.log_level)
     # torch.package warns of its own use of it, which no operator can change.
     warnings.filterwarnings("ignore", message="TypedStorage is deprecated")
     options = read_flags(arguments)

@@ -255,7 +255,7 @@ class Profiler:
             clock=self._clock,
         )
         log.info(
-            "event=profile_measured servable=%s quiet=%s scaling=%s %s",
+            "event=profile_measured servable=%s quiet=%s scaling=%s signatures=%s",
             request.id.slashed,
             result.is_quiet,
             _rounded(result.profile.two_thread_scaling, ""),

@@ -63,7 +63,7 @@ class OverridesFile:
         """
         self.obstacle = self._find_obstacle()
         if self.obstacle:
-            log.warning("event=state_dir_unwritable %s", self.obstacle)
+            log.warning("event=state_dir_unwritable problem=%s", self.obstacle)
         if not self.path:
             return {}
         try:
@@ -81,7 +81,7 @@ class OverridesFile:
                 f"{error.message}; repair the file and restart, or make them anew (the "
                 "file then moves aside)"
             )
-            log.error("event=overrides_unreadable %s", self.problem)
+            log.error("event=overrides_unreadable problem=%s", self.problem)
             return {}
 
     def write(self, overrides: Overrides) -> None:
