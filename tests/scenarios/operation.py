@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.scenarios.runner import Block, event_text, parse, render
-from tests.server.admin_operator import Operator
+from tests.server.admin.admin_operator import Operator
 from tests.server.environment import Environment, config, model
 from tfs.core.errors import Internal, ServingError
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb

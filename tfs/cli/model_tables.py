@@ -57,7 +57,7 @@ def models_table(models: Iterable[pb.ModelReport]) -> str:
 
 def _label(label: pb.LabelReport, model: pb.ModelReport) -> str:
     """Returns what a label means now, and what it should mean: "stable=1 (2 to come)"."""
-    from tfs.server.label_reports import label_words
+    from tfs.server.admin.label_reports import label_words
 
     now = label.version if label.HasField("version") else "-"
     to_come = label_words(label, model.versions)

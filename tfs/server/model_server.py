@@ -38,8 +38,9 @@ from tfs.handlers.request_gate import RequestGate
 from tfs.handlers.warmup_replay import WarmupOptions
 from tfs.proto.tfs.v1.admin_service_pb2 import ListenerReport
 from tfs.runtime.process.zygote_process import ZygoteProcess
-from tfs.server.admin import CoreAdmin
-from tfs.server.admin_describe import (
+from tfs.server.admin.core_admin import CoreAdmin
+from tfs.server.admin.core_reports import CoreReports, Describers, ProcessFacts
+from tfs.server.admin.describers import (
     describe_batching,
     describe_interpreters,
     describe_placement,
@@ -52,7 +53,6 @@ from tfs.server.admin_describe import (
 from tfs.server.config.running_config import Origin
 from tfs.server.config.server_config import ServerConfig
 from tfs.server.core import ServerCore
-from tfs.server.core_reports import CoreReports, Describers, ProcessFacts
 from tfs.server.doors import listeners
 from tfs.server.expected_answers import ExpectedAnswers
 from tfs.server.loader_makers import loader_makers

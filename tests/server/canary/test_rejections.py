@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.admin_operator import Operator, operating
+from tests.server.admin.admin_operator import Operator, operating
 from tests.server.environment import Environment, config, model
 from tfs.core.errors import Internal
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb

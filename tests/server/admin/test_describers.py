@@ -1,4 +1,4 @@
-"""tfs.server.admin_describe."""
+"""tfs.server.admin.describers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tfs.runtime.process.process_model import ProcessModel, VersionHealth
 from tfs.runtime.spread_model import SpreadModel
 from tfs.servables.batched import BatchedServable
 from tfs.servables.placed_servable import PlacedServable
-from tfs.server.admin_describe import (
+from tfs.server.admin.describers import (
     describe_batching,
     describe_interpreters,
     describe_placement,

@@ -1,7 +1,7 @@
 """The status of a server core, its models and their versions, as AdminService's messages.
 
-The parts that are pure functions of values are in admin_reports and label_reports; what
-the rooms below know of a loaded version is in admin_describe.
+The parts that are pure functions of values are in reports and label_reports; what
+the rooms below know of a loaded version is in describers.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from tfs.core.errors import NotFound, ServingError, Unavailable
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.stats import Stats
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
-from tfs.server.admin_describe import Describe
-from tfs.server.admin_reports import (
+from tfs.server.admin.describers import Describe
+from tfs.server.admin.label_reports import label_notes, label_reports
+from tfs.server.admin.reports import (
     base_report,
     canary_report,
     effective_text,
@@ -38,7 +39,6 @@ from tfs.server.config.running_config import (
     resting_note,
 )
 from tfs.server.core import ServerCore
-from tfs.server.label_reports import label_notes, label_reports
 from tfs.server.memory.resident_memory import resident_bytes, tree_resident_bytes
 
 log = logging.getLogger(__name__)

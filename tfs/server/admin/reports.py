@@ -16,6 +16,7 @@ from tfs.core.stats import HistogramSnapshot, Stats
 from tfs.proto._pool import POOL
 from tfs.proto.google.rpc import status_pb2
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
+from tfs.server.admin.label_reports import label_words
 from tfs.server.canary.comparison import Figures
 from tfs.server.canary.trial_counts import TrialRecord
 from tfs.server.config.config_in_force import Refusal
@@ -23,7 +24,6 @@ from tfs.server.config.config_outcome import ConfigOutcome, ModelOutcome
 from tfs.server.config.overrides import Override
 from tfs.server.config.running_config import Base, RunningConfig
 from tfs.server.config.server_config import config_text
-from tfs.server.label_reports import label_words
 
 
 def fill_error(status: status_pb2.Status, error: ServingError | None) -> None:

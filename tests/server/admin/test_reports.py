@@ -4,7 +4,7 @@ import pytest
 
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
-from tfs.server.admin_reports import version_report
+from tfs.server.admin.reports import version_report
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from tfs.servables.batched import BatchedServable
 from tfs.servables.batching_report import QueueReport
 from tfs.servables.inside import processes_of
 from tfs.servables.placed_servable import PlacedServable
-from tfs.server.admin_reports import histogram
+from tfs.server.admin.reports import histogram
 from tfs.server.process_start import started_s
 
 Describe = Callable[[pb.VersionReport, Servable], None]

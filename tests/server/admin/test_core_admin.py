@@ -1,4 +1,4 @@
-"""tfs.server.admin: AdminService over a core without threads."""
+"""tfs.server.admin.core_admin: AdminService over a core without threads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from managers.load_status import LoadStatus
 from managers.resource_tracker import ResourceTracker
-from tests.server.admin_operator import Operator, operating
+from tests.server.admin.admin_operator import Operator, operating
 from tests.server.environment import Environment, config, model
 from tfs.cli.model_tables import problem_of, server_lines
 from tfs.core.errors import (
@@ -29,12 +29,12 @@ from tfs.core.resources import ResourceAllocation
 from tfs.core.stats import Stats
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.proto.tfs.v1 import model_config_pb2
-from tfs.server import admin
-from tfs.server.admin_describe import Describe
-from tfs.server.admin_reports import effective_text, fill_load
+from tfs.server.admin import core_admin
+from tfs.server.admin.core_reports import CoreReports, Describers, ProcessFacts
+from tfs.server.admin.describers import Describe
+from tfs.server.admin.reports import effective_text, fill_load
 from tfs.server.config.running_config import Origin
 from tfs.server.config.server_config import Message, parse_config_text
-from tfs.server.core_reports import CoreReports, Describers, ProcessFacts
 
 ALL = "model_version_policy { all {} }"
 _RESERVED = ResourceAllocation.ram(10, 20)
@@ -199,7 +199,7 @@ def test_the_text_of_a_configuration_is_read_off_the_serving_loop(
         readers.append(threading.current_thread().name)
         return parse_config_text(text, where)
 
-    monkeypatch.setattr(admin, "parse_config_text", read)
+    monkeypatch.setattr(core_admin, "parse_config_text", read)
     env = Environment(has_threads=True)
     env.add_version("a", 1)
     env.start(config(model("a")))

@@ -1,6 +1,6 @@
 """Operates a server: serves the requests of AdminService, on the thread for configs.
 
-Decisions are made elsewhere (canary/change, config/running_config), and so are reports
+Decisions are made elsewhere (../canary/change, ../config/running_config), and so are reports
 (core_reports). This module applies both to the server core.
 """
 
@@ -22,7 +22,9 @@ from tfs.core.errors import (
 from tfs.handlers.admin import Done
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.proto.tfs.v1 import model_config_pb2
-from tfs.server.admin_reports import apply_reply, fill_error
+from tfs.server.admin.core_reports import CoreReports, available
+from tfs.server.admin.reports import apply_reply, fill_error
+from tfs.server.admin.retrying import problem_of_retried, versions_to_retry
 from tfs.server.canary.change import (
     PROMOTE,
     ROLLBACK,
@@ -41,8 +43,6 @@ from tfs.server.config.running_config import (
 )
 from tfs.server.config.server_config import Message, parse_config_text
 from tfs.server.core import ServerCore
-from tfs.server.core_reports import CoreReports, available
-from tfs.server.retrying import problem_of_retried, versions_to_retry
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from tfs.core.errors import (
 )
 from tfs.core.stats import Stats
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
-from tfs.server.admin import CoreAdmin
-from tfs.server.core_reports import CoreReports, ProcessFacts
+from tfs.server.admin.core_admin import CoreAdmin
+from tfs.server.admin.core_reports import CoreReports, ProcessFacts
 
 
 class Operator:

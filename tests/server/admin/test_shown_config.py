@@ -10,7 +10,7 @@ from typing import TypeAlias
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.server.admin_operator import Operator
+from tests.server.admin.admin_operator import Operator
 from tests.server.environment import Environment, config, model
 from tfs.core.errors import ServingError
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb

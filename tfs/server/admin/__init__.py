@@ -1,0 +1,1 @@
+"""Operating a running server: what AdminService does, and what it reports."""
