@@ -79,6 +79,14 @@ def test_a_task_may_be_larger_than_a_batch_if_it_may_be_split() -> None:
     assert task.outcome == [part.name for part in parts]
 
 
+def test_parts_arrived_when_their_task_did() -> None:
+    """Whoever takes a batch may ask each of its tasks, parts of others included."""
+    queue = queue_of(splits=True)
+    put_all(queue, 25, now_s=7.0)
+    parts = [queue.take(8.0)[0][0] for _ in range(3)]
+    assert [part.arrived_s for part in parts] == [7.0] * 3
+
+
 def test_a_failed_part_takes_the_rest_with_it() -> None:
     """Once a part failed, rows that wait are not computed; the first error is told.
 

@@ -60,6 +60,7 @@ class SplitTask:
             self._error = serving_error(error, "splitting a task over batches failed")
             forget_frames(self._error)  # this one holds us, and the task
             return None
+        part.arrived_s = self.arrived_s  # it was never put into the queue itself
         self._next_row += rows
         self.num_rows -= rows
         self._num_open += 1
