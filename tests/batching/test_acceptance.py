@@ -12,6 +12,8 @@ ROOT = Path(__file__).resolve().parents[2]
 FILES = (
     "tests/core/test_batch_queue.py",
     "tests/servables/test_batched.py",
+    "tests/servables/test_large_batched_requests.py",
+    "tests/servables/test_padded_batches.py",
     "tests/servables/test_tensor_join.py",
     *(
         str(path.relative_to(ROOT))
