@@ -23,6 +23,7 @@ _MOST = 0.1
 """Nobody waits for longer than this share of the time in which a request is computed."""
 
 _WEIGHT = 0.2  # of the last batch
+_LONE_WEIGHT = 0.4  # of a request that was alone: such ones soon wait no longer
 _FORGETS = 0.9  # how much of the longest burst counts for the next
 _MARGIN = 1.25  # over the longest burst
 
@@ -88,5 +89,7 @@ class BurstWindow:
             gain_s += more_rows * (alone_s + predict_s(more_rows) - together_s)
             gain_s -= first_rows * (together_s - alone_s)
         gain = gain_s / (num_rows * together_s)
-        self._gain += _WEIGHT * (gain - self._gain)
+        is_lone = more_rows <= 0 and len(tasks) == 1
+        weight = _LONE_WEIGHT if is_lone else _WEIGHT
+        self._gain += weight * (gain - self._gain)
         self.wait_s = wait_s if self._gain > 0 else 0.0

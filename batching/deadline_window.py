@@ -24,6 +24,8 @@ from tfs.core.errors import InvalidArgument
 _NUM_ARRIVALS = 32
 _HEADROOM = 1.05
 _LONGEST_REST_S = 1.0
+# A client whose deadlines cannot be met gets few calls, if it is alone.
+_MOST_RESTS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ class DeadlineWindow:
         "_max_batch_rows",
         "_most_rows",
         "_num_changes",
+        "_rests",
         "_rows",
         "_table",
     )
@@ -79,6 +82,7 @@ class DeadlineWindow:
         self._rows: deque[int] = deque(maxlen=_NUM_ARRIVALS)
         self._num_changes = -1
         self._begun_s: float | None = None  # the last batch, or the first refusal
+        self._rests = 1
         self._cost_s: list[float] = []
         self._by_cost: list[float] = []
         self._most_rows: list[int] = []
@@ -106,8 +110,11 @@ class DeadlineWindow:
         can show that the times have become shorter again.
         """
         start, stop = self._chosen(tasks, now_s)
-        if start == stop and tasks and self._may_try(tasks[-1], now_s):
+        if start < stop:
+            self._rests = 1
+        elif tasks and self._may_try(tasks[-1], now_s):
             start, stop = len(tasks) - 1, len(tasks)
+            self._rests = min(2 * self._rests, _MOST_RESTS)
         if start < stop or self._begun_s is None:
             self._begun_s = now_s
         return start, stop
@@ -117,7 +124,8 @@ class DeadlineWindow:
         if self._begun_s is None:
             return False
         call_s = self._table.predict_s(task.num_rows)
-        return now_s - self._begun_s >= call_s + min(call_s, _LONGEST_REST_S)
+        rest_s = self._rests * min(call_s, _LONGEST_REST_S)
+        return now_s - self._begun_s >= call_s + rest_s
 
     def _chosen(self, tasks: Sequence[Task], now_s: float) -> tuple[int, int]:
         ends = list(accumulate((task.num_rows for task in tasks), initial=0))

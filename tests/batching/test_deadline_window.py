@@ -88,14 +88,24 @@ def test_a_margin_must_be_positive() -> None:
 
 def test_times_that_nobody_can_meet_are_tried_again() -> None:
     """A stall or a first run may have made the table wrong, and only a batch that is
-    computed can put it right. Such batches are half of the time at most, or all but a
-    second.
+    computed can put it right. The first of them comes after as long as it takes, or a
+    second; each in vain doubles that, up to sixteen times.
     """
     window = window_at(0.5)
     assert window.choose(tasks_due(9), 0.0) == (0, 1)
     assert window.choose(tasks_due(1.9, 1.9), 1.0) == (2, 2)
     assert window.choose(tasks_due(2.9, 2.9), 2.0) == (1, 2)
-    assert window.choose(tasks_due(3.0), 2.9) == (1, 1)
+    assert window.choose(tasks_due(4.0), 3.9) == (1, 1)
+    assert window.choose(tasks_due(5.0), 4.9) == (1, 1)
+    assert window.choose(tasks_due(5.1), 5.0) == (0, 1)
+    now_s, begun_s = 5.0, []
+    for _ in range(600):
+        now_s += 0.1
+        if window.choose(tasks_due(now_s + 0.5), now_s) == (0, 1):
+            begun_s.append(now_s)
+    assert begun_s == pytest.approx([10.0, 19.0, 36.0, 53.0], abs=0.2)
+    assert window.choose(tasks_due(now_s + 2), now_s) == (0, 1)
+    assert window.choose(tasks_due(now_s + 2.5), now_s + 2.0) == (0, 1)
     slow = DeadlineWindow(WindowOptions(), CostTable({1: 30.0}), max_batch_rows=8)
     assert slow.choose(tasks_due(1.0), 0.0) == (1, 1)
     assert slow.choose(tasks_due(31.9), 30.9) == (1, 1)
