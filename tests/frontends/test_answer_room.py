@@ -40,6 +40,54 @@ def run(test: Callable[[Rig], Coroutine[None, None, None]]) -> None:
     asyncio.run(main())
 
 
+def test_short_requests_that_claim_much_wait_for_room() -> None:
+    """Without anybody knowing their model; and they say nothing of others' requests."""
+
+    async def test(rig: Rig) -> None:
+        first = await rig.room.enter("ipv4:1", SMALL, 6 * MIB)
+        waiting = asyncio.ensure_future(rig.room.enter("ipv4:2", SMALL, 6 * MIB))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        rig.room.answer(first, SMALL, 6 * MIB)
+        short = await rig.room.enter("ipv4:3", SMALL, 16)
+        rig.room.leave(short)
+        rig.room.leave(first)
+        rig.room.leave(await waiting)
+        assert rig.room.taken_bytes == 0
+
+    run(test)
+
+
+def test_who_has_read_a_long_answer_goes_before_strangers() -> None:
+    """Not one time in four, so that strangers have turns too; who left has read nothing."""
+
+    async def test(rig: Rig) -> None:
+        for peer in ("ipv4:good", "ipv4:left"):
+            taken = await rig.ask(peer, 6 * MIB)
+            if peer == "ipv4:left":
+                rig.connections.disconnect(peer)
+            rig.room.leave(taken)
+        taken = await rig.room.enter("ipv4:0", SMALL, 6 * MIB)
+        order: list[str] = []
+
+        async def enter(peer: str) -> None:
+            taken = await rig.room.enter(peer, SMALL, 6 * MIB)
+            order.append(peer)
+            rig.room.leave(taken)
+
+        peers = [f"ipv4:{number}" for number in range(1, 4)]
+        peers += ["ipv4:left", *["ipv4:good"] * 4]
+        calls = [asyncio.ensure_future(enter(peer)) for peer in peers]
+        await asyncio.sleep(0)
+        rig.room.leave(taken)
+        await asyncio.gather(*calls)
+        assert order[:5].count("ipv4:good") >= 3
+        assert order[:5].count("ipv4:1") == 1
+        assert "ipv4:left" not in order[:5]
+
+    run(test)
+
+
 def test_who_reads_none_of_many_small_answers_has_no_more_read() -> None:
     """Once the room is full, a client with over 256 KB unread gets no request read."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from tfs.codec.claimed_size import claimed_bytes
 from tfs.core.call import Call, MethodKind, MethodTable, RpcMethod
 from tfs.core.errors import Unimplemented
 from tfs.handlers.admin import SERVICE as ADMIN_SERVICE
@@ -80,7 +81,12 @@ def method_table(
         lookup, gate, decode_pool, as_tensor_content=as_tensor_content
     )
     methods = [
-        RpcMethod(f"/{PREDICTION}/Predict", predict, burst_handler=predict.take_burst),
+        RpcMethod(
+            f"/{PREDICTION}/Predict",
+            predict,
+            burst_handler=predict.take_burst,
+            claimed_bytes=claimed_bytes,
+        ),
         RpcMethod(f"/{PREDICTION}/Classify", examples(CLASSIFY)),
         RpcMethod(f"/{PREDICTION}/Regress", examples(REGRESS)),
         RpcMethod(f"/{PREDICTION}/MultiInference", examples(MULTI_INFERENCE)),

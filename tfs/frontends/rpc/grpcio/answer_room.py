@@ -38,6 +38,8 @@ _MOST: Final = 8  # the most that the room grows to, as a multiple of the first 
 # that take nothing are gone by then.
 _CALM_LOOKS: Final = 3
 _DRAINED_S: Final = 30.0  # good readers would empty the open room in this time
+_MOST_READERS: Final = 4096  # that are remembered
+_TURNS: Final = 4  # one of so many goes to the longest waiting, whoever that is
 
 
 @dataclass(slots=True, eq=False)
@@ -48,12 +50,15 @@ class Taken:
         peer: The client, by grpcio's name.
         num_bytes: Bytes of its answer, as far as known, and of the call.
         answered_s: When the client could begin to take the answer; None before that.
+        is_claimed: Whether a short request said itself that it is long. Its answer says
+            nothing about other short requests.
 
     """
 
     peer: str
     num_bytes: int
     answered_s: float | None = None
+    is_claimed: bool = False
 
 
 class AnswerRoom:
@@ -92,6 +97,10 @@ class AnswerRoom:
         self._by_peer: dict[str, int] = {}
         self._paces: dict[str, tuple[float, float, int]] = {}
         self._waiting: deque[tuple[str, int, asyncio.Future[None]]] = deque()
+        # Clients that have read a long answer, whose requests need not wait behind those
+        # of others who may read nothing. The longest known first.
+        self._readers: dict[str, None] = {}
+        self._num_turns = 0
         self._has_refused = False  # whether a client was refused since the last look
         self._drained_bytes = 0
         self._num_calm = 0  # looks in a row that found only good readers
@@ -110,12 +119,24 @@ class AnswerRoom:
         self._has_refused = True
         return False
 
-    async def enter(self, peer: str, request: bytes | memoryview) -> Taken:
+    async def enter(
+        self, peer: str, request: bytes | memoryview, claimed_bytes: int = 0
+    ) -> Taken:
         """Waits for room for a request's answer, if that is expected to be long.
 
-        Returns its part of the room, to be given back when the call is over.
+        Args:
+            peer: The client.
+            request: What it asks.
+            claimed_bytes: How long a short request is once it is decoded.
+
+        Returns:
+            Its part of the room, to be given back when the call is over.
+
         """
+        is_claimed = claimed_bytes >= LARGE_BYTES > len(request)
         num_bytes = self._sizes.expected_bytes(request, peer)
+        if is_claimed:
+            num_bytes = max(num_bytes, claimed_bytes)
         if num_bytes < LARGE_BYTES:
             return self._take(peer, num_bytes)
         if not self._has_room(peer, num_bytes):
@@ -131,6 +152,7 @@ class AnswerRoom:
                     self._go_on()  # the next has the turn that this call was given
                 raise
         taken = self._take(peer, num_bytes)
+        taken.is_claimed = is_claimed
         self._go_on()
         return taken
 
@@ -143,7 +165,8 @@ class AnswerRoom:
         """
         now_s = self._now()
         grown_bytes = size + _CALL_BYTES - taken.num_bytes
-        self._sizes.note(request, size, now_s, taken.peer)
+        if not taken.is_claimed:
+            self._sizes.note(request, size, now_s, taken.peer)
         if size >= LARGE_BYTES:
             self.most_bytes = max(self.most_bytes, self.taken_bytes + grown_bytes)
         if (
@@ -175,6 +198,8 @@ class AnswerRoom:
         """Gives back the part of a call that is over; to be called once."""
         del self._taken[taken]
         self._add(taken, -taken.num_bytes)
+        if taken.answered_s is not None and taken.num_bytes >= LARGE_BYTES:
+            self._note_reader(taken.peer)
         if not self._by_peer[taken.peer]:
             del self._by_peer[taken.peer]
         self._go_on()
@@ -276,13 +301,28 @@ class AnswerRoom:
             or self.taken_bytes <= share_bytes
         )
 
+    def _note_reader(self, peer: str) -> None:
+        """Remembers a client that has taken a long answer, unless it left instead."""
+        if peer in self._readers or self._connections.traffic(peer) is None:
+            return
+        if len(self._readers) >= _MOST_READERS:
+            del self._readers[next(iter(self._readers))]
+        self._readers[peer] = None
+
     def _go_on(self) -> None:
-        """Lets in the first waiting request that has room, which lets in the next."""
+        """Lets in the next waiting request that has room, which lets in another."""
+        found = None
         for entry in self._waiting:
-            peer, num_bytes, turn = entry
-            if self._has_room(peer, num_bytes):
-                self._waiting.remove(entry)
-                if not turn.done():
-                    turn.set_result(None)
-                return
-        self._on_room()
+            if not self._has_room(entry[0], entry[1]):
+                continue
+            if entry[0] in self._readers or self._num_turns % _TURNS == 0:
+                found = entry
+                break
+            found = found or entry
+        if found is None:
+            self._on_room()
+            return
+        self._num_turns += 1
+        self._waiting.remove(found)
+        if not found[2].done():
+            found[2].set_result(None)

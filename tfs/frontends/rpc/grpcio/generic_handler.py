@@ -27,6 +27,7 @@ from tfs.core.errors import (
     Unimplemented,
     forget_frames,
 )
+from tfs.frontends.rpc.answer_sizes import LARGE_BYTES
 from tfs.frontends.rpc.grpcio.answer_room import AnswerRoom, Taken
 from tfs.frontends.rpc.grpcio.flood_watch import EARLY_S, FloodWatch
 from tfs.frontends.rpc.grpcio.grpcio_call import CallHost, GrpcioCall
@@ -169,7 +170,10 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
             del message
             if upload is not None:
                 host.uploads.note_whole(upload, len(request))
-            taken = await room.enter(peer, request)
+            claimed_bytes = 0
+            if method.claimed_bytes is not None and len(request) < LARGE_BYTES:
+                claimed_bytes = method.claimed_bytes(request)
+            taken = await room.enter(peer, request, claimed_bytes)
         finally:
             if upload is not None:
                 host.uploads.end(upload)
