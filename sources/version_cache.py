@@ -91,6 +91,10 @@ class VersionCacheOptions:
             raise ValueError(f"max_bytes must be positive: {self.max_bytes}")
 
 
+LOCK: Final = "lock"
+"""The file in a cache that its process holds locked."""
+
+
 class VersionCache:
     """Copies versions from remote storage to this machine. Thread-safe.
 
@@ -129,7 +133,7 @@ class VersionCache:
             Path(self._options.root).mkdir(mode=0o700, parents=True, exist_ok=True)
             for folder in self._folders:
                 folder.mkdir(exist_ok=True)
-            lock_file = open(Path(self._options.root, "lock"), "ab")  # noqa: SIM115
+            lock_file = open(Path(self._options.root, LOCK), "ab")  # noqa: SIM115
         except OSError as error:
             raise FailedPrecondition(
                 f"cannot use the cache directory {self._options.root}: {why(error)}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -109,3 +111,23 @@ def test_a_version_that_fails_has_its_damaged_copy_made_anew(tmp_path: Path) -> 
     copies.close()
     storage.close()
     store.rm("/copies", recursive=True)
+
+
+def test_copies_of_a_killed_server_are_removed_at_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a configured directory nobody else would ever remove them."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left = tmp_path / "tfs-cache-0123"
+    left.mkdir()
+    (left / "lock").touch()
+    os.utime(left / "lock", (0, 0))
+    monitor = ServableStateMonitor(EventBus(FakeClock()))
+    storage = StorageThreads()
+    monkeypatch.setattr(storage, "submit", lambda _place, fn, _patience_s: fn())
+    options = ServerOptions(model_base_path="/m")
+    copies = RemoteCopies(options, storage, monitor, FakeClock(), lambda _, __: None)
+    copies.start()
+    assert not left.exists()
+    copies.close()
+    storage.close()

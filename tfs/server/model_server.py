@@ -240,6 +240,7 @@ class ModelServer:
         origin = Origin.CONFIG_FILE if path else Origin.COMMAND_LINE
         if self._options.model_repository:
             origin, path = Origin.MODEL_REPOSITORY, self._options.model_repository
+        self._remote_copies.start()
         self.core.start(config, origin, path)
         return addresses
 

@@ -7,13 +7,15 @@ import logging
 import os
 import shutil
 import tempfile
+import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from managers.state_monitor import ServableStateMonitor
 from sources.fetched_stream import Service
 from sources.fetching_adapter import FetchingSourceAdapter, Schedule
+from sources.left_caches import left_caches, remove_left_cache
 from sources.remote_storage import RemoteFileSystem
 from sources.storage_threads import StorageThreads
 from sources.version_cache import VersionCache, VersionCacheOptions
@@ -28,6 +30,7 @@ log = logging.getLogger(__name__)
 # Copying a large version takes long. If a store hangs, other work for the same store
 # waits for so long before it gets a thread of its own.
 _COPY_PATIENCE_S: Final = 60.0
+_PREFIX: Final = "tfs-cache-"
 
 
 class RemoteCopies:
@@ -59,7 +62,7 @@ class RemoteCopies:
         if not root:
             # A name that nobody can guess. The cache makes the directory with the first
             # URL, so that a server without URLs leaves nothing behind, however it ends.
-            name = f"tfs-cache-{uuid.uuid4().hex}"
+            name = f"{_PREFIX}{uuid.uuid4().hex}"
             root = self._own = os.path.join(tempfile.gettempdir(), name)
         self._files = RemoteFileSystem()
         self._cache = VersionCache(
@@ -74,6 +77,14 @@ class RemoteCopies:
             service=lambda each: service_of(monitor.state(each)),
         )
         self._stop_listening = monitor.listen(self._note_state)
+
+    def start(self) -> None:
+        """Has the copies removed that servers left behind which were killed."""
+        left = left_caches(tempfile.gettempdir(), _PREFIX)
+        if left:
+            self._storage.submit(
+                "left copies", functools.partial(_remove_left, left), _COPY_PATIENCE_S
+            )
 
     def close(self) -> None:
         """Gives up the directory, and removes it if it was not configured. Idempotent."""
@@ -96,6 +107,11 @@ class RemoteCopies:
         # A queue of its own, so that listing the same store never waits for a copy.
         place = f"{self._files.place(url)} copies"
         self._storage.submit(place, copy, _COPY_PATIENCE_S)
+
+
+def _remove_left(roots: Sequence[str]) -> None:
+    for root in roots:
+        remove_left_cache(root, time.time())
 
 
 def service_of(state: ServableState | None) -> Service:

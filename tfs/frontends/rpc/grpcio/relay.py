@@ -24,12 +24,14 @@ import os
 import shutil
 import socket
 import tempfile
+import time
 from dataclasses import dataclass, replace
 from typing import Final
 
 from tfs.core.call import ListenerOptions
 from tfs.core.errors import Unavailable
 from tfs.frontends.rpc.grpcio.call_gate import CallGate
+from tfs.frontends.rpc.grpcio.left_folders import PREFIX, remove_left_folders
 from tfs.frontends.rpc.grpcio.relayed_connection import RelayedConnection
 from tfs.frontends.rpc.grpcio.sockets import RELAYED, Traffic
 from tfs.frontends.rpc.tcp_socket import accept_tcp, bind_tcp
@@ -38,7 +40,6 @@ from tfs.frontends.rpc.unix_socket import UNIX, bind_unix, remedy
 log = logging.getLogger(__name__)
 
 _ACCEPTS: Final = 64  # clients accepted in one turn of the loop
-_PREFIX: Final = "tfs-"
 # A path of a socket may have 107 bytes, and what follows this directory has 16.
 _MOST_FOLDER_BYTES: Final = 91
 _LOG_S: Final = 1.0  # between two lines, because who is disconnected may come again
@@ -112,6 +113,7 @@ class Relay:
         try:
             if self._folder is None:
                 self._folder = _make_folder(listener)
+                remove_left_folders(os.path.dirname(self._folder), time.time())
             if address.startswith(UNIX):
                 path = address.removeprefix(UNIX)
                 sockets = [bind_unix(path, listener.unix_mode)]
@@ -267,11 +269,11 @@ def _make_folder(listener: ListenerOptions) -> str:
     beside = os.path.dirname(listener.address.removeprefix(UNIX))
     with contextlib.suppress(OSError):
         if len(os.fsencode(tempfile.gettempdir())) <= _MOST_FOLDER_BYTES:
-            return tempfile.mkdtemp(prefix=_PREFIX)
+            return tempfile.mkdtemp(prefix=PREFIX)
     if len(os.fsencode(beside)) > _MOST_FOLDER_BYTES:
         raise Unavailable(
             f"cannot listen on {listener.address} ({listener.name}): no directory for "
             "temporary files can be used for sockets; set TMPDIR to one that can be "
             f"written, with a path of at most {_MOST_FOLDER_BYTES} bytes"
         )
-    return tempfile.mkdtemp(prefix=_PREFIX, dir=beside)
+    return tempfile.mkdtemp(prefix=PREFIX, dir=beside)
