@@ -141,9 +141,10 @@ class DrivenQueue(Generic[ItemT, ResultT]):
         """Queues ``item`` and returns its future result; does not block.
 
         The future fails with a ServingError if the queue is full or the driver is
-        closed (UNAVAILABLE), if the item is not computed within ``timeout_s``
+        closed (UNAVAILABLE), if no batch has taken the item within ``timeout_s``
         (DEADLINE_EXCEEDED; of 0 seconds or less nothing is left), or if the function
-        fails. Cancelling the future takes the item out of the queue.
+        fails. What the function has begun is not interrupted, and its result counts
+        even if it is late. Cancelling the future takes the item out of the queue.
         """
         if timeout_s is None:
             timeout_s = self._default_timeout_s

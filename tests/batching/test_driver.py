@@ -157,6 +157,19 @@ def test_an_item_is_not_computed_after_its_timeout() -> None:
     assert gate.sizes == [1]
 
 
+def test_what_was_begun_in_time_is_answered_though_late() -> None:
+    """A timeout is about the wait: nothing interrupts a function, and it did the work."""
+    clock = FakeClock()
+    gate = Gate(as_they_came)
+    with BatchDriver(clock=clock) as driver:
+        queue = driver.add_queue(gate)
+        future = queue.submit("item", timeout_s=1.0)
+        assert gate.entered.wait(PATIENCE_S)
+        clock.advance(2.0)
+        gate.open.set()
+        assert future.result(PATIENCE_S) == "item"
+
+
 def test_a_cancelled_future_is_not_computed() -> None:
     """Cancelling takes the item out of the queue."""
     gate = Gate(as_they_came)
