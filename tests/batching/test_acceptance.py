@@ -11,10 +11,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 FILES = (
     "tests/core/test_batch_queue.py",
-    "tests/servables/test_batched.py",
-    "tests/servables/test_large_batched_requests.py",
-    "tests/servables/test_padded_batches.py",
-    "tests/servables/test_tensor_join.py",
+    "tests/servables/joining/test_batched.py",
+    "tests/servables/joining/test_large_batched_requests.py",
+    "tests/servables/joining/test_padded_batches.py",
+    "tests/servables/joining/test_tensor_join.py",
     *(
         str(path.relative_to(ROOT))
         for path in sorted((ROOT / "tests" / "batching").glob("test_*.py"))

@@ -67,7 +67,7 @@ from tfs.core.servable_id import ServableId
 from tfs.core.serving_loop import Phase, ServingLoop
 from tfs.core.signature import DEFAULT_SIGNATURE, Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
-from tfs.servables.batched import BatchedServable
+from tfs.servables.joining.batched import BatchedServable
 
 MODELS: Mapping[str, Callable[[], torch.nn.Module]] = {
     "alexnet": AlexNet,

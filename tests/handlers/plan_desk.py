@@ -37,7 +37,7 @@ from tfs.handlers.predict import PredictHandler
 from tfs.handlers.request_gate import RequestGate
 from tfs.proto.tensorflow.core.framework import types_pb2
 from tfs.proto.tensorflow_serving.apis import predict_pb2
-from tfs.servables.batched import BatchedServable
+from tfs.servables.joining.batched import BatchedServable
 from tfs.testing.fake_call import FakeCall
 from tfs.testing.fake_clock import FakeClock
 

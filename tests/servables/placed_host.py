@@ -13,11 +13,11 @@ from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.runtime.interpreter import Interpreter
 from tfs.runtime.placement import Backend, PlacementOptions
 from tfs.servables.built_in import default_registry
+from tfs.servables.measuring.probe import ProbeOptions
+from tfs.servables.measuring.profile_cache import ProfileCache
+from tfs.servables.measuring.profiler import Profiler
 from tfs.servables.placed_loader import LeaveFront, PlacedLoader, PlacementContext
 from tfs.servables.platform import LoadContext
-from tfs.servables.probe import ProbeOptions
-from tfs.servables.profile_cache import ProfileCache
-from tfs.servables.profiler import Profiler
 
 
 class Host:

@@ -33,11 +33,11 @@ from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.runtime.interpreter import LoadMemory
 from tfs.runtime.process.process_options import ProcessOptions
+from tfs.servables.measuring.probe import ProbeOptions
+from tfs.servables.measuring.profile_cache import ProfileCache
+from tfs.servables.measuring.profiler import Profiler, ProfileRequest
 from tfs.servables.model_loader import ModelLoader
 from tfs.servables.platform import LoadContext
-from tfs.servables.probe import ProbeOptions
-from tfs.servables.profile_cache import ProfileCache
-from tfs.servables.profiler import Profiler, ProfileRequest
 from tfs.servables.torch_package import TorchPackage
 
 EXAMPLE = torch.rand(2, 64)

@@ -19,7 +19,7 @@ from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.core.tensor_view import TensorView
 from tfs.core.version_directory import BATCHING_PARAMETERS
 from tfs.runtime.placement import Backend
-from tfs.servables.batched import BatchedServable
+from tfs.servables.joining.batched import BatchedServable
 from tfs.server.batching import Batcher, read_batching_parameters
 
 UPSTREAM = """

@@ -18,7 +18,7 @@ from tfs.core.version_directory import BATCHING_PARAMETERS, is_committed, read_m
 
 if TYPE_CHECKING:
     from tfs.core.servable import Servable
-    from tfs.servables.tuning import RecommendedParameters, Tuning
+    from tfs.servables.measuring.tuning import RecommendedParameters, Tuning
 
 _EPILOG = """\
 MODEL is a version directory, a model's directory, whose highest version is taken, or the
@@ -85,8 +85,12 @@ def run(args: argparse.Namespace) -> int:
         ServingError: The version cannot be found, measured or batched.
 
     """
-    from tfs.servables.probe_subject import ServableSubject
-    from tfs.servables.tuning import TuningOptions, recommended_parameters, tune
+    from tfs.servables.measuring.probe_subject import ServableSubject
+    from tfs.servables.measuring.tuning import (
+        TuningOptions,
+        recommended_parameters,
+        tune,
+    )
 
     path, device = version_of(args)
     out: str | None = args.out

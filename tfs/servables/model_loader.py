@@ -30,10 +30,10 @@ from tfs.runtime.guest.model_source import ModelSource, concurrency_of
 from tfs.runtime.interpreter import InterpreterModel
 from tfs.servables.code_digest import code_digest
 from tfs.servables.inside import measurable_of, rehearsal_of, seeding_of
-from tfs.servables.load_measures import LoadMeasures
+from tfs.servables.measuring.load_measures import LoadMeasures
+from tfs.servables.measuring.probe_subject import ServableSubject
+from tfs.servables.measuring.profiler import ProfileRequest
 from tfs.servables.platform import LoadContext, VersionDescription
-from tfs.servables.probe_subject import ServableSubject
-from tfs.servables.profiler import ProfileRequest
 
 
 class Payload(Protocol):

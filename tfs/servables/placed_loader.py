@@ -29,13 +29,13 @@ from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.interpreter import Interpreter, InterpreterStats
 from tfs.runtime.placed_model import PlacedModel
 from tfs.runtime.placement import Backend, Placement, PlacementOptions, place
-from tfs.servables.batched import BatchedServable
-from tfs.servables.example_warm_up import warm_up
+from tfs.servables.joining.batched import BatchedServable
+from tfs.servables.measuring.example_warm_up import warm_up
+from tfs.servables.measuring.probe_subject import ServableSubject
+from tfs.servables.measuring.profiler import Profiler
 from tfs.servables.model_loader import ModelLoader
 from tfs.servables.placed_servable import PlacedServable
 from tfs.servables.platform import LoadContext
-from tfs.servables.probe_subject import ServableSubject
-from tfs.servables.profiler import Profiler
 
 log = logging.getLogger(__name__)
 

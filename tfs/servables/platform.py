@@ -21,7 +21,7 @@ from tfs.core.version_directory import (
 )
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.interpreter import Interpreter
-from tfs.servables.profiler import Profiler
+from tfs.servables.measuring.profiler import Profiler
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from tfs.proto._text_form import ParseError, read_text
 from tfs.proto.tensorflow_serving.servables.tensorflow import session_bundle_config_pb2
 from tfs.proto.tfs.v1 import batching_policy_pb2
 from tfs.runtime.placement import Backend
-from tfs.servables.batched import BatchedServable
+from tfs.servables.joining.batched import BatchedServable
 
 T = TypeVar("T")
 

@@ -32,11 +32,11 @@ from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.interpreter import Interpreter
 from tfs.runtime.placement import Backend, PlacementOptions
 from tfs.runtime.process.zygote_process import ZygoteProcess
+from tfs.servables.measuring.probe import ProbeOptions
+from tfs.servables.measuring.profile_cache import ProfileCache
+from tfs.servables.measuring.profiler import Profiler
 from tfs.servables.placed_loader import LeaveFront, PlacedLoader, PlacementContext
 from tfs.servables.platform import LoadContext
-from tfs.servables.probe import ProbeOptions
-from tfs.servables.profile_cache import ProfileCache
-from tfs.servables.profiler import Profiler
 from tfs.server.batching import Batcher, read_batching_file
 from tfs.server.interpreters import Interpreters, interpreters_options
 from tfs.server.model_settings import ConfiguredBackend, RuntimeSettings

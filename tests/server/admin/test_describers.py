@@ -29,7 +29,7 @@ from tfs.runtime.placed_model import PlacedModel
 from tfs.runtime.process.crash_policy import CrashPolicy
 from tfs.runtime.process.process_model import ProcessModel, VersionHealth
 from tfs.runtime.spread_model import SpreadModel
-from tfs.servables.batched import BatchedServable
+from tfs.servables.joining.batched import BatchedServable
 from tfs.servables.placed_servable import PlacedServable
 from tfs.server.admin.describers import (
     describe_batching,

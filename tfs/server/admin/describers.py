@@ -15,9 +15,9 @@ from tfs.core.stats import HistogramSnapshot
 from tfs.handlers.request_stats import RequestFigures
 from tfs.proto.tensorflow_serving.servables.tensorflow import session_bundle_config_pb2
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
-from tfs.servables.batched import BatchedServable
-from tfs.servables.batching_report import QueueReport
 from tfs.servables.inside import processes_of
+from tfs.servables.joining.batched import BatchedServable
+from tfs.servables.joining.batching_report import QueueReport
 from tfs.servables.placed_servable import PlacedServable
 from tfs.server.admin.reports import histogram
 from tfs.server.process_start import started_s

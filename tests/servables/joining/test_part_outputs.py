@@ -1,0 +1,107 @@
+"""Parts of an answer lie in their places before the last one has come."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+
+from tfs.core.dtype import FLOAT32, INT8, STRING
+from tfs.core.tensor_view import TensorView
+from tfs.servables.joining.part_outputs import PartOutputs
+
+ROW_BYTES = 1 << 19
+
+
+def rows(*values: int) -> TensorView:
+    """Returns large rows, each full of one value."""
+    data = b"".join(bytes([value]) * ROW_BYTES for value in values)
+    return TensorView(INT8, (len(values), ROW_BYTES), data)
+
+
+def test_large_parts_are_put_together_in_order_of_their_rows() -> None:
+    """Whatever order they come in; nobody can change what comes of it."""
+    outputs = PartOutputs(5)
+    outputs.add(3, {"y": rows(4, 5)})
+    outputs.add(0, {"y": rows(1)})
+    outputs.add(1, {"y": rows(2, 3)})
+    whole = outputs.whole()["y"]
+    assert whole == rows(1, 2, 3, 4, 5)
+    assert isinstance(whole.data, memoryview)
+    assert whole.data.readonly
+
+
+def test_a_large_part_is_free_once_it_was_taken() -> None:
+    """What waits for the other parts is one copy."""
+
+    class Part(bytearray):
+        pass
+
+    part = Part(ROW_BYTES)
+    left = weakref.ref(part)
+    outputs = PartOutputs(4)
+    outputs.add(0, {"y": TensorView(INT8, (1, ROW_BYTES), memoryview(part))})
+    del part
+    gc.collect()
+    assert left() is None
+
+
+def test_small_outputs_and_strings_are_joined_at_the_end() -> None:
+    """They have no places of their own."""
+    outputs = PartOutputs(3)
+    outputs.add(
+        1,
+        {
+            "n": TensorView(FLOAT32, (2,), bytes(4) + bytes([1]) * 4),
+            "s": TensorView(STRING, (2,), (b"b", b"c")),
+        },
+    )
+    outputs.add(
+        0,
+        {
+            "n": TensorView(FLOAT32, (1,), bytes([2]) * 4),
+            "s": TensorView(STRING, (1,), (b"a",)),
+        },
+    )
+    whole = outputs.whole()
+    assert whole["n"] == TensorView(
+        FLOAT32, (3,), bytes([2]) * 4 + bytes(4) + bytes([1]) * 4
+    )
+    assert whole["s"].data == (b"a", b"b", b"c")
+
+
+def test_a_part_that_is_all_there_is_stays_where_it_lies() -> None:
+    """An output that comes in one part is not copied."""
+    outputs = PartOutputs(4)
+    whole = rows(1, 2, 3, 4)
+    outputs.add(0, {"y": whole})
+    assert outputs.whole()["y"] is whole
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        TensorView(INT8, (1, ROW_BYTES // 2), bytes(ROW_BYTES // 2)),
+        TensorView(FLOAT32, (1, ROW_BYTES), bytes(4 * ROW_BYTES)),
+        TensorView(INT8, (3, ROW_BYTES), bytes(3 * ROW_BYTES)),
+    ],
+    ids=["size", "dtype", "rows"],
+)
+def test_parts_that_do_not_fit_together_are_refused(odd: TensorView) -> None:
+    """Parts of other inner sizes, dtypes or too many rows are refused."""
+    outputs = PartOutputs(4)
+    outputs.add(0, {"y": rows(1, 2)})
+    with pytest.raises(ValueError, match=r"cannot concatenate|structures"):
+        outputs.add(2, {"y": odd})
+
+
+def test_rows_that_never_came_are_missed() -> None:
+    """An answer is never filled up with zeros."""
+    outputs = PartOutputs(4)
+    outputs.add(0, {"y": rows(1, 2)})
+    outputs.add(2, {"y": rows(3)})
+    with pytest.raises(ValueError, match="1 rows are missing of 4"):
+        outputs.whole()
+    with pytest.raises(KeyError):
+        outputs.add(3, {"z": rows(4)})

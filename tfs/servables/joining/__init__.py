@@ -1,0 +1,1 @@
+"""Joins requests for one signature into batches, and gives their rows back."""

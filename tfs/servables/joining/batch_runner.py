@@ -1,0 +1,260 @@
+"""Joins the tensors of a batch, has them computed, and splits the outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from batching.batch import Batch, FaultyTasks
+from tfs.core.errors import FailedPrecondition, Internal, InvalidItems, ServingError
+from tfs.core.servable import (
+    InferenceTask,
+    MakeInputs,
+    Outcome,
+    Servable,
+    TaskForm,
+    Tensors,
+)
+from tfs.core.signature import Signature
+from tfs.core.tensor_view import TensorView, join_elements
+from tfs.servables.joining.batching_loop import BatchingLoop
+from tfs.servables.joining.tensor_join import (
+    fill_inner,
+    is_shared,
+    join_rows,
+    largest_inner,
+    mask_of,
+)
+
+
+class BatchRunner:
+    """Computes the batches of one queue with the inner servable. Loop-confined.
+
+    Args:
+        name: The signature's key.
+        label: The version and the signature, for errors.
+        inner: Computes the joined batch; may answer on any thread.
+        fillers: By input, the value that pads variable lengths; None means the row's
+            first element. Inputs that are not in it have equal shapes.
+        inner_sizes: The least sizes that these inputs are padded to.
+
+    """
+
+    def __init__(
+        self,
+        name: str,
+        label: str,
+        signature: Signature,
+        inner: Servable,
+        loop: BatchingLoop,
+        fillers: Mapping[str, bytes | None],
+        inner_sizes: Mapping[str, tuple[int, ...]],
+    ) -> None:
+        self._name = name
+        self._label = label
+        self._signature = signature
+        self._inner = inner
+        self._loop = loop
+        self._fillers = fillers
+        self._inner_sizes = inner_sizes
+
+    def run(self, batch: Batch[InferenceTask]) -> None:
+        """Starts computing ``batch``, which ends on the loop. Does not block."""
+        tasks = batch.tasks
+        first = tasks[0]
+        alone = len(tasks) == 1
+        form = _common_form(tasks)
+        if alone and batch.padded_rows == batch.num_rows and not self._inner_sizes:
+            inputs = first.inputs
+        elif form is not None and not self._inner_sizes:
+            elements = [task.elements for task in tasks]
+            inputs = join_elements(form.inputs, elements, batch.padded_rows)
+        else:
+            inputs = self._join(tasks, batch.padded_rows)
+        end = _BatchEnd(batch, form, self._label, self._loop)
+        outcome = self._inner.compute_now(
+            self._name, lambda: inputs, batch.padded_rows, 1
+        )
+        if outcome is not None:
+            end.end(outcome)
+            return
+        joined = InferenceTask(
+            self._name,
+            first.signature,
+            inputs,
+            end.on_done,
+            batch.padded_rows,
+            first.output_filter if alone else _union(tasks),
+            first.deadline_s if alone else _latest_deadline_s(tasks),
+            # A batch is interrupted for a task only if that is its only one.
+            first.cancel if alone else None,
+        )
+        self._inner.submit(joined)
+
+    def compute_now(self, make_inputs: MakeInputs, num_rows: int) -> Outcome | None:
+        """Computes joined rows before it returns; returns None if that is not possible."""
+        outcome = self._inner.compute_now(self._name, make_inputs, num_rows, 1)
+        if outcome is None:
+            return None
+        if isinstance(outcome, InvalidItems):
+            return outcome.within(0, num_rows) or outcome
+        if isinstance(outcome, ServingError):
+            return outcome
+        return _misfit(self._label, outcome, num_rows) or outcome
+
+    def _join(self, tasks: Sequence[InferenceTask], num_rows: int) -> Tensors:
+        joined: dict[str, TensorView] = {}
+        masks: dict[str, TensorView] = {}
+        signature = self._signature
+        for name, view in tasks[0].inputs.items():
+            if is_shared(signature, name, view):
+                joined[name] = view
+                continue
+            views = [task.inputs[name] for task in tasks]
+            if name in self._fillers:
+                views = self._fill(name, views, masks)
+            joined[name] = join_rows(views, num_rows)
+        for name, mask in masks.items():
+            # A default mask would not show what was padded here.
+            if name not in joined or joined[name] is signature.defaults.get(name):
+                joined[name] = join_rows([mask], num_rows)
+        return joined
+
+    def _fill(
+        self, name: str, views: list[TensorView], masks: dict[str, TensorView]
+    ) -> list[TensorView]:
+        """Returns the views of one input with equal inner sizes."""
+        largest = largest_inner(views)
+        inner = tuple(map(max, largest, self._inner_sizes[name]))
+        filler = self._fillers[name]
+        filled = [fill_inner(view, inner, filler) for view in views]
+        mask = self._signature.inputs[name].mask
+        if mask is not None and any(view.shape[1:] != inner for view in views):
+            spec = self._signature.inputs[mask]
+            masks[mask] = mask_of(views, inner, spec.dtype, len(spec.shape))
+        return filled
+
+
+class _BatchEnd:
+    """Splits the outcome of one batch among its tasks."""
+
+    __slots__ = ("_batch", "_form", "_label", "_loop")
+
+    def __init__(
+        self,
+        batch: Batch[InferenceTask],
+        form: TaskForm | None,
+        label: str,
+        loop: BatchingLoop,
+    ) -> None:
+        self._batch = batch
+        self._form = form
+        self._label = label
+        self._loop = loop
+
+    def on_done(self, outcome: Outcome) -> None:
+        """Runs on any thread; the batch ends on the loop."""
+        if self._loop.is_loop_thread:
+            self.end(outcome)
+        else:
+            self._loop.post(lambda: self.end(outcome))
+
+    def end(self, outcome: Outcome) -> None:
+        """Ends the batch. On the loop."""
+        batch = self._batch
+        if isinstance(outcome, ServingError):
+            batch.done(self._attributed(outcome))
+            return
+        error = _misfit(self._label, outcome, batch.padded_rows, _union(batch.tasks))
+        if error is not None:
+            batch.done(error)
+            return
+        tasks = batch.tasks
+        if len(tasks) == 1 and batch.padded_rows == batch.num_rows:
+            batch.done([outcome])
+            return
+        form = self._form
+        if form is not None:
+            batch.done(lambda tasks: form.end_all(tasks, outcome))
+            return
+        parts: list[Outcome] = []
+        start = 0
+        for task in tasks:
+            stop = start + task.num_rows
+            wanted = task.output_filter
+            if wanted and not outcome.keys() >= set(wanted):
+                # Others asked for all outputs, whichever these are.
+                parts.append(_missing(self._label, outcome, wanted))
+            else:
+                names = wanted or outcome
+                parts.append({name: outcome[name].rows(start, stop) for name in names})
+            start = stop
+        batch.done(parts)
+
+    def _attributed(self, error: ServingError) -> ServingError:
+        """Returns the error; if it names the rows at fault, as one error per task."""
+        if not isinstance(error, InvalidItems):
+            return error
+        errors: dict[int, ServingError] = {}
+        start = 0
+        for index, task in enumerate(self._batch.tasks):
+            own = error.within(start, start + task.num_rows)
+            if own is not None:
+                errors[index] = own
+            start += task.num_rows
+        return FaultyTasks(errors) if errors else error
+
+
+def _misfit(
+    label: str, outputs: Tensors, num_rows: int, wanted: Sequence[str] = ()
+) -> ServingError | None:
+    """Returns what is wrong with the outputs of a batch; None if nothing is."""
+    if not outputs.keys() >= set(wanted):
+        return _missing(label, outputs, wanted)
+    for name, view in outputs.items():
+        if not view.shape:
+            return FailedPrecondition(
+                f"{label}: Batched output tensor has 0 dimensions: {name!r}"
+            )
+        if view.shape[0] != num_rows:
+            return FailedPrecondition(
+                f"{label}: Batched output tensor's 0th dimension does not equal the "
+                f"sum of the 0th dimension sizes of the input tensors: {name!r} has "
+                f"{view.shape[0]} rows, the batch {num_rows}"
+            )
+    return None
+
+
+def _missing(label: str, outputs: Tensors, wanted: Sequence[str]) -> Internal:
+    name = next(name for name in wanted if name not in outputs)
+    return Internal(f"{label}: output {name!r} is missing")
+
+
+def _common_form(tasks: Sequence[InferenceTask]) -> TaskForm | None:
+    """Returns the form that all tasks share; None if they have different ones."""
+    form = tasks[0].form
+    if form is not None:
+        for task in tasks:
+            if task.form is not form:
+                return None
+    return form
+
+
+def _union(tasks: Sequence[InferenceTask]) -> tuple[str, ...]:
+    """Returns the names of outputs that at least one task wants; empty means all."""
+    names: dict[str, None] = {}
+    for task in tasks:
+        if not task.output_filter:
+            return ()
+        names.update(dict.fromkeys(task.output_filter))
+    return tuple(names)
+
+
+def _latest_deadline_s(tasks: Sequence[InferenceTask]) -> float | None:
+    latest_s = 0.0
+    for task in tasks:
+        deadline_s = task.deadline_s
+        if deadline_s is None:
+            return None
+        if deadline_s > latest_s:
+            latest_s = deadline_s
+    return latest_s

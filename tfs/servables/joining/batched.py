@@ -1,0 +1,242 @@
+"""Joins concurrent requests for a servable into batches.
+
+This is the one place where batching meets tensors. Requests that cannot be batched are
+handed to the servable underneath unchanged: those for unbatched signatures, those whose
+rows depend on their neighbours, and those without rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from batching.batching_options import BatchingOptions, recommended_options
+from batching.cost_table import CostTable
+from batching.shared_queue import SharedQueue
+from batching.shared_scheduler import SharedBatchScheduler
+from tfs.core.batch_queue_options import BatchQueueOptions
+from tfs.core.model_profile import ModelProfile, SignatureProfile
+from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Servable
+from tfs.core.servable_id import ServableId
+from tfs.core.signature import Signature
+from tfs.core.stats import Stats
+from tfs.servables.joining.batching_loop import BatchingLoop
+from tfs.servables.joining.batching_report import BatchingStats, QueueReport
+from tfs.servables.joining.bypass_count import BypassCount
+from tfs.servables.joining.signature_queues import SignatureQueues
+from tfs.servables.joining.tensor_join import joined_row_bytes, with_joining
+
+
+class BatchedServable:
+    """A servable that computes requests together. Thread-safe; a ``Servable``.
+
+    Args:
+        inner: Computes the batches; keeps the promises of a servable.
+        scheduler: The scheduler of the device that ``inner`` runs on, confined to
+            ``loop``.
+        loop: The thread that steps the scheduler.
+        options: How to batch; None follows the measurements of each signature.
+        profile: What was measured of this version; None if nothing was.
+        stats: The registry of the counts; None publishes none.
+        max_in_flight: Most batches of a queue handed to ``inner`` at a time, if the
+            options do not say; None allows as many as the scheduler's device takes.
+
+    Attributes:
+        unbatched: Why a signature is not batched, by key; for the version's status.
+        reserves: Reservations about signatures that are batched, by key: that only
+            equal lengths are joined, or that their rows were not shown to be
+            independent.
+
+    """
+
+    def __init__(
+        self,
+        inner: Servable,
+        scheduler: SharedBatchScheduler,
+        loop: BatchingLoop,
+        options: BatchingOptions | None = None,
+        profile: ModelProfile | None = None,
+        stats: Stats | None = None,
+        max_in_flight: int | None = None,
+    ) -> None:
+        self._inner = inner
+        self._loop = loop
+        measured = profile.signatures if profile is not None else {}
+        batches_unproven = options is not None and options.batches_unproven
+        unbatched: dict[str, str] = {}
+        self._batched: dict[str, SignatureQueues] = {}
+        for name, signature in inner.signatures.items():
+            found = measured.get(name, SignatureProfile())
+            why = _why_not(signature, found, batches_unproven)
+            if why:
+                unbatched[name] = why
+            else:
+                self._batched[name] = SignatureQueues(
+                    name,
+                    signature,
+                    inner,
+                    scheduler,
+                    loop,
+                    _bounded(
+                        options
+                        or recommended_options(
+                            CostTable(with_joining(found.call_s_by_rows, signature)),
+                            row_bytes=joined_row_bytes(signature),
+                        ),
+                        max_in_flight,
+                    ),
+                    found,
+                    takes_any_size=options is None,
+                )
+        self.unbatched: Mapping[str, str] = unbatched
+        self.reserves: Mapping[str, str] = {
+            name: reserve
+            for name in self._batched
+            if (reserve := _reserve(measured.get(name, SignatureProfile())))
+        }
+        self._stats = stats
+        self._numbers = BatchingStats(
+            inner.id,
+            {name: queues.counted for name, queues in self._batched.items()},
+            {name: queues.bypass for name, queues in self._batched.items()},
+        )
+        if stats is not None:
+            stats.add_source(self._numbers)
+
+    @property
+    def id(self) -> ServableId:
+        """The version."""
+        return self._inner.id
+
+    @property
+    def signatures(self) -> Mapping[str, Signature]:
+        """By key."""
+        return self._inner.signatures
+
+    def submit(self, task: InferenceTask) -> None:
+        """Queues the task, or hands it on if it cannot be batched."""
+        queues = self._batched.get(task.signature_name)
+        if queues is None:
+            self._inner.submit(task)
+        elif self._loop.is_loop_thread:
+            queues.submit(task)
+        else:
+            self._loop.post(lambda: queues.submit(task))
+
+    def submit_all(self, tasks: Sequence[InferenceTask]) -> None:
+        """Queues tasks of one form at once. On the loop."""
+        queues = self._batched.get(tasks[0].signature_name)
+        if queues is None:
+            self._inner.submit_all(tasks)
+        else:
+            queues.submit_all(tasks)
+
+    def compute_now(
+        self,
+        signature_name: str,
+        make_inputs: MakeInputs,
+        num_rows: int,
+        num_tasks: int,
+    ) -> Outcome | None:
+        """Computes requests as a batch of their own, bypassing queues that are idle.
+
+        On the loop. Returns None, with nothing done, if they have to be queued.
+        """
+        queues = self._batched.get(signature_name)
+        if queues is None:
+            return self._inner.compute_now(
+                signature_name, make_inputs, num_rows, num_tasks
+            )
+        return queues.compute_now(make_inputs, num_rows, num_tasks)
+
+    @property
+    def queue_options(self) -> Mapping[str, BatchQueueOptions]:
+        """The options of the queues of each signature."""
+        return {name: queues.queue_options for name, queues in self._batched.items()}
+
+    def queues(self) -> Sequence[SharedQueue[InferenceTask]]:
+        """Returns the present queues; their stats may be read on any thread."""
+        return [queue for queues in self._batched.values() for queue in queues.queues()]
+
+    def report(self) -> Sequence[QueueReport]:
+        """Returns the numbers of the present queues. Thread-safe."""
+        return [each for queues in self._batched.values() for each in queues.report()]
+
+    def bypass(self, signature_name: str) -> BypassCount:
+        """Returns the counts of requests that bypassed a signature's queues."""
+        queues = self._batched.get(signature_name)
+        return BypassCount() if queues is None else queues.bypass()
+
+    def close(
+        self,
+        on_drained: Callable[[], None] | None = None,
+        heir: BatchedServable | None = None,
+    ) -> None:
+        """Answers new requests with UNAVAILABLE and computes those that wait.
+
+        Returns at once; idempotent except for the callback. ``on_drained`` runs on the
+        loop when none of its requests is left there. Its numbers are no longer
+        published; ``heir``, which answers for the version from now on, continues them.
+        """
+        heirs = {} if heir is None else heir._batched
+        if self._stats is not None:
+            self._stats.remove_source(self._numbers)
+
+        def drain() -> None:
+            batched = list(self._batched.values())
+            left = [len(batched)]
+
+            def one_less() -> None:
+                left[0] -= 1
+                if not left[0] and on_drained is not None:
+                    on_drained()
+
+            if not batched and on_drained is not None:
+                on_drained()
+            for name, queues in self._batched.items():
+                queues.close(one_less, heirs.get(name))
+
+        if self._loop.is_loop_thread:
+            drain()
+        else:
+            self._loop.post(drain)
+
+    def __repr__(self) -> str:
+        return f"<BatchedServable {self.id.slashed}>"
+
+
+def _why_not(
+    signature: Signature, measured: SignatureProfile, batches_unproven: bool
+) -> str:
+    """Returns why a signature must not be batched; empty if it may."""
+    if not signature.batched:
+        return "the signature says batched: false"
+    if measured.rows_independent is False:
+        why = measured.why_dependent or "they changed with their neighbours"
+        return f"its rows depend on each other: {why}"
+    if measured.rows_independent is None and not batches_unproven:
+        why = measured.why_dependent
+        return "its rows were not shown to be independent" + (why and f": {why}")
+    return ""
+
+
+def _reserve(measured: SignatureProfile) -> str:
+    """Returns the reservation about a signature, see ``reserves``; empty for most."""
+    if measured.rows_independent is None:
+        return (
+            "as its own parameters ask; nothing showed its rows to be independent, for "
+            "nothing is measured"
+        )
+    if measured.why_padding:
+        return f"only equal lengths are joined: padded, {measured.why_padding}"
+    return ""
+
+
+def _bounded(options: BatchingOptions, max_in_flight: int | None) -> BatchingOptions:
+    """Returns options whose queues keep to the limit of batches in flight."""
+    if options.policy.max_in_flight is not None:
+        return options
+    bounds = [n for n in (options.num_batch_threads, max_in_flight) if n is not None]
+    if not bounds:
+        return options
+    return replace(options, policy=replace(options.policy, max_in_flight=min(bounds)))

@@ -1,0 +1,98 @@
+"""Calls a version with its example, so that its first callers need not wait."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+from tfs.core.clock import Clock
+from tfs.core.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    ResourceExhausted,
+    ServingError,
+    Unavailable,
+)
+from tfs.core.right_of_way import make_way
+from tfs.servables.measuring.probe_inputs import ProbeInputs
+from tfs.servables.measuring.probe_subject import ProbeSubject
+
+log = logging.getLogger(__name__)
+
+OnFailure: TypeAlias = Callable[[str, ServingError], None]
+
+_OF_THE_HOST: Final = (Cancelled, DeadlineExceeded, ResourceExhausted, Unavailable)
+"""Errors that say nothing about the model: there was no time, or no room."""
+
+
+def warm_up(
+    subject: ProbeSubject,
+    path: str,
+    sizes_of: Callable[[str], Sequence[int]],
+    deadline_s: float,
+    clock: Clock,
+    *,
+    num_rounds: int = 1,
+    predict_s: Callable[[str, int], float] = lambda name, num_rows: 0.0,
+    on_failure: OnFailure = lambda name, error: None,
+) -> int:
+    """Calls every signature with its example until the deadline; returns how often.
+
+    For a version that brings no warm-up requests. Failures are reported but fail
+    nothing.
+
+    Args:
+        subject: The version.
+        path: The version's directory, which has the author's example.
+        sizes_of: Returns the rows of the calls of a batched signature, by its key.
+        deadline_s: When to stop, by ``clock``.
+        clock: Tells the time.
+        num_rounds: How many calls are made of each size.
+        predict_s: Predicts the seconds of a call. A call that would not end in time is
+            left out.
+        on_failure: Called once for each signature that fails on its author's example.
+            Failures on made-up values are not reported, because the model may never get
+            such values.
+
+    """
+    num_calls = 0
+    failed: set[str] = set()
+    inputs = {n: ProbeInputs.of(path, s) for n, s in subject.signatures.items()}
+    for _ in range(num_rounds):
+        for name, signature in subject.signatures.items():
+            for num_rows in sizes_of(name) if signature.batched else (1,):
+                make_way()
+                left_s = deadline_s - clock.now()
+                if left_s <= 0:
+                    return num_calls
+                if name in failed or predict_s(name, num_rows) > left_s:
+                    continue
+                try:
+                    subject.call(name, inputs[name].batch(num_rows), left_s)
+                except ServingError as error:
+                    log.info("event=warm_up_failed signature=%s error=%s", name, error)
+                    failed.add(name)
+                    found = _fault_of_example(subject, name, inputs[name], left_s)
+                    if found is not None:
+                        on_failure(name, found)
+                num_calls += name not in failed
+    return num_calls
+
+
+def _fault_of_example(
+    subject: ProbeSubject, name: str, inputs: ProbeInputs, timeout_s: float
+) -> ServingError | None:
+    """Returns the error of a signature on all rows of its author's example, if any.
+
+    Some models take no single row, or no more than a few.
+    """
+    if not inputs.is_authors:
+        return None
+    try:
+        subject.call(name, inputs.batch(inputs.num_different), timeout_s)
+    except _OF_THE_HOST:
+        return None
+    except ServingError as error:
+        return error
+    return None

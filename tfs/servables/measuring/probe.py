@@ -1,0 +1,333 @@
+"""Measures a loaded version: the :class:`ModelProfile` that placement and batching use.
+
+The most important measurements come first, and the budget cuts off the rest: row
+independence (always finished: six calls of at most four rows), the largest batch with
+its memory peak (at least once if that is quick, because only it shows what a model does
+from some size on), two-thread scaling, then the other sizes. Measurements that were not
+reached are absent from the profile. At the end the first inputs are always computed
+again with the same random numbers. A model that answers differently then remembers its
+calls. A model that fails while it is probed is still served.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from tfs.core.clock import Clock, MonotonicClock
+from tfs.core.errors import InvalidArgument, ServingError
+from tfs.core.model_profile import ModelProfile, SignatureProfile
+from tfs.core.process_memory import peak_bytes, reset_peak, resident_bytes
+from tfs.core.servable import Tensors
+from tfs.core.signature import DEFAULT_SIGNATURE
+from tfs.servables.measuring.host_load import foreign_share, sample_cpu
+from tfs.servables.measuring.load_measures import LoadMeasures
+from tfs.servables.measuring.probe_inputs import ProbeInputs
+from tfs.servables.measuring.probe_subject import ProbeSubject
+from tfs.servables.measuring.row_independence import (
+    RowIndependence,
+    repeat_change,
+    row_independence,
+    still_independent,
+)
+
+log = logging.getLogger(__name__)
+
+MAX_FOREIGN_SHARE: Final = 0.15
+"""Share of all processors used by others above which measured times are not kept."""
+
+_LARGEST_SHARE: Final = 0.4
+_SCALING_SHARE: Final = 0.3
+_MAX_CALLS: Final = 200
+_SEED: Final = 0
+_QUICK_S: Final = 1.0
+"""A largest batch that takes fewer seconds is measured even if the budget is spent. On
+a busy host, six calls of a microsecond's work can take more than the budget."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeOptions:
+    """How much a probe may cost. Immutable, checked on creation.
+
+    Attributes:
+        budget_s: Seconds per version; 0 measures nothing.
+        largest_batch: Rows of the largest batch the server would make.
+        call_timeout_s: A single call that takes longer ends the probe.
+
+    """
+
+    budget_s: float = 0.5
+    largest_batch: int = 32
+    call_timeout_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.budget_s < 0 or self.call_timeout_s <= 0 or self.largest_batch < 1:
+            raise InvalidArgument(f"bad probe options: {self}")
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeResult:
+    """A profile and whether it may be kept. Immutable.
+
+    Attributes:
+        profile: What was measured.
+        is_quiet: Whether other programs left the processors alone meanwhile.
+        failures: Why a probe call failed, by signature; for the status.
+
+    """
+
+    profile: ModelProfile
+    is_quiet: bool = True
+    failures: Mapping[str, str] = field(default_factory=dict)
+
+
+def probe(
+    subject: ProbeSubject,
+    path: str,
+    options: ProbeOptions,
+    *,
+    code_digest: str = "",
+    load: LoadMeasures | None = None,
+    clock: Clock | None = None,
+) -> ProbeResult:
+    """Measures a version that was just loaded. Blocks; never raises because of the model.
+
+    Args:
+        subject: The loaded version; nobody else may call it meanwhile.
+        path: The version directory, for its example inputs.
+        options: The budget.
+        code_digest: The digest of the code to which the profile belongs.
+        load: What the loader measured.
+        clock: Tells the time.
+
+    """
+    load = load or LoadMeasures()
+    base = ModelProfile(
+        code_digest=code_digest,
+        import_s=load.import_s,
+        load_s=load.load_s,
+        load_peak_bytes=load.load_peak_bytes,
+        resident_bytes=load.resident_bytes,
+        process_changes=load.process_changes,
+    )
+    if not options.budget_s:
+        return ProbeResult(base)
+    return _Probe(subject, path, options, clock or MonotonicClock()).run(base)
+
+
+class _Probe:
+    """One run over one version. Confined to the probing thread."""
+
+    def __init__(
+        self, subject: ProbeSubject, path: str, options: ProbeOptions, clock: Clock
+    ) -> None:
+        self._subject = subject
+        self._options = options
+        self._clock = clock
+        self._inputs = {
+            name: ProbeInputs.of(path, signature)
+            for name, signature in subject.signatures.items()
+        }
+        self._begun_s = clock.now()
+        self._deadline_s = self._begun_s + options.budget_s
+        self._failures: dict[str, str] = {}
+        self._rows: dict[str, RowIndependence] = {}
+        # Inputs and outputs of the first call.
+        self._first: dict[str, tuple[Tensors, Tensors]] = {}
+        self._is_seeded = False
+        self._times: dict[str, dict[int, float]] = {n: {} for n in self._inputs}
+        self._row_s: dict[str, float] = {}  # seconds per row of the quickest call
+        self._p99: dict[str, float] = {}
+        self._peaks: dict[str, int] = {}
+
+    def run(self, base: ModelProfile) -> ProbeResult:
+        pids = [os.getpid(), self._subject.pid]
+        before = sample_cpu(pids)
+        self._show_row_independence()
+        self._measure_largest()
+        scaling = self._measure_scaling()
+        self._measure_other_sizes()
+        is_repeatable = self._show_repeats()
+        if self._is_seeded:
+            self._subject.seed(None)
+        elapsed_s = self._clock.now() - self._begun_s
+        share = foreign_share(before, sample_cpu(pids), elapsed_s)
+        profile = replace(
+            base,
+            process_changes=self._subject.process_changes or base.process_changes,
+            two_thread_scaling=scaling,
+            is_repeatable=is_repeatable,
+            signatures={name: self._signature_profile(name) for name in self._inputs},
+        )
+        return ProbeResult(profile, share <= MAX_FOREIGN_SHARE, self._failures)
+
+    def _signature_profile(self, name: str) -> SignatureProfile:
+        shown = self._rows.get(name, RowIndependence(None))
+        return SignatureProfile(
+            rows_independent=shown.shown,
+            why_dependent=shown.why,
+            why_padding=shown.why_padding,
+            call_s_by_rows=self._times[name],
+            full_batch_p99_s=self._p99.get(name),
+            peak_bytes=self._peaks.get(name),
+        )
+
+    def _show_row_independence(self) -> None:
+        for name, signature in self._subject.signatures.items():
+            if not signature.batched:
+                self._rows[name] = RowIndependence(None, "it has no batch")
+                continue
+            try:
+                self._rows[name] = row_independence(
+                    lambda inputs, name=name: self._call(name, inputs),  # type: ignore[misc]
+                    self._inputs[name],
+                )
+            except ServingError as error:
+                self._fail(name, error)
+                self._rows[name] = RowIndependence(None, error.message)
+
+    def _measure_largest(self) -> None:
+        """Times the largest batch of every signature; its first call shows the peak."""
+        names = self._working()
+        for name in names:
+            now_s = self._clock.now()
+            rows = self._largest(name)
+            is_quick = rows * self._row_s.get(name, math.inf) < _QUICK_S
+            if now_s >= self._deadline_s and not is_quick:
+                continue
+            share_s = _LARGEST_SHARE * self._options.budget_s / len(names)
+            inputs = self._inputs[name].batch(rows)
+            pid = self._subject.pid
+            can_see = reset_peak(pid)
+            resident = resident_bytes(pid)
+            times = self._time(
+                name, rows, inputs, min(self._deadline_s, now_s + share_s)
+            )
+            peak = peak_bytes(pid)
+            if can_see and resident is not None and peak is not None and times:
+                self._peaks[name] = max(0, peak - resident)
+            if times:
+                self._times[name][rows] = statistics.median(times)
+                ranked = sorted(times)
+                self._p99[name] = ranked[min(len(ranked) - 1, len(ranked) * 99 // 100)]
+
+    def _measure_scaling(self) -> float | None:
+        """Returns the lowest scaling, as the worst signature decides the placement."""
+        names = self._working()
+        lowest: float | None = None
+        for name in names:
+            left_s = self._deadline_s - self._clock.now()
+            share_s = _SCALING_SHARE * self._options.budget_s / len(names)
+            if left_s < share_s:
+                return None
+            inputs = self._inputs[name].batch(self._largest(name))
+            try:
+                scaling = self._subject.two_thread_scaling(name, inputs, share_s)
+            except ServingError as error:
+                self._fail(name, error)
+                return None
+            if scaling is None:
+                return None
+            lowest = scaling if lowest is None else min(lowest, scaling)
+        return lowest
+
+    def _measure_other_sizes(self) -> None:
+        sizes = [1]
+        while 2 * sizes[-1] < self._options.largest_batch:
+            sizes.append(2 * sizes[-1])
+        default_first = sorted(self._working(), key=lambda n: n != DEFAULT_SIGNATURE)
+        for rows in sizes:
+            for name in default_first:
+                if not self._subject.signatures[name].batched or name in self._failures:
+                    continue
+                if self._clock.now() >= self._deadline_s:
+                    return
+                inputs = self._inputs[name].batch(rows)
+                times = self._time(name, rows, inputs, self._deadline_s, max_calls=5)
+                # A single first call shows what allocating takes, not what a call
+                # takes.
+                if len(times) > 1:
+                    self._times[name][rows] = statistics.median(times)
+
+    def _show_repeats(self) -> bool:
+        """Returns whether every signature answers its first inputs as it did first."""
+        is_repeatable = True
+        for name in self._working():
+            if name not in self._first:
+                continue
+            inputs, outputs = self._first[name]
+            if self._is_seeded:
+                self._subject.seed(_SEED)
+            try:
+                change = repeat_change(outputs, self._call(name, inputs))
+            except ServingError as error:
+                self._fail(name, error)
+                continue
+            if change:
+                is_repeatable = False
+                if self._rows[name].shown:
+                    self._rows[name] = RowIndependence(False, change)
+        return is_repeatable
+
+    def _largest(self, name: str) -> int:
+        batched = self._subject.signatures[name].batched
+        return self._options.largest_batch if batched else 1
+
+    def _working(self) -> list[str]:
+        return [name for name in self._inputs if name not in self._failures]
+
+    def _time(
+        self,
+        name: str,
+        num_rows: int,
+        inputs: Tensors,
+        until_s: float,
+        max_calls: int = _MAX_CALLS,
+    ) -> list[float]:
+        """Returns the seconds of calls until ``until_s``; without the first of several.
+
+        The first call of a size allocates what later ones reuse, and shows whether
+        rows keep their answers in a batch of that size.
+        """
+        times: list[float] = []
+        try:
+            while len(times) <= max_calls:
+                begun_s = self._clock.now()
+                if times and begun_s >= until_s:
+                    break
+                outputs = self._call(name, inputs)
+                own_s = self._subject.last_call_s
+                times.append(self._clock.now() - begun_s if own_s is None else own_s)
+                if len(times) == 1 and name in self._rows:
+                    self._rows[name] = still_independent(
+                        self._rows[name],
+                        outputs,
+                        num_rows,
+                        self._inputs[name].num_different,
+                    )
+        except ServingError as error:
+            self._fail(name, error)
+            return []
+        return times[1:] or times
+
+    def _call(self, name: str, inputs: Tensors) -> Tensors:
+        if name not in self._first:
+            self._is_seeded = self._subject.seed(_SEED)
+        begun_s = self._clock.now()
+        outputs = self._subject.call(name, inputs, self._options.call_timeout_s)
+        num_rows = max(
+            (each.shape[0] for each in inputs.values() if each.shape), default=1
+        )
+        row_s = (self._clock.now() - begun_s) / max(1, num_rows)
+        self._row_s[name] = min(row_s, self._row_s.get(name, math.inf))
+        self._first.setdefault(name, (inputs, outputs))
+        return outputs
+
+    def _fail(self, name: str, error: ServingError) -> None:
+        self._failures[name] = error.message
+        log.info("event=probe_failed signature=%s error=%s", name, error)
