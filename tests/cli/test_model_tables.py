@@ -121,9 +121,21 @@ def test_what_was_never_counted_takes_no_line() -> None:
     ]
     _, *lines = stats_table(stats).splitlines()
     assert [line.split() for line in lines] == [
-        ["requests", "code=OK,", "model=m", "12"],
-        ["took_s", "-", "4", "x", "0.5"],
+        ["requests", "12", "code=OK,", "model=m"],
+        ["took_s", "4", "x", "0.5", "-"],
     ]
+
+
+def test_all_labels_of_a_stat_are_shown() -> None:
+    """The last of many may be the version, which alone tells two lines apart."""
+    labels = {"method": "Predict", "model": "digits", "signature": "serving_default"}
+    stats = [
+        pb.Stat(name="requests", labels={**labels, "version": version}, value=1)
+        for version in ("1", "2")
+    ]
+    _, first, second = stats_table(stats).splitlines()
+    assert first.endswith("signature=serving_default, version=1")
+    assert second.endswith("signature=serving_default, version=2")
 
 
 def test_a_version_is_one_line() -> None:

@@ -34,6 +34,17 @@ def test_what_was_written_is_read(store: FleetStore) -> None:
     assert (found.number, found.fleet, found.why, found.at_s) == (1, FLEET, "first", 70)
 
 
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    """SQLite says of it that it is unable to open a file, whatever hinders it."""
+    store = FleetStore(str(tmp_path / "fleets" / "fleet.db"))
+    with pytest.raises(FailedPrecondition) as caught:
+        store.read()
+    assert caught.value.message == (
+        f"the fleet's store {store.path}: there is no folder {tmp_path}/fleets; make it "
+        "first"
+    )
+
+
 def test_an_edit_that_raises_or_changes_nothing_is_no_revision(
     store: FleetStore,
 ) -> None:

@@ -109,8 +109,9 @@ def stats_table(stats: Iterable[pb.Stat]) -> str:
         else:
             value = f"{stat.value:.10g}" if stat.value else ""
         if value:
-            rows.append((stat.name, labels or "-", value))
-    return table(("STAT", "LABELS", "VALUE"), rows)
+            rows.append((stat.name, value, labels or "-"))
+    # The labels come last, where nothing is cut: their end tells versions apart.
+    return table(("STAT", "VALUE", "LABELS"), rows)
 
 
 def versions_table(models: Iterable[pb.ModelReport]) -> str:

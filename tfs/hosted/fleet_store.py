@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -187,7 +188,10 @@ class FleetStore:
             connection.close()  # rolls back what was not committed
 
     def _unusable(self, error: sqlite3.Error) -> FailedPrecondition:
-        return FailedPrecondition(f"the fleet's store {self.path}: {error}")
+        why, folder = str(error), os.path.dirname(os.path.abspath(self.path))
+        if not os.path.isdir(folder):
+            why = f"there is no folder {folder}; make it first"
+        return FailedPrecondition(f"the fleet's store {self.path}: {why}")
 
 
 def _latest(connection: sqlite3.Connection) -> Revision:
