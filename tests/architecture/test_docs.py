@@ -68,6 +68,30 @@ def test_the_map_names_modules_that_exist() -> None:
     assert missing == []
 
 
+def test_what_docstrings_refer_to_exists() -> None:
+    """A reference like :class:`tfs.core.call.Call` leads to a module that has the name."""
+    broken = []
+    for path in tracked_files("*.py"):
+        text = (ROOT / path).read_text(encoding="utf-8")
+        for name in re.findall(
+            r":\w+:`~?((?:tfs|sources|managers|batching)[.\w]*)`", text
+        ):
+            parts = name.split(".")
+            depth = len(parts)
+            while not (file := _module_at(parts[:depth])):
+                depth -= 1
+            source = file.read_text(encoding="utf-8")
+            if not all(re.search(rf"\b{part}\b", source) for part in parts[depth:]):
+                broken.append(f"{path} refers to {name}")
+    assert broken == []
+
+
+def _module_at(parts: list[str]) -> Path | None:
+    folder = ROOT.joinpath(*parts)
+    files = (folder.with_suffix(".py"), folder / "__init__.py")
+    return next((file for file in files if file.is_file()), None)
+
+
 def test_every_room_has_a_row_in_the_architecture() -> None:
     """A package that the page does not name is one that nobody decided about."""
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")

@@ -3,8 +3,12 @@
 For an ``nn.Module``, ``save`` is all that is needed; docs/exporting.md is the guide.
 """
 
-from tfs.export.dependency_report import Action, DependencyReport, ModuleReport
-from tfs.export.package import PackageRules, explain
+from tfs.export.packaging.dependency_report import (
+    Action,
+    DependencyReport,
+    ModuleReport,
+)
+from tfs.export.packaging.package import PackageRules, explain
 from tfs.export.reseal import reseal
 from tfs.export.save import save
 from tfs.export.save_python import save_python

@@ -24,8 +24,8 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from tfs.export.dependency_report import Action
-from tfs.export.module_origin import default_action
+from tfs.export.packaging.dependency_report import Action
+from tfs.export.packaging.module_origin import default_action
 
 _IMMUTABLE: Final = (
     type(None), bool, int, float, complex, str, bytes, type, range, slice,

@@ -17,11 +17,11 @@ from torch import nn
 from tfs.core.dtype import STRING
 from tfs.core.errors import InvalidArgument
 from tfs.core.signature import FREE, Signature
-from tfs.export.archive_file import archive_file
-from tfs.export.dependency_report import DependencyReport
 from tfs.export.derived import Derived
 from tfs.export.foreign_operators import operators_of, refuse_foreign
-from tfs.export.package import (
+from tfs.export.packaging.archive_file import archive_file
+from tfs.export.packaging.dependency_report import DependencyReport
+from tfs.export.packaging.package import (
     RESOURCE,
     PackageRules,
     package_of,

@@ -17,14 +17,14 @@ from tfs.core.errors import DataLoss, InvalidArgument
 from tfs.core.signature import DEFAULT_SIGNATURE, FeatureSpec
 from tfs.core.version_directory import EXAMPLES, commit
 from tfs.export.calling import OF_PROGRAMS, evaluation
-from tfs.export.dependency_report import DependencyReport
 from tfs.export.derive import derive
 from tfs.export.derived import Derived
 from tfs.export.examples import place_examples
 from tfs.export.kept_state import KeptState
 from tfs.export.module_calls import outputs_of
-from tfs.export.package import PackageRules
-from tfs.export.package_resources import readable
+from tfs.export.packaging.dependency_report import DependencyReport
+from tfs.export.packaging.package import PackageRules
+from tfs.export.packaging.package_resources import readable
 from tfs.export.payload import (
     DescribedModule,
     PackageWriter,

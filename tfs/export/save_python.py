@@ -20,7 +20,7 @@ from tfs.core.version_directory import EXAMPLES, commit
 from tfs.export.derived import Derived
 from tfs.export.examples import place_examples
 from tfs.export.opened_files import watched_files
-from tfs.export.own_code import own_code_out_of_reach
+from tfs.export.packaging.own_code import own_code_out_of_reach
 from tfs.export.publish import Extras, producer, publish
 from tfs.export.read_variables import warned_of_variables
 from tfs.export.servable_class import (

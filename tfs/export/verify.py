@@ -18,7 +18,7 @@ from tfs.core.signature import Signature
 from tfs.export.derived import Derived
 from tfs.export.gradient_advice import gradient_advice
 from tfs.export.opened_files import OpenedFiles, watched_files
-from tfs.export.own_code import own_code_out_of_reach
+from tfs.export.packaging.own_code import own_code_out_of_reach
 from tfs.export.read_variables import warned_of_variables
 from tfs.export.server_defaults import server_defaults
 from tfs.export.values import Value, close, view_of

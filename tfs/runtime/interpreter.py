@@ -7,7 +7,7 @@
     model.unload()                                   # a manager thread; blocks
     interpreter.close(deadline_s)
 
-``tests/runtime/conformance.py`` checks every backend against this. A free-threaded
+``tests/runtime/test_conformance.py`` checks every backend against this. A free-threaded
 Python would be one more backend: threads of this process that share one model.
 """
 

@@ -12,7 +12,7 @@ import types
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
-from tfs.export.module_origin import is_own_code
+from tfs.export.packaging.module_origin import is_own_code
 
 _ELSEWHERE: Final = (
     "it is in the archive, where only import statements and importlib.import_module "

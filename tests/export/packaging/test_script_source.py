@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tfs.export.script_source import needed_source
+from tfs.export.packaging.script_source import needed_source
 
 SCRIPT = '''\
 from __future__ import annotations

@@ -14,9 +14,9 @@ import torch
 from torch import nn
 from torch.package._mangling import is_mangled
 
-from tfs.export.dependency_report import Action, Unsaved
-from tfs.export.module_origin import default_action
-from tfs.export.pickling_advice import advice_on
+from tfs.export.packaging.dependency_report import Action, Unsaved
+from tfs.export.packaging.module_origin import default_action
+from tfs.export.packaging.pickling_advice import advice_on
 
 _MOST_DEPTH: Final = 12
 _MOST_SHOWN: Final = 8

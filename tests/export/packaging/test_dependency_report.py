@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tfs.export.dependency_report import (
+from tfs.export.packaging.dependency_report import (
     Action,
     DependencyReport,
     ModuleReport,

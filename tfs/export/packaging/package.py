@@ -29,22 +29,22 @@ from torch.package.package_exporter import PackageExporter, PackagingErrorReason
 from torch.package.package_importer import PackageImporter
 
 from tfs.core.errors import InvalidArgument
-from tfs.export.archive_file import archive_file
-from tfs.export.dependency_report import (
+from tfs.export.packaging.archive_file import archive_file
+from tfs.export.packaging.dependency_report import (
     Action,
     DependencyReport,
     ModuleReport,
     Unsaved,
 )
-from tfs.export.module_origin import (
+from tfs.export.packaging.module_origin import (
     WITH_PYTHON_AND_TORCH,
     default_action,
     takes_pythons_name,
     trouble,
 )
+from tfs.export.packaging.pickling import TrialPickler, unsaved_of
+from tfs.export.packaging.script_source import needed_source
 from tfs.export.parametrizations import without_parametrizations
-from tfs.export.pickling import TrialPickler, unsaved_of
-from tfs.export.script_source import needed_source
 from tfs.export.wrappers import unwrapped, without_compiled_parts
 
 PACKAGE: Final = "model"

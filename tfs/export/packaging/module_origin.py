@@ -12,7 +12,7 @@ from typing import Final, cast
 
 from torch.package.package_exporter import PackagingErrorReason
 
-from tfs.export.dependency_report import ALWAYS_THERE, Action
+from tfs.export.packaging.dependency_report import ALWAYS_THERE, Action
 
 WITH_PYTHON_AND_TORCH: Final = frozenset({*sys.stdlib_module_names, "torch"})
 """Top-level names that torch.package always leaves to the program that opens an archive."""

@@ -1,0 +1,1 @@
+"""Puts a module's code and weights into one archive, and explains what cannot go in."""
