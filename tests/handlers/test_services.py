@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from google.protobuf import descriptor_pb2
@@ -449,6 +449,55 @@ def test_a_question_to_reflection_is_bounded() -> None:
     call = FakeCall(request.SerializeToString())
     handler(call)
     assert isinstance(call.outcome, ResourceExhausted)
+
+
+class CountedFile:
+    """A file of descriptors that counts how often it is read."""
+
+    def __init__(self, name: str, *dependencies: CountedFile) -> None:
+        self.name = name
+        self.dependencies = dependencies
+        self.num_reads = 0
+
+    @property
+    def serialized_pb(self) -> bytes:
+        self.num_reads += 1
+        return self.name.encode()
+
+
+class CountedFiles:
+    """A pool of some files, each with one symbol of its name."""
+
+    def __init__(self, *files: CountedFile) -> None:
+        self._files = {each.name: each for each in files}
+
+    def FindFileByName(self, name: str) -> CountedFile:
+        return self._files[name]
+
+    FindFileContainingSymbol = FindFileByName
+
+
+def test_answers_with_files_are_written_once() -> None:
+    """Whoever asks, however often and by whatever name; each hears its own question."""
+    inner = CountedFile("inner")
+    outer = CountedFile("outer", inner)
+    pool: Any = CountedFiles(inner, outer)
+    handler = ReflectionHandler(reflection_pb2, pool, ["a.Service"])
+    for index in range(5):
+        for kind in ("file_by_filename", "file_containing_symbol"):
+            question = reflection_pb2.ServerReflectionRequest(host=f"host {index}")
+            setattr(question, kind, "outer")
+            call = FakeCall(question.SerializeToString())
+            handler(call)
+            call.client_sends(question.SerializeToString())
+            for sent in call.sent:
+                answer = reflection_pb2.ServerReflectionResponse.FromString(sent)
+                assert answer.original_request == question
+                assert answer.valid_host == f"host {index}"
+                files = answer.file_descriptor_response.file_descriptor_proto
+                assert list(files) == [b"outer", b"inner"]
+                assert answer.SerializeToString() == sent
+    assert [inner.num_reads, outer.num_reads] == [1, 1]
 
 
 def test_streams_of_questions_end_when_the_server_drains() -> None:

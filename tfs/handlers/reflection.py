@@ -2,6 +2,10 @@
 
 Both versions have the same messages under another package name; one handler serves
 either, given the generated module. Answers come from our private descriptor pool.
+
+A question of thirty bytes may be answered with forty files. They are written once and
+kept, because the serving loop writes them: sixty clients that asked on and on had an
+upload of 10 MB wait for 17 seconds.
 """
 
 from __future__ import annotations
@@ -46,6 +50,9 @@ class ReflectionHandler:
         self._pool = pool
         self._services = tuple(sorted(services))
         self._streams = streams or OpenStreams()
+        # What is answered with a file and all it imports, by its name. There are no more
+        # of these than the pool has files.
+        self._files: dict[str, bytes] = {}
 
     def __call__(self, call: StreamCall) -> None:
         """Answers each request of the stream in order."""
@@ -59,7 +66,7 @@ class ReflectionHandler:
             except ServingError as error:
                 streams.fail(call, error)
                 return
-            if not call.send(self._answer(request).SerializeToString()):
+            if not call.send(self._answer(request)):
                 streams.fail(call, ResourceExhausted("the client reads too slowly"))
 
         if streams.add(call):
@@ -67,25 +74,26 @@ class ReflectionHandler:
             call.on_message(on_message)
             call.on_half_close(lambda: streams.finish(call))
 
-    def _answer(self, request: Any) -> Any:
+    def _answer(self, request: Any) -> bytes:
         response = self._messages.ServerReflectionResponse(
             valid_host=request.host, original_request=request
         )
         kind = request.WhichOneof("message_request")
+        files = b""
         try:
             if kind == "file_by_filename":
-                self._add_files(
-                    response, self._pool.FindFileByName(request.file_by_filename)
+                files = self._written(
+                    self._pool.FindFileByName(request.file_by_filename)
                 )
             elif kind == "file_containing_symbol":
-                self._add_files(response, self._find(request.file_containing_symbol))
+                files = self._written(self._find(request.file_containing_symbol))
             elif kind == "file_containing_extension":
                 extension = request.file_containing_extension
                 message = self._pool.FindMessageTypeByName(extension.containing_type)
                 found: Any = self._pool.FindExtensionByNumber(
                     message, extension.extension_number
                 )
-                self._add_files(response, found.file)
+                files = self._written(found.file)
             elif kind == "all_extension_numbers_of_type":
                 name = request.all_extension_numbers_of_type
                 message = self._pool.FindMessageTypeByName(name)
@@ -101,7 +109,8 @@ class ReflectionHandler:
                 self._add_error(response, Code.INVALID_ARGUMENT, "empty request")
         except KeyError as error:
             self._add_error(response, Code.NOT_FOUND, str(error.args[0]))
-        return response
+        written: bytes = response.SerializeToString()
+        return written + files  # messages written one after the other are merged
 
     def _find(self, symbol: str) -> FileDescriptor:
         try:
@@ -117,9 +126,15 @@ class ReflectionHandler:
                     return file
             raise
 
-    @staticmethod
-    def _add_files(response: Any, file: FileDescriptor) -> None:
-        """Adds the file and all it imports, each once, the file itself first."""
+    def _written(self, file: FileDescriptor) -> bytes:
+        """Returns the part of an answer with a file and all it imports.
+
+        Each is in it once, the file itself first.
+        """
+        known = self._files.get(file.name)
+        if known is not None:
+            return known
+        response = self._messages.ServerReflectionResponse()
         seen: set[str] = set()
         waiting = [file]
         while waiting:
@@ -131,6 +146,9 @@ class ReflectionHandler:
                 each.serialized_pb
             )
             waiting.extend(each.dependencies)
+        written: bytes = response.SerializeToString()
+        self._files[file.name] = written
+        return written
 
     @staticmethod
     def _add_error(response: Any, code: Code, message: str) -> None:
