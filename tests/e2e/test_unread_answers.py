@@ -444,18 +444,53 @@ def test_first_long_answers_that_nobody_reads_take_little_memory(
         assert bad.peak_bytes - bad.first_bytes < 80 << 20
 
 
-def test_small_requests_do_not_wait_for_long_answers_that_others_do_not_read(
-    serving: Serving,
-) -> None:
-    """Of the same model: twelve clients ask for 64 MB in 40 bytes and read nothing."""
+def _fill(num_elements: int) -> bytes:
+    """Returns a request of forty bytes that stands for so many elements."""
     fill = predict_pb2.PredictRequest()
     fill.model_spec.name = "double"
     tensor = fill.inputs["x"]
     tensor.dtype = types_pb2.DT_FLOAT
-    for size in (1, 16_000_000):
+    for size in (1, num_elements):
         tensor.tensor_shape.dim.add(size=size)
     tensor.float_val.append(1.5)
-    asked = prefixed(fill.SerializeToString())
+    return prefixed(fill.SerializeToString())
+
+
+@pytest.mark.parametrize("serving", ["express"], indirect=True)
+@pytest.mark.parametrize("num_elements", [1 << 22, 1 << 18])
+def test_requests_that_stand_for_megabytes_take_little_memory(
+    serving: Serving, num_elements: int
+) -> None:
+    """Thirty clients ask in forty bytes, and read nothing: as much as two that call.
+
+    Before the model ever gave a long answer, and after that. Others are answered.
+    """
+    _ask(serving, _request(16), 1, None)
+    before = Watch(serving.process.pid)
+    with before as bad:
+        crowd = [
+            Caller(serving.address, _NOTHING, [_fill(num_elements)] * 3)
+            for _ in range(30)
+        ]
+        _drive(crowd, _over_after(3.0), _always)
+        _ask(serving, _request(16), 1, None)
+        _ask(serving, _fill(num_elements), 1, None)
+        for caller in crowd:
+            caller.socket.close()
+    with Watch(serving.process.pid) as good:
+        _ask(serving, _request(10 << 20), 2, None)
+    print(
+        f"resident at first {before.first_bytes >> 20} MiB, with good clients "
+        f"{good.peak_bytes >> 20}, with bad ones {bad.peak_bytes >> 20}"
+    )
+    assert bad.peak_bytes < _MOST_GROWTH * good.peak_bytes
+
+
+def test_small_requests_do_not_wait_for_long_answers_that_others_do_not_read(
+    serving: Serving,
+) -> None:
+    """Of the same model: twelve clients ask for 16 MB in 40 bytes and read nothing."""
+    asked = _fill(1 << 22)
     small = _request(16)[len(prefixed(b"")) :]
     with grpc.insecure_channel(serving.address) as channel:
         ask = channel.unary_unary(hostile.PREDICT, bytes, bytes)

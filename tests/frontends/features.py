@@ -348,16 +348,17 @@ small calls took milliseconds, two seconds at most. November 2026, two busy core
 | sends 10 MB at 17 KB/s | 305 | 1.2 | 25 |
 | asks reflection twenty times in 800 bytes, all the while | 334 | 1.3 | 4.0 |
 | sends 48 KB of 10 MB, as one of a thousand | 384 | 1.4 | 0.1 |
-| asks in 40 bytes for 64 MB (one value for all elements), and reads nothing | 524 | 2.0 | 10 |
-| sends ten million integers in 10 MB, which are 80 MB, and reads nothing | 511 | 1.8 | 5.1 |
+| asks in 40 bytes for 16 MB (one value for all elements), and reads nothing | 288 | 1.1 | 1.9 |
+| sends ten million integers in 10 MB, which are 80 MB, and reads nothing | 435 | 1.6 | 2.4 |
 
 What remains:
 
 - HTTP/2 lets each client send 64 KB before the server can object, and a connection takes 5 KB:
   ten thousand clients that do so take 690 MB. `--max_receive_bytes` does not limit that. The
   thousand above take 316 MB, 1.2 times, while nobody calls.
-- A request may stand for 64 MB more than it has bytes, and the model's answer may be as long: a
-  good client that asks for that takes as much. Two such requests are not read at a time.
+- Integers may be sent in a byte each and take eight in memory, and the model's answer may take
+  as much: a good client that sends ten million of them takes as much. Two such requests are
+  not read at a time.
 - An upload that is slow, but not slower than 16 KB/s, keeps its turn while others wait for one:
   the 25 seconds above are as long as that lasted.
 - Where others get long answers of a model and do not read them, short requests to it wait for

@@ -323,6 +323,38 @@ def test_what_is_filled_in_is_bounded_over_all_requests(method: str) -> None:
     assert desk.count(stat_names.REQUESTS_REFUSED) == 0
 
 
+def test_a_request_that_stands_for_much_waits_for_its_transport() -> None:
+    """While there is no room for it and its answer, it takes neither memory nor a place.
+
+    It is handed over again then, and asks for no more than it takes.
+    """
+    desk = Desk()
+    handler, _ = desk.handlers["Predict"]
+    for num_rows, num_asked in ((17_000, 1), (600_000, 1), (600_000, 2)):
+        request = predict_pb2.PredictRequest()
+        request.model_spec.name = "m"
+        for name in ("x", "y")[:num_asked]:
+            tensor = request.inputs[name]
+            tensor.dtype = types_pb2.DT_FLOAT
+            tensor.tensor_shape.dim.add(size=num_rows)
+            tensor.tensor_shape.dim.add(size=2)
+            tensor.float_val.append(0.5)
+        call = FakeCall(request.SerializeToString())
+        call.room_bytes = 0
+        for _ in range(2):
+            handler(call)
+            assert not call.is_finished
+            assert desk.gate.places.num_taken == 0
+            assert desk.served.handle.num_pins == 0
+        call.room_bytes = 1 << 40
+        handler(call)
+        assert call.is_finished
+        own_bytes = (num_rows * 2 - 1) * 4
+        assert max(call.asked_room_bytes) <= 2 * num_asked * own_bytes
+        assert call.asked_room_bytes[0] == own_bytes
+        assert len(call.asked_room_bytes) == 2 + num_asked
+
+
 def test_a_request_that_its_model_has_no_place_for_keeps_no_room() -> None:
     """What it would have taken is given back."""
     desk = Desk(per_model=1, max_filled_bytes=1 << 17)

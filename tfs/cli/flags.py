@@ -251,6 +251,12 @@ FLAGS: Final[tuple[Flag, ...]] = (
         int,
         "large or unusual requests that may wait or be decoded (default 256)",
     ),
+    Flag(
+        "max_filled_bytes",
+        "max_filled_bytes",
+        int,
+        "most bytes of elements that one value of a request stands for (default 16 MiB)",
+    ),
     Flag("state_dir", "state_dir", str, "where overrides and profiles are kept"),
     Flag(
         "model_memory_limit_bytes",

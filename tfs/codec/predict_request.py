@@ -56,9 +56,10 @@ def read_predict_request(
 
     Raises:
         InvalidArgument: Not a PredictRequest; or ``tensor parsing error: NAME: ...``.
-        ResourceExhausted: An input's shape claims more than ``max_tensor_bytes`` of
-            elements that were not sent; or there are more than ``MAX_FIELDS`` fields,
-            or twice as many dimensions and other fields in the inputs.
+        ResourceExhausted: An input's shape claims more than ``max_fill_bytes`` of
+            elements that were not sent; or they take more than ``max_tensor_bytes``
+            beyond what was sent; or there are more than ``MAX_FIELDS`` fields, or twice
+            as many dimensions and other fields in the inputs.
         Unimplemented: It belongs to a streamed prediction.
 
     """
@@ -66,7 +67,9 @@ def read_predict_request(
     if view is None:
         view = scan(message, options, quick=False, reserve=reserve)
         if view is None:
-            view = parse(message, options.max_tensor_bytes, reserve)
+            view = parse(
+                message, options.max_tensor_bytes, reserve, options.max_fill_bytes
+            )
     return view
 
 
@@ -97,6 +100,7 @@ def parse(
     message: Buffer,
     max_tensor_bytes: int,
     reserve: Callable[[int], None] | None = None,
+    max_fill_bytes: int = DEFAULT_OPTIONS.max_fill_bytes,
 ) -> PredictRequestView:
     """Reads any request through message objects, copying its tensors.
 
@@ -118,7 +122,7 @@ def parse(
                 f"inputs with more than {_MAX_PARTS} dimensions, unpacked values and "
                 f"other fields, or more than {_MAX_STRINGS} strings among them"
             )
-    budget = FillBudget(max_tensor_bytes, reserve)
+    budget = FillBudget(max_tensor_bytes, reserve, max_fill_bytes)
     if len(message) > _LARGE_BYTES:
         budget.widen(_COPIES * len(message))
     try:
@@ -210,8 +214,10 @@ def _parse_if_quick(
     message: Buffer, options: DecodeOptions
 ) -> PredictRequestView | None:
     """Like :func:`parse`; returns None if it would fill in too much for the serving loop."""
-    if options.quick_fill_bytes >= options.max_tensor_bytes:
-        return parse(message, options.max_tensor_bytes)
+    if options.quick_fill_bytes >= options.max_fill_bytes:
+        return parse(
+            message, options.max_tensor_bytes, max_fill_bytes=options.max_fill_bytes
+        )
     try:
         return parse(message, options.quick_fill_bytes)
     except ResourceExhausted:

@@ -132,7 +132,9 @@ def _scan_request(
     client_id: bytes | None = None
     gaps: list[Gap] = []
     budget = FillBudget(
-        options.quick_fill_bytes if quick else options.max_tensor_bytes, reserve
+        options.quick_fill_bytes if quick else options.max_tensor_bytes,
+        reserve,
+        options.max_fill_bytes,
     )
     index = 0
     while index < size:
@@ -336,6 +338,9 @@ def _long_strings(
     sizes, num_elements = shape
     room = budget.limit_bytes - budget.num_bytes + num_bytes
     most = min(num_elements, max(MANY_STRINGS, room // STRING_BYTES) + 1)
+    least = min(most, num_bytes // 2)  # a string takes two bytes at least
+    if least > MANY_STRINGS:
+        budget.expect(least * STRING_BYTES - num_bytes)
     values, num, end = read_strings(message, first, stop, _STRING_TAG, most)
     if end != stop:
         raise _UnusualError

@@ -396,7 +396,7 @@ def check_strings(num: int, num_bytes: int, budget: FillBudget) -> None:
 
     """
     if num > MANY_STRINGS:
-        budget.take(
+        budget.take_objects(
             max(0, num * STRING_BYTES - num_bytes), f"to tell {num} strings apart"
         )
 

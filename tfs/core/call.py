@@ -55,7 +55,9 @@ class Call(Protocol):
        transport at once (DEADLINE_EXCEEDED, CANCELLED), ``cancel`` is marked with
        that error, and the ``on_cancel`` functions run, once, on the loop;
     4. ``message`` stays valid until the call is finished *and* its handler's last
-       function has returned.
+       function has returned;
+    5. after ``take_room`` has returned False, the handler is called again with the same
+       call, unless that ends before.
     """
 
     @property
@@ -107,6 +109,18 @@ class Call(Protocol):
         """Calls ``fn`` if the call ends without being finished by its handler.
 
         If it has ended already, ``fn`` is called before this returns.
+        """
+        ...
+
+    def take_room(self, num_bytes: int) -> bool:
+        """Takes room for a request that will be far longer in memory than it was sent.
+
+        Its answer is expected to be as long.
+
+        Returns:
+            Whether there is room. If not, the handler must forget the call for now: it
+            is called again once there is, and then this returns True for as much.
+
         """
         ...
 

@@ -25,7 +25,7 @@ from tfs.core.errors import (
 )
 from tfs.core.executor import Executor, InlineExecutor
 from tfs.core.stats import Stats
-from tfs.handlers.filled_room import FilledRoom, NoRoomError
+from tfs.handlers.filled_room import FilledRoom, NoRoomError, UnaskedError
 
 log = logging.getLogger(__name__)
 
@@ -76,12 +76,14 @@ class DecodePool:
         call: Call,
         decode: Callable[[], T],
         done: Callable[[T | ServingError], None],
+        put_off: Callable[[], object] | None = None,
     ) -> None:
         """Runs ``decode`` on a thread, then ``done`` with its outcome on the loop.
 
         A call that is cancelled before its turn is not decoded, and one that is
         cancelled meanwhile is not continued; ``done`` gets the reason then. It runs
-        exactly once, unless this raises.
+        exactly once, unless this raises, or the call has no room for what it takes. Then
+        ``put_off`` runs instead.
 
         Raises:
             Unavailable: Too many wait already; nothing will run.
@@ -97,7 +99,9 @@ class DecodePool:
                 retry_after_s=RETRY_AFTER_S,
             ) from None
         try:
-            self._executor.submit(functools.partial(self._decode, call, decode, done))
+            self._executor.submit(
+                functools.partial(self._decode, call, decode, done, put_off or _nothing)
+            )
         except RuntimeError:
             self._room.append(None)
             raise Unavailable("the server is shutting down") from None
@@ -141,6 +145,7 @@ class DecodePool:
         call: Call,
         decode: Callable[[], T],
         done: Callable[[T | ServingError], None],
+        put_off: Callable[[], object],
         waited: FilledRoom | None = None,
     ) -> None:
         outcome: T | ServingError
@@ -148,13 +153,21 @@ class DecodePool:
             self._num_skipped.add()
             outcome = call.cancel.error
         else:
-            self._num_decoded.add()
             try:
                 outcome = decode()
             except NoRoomError as full:
                 room = full.room
                 forget_frames(full)
-                room.wait(functools.partial(self._again, room, call, decode, done))
+                again = functools.partial(self._again, call, decode, done, put_off)
+                room.wait(functools.partial(again, room))
+                return
+            except UnaskedError as unasked:
+                forget_frames(unasked)
+                if waited is not None:
+                    waited.pass_on()
+                self._post(
+                    functools.partial(self._ask, call, decode, done, put_off, unasked)
+                )
                 return
             except Exception as error:
                 if not isinstance(error, ServingError):
@@ -165,20 +178,38 @@ class DecodePool:
                 # The error refers to this frame, which refers to the error and the
                 # message.
                 forget_frames(outcome)
+            self._num_decoded.add()
         if waited is not None:
             waited.pass_on()
         self._room.append(None)
         self._post(functools.partial(self._go_on, call, outcome, done))
 
-    def _again(
+    def _ask(
         self,
-        room: FilledRoom,
         call: Call,
         decode: Callable[[], T],
         done: Callable[[T | ServingError], None],
+        put_off: Callable[[], object],
+        unasked: UnaskedError,
     ) -> None:
-        """Decodes a message that has waited for room. Any thread."""
-        retry = functools.partial(self._decode, call, decode, done, room)
+        """Decodes a message if its call has room for what it takes. On the loop."""
+        if call.take_room(unasked.num_bytes):
+            unasked.room.asked_bytes = unasked.num_bytes
+            self._again(call, decode, done, put_off)
+        else:
+            self._room.append(None)
+            put_off()
+
+    def _again(
+        self,
+        call: Call,
+        decode: Callable[[], T],
+        done: Callable[[T | ServingError], None],
+        put_off: Callable[[], object],
+        room: FilledRoom | None = None,
+    ) -> None:
+        """Decodes a message again; ``room`` is what it has waited for. Any thread."""
+        retry = functools.partial(self._decode, call, decode, done, put_off, room)
         try:
             self._executor.submit(retry)
         except RuntimeError:  # the server is closing: no thread is left to wait for

@@ -36,6 +36,21 @@ class NoRoomError(Exception):
         self.room = room
 
 
+class UnaskedError(Exception):
+    """A request is to take more than its call was asked for; it has taken none.
+
+    Attributes:
+        room: The request's room.
+        num_bytes: What the call has to be asked for.
+
+    """
+
+    def __init__(self, room: FilledRoom, num_bytes: int) -> None:
+        super().__init__(f"{num_bytes} bytes that the call was not asked for")
+        self.room = room
+        self.num_bytes = num_bytes
+
+
 class FillLimit:
     """Counts the memory taken in this way on a server. Thread-safe.
 
@@ -99,11 +114,18 @@ class FillLimit:
 
 
 class FilledRoom:
-    """The room that one request has taken. Goes from thread to thread with it."""
+    """The room that one request has taken. Goes from thread to thread with it.
 
-    __slots__ = ("_has_waited", "_limit", "_num_bytes")
+    Attributes:
+        asked_bytes: How much its call was asked for, which is the most that it takes;
+            None if calls are not asked.
 
-    def __init__(self, limit: FillLimit) -> None:
+    """
+
+    __slots__ = ("_has_waited", "_limit", "_num_bytes", "asked_bytes")
+
+    def __init__(self, limit: FillLimit, asked_bytes: int | None = None) -> None:
+        self.asked_bytes = asked_bytes
         self._limit = limit
         self._num_bytes = 0
         self._has_waited = False
@@ -113,10 +135,16 @@ class FilledRoom:
 
         Raises:
             NoRoomError: There is no room now; what the request had is given back.
+            UnaskedError: The same, and its call has to be asked first.
 
         """
         if num_bytes < max(_UNCOUNTED_BYTES, self._num_bytes + 1):
             return
+        asked_bytes = self.asked_bytes
+        if asked_bytes is not None and num_bytes > asked_bytes:
+            self.leave()
+            # A request with many inputs that grow is read again a few times only.
+            raise UnaskedError(self, max(num_bytes, 2 * asked_bytes))
         if not self._limit.take(
             num_bytes - self._num_bytes, self._num_bytes, has_waited=self._has_waited
         ):

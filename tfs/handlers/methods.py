@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from tfs.codec.claimed_size import claimed_bytes
+from tfs.codec.decode_options import DEFAULT_OPTIONS, DecodeOptions
 from tfs.core.call import Call, MethodKind, MethodTable, RpcMethod
 from tfs.core.errors import Unimplemented
 from tfs.handlers.admin import SERVICE as ADMIN_SERVICE
@@ -62,6 +63,7 @@ def method_table(
     admin: Admin | None = None,
     access: AdminAccess | None = None,
     streams: OpenStreams | None = None,
+    decoding: DecodeOptions = DEFAULT_OPTIONS,
 ) -> MethodTable:
     """Returns every method the server knows, by path.
 
@@ -69,7 +71,8 @@ def method_table(
     ``gate`` nothing is limited, and without ``decode_pool`` everything is decoded on
     the loop. With ``check_method``, Classify, Regress and MultiInference insist on the
     method of a signature; otherwise its features are enough. Predict takes signatures
-    of any method. ``streams`` ends the streams of reflection.
+    of any method. ``streams`` ends the streams of reflection. ``decoding`` limits what
+    requests of Predict take.
     """
     gate = gate or RequestGate()
     decode_pool = decode_pool or DecodePool()
@@ -78,7 +81,11 @@ def method_table(
         return ExampleHandler(lookup, rpc, gate, decode_pool, check_method=check_method)
 
     predict = PredictHandler(
-        lookup, gate, decode_pool, as_tensor_content=as_tensor_content
+        lookup,
+        gate,
+        decode_pool,
+        as_tensor_content=as_tensor_content,
+        decoding=decoding,
     )
     methods = [
         RpcMethod(

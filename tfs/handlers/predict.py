@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
+from tfs.codec.decode_options import DEFAULT_OPTIONS, DecodeOptions
 from tfs.codec.predict import (
     PredictRequestView,
     RequestTemplate,
@@ -33,6 +34,7 @@ _AcquireShared: TypeAlias = Callable[
 ]
 
 _MAX_PLANS: Final = 4096
+_UNASKED_BYTES: Final = 1 << 16  # transports have room for so little
 
 
 class PredictHandler:
@@ -48,6 +50,7 @@ class PredictHandler:
         decode_pool: Where slow messages are decoded, and long answers written; by default
             on the loop.
         as_tensor_content: Whether outputs travel as raw elements.
+        decoding: How much memory requests may take.
 
     """
 
@@ -55,6 +58,7 @@ class PredictHandler:
         "_acquire_shared",
         "_as_tensor_content",
         "_decode_pool",
+        "_decoding",
         "_gate",
         "_lookup",
         "_ordinary",
@@ -68,8 +72,10 @@ class PredictHandler:
         decode_pool: DecodePool | None = None,
         *,
         as_tensor_content: bool = False,
+        decoding: DecodeOptions = DEFAULT_OPTIONS,
     ) -> None:
         self._lookup = lookup
+        self._decoding = decoding
         self._gate = gate or RequestGate()
         self._decode_pool = decode_pool or DecodePool()
         self._as_tensor_content = as_tensor_content
@@ -88,20 +94,28 @@ class PredictHandler:
             return
         begun_s = gate.now()
         room: FilledRoom | None = None
+        asked_bytes = _UNASKED_BYTES
         try:
-            request = read_if_quick(call.message)
+            request = read_if_quick(call.message, self._decoding)
             if request is not None and request.filled_bytes:
+                asked_bytes = max(asked_bytes, request.filled_bytes)
+                if not call.take_room(request.filled_bytes):
+                    gate.leave()
+                    return
                 room = gate.filled_room()
                 try:
                     room.take(request.filled_bytes)
                 except NoRoomError:
                     request = None  # it waits with those that take long
             if request is None:
-                room = gate.filled_room()
+                room = gate.filled_room(asked_bytes)
                 self._decode_pool.run(
                     call,
-                    functools.partial(_read, call.message, room),
+                    functools.partial(
+                        read_predict_request, call.message, self._decoding, room.take
+                    ),
                     functools.partial(self._decoded, call, begun_s, room),
+                    gate.leave,
                 )
                 return
         except Exception as error:
@@ -328,11 +342,6 @@ class PredictHandler:
         plan = RequestPlan(template.inputs, name, signature, answers)
         self._plans[template] = plan
         return plan
-
-
-def _read(message: Buffer, room: FilledRoom) -> PredictRequestView:
-    """Decodes a request, with room for what its message lacks. On a decode thread."""
-    return read_predict_request(message, reserve=room.take)
 
 
 def _end_filled(

@@ -108,9 +108,14 @@ class RequestGate:
             return False
         return True
 
-    def filled_room(self) -> FilledRoom:
-        """Returns the room for what a request's message does not hold. Any thread."""
-        return FilledRoom(self._fill)
+    def filled_room(self, asked_bytes: int | None = None) -> FilledRoom:
+        """Returns the room for what a request's message does not hold. Any thread.
+
+        Args:
+            asked_bytes: How much its call was asked for; None if calls are not asked.
+
+        """
+        return FilledRoom(self._fill, asked_bytes)
 
     def refuse(
         self,

@@ -15,6 +15,7 @@ from typing import Final
 
 from google.protobuf.message import Message
 
+from tfs.codec.decode_options import DEFAULT_OPTIONS, DecodeOptions
 from tfs.core.call import Call, Metadata, Peer
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import (
@@ -131,7 +132,10 @@ def _point_at(spec: model_pb2.ModelSpec, servable_id: ServableId) -> None:
 def _handlers(servable: Servable) -> dict[str, Callable[[Call], None]]:
     lookup = _OneServable(servable)
     return {
-        "predict_log": PredictHandler(lookup),
+        # What operators recorded may stand for more than what strangers send.
+        "predict_log": PredictHandler(
+            lookup, decoding=DecodeOptions.of_fill(DEFAULT_OPTIONS.max_tensor_bytes)
+        ),
         "classify_log": ExampleHandler(lookup, example_rpc.CLASSIFY),
         "regress_log": ExampleHandler(lookup, example_rpc.REGRESS),
         "multi_inference_log": ExampleHandler(lookup, example_rpc.MULTI_INFERENCE),
@@ -183,6 +187,10 @@ class _ReplayCall:
 
     def on_cancel(self, fn: Callable[[], None]) -> None:
         """Does nothing: only the limit ends a replay, and then the load fails."""
+
+    def take_room(self, num_bytes: int) -> bool:
+        """Tells that there is room, because requests are replayed one at a time."""
+        return True
 
     def wait(self, timeout_s: float) -> ServingError | None:
         """Blocks until the call is finished; returns the error, None if it has none."""

@@ -19,6 +19,7 @@ from managers.state_monitor import ServableStateMonitor
 from sources.file_system_options import FileSystemSourceOptions
 from sources.storage_threads import StorageThreads
 from sources.version_contents import KNOWN_PLATFORMS
+from tfs.codec.decode_options import DecodeOptions
 from tfs.core.call import ListenerOptions
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.event_bus import EventAndTime, EventBus
@@ -231,6 +232,7 @@ class ModelServer:
                 admin=self._admin(doors),
                 access=AdminAccess(self._options.admin_from),
                 streams=self._streams,
+                decoding=DecodeOptions.of_fill(self._options.max_filled_bytes),
             ),
         )
         self._metrics = metrics_door(

@@ -38,6 +38,7 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "max_in_flight_per_model": (0, _ANY),
     "num_decode_threads": (1, _ANY),
     "max_queued_decodes": (1, _ANY),
+    "max_filled_bytes": (0, _ANY),
     "model_memory_limit_bytes": (0, _ANY),
     "session_parallelism": (0, MAX_INTRA_OP_THREADS),
     "intra_op_parallelism": (0, MAX_INTRA_OP_THREADS),
@@ -134,6 +135,8 @@ class ServerOptions:
         each.
         max_queued_decodes: Most such requests that may wait for these threads or be
         decoded.
+        max_filled_bytes: Most bytes of elements that a request of Predict may leave to
+            the server to fill in, because one value stands for all.
         state_dir: Where overrides and profiles are kept; "" keeps them in memory.
         model_memory_limit_bytes: Main memory that all models may use together; a
             version that does not fit is not loaded, and the others go on serving. 0 for
@@ -217,6 +220,7 @@ class ServerOptions:
     max_in_flight_per_model: int = 0
     num_decode_threads: int = 2
     max_queued_decodes: int = 256
+    max_filled_bytes: int = 16 << 20
     state_dir: str = ""
     model_memory_limit_bytes: int = 0
     session_parallelism: int = 0

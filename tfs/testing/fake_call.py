@@ -17,6 +17,8 @@ class FakeCall:
             end without either.
         sent: Messages sent on a stream.
         num_finishes: How often the handler finished the call; should be 1.
+        room_bytes: How much room there is for it; set by the test.
+        asked_room_bytes: How much room the handler asked for, each time.
 
     """
 
@@ -38,6 +40,8 @@ class FakeCall:
         self.outcome: bytes | ServingError | None = None
         self.sent: list[bytes] = []
         self.num_finishes = 0
+        self.room_bytes = 1 << 40
+        self.asked_room_bytes: list[int] = []
         self._cancel_fns: list[Callable[[], None]] = []
         self._message_fn: Callable[[bytes | memoryview], None] | None = None
         self._half_close_fn: Callable[[], None] | None = None
@@ -72,6 +76,10 @@ class FakeCall:
 
     def on_cancel(self, fn: Callable[[], None]) -> None:
         self._cancel_fns.append(fn)
+
+    def take_room(self, num_bytes: int) -> bool:
+        self.asked_room_bytes.append(num_bytes)
+        return num_bytes <= self.room_bytes
 
     def on_message(self, fn: Callable[[bytes | memoryview], None]) -> None:
         self._message_fn = fn

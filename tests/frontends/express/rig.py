@@ -48,6 +48,7 @@ STREAM = "/tfs.test.Echo/Stream"
 BOTH = "/tfs.test.Echo/Both"
 FAIL = "/tfs.test.Echo/Fail"
 BURST = "/tfs.test.Echo/Burst"
+GROW = "/tfs.test.Echo/Grow"
 
 
 class RawClient:
@@ -144,7 +145,9 @@ class Rig:
     """The transport under test.
 
     Attributes:
-        held: Calls of the method HOLD, which answers nothing by itself.
+        held: Calls of the method HOLD, which answers nothing by itself, and those of
+            GROW that have room.
+        room_bytes: How much room calls of GROW ask for.
         streams: Calls of STREAM and BOTH.
         bursts: Calls of the method BURST, as they were handed over together; it answers
             nothing by itself.
@@ -174,6 +177,7 @@ class Rig:
             on_scarcity=self._note_scarcity,
         )
         self.held: list[Call] = []
+        self.room_bytes = 0
         self.streams: list[StreamCall] = []
         self.bursts: list[list[BurstCall]] = []
         self.on_burst: Callable[[Sequence[BurstCall]], None] | None = None
@@ -188,6 +192,7 @@ class Rig:
                 for method in (
                     RpcMethod(PATH, self._echo),
                     RpcMethod(HOLD, self.held.append),
+                    RpcMethod(GROW, self._grow),
                     RpcMethod(FAIL, self._fail),
                     RpcMethod(BURST, self._echo, burst_handler=self._burst),
                     RpcMethod(STREAM, self._stream, MethodKind.SERVER_STREAM),
@@ -250,6 +255,10 @@ class Rig:
         self.bursts.append(list(calls))
         if self.on_burst is not None:
             self.on_burst(calls)
+
+    def _grow(self, call: Call) -> None:
+        if call.take_room(self.room_bytes):
+            self.held.append(call)
 
     def _fail(self, call: Call) -> None:
         raise ValueError("meant to fail")

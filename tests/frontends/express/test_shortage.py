@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.frontends.express.rig import (
+    GROW,
     HOLD,
     RawClient,
     Rig,
@@ -297,6 +298,77 @@ def test_a_long_answer_where_short_ones_were_expected_needs_room(
             rig.settle()
             sly.read()
         assert len(sly.answer(7).messages[0]) == 3 << 20
+
+
+def test_requests_that_stand_for_much_begin_as_answers_are_read(
+    tmp_path: Path,
+) -> None:
+    """One of a crowd at a time, though none was long, and no answer of its model.
+
+    Those that wait go on in turn; one that is gone while it waits leaves nothing.
+    """
+    with running(tmp_path, CROWDED) as rig:
+        rig.room_bytes = 3 << 20
+        crowd = [rig.connect(CLOSED_HELLO) for _ in range(5)]
+        for client in crowd:
+            client.send(head(1, GROW) + data_frame(1, prefixed(b"ask")))
+            rig.settle()
+        assert len(rig.held) == 1
+        rig.held.pop().reply(bytes(3 << 20))
+        rig.settle()
+        assert not rig.held
+        crowd.pop().close()
+        crowd[1].send(frames.rst_stream(1, ErrorCode.CANCEL))
+        crowd[0].send(frames.window_update(1, 4 << 20))
+        crowd[0].send(frames.window_update(0, 4 << 20))
+        for index in range(2):
+            for _ in range(40):
+                rig.settle()
+                for client in crowd:
+                    client.read()
+            assert len(rig.held) == 1 - index // 2
+            rig.held.pop().reply(b"short")
+        rig.settle()
+        assert not rig.held
+        room = rig.transport._shared.room
+        assert not room.wanted
+        room.forget_ended()
+        assert room.headroom.begun_bytes == 0
+
+
+def test_a_request_does_not_wait_for_room_that_it_has_taken_itself(
+    tmp_path: Path,
+) -> None:
+    """It was begun for a long answer, and turns out to stand for more."""
+    with running(tmp_path, CROWDED) as rig:
+        client = rig.connect(WIDE_HELLO)
+        client.send(head(1, GROW) + data_frame(1, prefixed(b"ask")))
+        rig.settle()
+        rig.held.pop().reply(bytes(3 << 20))
+        for _ in range(40):
+            rig.settle()
+            client.read()
+        for stream_id, num_bytes in ((3, 4 << 20), (5, 40 << 20), (7, 40 << 20)):
+            rig.room_bytes = num_bytes
+            client.send(head(stream_id, GROW) + data_frame(stream_id, prefixed(b"ask")))
+            rig.settle()
+            assert len(rig.held) == 1
+            rig.held.pop().reply(b"short")
+            rig.settle()
+            assert client.answer(stream_id).messages == [b"short"]
+
+
+def test_a_request_that_grows_little_waits_for_nobody(tmp_path: Path) -> None:
+    """It is answered however much others leave unread."""
+    with running(tmp_path, CROWDED) as rig:
+        _after_one_long_answer(rig)
+        other = prefixed(b"\x0a\x05\x0a\x03abc")  # of another model
+        for room_bytes, num_held in ((3 << 20, 0), (60_000, 1)):
+            rig.room_bytes = room_bytes
+            client = rig.connect(WIDE_HELLO)
+            client.send(head(1, GROW) + data_frame(1, other))
+            rig.settle()
+            assert len(rig.held) == num_held
 
 
 def test_who_read_long_answers_may_ask_for_as_many_at_a_time(tmp_path: Path) -> None:

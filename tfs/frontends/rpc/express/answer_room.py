@@ -9,6 +9,7 @@ The room is free again when the request is over.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -66,15 +67,18 @@ class AnswerRoom:
         begun: Large requests, or requests with large answers, that are in progress, if
             they may be many: those that waited, and those of models with long answers,
             even if their clients' last ones were short.
+        wanted: Waiting requests that are known to be far longer in memory than they
+            were sent, and how long.
 
     """
 
-    __slots__ = ("begun", "headroom", "sizes")
+    __slots__ = ("begun", "headroom", "sizes", "wanted")
 
     def __init__(self, headroom: Headroom, sizes: AnswerSizes) -> None:
         self.headroom = headroom
         self.sizes = sizes
         self.begun: list[BegunCall] = []
+        self.wanted: dict[ExpressCall, int] = {}
 
     def take(self, call: ExpressCall, taker: RoomTaker, num_bytes: int) -> None:
         """Notes that a request begins whose answer may take that many bytes."""
@@ -99,14 +103,27 @@ class AnswerRoom:
             )
         )
 
+    def has_taken(self, call: ExpressCall, num_bytes: int) -> bool:
+        """Tells whether a request in progress has taken at least so much."""
+        return any(
+            each.num_bytes >= num_bytes and each.call() is call for each in self.begun
+        )
+
+    def give_back(self, call: ExpressCall) -> None:
+        """Frees the room of a request that is to take more, or to wait for it."""
+        self._free(lambda each: each.call() is call)
+
     def forget_ended(self) -> None:
         """Frees the room of requests that are over."""
+        self._free(lambda each: each.is_over)
+
+    def _free(self, is_free: Callable[[BegunCall], bool]) -> None:
         begun = self.begun
-        if not any(each.is_over for each in begun):
+        if not any(map(is_free, begun)):
             return
         self.begun = []
         for each in begun:
-            if each.is_over:
+            if is_free(each):
                 each.taker.begun_bytes -= each.num_bytes
                 self.headroom.begun_bytes -= each.num_bytes
             else:

@@ -85,6 +85,13 @@ class CallOwner(Protocol):
         """
         ...
 
+    def take_room(self, call: ExpressCall, num_bytes: int) -> bool:
+        """Takes room for a call that its handler has.
+
+        If there is none, the call is handed over again later.
+        """
+        ...
+
     def pause(self, go_on: Callable[[], None]) -> None:
         """Calls ``go_on`` once the client has read some of its answers."""
         ...
@@ -212,6 +219,10 @@ class ExpressCall:
             if self._on_cancel is None:
                 self._on_cancel = []
             self._on_cancel.append(fn)
+
+    def take_room(self, num_bytes: int) -> bool:
+        """Takes room for itself and its answer; if there is none, waits for its turn."""
+        return self._session.take_room(self, num_bytes)
 
     # -- for the session -----------------------------------------------------------
 

@@ -300,6 +300,14 @@ class SessionCalls:
             call, num_bytes
         )
 
+    def take_room(self, call: ExpressCall, num_bytes: int) -> bool:
+        """Takes room for a call that its handler has; if there is none, it waits."""
+        if call.is_finished or self._waiting.may_grow(call, num_bytes):
+            return True
+        call.is_dispatched = False
+        self._waiting.add(call, num_bytes)
+        return False
+
     def pause(self, go_on: Callable[[], None]) -> None:
         """Calls ``go_on`` once the client has read some of its answers."""
         self._paused.append(go_on)

@@ -95,8 +95,30 @@ class WaitingRequests:
             self._room.take(call, self, num_bytes)
         return True
 
-    def add(self, call: ExpressCall) -> None:
-        """Lets a whole request wait for its turn."""
+    def may_grow(self, call: ExpressCall, num_bytes: int) -> bool:
+        """Tells whether a request in progress may take so much, and counts it if so.
+
+        Requests that wait go first, unless this one has waited for as much.
+        """
+        room = self._room
+        if num_bytes < LARGE_BYTES or room.has_taken(call, num_bytes):
+            return True
+        room.give_back(call)  # it must not wait for itself
+        if self._calls or self._must_wait(call, len(call.message), num_bytes):
+            return False
+        room.take(call, self, num_bytes)
+        return True
+
+    def add(self, call: ExpressCall, num_bytes: int = 0) -> None:
+        """Lets a whole request wait for its turn.
+
+        Args:
+            call: The request's.
+            num_bytes: What it is known to take; 0 if only its length is known.
+
+        """
+        if num_bytes:
+            self._room.wanted[call] = num_bytes
         self._calls.append(call)
         self._queue[self] = None
         self._room.headroom.waiting_bytes += len(call.message)
@@ -105,6 +127,7 @@ class WaitingRequests:
         """Removes a request, if it waits."""
         if call in self._calls:
             self._calls.remove(call)
+            self._room.wanted.pop(call, None)
             self._room.headroom.waiting_bytes -= len(call.message)
 
     @property
@@ -113,8 +136,7 @@ class WaitingRequests:
         if not self._calls:
             return True
         call = self._calls[0]
-        num_bytes = self._room.sizes.expected_bytes(call.message, self)
-        return not self._must_wait(call, len(call.message), num_bytes)
+        return not self._must_wait(call, len(call.message), self._expected_bytes(call))
 
     @property
     def is_held_up(self) -> bool:
@@ -131,8 +153,9 @@ class WaitingRequests:
         num_left = self._num_at_once
         while num_left > 0 and self._calls and self.may_begin:
             call = self._calls[0]
+            num_bytes = self._expected_bytes(call)
             self.forget(call)
-            room.take(call, self, room.sizes.expected_bytes(call.message, self))
+            room.take(call, self, num_bytes)
             is_large = len(call.message) >= LARGE_BYTES
             num_left = 0 if is_large else num_left - 1
             call.dispatch()
@@ -144,6 +167,12 @@ class WaitingRequests:
         """Leaves the queue. Whoever owns the calls ends them, and forgets them."""
         self._queue.pop(self, None)
         self._room.sizes.forget(self)
+
+    def _expected_bytes(self, call: ExpressCall) -> int:
+        """Returns how much a request that waits may take, or its answer."""
+        room = self._room
+        known_bytes = room.sizes.expected_bytes(call.message, self)
+        return max(known_bytes, room.wanted.get(call, 0))
 
     def _must_wait(self, call: ExpressCall, size: int, num_bytes: int) -> bool:
         """Tells whether a request has to wait because too many answers are unread.

@@ -104,6 +104,10 @@ class GrpcioCall:
         self._host.to_aio(self.progress.set)
         return True
 
+    def take_room(self, num_bytes: int) -> bool:
+        """Tells that there is room; requests wait for it before they are read."""
+        return True
+
     def on_cancel(self, fn: Callable[[], None]) -> None:
         """Calls ``fn`` if the client goes away or the deadline passes."""
         if self.cancel.error is not None:
