@@ -341,6 +341,7 @@ small calls took milliseconds, two seconds at most. November 2026, two busy core
 | asks in 16 bytes for answers of 10 MB, and reads none (a server of 324 MB) | 324 | 1.0 | 2.3 |
 | opens no window for answers of 602 KB | 304 | 1.2 | 0.9 |
 | opens no window for 250 answers of 48 KB | 298 | 1.1 | 3.7 |
+| opens no window for an answer of 48 KB, as one of ten thousand | 386 | 1.4 | 7.4 |
 | reads none of 250 answers of 48 KB | 274 | 1.0 | 1.5 |
 | opens no window for 100 answers of 16 bytes | 279 | 1.1 | 0.4 |
 | sends all but the end of 8 requests of 10 MB | 278 | 1.1 | 6.1 |

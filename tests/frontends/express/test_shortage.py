@@ -163,6 +163,36 @@ def test_memory_of_answers_is_told_of_when_it_is_free(tmp_path: Path) -> None:
         assert rig.num_large_notes == num_before + 1
 
 
+def test_a_crowd_that_opens_no_windows_leaves_little_unread(tmp_path: Path) -> None:
+    """Its short answers are refused once far too many wait; who reads gets its own.
+
+    Later those that wait are cut off, though nobody waits for room.
+    """
+    with running(tmp_path, CROWDED) as rig:
+        good = rig.connect()
+        good.send(request(1, bytes(60_000)))
+        rig.settle()
+        crowd = [rig.connect(CLOSED_HELLO) for _ in range(200)]
+        for client in crowd:
+            client.send(request(1, bytes(60_000)))
+            rig.settle()
+        headroom = rig.transport._shared.headroom
+        most_bytes = headroom.most_unread_bytes
+        assert most_bytes < headroom.unread_bytes < most_bytes + 100_000
+        refused = [each for each in crowd if each.answer(1).status == "14"]
+        assert len(crowd) - len(refused) == headroom.unread_bytes // 60_000
+        good.read()
+        good.send(frames.window_update(0, 60_000) + request(3, bytes(60_000)))
+        rig.settle()
+        assert good.answer(3).messages == [bytes(60_000)]
+        for _ in range(8):
+            rig.advance(1.0)
+        assert headroom.unread_bytes <= headroom.open_to_answers_bytes
+        for client in refused:
+            client.read()
+            assert not client.is_closed
+
+
 def test_slow_readers_are_waited_for(tmp_path: Path) -> None:
     """Who takes 16 KB a second stays; others get more room, by and by."""
     with running(tmp_path, CROWDED) as rig:

@@ -10,11 +10,18 @@ not keep the others from being served.
 
 A client that reads its answers at a fair pace counts as if it had just begun to wait,
 however much it has waiting. Such readers are waited for.
+
+Where nobody waits for room, those that are far behind go all the same once more is unread
+than is open: small answers wait for nobody, and ten thousand clients with 48 KB each are
+half a gigabyte. Thousands may have to go at once, so they are looked for together, and
+not at every round.
 """
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass
+from math import inf
 from typing import Final, Generic, TypeVar
 
 from tfs.frontends.rpc.express.http2.headroom import Headroom
@@ -22,6 +29,11 @@ from tfs.frontends.rpc.least_pace import LEAST_PACE_BYTES_PER_S
 
 # Readers that are behind the fair pace by no more than this are treated alike.
 _FAIR_S: Final = 1.0
+_IDLE_S: Final = 5.0  # the same where nobody waits for room
+_LOOK_S: Final = 0.1  # with ten thousand readers, a look takes 3 ms
+
+CUT_OFF_AT_ONCE: Final = 64
+"""Readers that are cut off in one round, at most: that takes a few milliseconds."""
 
 R = TypeVar("R")
 
@@ -47,13 +59,14 @@ class Backlog(Generic[R]):
 
     """
 
-    __slots__ = ("_headroom", "_waits", "limit_bytes", "num_bytes")
+    __slots__ = ("_headroom", "_next_look_s", "_waits", "limit_bytes", "num_bytes")
 
     def __init__(self, limit_bytes: int, headroom: Headroom | None = None) -> None:
         self.limit_bytes = limit_bytes
         self._headroom = headroom or Headroom(limit_bytes)
         self.num_bytes = 0
         self._waits: dict[R, _Wait] = {}
+        self._next_look_s = -inf
 
     def note(
         self, reader: R, num_bytes: int, now_s: float, resident_bytes: int = 0
@@ -87,25 +100,52 @@ class Backlog(Generic[R]):
         if num_taken > 0:
             wait.fair_s = min(now_s, wait.fair_s + num_taken / LEAST_PACE_BYTES_PER_S)
 
-    def excess(self, now_s: float, is_contested: bool = False) -> R | None:
-        """Returns the reader that has to be cut off; None while everything fits.
+    def excess(
+        self, now_s: float, is_contested: bool = False, most: int = CUT_OFF_AT_ONCE
+    ) -> list[R]:
+        """Returns the readers that have to be cut off, the slowest first.
 
-        It is the one that is furthest behind the minimum pace. If none is behind and
-        the limit is exceeded, it is the one for which most waits, unless that is the
-        only one: a single answer may be longer than the limit.
+        They are those that are furthest behind the minimum pace, until the rest fits.
+        If none is behind and the limit is exceeded, it is the one for which most waits,
+        unless that is the only one: a single answer may be longer than the limit.
 
         Args:
             now_s: The time now.
             is_contested: Whether others wait for room. If so, readers behind the pace
                 are cut off once unread answers take a quarter of what is open.
+            most: No more than so many are returned; others may have to go as well.
 
         """
-        is_blocked = is_contested and self._headroom.is_blocked
-        if not self._waits or (self.num_bytes <= self.limit_bytes and not is_blocked):
-            return None
-        slowest = min(self._waits, key=lambda reader: self._waits[reader].fair_s)
-        if now_s - self._waits[slowest].fair_s > _FAIR_S:
-            return slowest
-        if len(self._waits) == 1 or self.num_bytes <= self.limit_bytes:
-            return None
-        return max(self._waits, key=lambda reader: self._waits[reader].num_bytes)
+        num_bytes, unread_bytes = self.num_bytes, self._headroom.unread_bytes
+        if self._patience_s(num_bytes, unread_bytes, is_contested) is None or (
+            now_s < self._next_look_s and num_bytes <= self.limit_bytes
+        ):
+            return []
+        waits = self._waits
+        gone: list[R] = []
+        for reader in heapq.nsmallest(most, waits, key=lambda each: waits[each].fair_s):
+            wait = waits[reader]
+            patience_s = self._patience_s(num_bytes, unread_bytes, is_contested)
+            if patience_s is None or now_s - wait.fair_s <= patience_s:
+                break
+            gone.append(reader)
+            num_bytes -= wait.num_bytes
+            unread_bytes -= wait.resident_bytes
+        if not gone and num_bytes > self.limit_bytes and len(waits) > 1:
+            gone.append(max(waits, key=lambda each: waits[each].num_bytes))
+        if len(gone) < most:
+            self._next_look_s = now_s + _LOOK_S
+        return gone
+
+    def _patience_s(
+        self, num_bytes: int, unread_bytes: int, is_contested: bool
+    ) -> float | None:
+        """Returns how far behind readers may be while so much waits; None: however far."""
+        headroom = self._headroom
+        if (
+            num_bytes > self.limit_bytes
+            or unread_bytes > headroom.most_unread_bytes
+            or (is_contested and headroom.would_block(unread_bytes))
+        ):
+            return _FAIR_S
+        return _IDLE_S if unread_bytes > headroom.open_to_answers_bytes else None

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Final
 
+from tfs.frontends.rpc.express.backlog import CUT_OFF_AT_ONCE
 from tfs.frontends.rpc.express.client_uploads import ClientUploads
 from tfs.frontends.rpc.express.express_call import ExpressCall
 from tfs.frontends.rpc.express.shared_state import SharedState
@@ -87,10 +88,12 @@ class Shortage:
 
     def relieve(self) -> None:
         """Closes connections that read too slowly, until unread answers fit again."""
-        backlog = self._shared.backlog
-        is_contested = self._shared.is_contested
-        while (reader := backlog.excess(self._now(), is_contested)) is not None:
+        shared = self._shared
+        slow = shared.backlog.excess(self._now(), shared.is_contested)
+        for reader in slow:
             reader.cut_off_reader()
+        if len(slow) == CUT_OFF_AT_ONCE:
+            self._loop.post(self.relieve)  # the others in the next round
 
     def sweep(self, now_s: float) -> None:
         """Updates what depends on time; called whenever timeouts are checked."""

@@ -26,6 +26,7 @@ _STEPS: Final = 64  # one step is this fraction (1/64) of the limit
 _LOOKS_BEFORE_MORE: Final = 7
 _UPLOADS_BEFORE_MORE: Final = 20  # the same for uploads, which go on one by one
 _TURNOVER_S: Final = 16  # time in which uploads have to use all that is open
+_FAR_TOO_MUCH: Final = 2  # as a multiple of what is open
 _READERS: Final = 4  # one client may take this fraction (1/4) of what is open
 
 
@@ -99,7 +100,11 @@ class Headroom:
 
         If they take less, a request of any size may begin.
         """
-        return self.unread_bytes > self.open_to_answers_bytes // _READERS
+        return self.would_block(self.unread_bytes)
+
+    def would_block(self, unread_bytes: int) -> bool:
+        """Tells whether :attr:`is_blocked` would hold while so much is unread."""
+        return unread_bytes > self.open_to_answers_bytes // _READERS
 
     def has_room(self, num_bytes: int) -> bool:
         """Tells whether a request of so many bytes, and as long an answer, may begin.
@@ -121,6 +126,14 @@ class Headroom:
         limit.
         """
         return max(self.open_bytes, self._least_to_answers_bytes)
+
+    @property
+    def most_unread_bytes(self) -> int:
+        """If more than this is unread, who reads nothing gets no answer that would wait.
+
+        Small requests wait for nobody, so their answers may exceed what is open.
+        """
+        return self.open_to_answers_bytes * _FAR_TOO_MUCH
 
     @property
     def open_to_reader_bytes(self) -> int:

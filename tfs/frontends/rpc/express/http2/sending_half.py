@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Final
 
-from tfs.core.errors import ResourceExhausted, ServingError
+from tfs.core.errors import ResourceExhausted, ServingError, Unavailable
 from tfs.frontends.rpc.express.http2 import frames, response
 from tfs.frontends.rpc.express.http2.frames import (
     END_HEADERS,
@@ -153,9 +153,15 @@ class SendingHalf:
                 self.num_answered += 1
             else:
                 self._ended(stream)
+        elif not self._may_wait(stream, total):
+            self.send_error(stream, unread())
         else:
             self.send_message(stream, message)
             self.send_end(stream, response.OK_TRAILERS_BLOCK)
+
+    def _may_wait(self, stream: Stream, num_bytes: int) -> bool:
+        """Tells whether an answer may wait for its client's windows."""
+        return True
 
     def send_replies(
         self, streams: Sequence[Stream], messages: Sequence[bytes]
@@ -362,3 +368,12 @@ class SendingHalf:
             self.blocked.pop(stream.id, None)
             self.queued_bytes -= stream.outbox.size_bytes
             stream.outbox = None
+
+
+def unread() -> ServingError:
+    """Returns the error of an answer that would wait while far too many do."""
+    return Unavailable(
+        "too many answers wait to be read, and this client's windows are closed; try "
+        "again after a pause",
+        retry_after_s=1.0,
+    )

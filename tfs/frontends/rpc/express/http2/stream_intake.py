@@ -235,6 +235,21 @@ class StreamIntake(SendingHalf):
         num_bytes = most_bytes - (most_bytes - left) % self.frame_bytes
         return num_bytes if 2 * num_bytes >= most_bytes else most_bytes
 
+    def _may_wait(self, stream: Stream, num_bytes: int) -> bool:
+        """Tells whether an answer may wait for its client's windows.
+
+        Short ones may not while far more is unread than is open, if the client gave
+        their stream no window for them and never read any. Long ones had to wait before
+        they were computed.
+        """
+        headroom = self._budget.headroom
+        return (
+            headroom.unread_bytes <= headroom.most_unread_bytes
+            or stream.send_window >= num_bytes
+            or self.sent_bytes > 0
+            or num_bytes >= LARGE_REQUEST
+        )
+
     def release(self, stream: Stream, num_bytes: int | None = None) -> None:
         """Gives bytes that a stream holds back to the budget; None is all of them."""
         if num_bytes is None or num_bytes > stream.held_bytes:
