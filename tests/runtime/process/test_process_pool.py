@@ -72,6 +72,22 @@ def test_calls_run_side_by_side(backend: ProcessBackend, tmp_path: Path) -> None
     assert pool not in backend.pools()
 
 
+def test_no_call_waits_behind_a_long_one_while_another_interpreter_is_idle(
+    backend: ProcessBackend, tmp_path: Path
+) -> None:
+    """Whoever is idle first takes the oldest call that waits, wherever that is."""
+    pool = backend.pool(2)
+    model = pool.load(package(tmp_path, Scale()))
+    long = ask(model, {"x": floats((2.0, 0))}, "slow")
+    shorts = [ask(model, {"x": floats((0.02, 0))}, "slow") for _ in range(6)]
+    for each in shorts:
+        each.outputs()
+    assert not long.is_there
+    long.outputs()
+    assert not any(each.num_pending for each in pool.interpreters)
+    model.unload()
+
+
 def test_one_of_many_versions_grows_when_its_calls_wait(
     backend: ProcessBackend, tmp_path: Path
 ) -> None:

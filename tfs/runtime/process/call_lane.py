@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
+from collections.abc import Sequence
 from typing import Final
 
 from tfs.core.servable import InferenceTask, Outcome
@@ -30,6 +32,9 @@ class CallLane(Lane):
 
     Attributes:
         channel: Leads to the worker that takes calls; None while there is none.
+        others: Lanes of other interpreters. When its worker is idle, this lane takes
+            over the oldest of the tasks that wait there, if it has their version too;
+            otherwise a short call could wait for minutes behind a long one.
 
     """
 
@@ -42,6 +47,7 @@ class CallLane(Lane):
         self._sequence = 0  # how many requests the present worker was given
         self._head_begun_s = 0.0
         self.channel: CallChannel | None = None
+        self.others: Sequence[CallLane] = ()
 
     @property
     def num_running(self) -> int:
@@ -95,7 +101,7 @@ class CallLane(Lane):
             if calls:
                 self._head_begun_s = self._now()
         # The worker gets its next call first: it computes while answers are handed out.
-        if self._queue:
+        if self._queue or (self.others and not calls):
             self._pump()
         if not calls and self._spin_s:
             self._loop.look_until(0.0, self._look_backoff)
@@ -141,13 +147,35 @@ class CallLane(Lane):
 
     def _pump(self) -> None:
         channel, calls = self.channel, self._calls
-        while self._queue and channel is not None:
-            if calls and (len(calls) >= NUM_SLOTS or not self._head_is_short()):
+        while channel is not None:
+            if calls:
+                if len(calls) >= NUM_SLOTS or not self._head_is_short():
+                    return
+            elif self.others:
+                self._take_over()
+            if not self._queue:
                 return
             now_s = self._now()
             following = self._next(now_s)
             if following is not None:
                 self._write(channel, *following, now_s)
+
+    def pump(self) -> None:
+        """Looks for tasks that the worker could have, here and in other lanes."""
+        self._pump()
+
+    def _take_over(self) -> None:
+        """Puts the oldest task of other lanes at the head of this one, if it is older."""
+        oldest_s = self._queue[0][2] if self._queue else math.inf
+        source: CallLane | None = None
+        for lane in self.others:
+            if lane._queue:
+                model, _, since_s = lane._queue[0]
+                if since_s < oldest_s and self in model.health.loaded_in:
+                    oldest_s, source = since_s, lane
+        if source is not None:
+            model, task, since_s = source._queue.popleft()
+            self._queue.appendleft((model.health.loaded_in[self], task, since_s))
 
     def _head_is_short(self) -> bool:
         head = self._calls[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tfs.core.errors import ServingError
@@ -58,6 +58,20 @@ class CallLanes:
         if lane is None:
             lane = self._own[model.model_id] = OverlappingLane(self._terms)
         lane.open(channel)
+
+    def share(self, others: Sequence[CallLanes]) -> None:
+        """Takes over tasks that wait in these when the worker is idle."""
+        self._common.others = tuple(each._common for each in others)
+
+    def note_loaded(self, model: ProcessModel) -> None:
+        """Notes that the worker has a model, and so may take over its tasks."""
+        if not model.unloading:
+            model.health.loaded_in[self._common] = model
+            self._common.pump()
+
+    def note_unloading(self, model: ProcessModel) -> None:
+        """Notes that the worker is to take no more tasks of a model."""
+        model.health.loaded_in.pop(self._common, None)
 
     def add(self, model: ProcessModel, task: InferenceTask) -> None:
         """Queues a task, or answers it at once."""

@@ -62,7 +62,8 @@ class Lane(ABC):
         self._on_unusable = terms.on_unusable
         self._on_hanging = terms.on_hanging
         self._executor = terms.executor
-        self._queue: deque[tuple[ProcessModel, InferenceTask]] = deque()
+        # With the time since when it waits.
+        self._queue: deque[tuple[ProcessModel, InferenceTask, float]] = deque()
         self._timer: Timer | None = None  # checks whether a call hangs
         self._when_idle: list[Callable[[], None]] = []
         self._num_shown = -1  # calls that had ended when stacks were last asked for
@@ -115,7 +116,7 @@ class Lane(ABC):
             text = f"{model.who} has no signature {task.signature_name!r}"
             finish(task, FailedPrecondition(text))
         else:
-            self._queue.append((model, task))
+            self._queue.append((model, task, self._now()))
             self._pump()
 
     def refuse(self, error: ServingError, model: ProcessModel | None = None) -> None:
@@ -156,7 +157,7 @@ class Lane(ABC):
         It looks at only one task, because a caller that is answered may add tasks and
         have them handed over.
         """
-        model, task = self._queue.popleft()
+        model, task, _ = self._queue.popleft()
         refused = why_not_run(task, now_s) or model.refusal()
         if refused is None:
             return model, task
@@ -166,7 +167,9 @@ class Lane(ABC):
 
     def _put_back(self, calls: Iterable[WorkerCall]) -> None:
         """Puts calls that the worker had not begun back into the queue, in their order."""
-        self._queue.extendleft((call.model, call.task) for call in reversed([*calls]))
+        self._queue.extendleft(
+            (call.model, call.task, 0.0) for call in reversed([*calls])
+        )
 
     def _finish(self, task: InferenceTask, outcome: Outcome) -> None:
         """Delivers the outcome of a call; has it read on another thread first if that is slow."""

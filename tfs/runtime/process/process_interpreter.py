@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from threading import get_ident
@@ -200,6 +201,7 @@ class ProcessInterpreter:
                 share or self.share_of(source),
             )
             self._loading.load(model)
+            self._loop.post(partial(self._lanes.note_loaded, model))
             return model
         except BaseException:
             if staged is not None:
@@ -216,9 +218,11 @@ class ProcessInterpreter:
         """Frees a model after the call that is running. Blocks."""
         if self.state is WorkerState.CLOSED:
             model.unloading = True
+            self._lanes.note_unloading(model)
             return
 
         def begin(waiter: Waiter[None]) -> None:
+            self._lanes.note_unloading(model)
             self._residents.unload(model, lambda: waiter.set(None))
 
         timeout_s = self._options.call_timeout_s * 2 + _HANDSHAKE_S
@@ -248,6 +252,13 @@ class ProcessInterpreter:
         if deadline_s is not None:
             timeout_s = max(0.0, deadline_s - self._loop.clock.now()) + 5.0
         waiter.wait(timeout_s, Internal(f"interpreter {self._name} does not close"))
+
+    def share_calls(self, others: Sequence[ProcessInterpreter]) -> None:
+        """Takes over calls that wait for one of these while it is idle itself.
+
+        For interpreters of one loop, before the first load.
+        """
+        self._lanes.share([each._lanes for each in others if each is not self])
 
     def hold(self, platform: str = "", code: SameCode | None = None) -> None:
         """Starts the worker and keeps it, with or without models, until ``let_go``. Blocks.

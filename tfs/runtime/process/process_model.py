@@ -20,13 +20,14 @@ _WORKED_WELL_CALLS: Final = 100
 
 
 class VersionHealth:
-    """How often a version crashed, on whichever interpreter. Loop-confined.
+    """What the interpreters of a version know of it together. Loop-confined.
 
     Attributes:
         crashes: Crashes of all its interpreters together.
         quarantine: Why the version must not be run any more; None while it may.
         num_deaths: How often an interpreter that held it died, whoever was at fault.
         last_death: How the last one died; "" before the first death.
+        loaded_in: The version in each lane of calls whose interpreter has it.
 
     """
 
@@ -35,6 +36,7 @@ class VersionHealth:
         self.quarantine: str | None = None
         self.num_deaths = 0
         self.last_death = ""
+        self.loaded_in: dict[object, ProcessModel] = {}
         self._num_calls = 0
 
     @property

@@ -58,6 +58,8 @@ class ProcessPool:
             raise ValueError("a pool needs an interpreter")
         self._name = name
         self._interpreters = tuple(interpreters)
+        for each in self._interpreters:
+            each.share_calls(self._interpreters)
         self._options = options
         self._may_grow = may_grow
         self._make_template = make_template
