@@ -24,8 +24,12 @@ class Rig:
         self.clock = FakeClock()
         self.connections = FakeConnections()
         self.closed: set[str] = set()
+        self.readers: set[str] = set()
         self.uploads = Uploads(
-            self.clock.now, lambda peer: peer not in self.closed, self.connections
+            self.clock.now,
+            lambda peer: peer not in self.closed,
+            self.connections,
+            self.readers.__contains__,
         )
 
     def begin(self, peer: str) -> Upload:
@@ -333,5 +337,32 @@ def test_the_first_message_of_a_stream_tells_what_its_client_is_like() -> None:
         await asyncio.sleep(0)
         assert unary.done()
         assert not stream.done()
+
+    run(test)
+
+
+def test_who_is_known_to_read_answers_goes_before_strangers() -> None:
+    """Strangers have one turn in four, however many requests such a client has."""
+
+    async def test(rig: Rig) -> None:
+        rig.readers.add("good")
+        places = rig.fill()
+        order: list[str] = []
+
+        async def call(peer: str, turn: asyncio.Task[Upload]) -> None:
+            upload = await turn
+            order.append(peer)
+            rig.uploads.end(upload)
+
+        calls = [
+            asyncio.ensure_future(call(peer, rig.wait(peer, LOOKAHEAD_BYTES)))
+            for peer in ("a", "b", "c", *["good"] * 6)
+        ]
+        await asyncio.sleep(0)
+        rig.uploads.end(places[0])
+        await asyncio.gather(*calls)
+        rig.uploads.end(places[1])
+        assert order[:8].count("good") == 6
+        assert [peer for peer in order if peer != "good"] == ["a", "b", "c"]
 
     run(test)

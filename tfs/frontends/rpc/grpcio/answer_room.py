@@ -119,6 +119,10 @@ class AnswerRoom:
         self._has_refused = True
         return False
 
+    def is_reader(self, peer: str) -> bool:
+        """Tells whether a client is known to have read a long answer."""
+        return peer in self._readers
+
     async def enter(
         self, peer: str, request: bytes | memoryview, claimed_bytes: int = 0
     ) -> Taken:

@@ -21,8 +21,8 @@ from tfs.frontends.rpc.grpcio.call_gate import CallGate
 from tfs.frontends.rpc.grpcio.request_frames import FloodError, RequestFrames
 from tfs.frontends.rpc.grpcio.sockets import Traffic
 
-_PART_BYTES: Final = 65_536
-_PARTS_A_TURN: Final = 4  # a turn of the loop costs as much as a part
+_PART_BYTES: Final = 131_072
+_PARTS_A_TURN: Final = 2  # a turn of the loop costs as much as a part
 _MOST_PARTS: Final = 64  # that are passed on at the end; sockets hold some 200 KB
 
 

@@ -112,7 +112,9 @@ class GrpcioTransport:
         self._inflater = Inflater(
             self._options.max_message_bytes, self._options.open_answer_bytes
         )
-        self._uploads = Uploads(loop.clock.now, self._room.is_open_to, self._sockets)
+        self._uploads = Uploads(
+            loop.clock.now, self._room.is_open_to, self._sockets, self._room.is_reader
+        )
         self._stream_turns = StreamTurns(loop.clock.now, self._room.is_open_to)
         self._floods = FloodWatch(
             self._sockets,

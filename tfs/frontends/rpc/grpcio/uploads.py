@@ -36,6 +36,7 @@ _OPEN_BYTES: Final = 16 << 20  # no places are opened while partial requests hol
 _KEPT_PLACES: Final = 2  # places that only clients with short requests get
 _CALM_LOOKS: Final = 2  # looks that must find little sent before places are opened
 _QUICK_S: Final = 0.25
+_TURNS: Final = 4  # one of so many long requests is read of whoever waits longest
 # Calls that may wait. Each takes some kilobytes, besides what grpcio reads ahead.
 _MAX_WAITING: Final = 4096
 _MANY_WAITING: Final = 512
@@ -93,6 +94,8 @@ class Uploads:
         is_open_to: Tells whether a client may have more answers; call :meth:`go_on`
             when that changes.
         connections: The connections of the clients.
+        is_reader: Tells whether a client is known to read long answers. Its long
+            requests go before those of others, except for one turn in four.
 
     """
 
@@ -101,12 +104,15 @@ class Uploads:
         now: Callable[[], float],
         is_open_to: Callable[[str], bool],
         connections: Connections,
+        is_reader: Callable[[str], bool] = lambda peer: False,
     ) -> None:
         self.num_waiting = 0
         self.most_bytes = 0
         self._now = now
         self._is_open_to = is_open_to
         self._connections = connections
+        self._is_reader = is_reader
+        self._num_turns = 0
         self._watch = SenderWatch(connections)
         self._num_reading = 0
         self._num_whole = 0
@@ -218,10 +224,13 @@ class Uploads:
         """Lets requests be read that waited and have a place now."""
         while self._waiting and self._num_reading < self._places:
             client = min(
-                filter(self._has_place, self._waiting), key=_precedence, default=None
+                filter(self._has_place, self._waiting),
+                key=self._precedence,
+                default=None,
             )
             if client is None:
                 return
+            self._num_turns += client.manner is not Manner.SHORT
             turn = client.waiting.popleft()
             client.waits_since_s = self._now()
             self._note_left(client)
@@ -315,6 +324,11 @@ class Uploads:
             num_taken += self._num_whole + _KEPT_PLACES
         return num_taken < self._places and self._is_open_to(client.peer)
 
+    def _precedence(self, client: _Client) -> tuple[int, int, int]:
+        is_short = client.manner is Manner.SHORT
+        is_reader = self._num_turns % _TURNS and self._is_reader(client.peer)
+        return not (is_short or is_reader), client.manner, len(client.reading)
+
     def _begin(self, client: _Client) -> Upload:
         now_s = self._now()
         if not client.reading:
@@ -341,7 +355,3 @@ def _too_many() -> Unavailable:
         "or more slowly",
         retry_after_s=1.0,
     )
-
-
-def _precedence(client: _Client) -> tuple[int, int]:
-    return client.manner, len(client.reading)
