@@ -309,6 +309,12 @@ def _no_room(
     going: Sequence[ManagedVersion] = (),
 ) -> ServingError:
     """Returns the refusal of a load, with the numbers and what to do."""
+    if not managed.is_refused:  # it would not fit if nothing else were loaded
+        return ResourceExhausted(
+            f"Insufficient resources to load servable {managed.harness.id}: it takes "
+            f"{wanted.describe()}, which is more than all models may have together, "
+            f"{tracker.total.describe()}; raise the limit"
+        )
     kept = ", ".join(str(each.harness.id.version) for each in going)
     stays = f"without version {kept} too, which therefore stays; " if kept else ""
     return ResourceExhausted(

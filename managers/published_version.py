@@ -11,7 +11,8 @@ from tfs.core.servable_state import ManagerState, ServableState
 
 _MOVING: Final = (ManagerState.START, ManagerState.LOADING, ManagerState.UNLOADING)
 _LATE: Final = (
-    "it takes very long, and nobody waits for it any more: does its storage answer?"
+    "it takes very long, and nobody waits for it any more: does its storage answer, or "
+    "does its code hang?"
 )
 
 

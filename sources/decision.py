@@ -104,6 +104,13 @@ def explain(
     overwritten = [version for version in found.overwritten if version in told]
     if overwritten:
         parts.append(f"{list_versions(overwritten)} overwritten in place")
+    replaced = [
+        new.id.version
+        for new, told in zip(found.versions, before, strict=False)
+        if chosen == old and new != told
+    ]
+    if not parts and replaced:  # by another directory, or by another payload
+        parts.append(f"{list_versions(replaced)} replaced")
     if not parts:
         parts.append("unchanged" if chosen == old else "different versions ready")
     return ", ".join(parts)

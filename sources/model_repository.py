@@ -15,6 +15,7 @@ from typing import Final
 from sources.servable_to_monitor import ServableToMonitor
 from sources.storage import FileSystem, why
 from sources.version_policy import name_versions
+from tfs.core.log_lines import fits_a_line
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +98,9 @@ class ModelRepository:
             if not _is_text(name):
                 problems.append(f"{name!a} is no UTF-8 and so no name of a model")
                 continue
+            if not fits_a_line(name):
+                problems.append(f"{name!a} is no name of a model")
+                continue
             base_path = f"{root.rstrip('/')}/{name}"
             try:
                 is_model = name in self._kept or _holds_versions(file_system, base_path)
@@ -111,6 +115,15 @@ class ModelRepository:
             more = len(problems) - _MAX_PROBLEMS
             listed += f" and {more} more" if more > 0 else ""
             problem = f"model repository {self.path}: {listed}; the others are served"
+        elif not found:
+            problem = f"model repository {self.path} holds no model: "
+            problem += (
+                f"it is the base path of one model; name {_parent(root)}, in which it "
+                "lies, or serve it with --model_base_path"
+                if name_versions(names)
+                else "a model is a directory that holds numbered ones, such as "
+                f"{root.rstrip('/')}/digits/1"
+            )
         return RepositoryLook(tuple(found), problem, is_blind)
 
     def take(self, look: RepositoryLook) -> bool:
@@ -131,6 +144,10 @@ class ModelRepository:
             return False
         self.models = models
         return True
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0] or "/"
 
 
 def _is_text(name: str) -> bool:

@@ -248,7 +248,7 @@ class ServableRecord:
             log.info(
                 "event=aspired servable=%s versions=%s reason=%r",
                 aspired.name,
-                list_versions([data.id.version for data in aspired.versions]),
+                list_versions([data.id.version for data in aspired.versions]) or "none",
                 aspired.reason,
             )
         self._said = aspired.versions

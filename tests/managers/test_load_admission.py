@@ -65,6 +65,15 @@ def test_load_that_does_not_fit_is_refused_and_the_others_serve_on(
     assert constrained.is_found(ServableRequest.latest("S1"))
 
 
+def test_a_load_that_can_never_fit_is_told_the_limit(constrained: World) -> None:
+    """To unload others would not help, so nobody is told to."""
+    outcome = constrained.load(constrained.loader("S1", 1, ram_bytes=11))
+    assert (
+        "it takes 11 bytes, which is more than all models may have together, 10 bytes; "
+        "raise the limit"
+    ) in str(outcome.error)
+
+
 def test_failed_load_gives_back_what_it_reserved(constrained: World) -> None:
     """The next one fits (ResourcesReleasedIfLoadFails)."""
     bad = constrained.loader("S1", 1, ram_bytes=10, errors=[Internal("x")])

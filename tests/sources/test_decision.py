@@ -64,6 +64,7 @@ def test_what_came_is_told_beside_what_went(
             False,
             "1 overwritten in place",
         ),
+        (versions(1, 2, fingerprint="old"), found(1, 2), False, "1, 2 replaced"),
     ],
 )
 def test_a_new_set_is_told_with_what_changed(

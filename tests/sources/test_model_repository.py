@@ -28,6 +28,7 @@ def test_each_sub_directory_with_versions_is_a_model(files: FakeFileSystem) -> N
     repository = ModelRepository("/models/")
     assert repository.look(files)
     assert names(repository) == ["a", "b"]
+    assert repository.problem == ""
     assert repository.models is not None
     assert repository.models[0] == ServableToMonitor("a", "/models/a")
     assert not repository.look(files)
@@ -129,3 +130,38 @@ def test_whatever_a_file_system_raises_is_told(files: FakeFileSystem) -> None:
     files.break_path("/models", None)
     assert not repository.look(files)
     assert repository.problem == ""
+
+
+@pytest.mark.parametrize(
+    ("file", "hint"),
+    [
+        ("/models/readme/text", "a directory that holds numbered ones"),
+        (
+            "/models/1/servable.json",
+            "it is the base path of one model; name /, in which",
+        ),
+    ],
+)
+def test_a_repository_without_models_says_what_would_be_one(
+    files: FakeFileSystem, file: str, hint: str
+) -> None:
+    """A wrong directory must not look like a server that is fine and serves nothing."""
+    files.write(file, b"")
+    repository = ModelRepository("/models")
+    repository.look(files)
+    assert names(repository) == []
+    assert "model repository /models holds no model" in repository.problem
+    assert hint in repository.problem
+    files.write("/models/a/1/servable.json", b"")
+    repository.look(files)
+    assert repository.problem == ""
+
+
+def test_a_name_with_a_line_feed_is_no_model(files: FakeFileSystem) -> None:
+    """It would be refused with the configuration, and with it every other model."""
+    files.write("/models/a\nb/1/servable.json", b"")
+    files.write("/models/a/1/servable.json", b"")
+    repository = ModelRepository("/models")
+    repository.look(files)
+    assert names(repository) == ["a"]
+    assert "'a\\nb' is no name of a model" in repository.problem

@@ -18,6 +18,7 @@ LOG_FORMAT: Final = "%(asctime)s %(levelname).1s %(name)s %(message)s"
 
 # A place for an argument, and whether it is all of a key's value.
 _PLACE: Final = re.compile(r"(?P<key>(?<==))?%(?:%|[-+ #0]*\d*(?:\.\d+)?(?P<kind>\w))")
+_BREAKS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _NOT_ONE_WORD: Final = re.compile(r"[\s'\"]")
 
 
@@ -60,6 +61,15 @@ def log_to_stderr(level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler])
+
+
+def fits_a_line(text: str) -> bool:
+    """Whether a text has neither line feeds nor other control characters.
+
+    A name that does not fit would break the lines of logs, tables and pages in two, or
+    write others.
+    """
+    return not _BREAKS.search(text)
 
 
 def write_own_lines() -> None:

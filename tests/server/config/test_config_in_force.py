@@ -306,6 +306,24 @@ def test_the_same_config_again_supersedes_nobody(env: Environment) -> None:
     assert one(second).error is None
 
 
+def test_a_reload_waits_for_what_an_earlier_one_still_waits_for(
+    env: Environment,
+) -> None:
+    """Who asks again after a deadline is not told that a model answers that still loads."""
+    for asked_again in (False, True):
+        outcomes = env.apply(model("a"), model("b"), waits_for_all=False, settles=False)
+        assert outcomes == [], asked_again
+    env.settle()
+    error = one(outcomes).error
+    assert error is None
+    env.broken.add("/models/c/1")
+    env.add_version("c", 1)
+    later = env.apply(model("a"), model("c"), waits_for_all=False)
+    assert one(later).error is not None
+    again = env.apply(model("a"), model("c"), waits_for_all=False)
+    assert one(again).error is None, "it failed before, and is not new"
+
+
 def test_who_waits_is_answered_when_the_server_ends(env: Environment) -> None:
     """A reload that waits for a load, or comes as late, keeps no server from draining."""
     waiting = env.apply(model("a"), model("b"), settles=False)

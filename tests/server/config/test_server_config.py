@@ -10,11 +10,13 @@ import pytest
 from sources.version_policy import All, Latest, Specific
 from tests.server.environment import config, model
 from tfs.core.errors import InvalidArgument, ServingError
+from tfs.proto.tensorflow_serving.config import model_server_config_pb2
 from tfs.proto.tfs.v1 import model_config_pb2
 from tfs.server.config.server_config import (
     config_text,
     parse_config_text,
     read_config_text,
+    read_models,
     single_model,
 )
 from tfs.server.model_settings import (
@@ -240,7 +242,29 @@ def test_every_wrong_model_is_told() -> None:
 
 
 def test_a_base_path_that_no_system_takes_is_refused() -> None:
-    """A zero byte would stop whoever looks for it."""
+    """A zero byte would stop whoever looks for it, and a line feed hides in every message."""
     text = 'model_config_list { config { name: "a" base_path: "/m\\000n" } }'
-    with pytest.raises(InvalidArgument, match="model a: base_path holds a zero byte"):
+    with pytest.raises(InvalidArgument, match="model a: base_path has a control"):
         read_config_text(text, "a test")
+    with pytest.raises(InvalidArgument, match=r"base_path has a control.*'/m\\n'"):
+        read_config_text(text.replace("\\000n", "\\n"), "a test")
+
+
+@pytest.mark.parametrize(
+    ("name", "is_fine"),
+    [
+        ("a b", True),
+        ("\u00fc\u3000\u4f60 \U0001f469\u200d\U0001f4bb", True),
+        ("a\nb", False),
+        ("a\x1b[31m", False),
+        ("a\x85", False),
+        ("a\u2028b", False),
+    ],
+)
+def test_a_name_that_breaks_lines_is_refused(name: str, is_fine: bool) -> None:
+    """It would write lines of its own into logs and tables."""
+    message = model_server_config_pb2.ModelServerConfig()
+    message.model_config_list.config.add(name=name, base_path="/m")
+    models, errors = read_models(message)
+    assert (name in models) == is_fine
+    assert (name in errors) != is_fine

@@ -124,7 +124,8 @@ def promotion(
     if wanted not in available:
         raise FailedPrecondition(
             f"version {wanted} of {name} is not available, so it cannot be the "
-            f"primary; available: {_listed(available)}"
+            f"primary; available: {_listed(available)}; tfs rollback {name} {wanted} "
+            "loads a version first"
         )
     return wanted
 

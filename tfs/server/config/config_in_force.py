@@ -222,6 +222,12 @@ class ConfigInForce:
                 return
             self._drop_redundant(running.kept, new)
             stale = self._waiters.ended([each.name for each in changed])
+            # Those for which somebody may have stopped waiting. Who asks again is not to
+            # be told that they answer.
+            kept = running.effective.models.keys() & new.effective.models
+            unsettled = {
+                name for name, why in self._waiters.failures(kept) if why is None
+            }
             self._commit(new)
             self._refusal = None
             added = [each.name for each in changed if each.change is Change.ADDED]
@@ -234,7 +240,11 @@ class ConfigInForce:
             self._wait(
                 Waiter(
                     on_done,
-                    frozenset(new.effective.models if waits_for_all else added),
+                    frozenset(
+                        new.effective.models
+                        if waits_for_all
+                        else unsettled.union(added)
+                    ),
                     changed,
                     stale,
                     is_base=True,

@@ -191,7 +191,7 @@ def model_error(why: str) -> ServingError | None:
 
 def error_of(failures: Mapping[str, str]) -> ServingError | None:
     """Returns the error for models that will not become available; None if there are none."""
-    bad = [why for why in failures.values() if why]
+    bad = [why for _, why in sorted(failures.items()) if why]
     if not bad:
         return None
     listed = "".join(f"{why}, " for why in bad)

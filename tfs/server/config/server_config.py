@@ -22,6 +22,7 @@ from tfs.core.errors import (
     ServingError,
     Unimplemented,
 )
+from tfs.core.log_lines import fits_a_line
 from tfs.proto._pool import POOL
 from tfs.proto._text_form import ParseError, read_text
 from tfs.proto.tensorflow_serving.config import model_server_config_pb2
@@ -218,6 +219,10 @@ def read_model(model: model_server_config_pb2.ModelConfig) -> ModelSettings:
     name = model.name
     if not name:
         raise InvalidArgument("a model in the config list has no name")
+    if not fits_a_line(name):
+        raise InvalidArgument(
+            f"model {name!a}: a name has no control characters and no line feeds"
+        )
     for label, version in model.version_labels.items():
         if not label or version < 0:
             raise InvalidArgument(
@@ -260,8 +265,10 @@ def _read_base_path(name: str, base_path: str) -> str:
             f"Expected model {name} to have an absolute path or URI; "
             f"got base_path()={base_path}"
         )
-    if "\0" in base_path:
-        raise InvalidArgument(f"model {name}: base_path holds a zero byte")
+    if not fits_a_line(base_path):
+        raise InvalidArgument(
+            f"model {name}: base_path has a control character: {base_path!a}"
+        )
     return base_path
 
 
