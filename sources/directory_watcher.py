@@ -215,7 +215,7 @@ class WatchdogWatcher:
             return self._refuse(root, "no inotify watches left")
         if holds_more_directories(real, MAX_DIRECTORIES):
             log.warning(
-                "event=not_watched path=%s polling_instead directories=%d+",
+                "event=not_watched path=%s instead=polling directories=%d+",
                 root,
                 MAX_DIRECTORIES,
             )
@@ -245,7 +245,7 @@ class WatchdogWatcher:
         if root not in self._refused:
             self._refused.add(root)
             log.warning(
-                "event=watch_failed path=%s polling_instead error=%s", root, error
+                "event=watch_failed path=%s instead=polling error=%s", root, error
             )
         return False
 

@@ -59,7 +59,7 @@ class WatchedPaths:
             self._watcher.start(on_changed)
             self._is_started = True
         except OSError as error:
-            log.warning("event=watcher_failed polling_instead error=%s", error)
+            log.warning("event=watcher_failed instead=polling error=%s", error)
 
     def set(self, paths: Iterable[str]) -> None:
         """Watches exactly these paths from now on, as far as they can be watched."""

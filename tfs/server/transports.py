@@ -75,7 +75,7 @@ def make_transport(
         )
     if options.grpc_transport is TransportKind.AUTO:
         log.warning(
-            "event=grpcio_chosen why='--grpc_channel_arguments are grpcio's; without "
+            "event=grpcio_chosen why='it alone takes --grpc_channel_arguments; without "
             "them express speaks gRPC, for a fraction of the processor time'"
         )
     # Importing grpcio takes a tenth of a second, which a server with express saves.
