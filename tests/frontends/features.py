@@ -346,7 +346,7 @@ small calls took milliseconds, two seconds at most. November 2026, two busy core
 | opens no window for 100 answers of 16 bytes | 279 | 1.1 | 0.4 |
 | sends all but the end of 8 requests of 10 MB | 278 | 1.1 | 6.1 |
 | sends half of 10 MB and leaves, again and again | 285 | 1.1 | 8.3 |
-| sends 10 MB at 17 KB/s | 305 | 1.2 | 25 |
+| sends 10 MB at 17 KB/s | 303 | 1.1 | 6.5 |
 | asks reflection twenty times in 800 bytes, all the while | 334 | 1.3 | 4.0 |
 | sends 48 KB of 10 MB, as one of a thousand | 384 | 1.4 | 0.1 |
 | asks in 40 bytes for 16 MB (one value for all elements), and reads nothing | 288 | 1.1 | 1.9 |
@@ -360,8 +360,10 @@ What remains:
 - Integers may be sent in a byte each and take eight in memory, and the model's answer may take
   as much: a good client that sends ten million of them takes as much. Two such requests are
   not read at a time.
-- An upload that is slow, but not slower than 16 KB/s, keeps its turn while others wait for one:
-  the 25 seconds above are as long as that lasted.
+- An upload that is slow, but not slower than 16 KB/s, has its turn for a second at a time while
+  others wait for theirs, and any other one for four. So a good client waits for a few of sixty
+  such clients. Once what interrupted uploads have sent takes a quarter of
+  `--max_receive_bytes`, each is finished in its turn, however long that lasts.
 - Where others get long answers of a model and do not read them, short requests to it wait for
   nobody if the client's own last answer of it was short. On a new connection, or for another
   model than the connection's first, one waits, up to some twenty seconds. If the answer is long

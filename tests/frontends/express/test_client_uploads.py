@@ -299,9 +299,9 @@ def test_who_came_last_is_not_who_has_its_second_turn(tmp_path: Path) -> None:
 
 def test_who_takes_no_answer_has_its_upload_last(tmp_path: Path) -> None:
     """Nothing of an answer, as its windows say; others have finished before."""
-    options = ExpressOptions(max_receive_bytes=32 << 20, least_open_bytes=2 << 20)
+    options = ExpressOptions(max_receive_bytes=32 << 20, least_open_bytes=1 << 20)
     with running(tmp_path, options) as rig:
-        left = {rig.connect(CLOSED_HELLO): prefixed(bytes(2 << 20)) for _ in range(10)}
+        left = {rig.connect(CLOSED_HELLO): prefixed(bytes(1 << 20)) for _ in range(10)}
         for client in left:
             client.send(head(1))
             for _ in range(10):
@@ -401,3 +401,64 @@ def test_uploads_wait_while_as_many_are_worked_on(tmp_path: Path) -> None:
             go_on(60)
         assert num_answered == 20
         assert rig.clock.now() == 1000.0
+
+
+@pytest.mark.parametrize("bytes_per_s", [17_000, 300_000])
+def test_an_upload_that_takes_long_passes_its_turn_on(
+    tmp_path: Path, bytes_per_s: int
+) -> None:
+    """After a second if it is slow, else after four, and keeps what was sent of it."""
+    options = ExpressOptions(max_receive_bytes=128 << 20)
+    with running(tmp_path, options) as rig:
+        crowd = dict.fromkeys([rig.connect() for _ in range(20)], b"")
+        for client in crowd:
+            client.send(head(1))
+            crowd[client] = prefixed(bytes(8 << 20))
+
+        def all_go_on() -> None:
+            for client, left in crowd.items():
+                crowd[client] = client.upload(1, left, bytes_per_s // 4)
+                rig.settle()
+
+        for _ in range(80):
+            all_go_on()
+            rig.advance(0.25)
+        good = rig.connect()
+        good.send(head(1))
+        wanted = prefixed(b"good" * (1 << 18))
+        begun_s = rig.clock.now()
+        while wanted and rig.clock.now() < begun_s + 60.0:
+            all_go_on()
+            for _ in range(20):
+                wanted = good.upload(1, wanted, 60_000)
+                rig.settle()
+            rig.advance(0.25)
+        assert rig.clock.now() < begun_s + 10.0
+        assert not any(client.is_closed for client in crowd)
+        assert rig.transport.budget.used_bytes < 32 << 20
+
+
+def test_interrupted_uploads_take_a_bounded_share_of_the_limit(
+    tmp_path: Path,
+) -> None:
+    """A quarter, and what is open to all; then uploads are finished, however slow."""
+    options = ExpressOptions(max_receive_bytes=32 << 20, least_open_bytes=2 << 20)
+    with running(tmp_path, options) as rig:
+        crowd = dict.fromkeys([rig.connect() for _ in range(30)], b"")
+        for client in crowd:
+            client.send(head(1))
+            crowd[client] = prefixed(bytes(4 << 20))
+        turns = []
+        most_bytes = 0
+        for _ in range(240):
+            for client, left in crowd.items():
+                crowd[client] = client.upload(1, left, 50_000)
+                rig.settle()
+            rig.advance(0.25)
+            turns.append(rig.transport._shared.favoured)
+            most_bytes = max(most_bytes, rig.transport.budget.used_bytes)
+        assert len(set(turns[:40])) > 5
+        assert len(set(turns[-20:])) < 5
+        assert any(not left for left in crowd.values())
+        own_bytes = 30 * frames.DEFAULT_WINDOW
+        assert most_bytes < (2 << 20) + (8 << 20) + (4 << 20) + own_bytes

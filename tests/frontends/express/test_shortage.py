@@ -113,6 +113,7 @@ def test_who_reads_nothing_makes_way_where_others_wait(tmp_path: Path) -> None:
         deaf = [_clog(rig) for _ in range(3)]
         good = rig.connect(WIDE_HELLO)
         good.send(request(1, b"small"))
+        good.window -= len(prefixed(b"small"))
         rig.settle()
         assert good.answer(1).messages == [b"small"]
         good.send(head(3))

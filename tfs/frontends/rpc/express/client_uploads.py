@@ -26,6 +26,12 @@ _PROBE_S: Final = 0.5  # time for a client to go on with its upload
 _STALL_S: Final = 1.0
 # The least progress in that time; 1 Mbit/s is seven times as much.
 _LEAST_PROGRESS_BYTES: Final = 16_384
+# Whoever sends less than this has a short turn, if others wait. What was sent of an upload
+# stays in memory between its turns, so that others have a longer one, and are finished
+# at once where much is held already.
+_FAST_BYTES_PER_S: Final = 262_144
+_SHORT_TURN_S: Final = 1.0
+_LONG_TURN_S: Final = 4.0
 
 
 class ClientUploads:
@@ -40,6 +46,7 @@ class ClientUploads:
         read_s: When bytes of the client were last read; kept by the session.
         had_favour: Whether it was favoured before.
         probed_s: When its client was last granted a little, to see whether it goes on.
+        was_slow: Whether its last turn ended before its upload did.
         is_closed: Whether the connection is gone.
 
     Args:
@@ -59,10 +66,12 @@ class ClientUploads:
         "_num_given_up",
         "_progress",
         "_starved",
+        "_turn",
         "had_favour",
         "is_closed",
         "probed_s",
         "read_s",
+        "was_slow",
     )
 
     def __init__(
@@ -80,12 +89,16 @@ class ClientUploads:
         self._mark_dirty = mark_dirty
         self.read_s = now()
         self.had_favour = False
+        self.was_slow = False
         self.probed_s = -inf
         self.is_closed = False
         # The last progress of the upload that it is favoured for: the time, and how
         # many bytes had arrived by then.
         self._progress = self.read_s, 0
         self._num_given_up = 0  # connection.num_given_up when it was favoured
+        # When its turn began, and how much of its upload had arrived by then; None
+        # until that is known.
+        self._turn: tuple[float, int | None] = self.read_s, None
 
     # -- what the session says -------------------------------------------------------
 
@@ -144,6 +157,29 @@ class ClientUploads:
         allowed_s = 2 * _STALL_S if connection.num_uploads else _STALL_S
         return now_s - self._progress[0] > allowed_s
 
+    def has_had_turn(self, *, may_be_long: bool) -> bool:
+        """Tells whether the favoured client has gone on for long enough, if others wait.
+
+        This has to be called repeatedly.
+
+        Args:
+            may_be_long: Whether only a client that is slow has had its turn.
+
+        """
+        uploaded_bytes = self._connection.uploaded_bytes
+        if uploaded_bytes is None:
+            return False  # it waits for the server
+        now_s = self._now()
+        begun_s, begun_bytes = self._turn
+        if begun_bytes is None or uploaded_bytes < begun_bytes:  # it is another upload
+            self._turn = now_s, uploaded_bytes
+            return False
+        took_s = now_s - begun_s
+        if took_s > _LONG_TURN_S and not may_be_long:
+            return True
+        is_slow = uploaded_bytes - begun_bytes < _FAST_BYTES_PER_S * took_s
+        return took_s > _SHORT_TURN_S and is_slow
+
     @property
     def is_responsive(self) -> bool:
         """Whether the client has made use of what :meth:`probe` granted it."""
@@ -168,6 +204,7 @@ class ClientUploads:
             self.had_favour = True
             self.probed_s = now_s = self._now()
             self._progress = now_s, 0
+            self._turn = now_s, None
             self._num_given_up = self._connection.num_given_up
 
     def probe(self) -> None:

@@ -20,6 +20,9 @@ _MIN_GRANT_BYTES: Final = 16_384
 _SCARCITY_INTERVAL_S: Final = 0.5  # a trim takes milliseconds
 _FEW_STARVED: Final = 2  # with more, messages take no more memory than has arrived
 _PROBED_AT_ONCE: Final = 8  # waiting clients that are probed at the same time
+# Interrupted uploads may take this fraction (1/4) of the limit, and those of clients that
+# are not slow half of that.
+_HELD_SHARE: Final = 4
 _RESPONSIVE_S: Final = 2.0  # a client that made use of a probe is trusted this long
 
 
@@ -46,21 +49,21 @@ class Shortage:
         """Grants what the budget has left, and its reserve to one client at a time."""
         shared = self._shared
         favoured = shared.favoured
-        is_stalled = (
-            favoured is not None
-            and favoured.is_stalled
-            and any(
+        is_over = False
+        if favoured is not None:
+            is_stalled = favoured.is_stalled
+            is_over = (is_stalled or self._has_had_turn(favoured)) and any(
                 each.wants_favour for each in shared.starved if each is not favoured
             )
-        )
-        if favoured is not None and is_stalled:
-            favoured.give_up()
+            if is_over and is_stalled:
+                favoured.give_up()
         if favoured is not None and (
-            is_stalled
+            is_over
             or not favoured.keeps_favour
             or favoured.num_finished != shared.num_favoured_uploads
         ):
-            # It has finished what it was favoured for: the others first.
+            # It has finished what it was favoured for, or takes long: the others first.
+            favoured.was_slow = is_over
             favoured.favour(False)
             if favoured in shared.starved:
                 del shared.starved[favoured]
@@ -125,6 +128,19 @@ class Shortage:
         in_work_bytes = sum(num_bytes for _, num_bytes in shared.uploaded)
         return in_work_bytes < shared.headroom.open_bytes
 
+    def _has_had_turn(self, favoured: ClientUploads) -> bool:
+        """Tells whether the upload in turn may be interrupted, and has had its turn.
+
+        It keeps what was sent of it. So not much may be held in this way, or there would
+        be no room for a long message, and in the end for none.
+        """
+        budget = self._shared.budget
+        held_bytes = budget.used_bytes - self._shared.headroom.open_bytes
+        most_bytes = budget.limit_bytes // _HELD_SHARE
+        return held_bytes <= most_bytes and favoured.has_had_turn(
+            may_be_long=2 * held_bytes > most_bytes
+        )
+
     def _begin_waiting(self) -> None:
         """Begins requests that waited for unread answers, one of each connection."""
         waiting = list(self._shared.waiting)
@@ -136,7 +152,8 @@ class Shortage:
         """Returns the client that may finish an upload next.
 
         It is, in turn, the one that has waited longest, the one that came last and was
-        not favoured yet, and one that finished an upload before. Many clients that came
+        not favoured yet, and one that finished an upload before. The last two go to those
+        that were slow only if there are no others. Many clients that came
         earlier and keep what they got must not keep the others out. So a few waiting
         clients at a time are granted next to nothing, and one that makes use of it is
         next.
@@ -172,6 +189,8 @@ class Shortage:
             order = ready
         else:
             order = [each for each in self._shared.starved if each in ready]
+        if turn < 2:
+            order = [each for each in order if not each.was_slow] or order
         others = (each for each in order if each is not self._had_turn)
         self._had_turn = next(others, order[0])
         return self._had_turn

@@ -44,6 +44,9 @@ LEAST_GRANT: Final = 16_384
 """The least number of bytes granted; for less, the frames would cost too much."""
 
 _LARGEST_LOAN: Final = 2 << 20  # bytes of the reserve lent at a time
+# At first, and then as much as was lent before in the same turn: what a slow client was
+# lent, and does not use up in its turn, stays with it.
+_FIRST_LOAN: Final = 524_288
 _MAX_STREAMS: Final = 16_384
 _LEAST_STREAMS: Final = 32
 _MORE_THAN_ENOUGH: Final = 3
@@ -172,6 +175,7 @@ class ReceiveWindow:
     __slots__ = (
         "_budget",
         "_is_closed",
+        "_lent_bytes",
         "_preferred",
         "is_starved",
         "low_water",
@@ -196,6 +200,11 @@ class ReceiveWindow:
         self.low_water = self.target // 2
         self.is_starved = False
         self.reserve_bytes = 0
+        self._lent_bytes = 0  # in this turn
+
+    def begin_turn(self) -> None:
+        """Begins or ends a turn with the reserve; nothing of it may be granted yet."""
+        self.reserve_bytes = self._lent_bytes = 0
 
     def receive(self, num_bytes: int) -> None:
         """Takes note of ``num_bytes`` of DATA payload, padding included.
@@ -229,11 +238,13 @@ class ReceiveWindow:
         if reserve_bytes:
             # It is not lent all at once, because the upload has to stop if its client
             # reads no answers.
-            most = min(reserve_bytes, max(self.target, _LARGEST_LOAN) - self.size)
+            loan = min(max(self._lent_bytes, _FIRST_LOAN), _LARGEST_LOAN)
+            most = min(reserve_bytes, max(self.target, loan) - self.size)
             lent = min(most, budget.free_to_favoured_bytes)
             if lent > min(wanted, free_bytes):
                 wanted = free_bytes = lent
                 self.reserve_bytes -= lent
+                self._lent_bytes += lent
         if wanted <= 0:
             self.is_starved = self.size < LEAST_GRANT
             return b""

@@ -151,7 +151,7 @@ class StreamIntake(SendingHalf):
         The upload is chosen when the window is refilled next.
         """
         self._is_favoured = is_favoured
-        self._window.reserve_bytes = 0
+        self._window.begin_turn()
         self._upload_turns.pass_on()
 
     def _take_turns(self) -> None:
