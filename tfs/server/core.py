@@ -21,6 +21,7 @@ from managers.version_policy.handing_over import handing_over
 from managers.version_policy.resource_preserving import resource_preserving
 from managers.version_policy.standing_in import standing_in
 from sources.servable_to_monitor import ServableToMonitor
+from sources.version_policy import Specific
 from tfs.core.clock import Clock
 from tfs.core.errors import Aborted, ServingError
 from tfs.core.event_bus import EventAndTime
@@ -284,41 +285,47 @@ class ServerCore:
         if settings is None:
             return availability_preserving(versions)
         awaited = functools.partial(self._served.awaited, settings.name)
+        kept = self._staying(settings, versions)
         if settings.keeps_resources:
             policy = standing_in(resource_preserving, awaited)
-            kept = self._stays(settings, versions)
-            return handing_over(policy, dict, lambda version: version == kept)(versions)
+            return handing_over(policy, dict, kept.__contains__)(versions)
         pinned = settings.pinned_versions
-        kept = self._stays(settings, versions)
         policy = handing_over(
             availability_preserving,
             awaited,
             lambda version: (
-                version == kept or (version in pinned and not self._is_taken_in())
+                version in kept or (version in pinned and not self._is_taken_in())
             ),
         )
         return policy(versions)
 
-    def _stays(
+    def _staying(
         self, settings: ModelSettings, versions: Sequence[HarnessSnapshot]
-    ) -> int | None:
-        """Returns the version that answers until the primary can; None if none has to.
+    ) -> AbstractSet[int]:
+        """Returns the versions that answer until those can that the config asks for.
 
         A primary that is not there, a typing error perhaps, must not unload the version
-        that answers. Where the old version is to go before the new one is loaded, it goes
-        once there is a new one.
+        that answers; nor must a labelled version that the policy names and that is still
+        to come. Where the old version is to go before the new one is loaded, it goes once
+        there is a new one.
         """
-        wanted = settings.primary
-        if wanted is None:
-            return None
-        answers = self._served.primary(settings.name)
-        if answers == wanted:
-            return None
-        if settings.keeps_resources and any(
-            v.is_aspired and v.id.version in (wanted, answers) for v in versions
-        ):
-            return None
-        return answers
+        policy = settings.policy
+        asked = {settings.primary}
+        if isinstance(policy, Specific):
+            asked.update(policy.versions)
+        kept = {
+            old: heirs
+            for old, heirs in self._served.awaited(settings.name).items()
+            if not asked.isdisjoint(heirs)
+        }
+        if kept and settings.keeps_resources:
+            aspired = {v.id.version for v in versions if v.is_aspired}
+            return {
+                old
+                for old, heirs in kept.items()
+                if old not in aspired and aspired.isdisjoint(heirs)
+            }
+        return kept.keys()
 
     def _is_taken_in(self) -> bool:
         """Whether everything that the config asks for is managed already."""
