@@ -403,6 +403,46 @@ def test_uploads_wait_while_as_many_are_worked_on(tmp_path: Path) -> None:
         assert rig.clock.now() == 1000.0
 
 
+def test_an_upload_that_the_server_keeps_waiting_is_not_too_slow(
+    tmp_path: Path,
+) -> None:
+    """Its time is what it took while it could go on; it fails once it does not go on."""
+    options = ExpressOptions(max_receive_bytes=64 << 20, least_open_bytes=2 << 20)
+    with running(tmp_path, options) as rig:
+        left = {}
+        for _ in range(20):
+            client = rig.connect(WIDE_HELLO)
+            client.send(head(1, HOLD))
+            left[client] = prefixed(bytes(1 << 20))
+        silent = rig.connect(WIDE_HELLO)
+        silent.send(head(1, HOLD))
+        silent.upload(1, prefixed(bytes(1 << 20)), 60_000)
+
+        def go_on(num_rounds: int) -> None:
+            for _ in range(num_rounds):
+                for client in left:
+                    left[client] = client.upload(1, left[client], 60_000)
+                rig.settle()
+
+        go_on(300)
+        assert len(rig.held) <= 6
+        for _ in range(100):
+            rig.advance(1.0)
+            go_on(1)
+        num_answered = 0
+        for _ in range(10):
+            num_answered += len(rig.held)
+            for call in rig.held:
+                call.reply(b"done")
+            rig.held.clear()
+            go_on(60)
+            rig.advance(1.0)
+        assert num_answered == 20
+        for _ in range(80):
+            rig.advance(1.0)
+        assert silent.answer(1).status in ("4", "8")
+
+
 @pytest.mark.parametrize("bytes_per_s", [17_000, 300_000])
 def test_an_upload_that_takes_long_passes_its_turn_on(
     tmp_path: Path, bytes_per_s: int

@@ -38,7 +38,7 @@ class ExpressOptions:
             A TLS handshake before that may take as long again.
         header_timeout_s: Time for a header block, or any frame but DATA, to arrive.
         body_timeout_s: Time for a request message to arrive, plus one second per
-            ``min_body_bytes_per_s`` received.
+            ``min_body_bytes_per_s`` received, and the time that it waits for the budget.
         min_body_bytes_per_s: Slower clients are cut off after ``body_timeout_s``.
         write_timeout_s: Time for a client to take any of the bytes that wait for it.
             Answers have to be taken at 16 KB a second.

@@ -61,6 +61,8 @@ class Silence:
         "_pinged_s",
         "_shared",
         "_starved_since_s",
+        "_swept_s",
+        "_waited_s",
     )
 
     def __init__(self, shared: SharedState, now_s: float) -> None:
@@ -74,6 +76,9 @@ class Silence:
         # For each upload, while other clients wait for the budget: since when its pace
         # is measured, and how many bytes had arrived by then.
         self._paces: dict[int, tuple[float, int]] = {}
+        # For each upload, how long the server kept it waiting.
+        self._waited_s: dict[int, float] = {}
+        self._swept_s = now_s
 
     def sweep(
         self,
@@ -119,6 +124,7 @@ class Silence:
             self._shared.counters.timeouts += 1
             session.close()
             return
+        self._note_waits(session, now_s)
         if connection.streams:
             self._sweep_streams(session, now_s)
             self._sweep_paces(session, now_s)
@@ -134,6 +140,30 @@ class Silence:
             session.mark_dirty()
             return
         self._keep_alive(session, now_s, read_s)
+
+    def _note_waits(self, session: SilentSession, now_s: float) -> None:
+        """Notes how long uploads have waited for the server, not for their client.
+
+        A client that was granted a little and makes no use of it is not kept waiting.
+        """
+        connection = session.connection
+        took_s, self._swept_s = now_s - self._swept_s, now_s
+        before = self._waited_s
+        goes_on = not connection.is_starved and not connection.is_narrow
+        if (goes_on or not session.uploads.is_responsive) and not before:
+            return
+        self._waited_s = {}
+        for stream in connection.streams.values():
+            if stream.state is not StreamState.OPEN:
+                continue
+            waited_s = before.get(stream.id, 0.0)
+            if session.uploads.is_responsive and (
+                connection.is_starved
+                or (connection.is_narrow and stream is not connection.upload_in_turn)
+            ):
+                waited_s += took_s
+            if waited_s:
+                self._waited_s[stream.id] = waited_s
 
     def _sweep_streams(self, session: SilentSession, now_s: float) -> None:
         options = self._options
@@ -151,6 +181,7 @@ class Silence:
                 allowed_s = (
                     options.body_timeout_s
                     + stream.received_bytes / options.min_body_bytes_per_s
+                    + self._waited_s.get(stream.id, 0.0)
                 )
                 if now_s - since_s > allowed_s:
                     self._shared.counters.timeouts += 1
