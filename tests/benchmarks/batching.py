@@ -131,8 +131,9 @@ ROWS = (
     Row("batching/part-of-a-model/decode-loop", "ms"),
     # Likewise: mean latency beside batches that nobody joins.
     *(
-        Row(f"batching/joined-between-layers/{model}-{load}", "ms")
-        for model in ("alexnet", "resnet18")
+        Row(f"batching/{what}/{model}-{load}", "ms")
+        for what in ("joined-between-layers-by-table", "joined-between-layers")
+        for model in ("alexnet", "alexnet-bf16", "resnet18")
         for load in (0.3, 0.5, 0.8)
     ),
 )
@@ -160,7 +161,8 @@ class Effort:
     num_part_requests: int = 160
     layers_budget_s: float = 4.0
     num_layered_requests: int = 60
-    num_layered_rounds: int = 6
+    num_layered_rounds: int = 4
+    num_requests_by_table: int = 2000
 
 
 EFFORT = Effort()
@@ -732,25 +734,48 @@ def measure_parts(report: Report) -> None:
 
 
 def measure_layers(report: Report) -> None:
-    """The same arrivals with and without joining between layers, one after the other."""
-    for name in ("alexnet", "resnet18"):
+    """The same arrivals with and without joining between layers, one after the other.
+
+    Joining pays where a layer costs nearly the same for one row as for many. The wide
+    linear layers of an AlexNet do so in bfloat16; in float32 two rows may cost twice as
+    much as one, as the product of a matrix and a vector has a kernel of its own.
+    """
+    for name, dtype in (
+        ("alexnet", torch.float32),
+        ("alexnet-bf16", torch.bfloat16),
+        ("resnet18", torch.float32),
+    ):
         with one_thread():
             torch.manual_seed(7)
-            model = MODELS[name]().eval()
-            runs = LayeredRuns(layers_of(model), EFFORT.layers_budget_s)
+            model = MODELS[name.partition("-")[0]]().eval().to(dtype)
+            runs = LayeredRuns(layers_of(model), EFFORT.layers_budget_s, dtype)
             for load in (0.3, 0.5, 0.8):
-                found: dict[bool, list[float]] = {True: [], False: []}
-                for seed in range(EFFORT.num_layered_rounds):
-                    for joins in (True, False) if seed % 2 else (False, True):
-                        sample = runs.mean_latency(
-                            load, EFFORT.num_layered_requests, seed, joins=joins
-                        )
-                        found[joins].append(sample["mean_ms"])
-                report.record(
-                    f"batching/joined-between-layers/{name}-{load}",
-                    Series(tuple(found[True])),
-                    Series(tuple(found[False])),
-                )
+                for what, mean, num in (
+                    ("-by-table", runs.mean_by_table, EFFORT.num_requests_by_table),
+                    ("", runs.mean_latency, EFFORT.num_layered_requests),
+                ):
+                    row = f"batching/joined-between-layers{what}/{name}-{load}"
+                    report.record(row, *_with_and_without_joining(mean, load, num))
+
+
+def _with_and_without_joining(
+    mean: Callable[..., Sample], load: float, num: int
+) -> tuple[Series, Series]:
+    """Returns mean latencies with joining and without.
+
+    Few requests that come by chance differ more from seed to seed than joining makes up for.
+    So it is the ratio for each seed that counts, times the mean of all without joining.
+    """
+    found: dict[bool, list[float]] = {True: [], False: []}
+    for seed in range(EFFORT.num_layered_rounds):
+        for joins in (True, False) if seed % 2 else (False, True):
+            found[joins].append(mean(load, num, seed, joins=joins)["mean_ms"])
+    without_ms = statistics.fmean(found[False])
+    pairs = zip(found[True], found[False], strict=True)
+    return (
+        Series(tuple(without_ms * joined / alone for joined, alone in pairs)),
+        Series((without_ms,)),
+    )
 
 
 AREA = Area(

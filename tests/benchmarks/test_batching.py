@@ -44,6 +44,7 @@ LITTLE = batching.Effort(
     layers_budget_s=0.01,
     num_layered_requests=8,
     num_layered_rounds=2,
+    num_requests_by_table=50,
 )
 
 

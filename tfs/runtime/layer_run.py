@@ -23,7 +23,7 @@ TakeJoiners = Callable[[Sequence[PartCall], int, int], list[PartCall]]
 """Takes a batch, the layer that comes next, and the batch's rows; returns the calls that
 join."""
 
-_MAX_JOINS: Final = 4  # in one run, because the running calls must come to an end
+MAX_JOINS: Final = 4  # in one run, because the running calls must come to an end
 
 
 class LayerRun:
@@ -60,7 +60,7 @@ class LayerRun:
         value = self._through(0, 1, *joined_arguments(batch), num_rows)
         num_joins = 0
         for layer in range(1, len(self.layers)):
-            joining = take(batch, layer, num_rows) if num_joins < _MAX_JOINS else []
+            joining = take(batch, layer, num_rows) if num_joins < MAX_JOINS else []
             if joining:
                 num_joins += 1
                 num_joining = sum(call.num_rows for call in joining)
