@@ -23,7 +23,14 @@ from tests.runtime.packaged import (
     values,
 )
 from tests.runtime.process_host import process_host
-from tests.runtime.zoo import Embed, ExitsWhenLoaded, Scale, Shout, Threads
+from tests.runtime.zoo import (
+    Embed,
+    ExitsWhenLoaded,
+    ForksAndWaits,
+    Scale,
+    Shout,
+    Threads,
+)
 from tests.threads import run_together
 from tfs.core.dtype import INT64, STRING
 from tfs.core.errors import (
@@ -281,6 +288,16 @@ def test_a_call_that_fails_fails_alone(
     assert "/" not in error.message.replace("scale/1", "")
     assert values(ask(loaded, {"x": floats((1, 2))}).outputs()["y"]) == [[2, 4]]
     loaded.unload()
+
+
+@pytest.mark.parametrize("first", [1.0, -1.0], ids=["returns", "raises"])
+def test_a_fork_that_comes_back_from_a_model_ends(
+    interpreter: Interpreter, tmp_path: Path, first: float
+) -> None:
+    """It would answer a second time, or run the server's loop on the server's sockets."""
+    model = interpreter.load(package(tmp_path, ForksAndWaits(), name="forks"))
+    answer = ask(model, {"x": floats((first, 0))})
+    assert values(answer.outputs()["y"]) == [[0, 0]]
 
 
 def test_a_version_whose_code_exits_does_not_load(

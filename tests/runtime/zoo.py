@@ -122,6 +122,20 @@ class Scale(torch.nn.Module):
         return torch.full_like(x, os.getpid(), dtype=torch.int64)
 
 
+class ForksAndWaits(torch.nn.Module):
+    """Forks a child that returns or raises, and waits for its end."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns the child's exit status, for each row."""
+        pid = os.fork()
+        if pid == 0:
+            if x[0, 0] < 0:
+                raise ValueError("a child's")
+            return x
+        _, status = os.waitpid(pid, 0)
+        return torch.full_like(x, float(status))
+
+
 class Threads(torch.nn.Module):
     """Computes on threads that end with the call, as a pool in a ``with`` does."""
 

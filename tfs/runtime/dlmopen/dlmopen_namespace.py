@@ -244,6 +244,7 @@ class _Visit:
 
     def __init__(self, python: ctypes.CDLL) -> None:
         self._python = python
+        self._pid = os.getpid()
         memory = bytearray(_BUFFER_BYTES)
         self.buffer = memoryview(memory)  # of requests, then of their replies
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
@@ -253,7 +254,8 @@ class _Visit:
         self._state = python.PyEval_SaveThread()
 
     def __del__(self) -> None:
-        if not sys.is_finalizing():
+        # In a fork, the namespace's Python does not know the thread that is left.
+        if not sys.is_finalizing() and os.getpid() == self._pid:
             self._python.PyEval_RestoreThread(self._state)
             self._python.PyGILState_Release(1)
 

@@ -13,6 +13,7 @@ import torch
 
 from tfs.core.errors import forget_frames, serving_error
 from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Tensors
+from tfs.runtime.guest.forked_call import FORKS
 from tfs.runtime.guest.guest_model import GuestModel, give_device_memory_back
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.random_numbers import seed_random
@@ -155,6 +156,7 @@ class InlineModel:
         guest = self.guest
         if guest is None:
             return unloaded(self._source.id)
+        depth = FORKS.depth
         try:
             return guest.call(signature_name, inputs)
         except BaseException as error:  # what a model returns may raise it when read
@@ -163,6 +165,9 @@ class InlineModel:
             # the error.
             forget_frames(fault)
             return fault
+        finally:
+            if FORKS.depth != depth:  # a call of end_copy would take longer
+                FORKS.end_copy(depth)
 
     def drop(self) -> None:
         """Closes the guest. No call of it may be running; repeatable."""

@@ -25,6 +25,7 @@ from tfs.core.errors import (
     InvalidItems,
     serving_error,
 )
+from tfs.runtime.guest.forked_call import FORKS
 from tfs.runtime.guest.guest_model import Value, load_guest_model, one_line
 from tfs.runtime.guest.loaded_model import LoadedModel, not_loaded
 from tfs.runtime.guest.model_source import ModelSource
@@ -172,7 +173,11 @@ class NamespaceGuest:
                     if isinstance(data, int)
                     else nest(data, shape)
                 )
-            outputs = loaded.guest.run(signature_name, values, num_rows)
+            depth = FORKS.depth
+            try:
+                outputs = loaded.guest.run(signature_name, values, num_rows)
+            finally:
+                FORKS.end_copy(depth)
             try:
                 found: list[tuple[str, object]] = [
                     (name, describe(value, self._kept))
