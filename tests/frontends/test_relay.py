@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.frontends.express.wire import headers_frame
+from tests.frontends.express.wire import data_frame, headers_frame
 from tfs.core.call import ListenerOptions
 from tfs.core.errors import Unavailable
 from tfs.frontends.rpc.express.http2 import frames
@@ -30,7 +30,7 @@ from tfs.frontends.rpc.unix_socket import UNIX
 from tfs.testing.patience import PATIENCE_S
 
 _MUCH_BYTES = 16 << 20
-_SOME_BYTES = 24 + 11_109 * 9  # the preface of HTTP/2, and whole frames of nothing
+_SOME = bytes(24) + 6 * data_frame(1, bytes(16_384), 0)  # a preface, and frames
 
 
 def _relay() -> Relay:
@@ -182,12 +182,12 @@ def test_when_one_side_leaves_the_other_reads_all_and_then_the_end(
         loop = asyncio.get_running_loop()
         client, server, _ = await door.connect()
         leaving, staying = (client, server) if leaver == "client" else (server, client)
-        await loop.sock_sendall(leaving, bytes(_SOME_BYTES))
+        await loop.sock_sendall(leaving, _SOME)
         leaving.close()
         received = b""
         while data := await loop.sock_recv(staying, 1 << 20):
             received += data
-        assert len(received) == _SOME_BYTES
+        assert received == _SOME
         staying.close()
 
     run(body, tmp_path)
@@ -229,12 +229,12 @@ def test_what_the_server_wrote_before_the_end_arrives(tmp_path: Path) -> None:
     async def body(door: Door) -> None:
         loop = asyncio.get_running_loop()
         client, server, _ = await door.connect()
-        server.sendall(bytes(_SOME_BYTES))
+        server.sendall(_SOME)
         door.relay.close()
         received = b""
         while data := await loop.sock_recv(client, 1 << 20):
             received += data
-        assert len(received) == _SOME_BYTES
+        assert received == _SOME
         client.close()
         server.close()
 
@@ -250,12 +250,12 @@ def test_the_last_answer_arrives_though_the_server_takes_nothing_more(
         loop = asyncio.get_running_loop()
         client, server, name = await door.connect()
         client.sendall(b"one more")
-        server.sendall(bytes(_SOME_BYTES))
+        server.sendall(_SOME)
         server.close()
         received = b""
         while data := await loop.sock_recv(client, 1 << 20):
             received += data
-        assert len(received) == _SOME_BYTES
+        assert received == _SOME
         assert door.relay.traffic(name) is None
         client.close()
 

@@ -186,6 +186,41 @@ def test_who_resets_some_and_is_answered_stays() -> None:
         stream_id += 2
 
 
+@pytest.mark.parametrize(
+    "frame",
+    [
+        frames.settings({}),
+        frames.ping(b"12345678"),
+        frames.window_update(0, 1),
+        frames.frame(FrameType.PRIORITY, 0, 1, bytes(5)),
+        frames.frame(0xBB, 0, 0, b""),
+        data_frame(1, b"", 0),
+        data_frame(1, b"x", 0),
+    ],
+    ids=["settings", "ping", "window", "priority", "unknown", "nothing", "scrap"],
+)
+def test_frames_that_ask_for_nothing_end_the_connection(frame: bytes) -> None:
+    """A thousand at once, and a hundred a second, are taken; no more."""
+    rig = Rig()
+    assert rig.client.take(frame * 1000) == frame * 1000
+    rig.now_s += 2
+    assert rig.client.take(frame * 200) == frame * 200
+    with pytest.raises(FloodError, match="nothing"):
+        rig.client.take(frame)
+
+
+def test_windows_of_who_calls_and_reads_are_no_flood() -> None:
+    """Twenty frames a call, and one for each 2 KB that it is answered."""
+    rig = Rig()
+    window = frames.window_update(0, 1)
+    for stream_id in range(1, 1000, 2):
+        rig.client.take(begin(stream_id) + data_frame(stream_id, b"x") + window * 20)
+        rig.client.note_ended(stream_id)
+    for _ in range(100):
+        rig.client.note_answered(1 << 20)
+        rig.client.take(window * 512)
+
+
 def test_calls_without_end_that_wait_end_the_connection() -> None:
     """Clients know how many calls they may have."""
     rig = Rig()

@@ -40,6 +40,7 @@ class CallGate:
 
     Attributes:
         num_calls: Calls that grpcio may hold now.
+        now: The time in seconds.
 
     Args:
         now: The time in seconds.
@@ -48,7 +49,7 @@ class CallGate:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.num_calls = 0
-        self._now = now
+        self.now = now
         self._holders: deque[Holder] = deque()
         self._limbo: deque[tuple[float, Callable[[], None]]] = deque()
 
@@ -69,7 +70,7 @@ class CallGate:
 
     def reset(self, on_gone: Callable[[], None]) -> None:
         """Notes that a client has given up a call; ``on_gone`` is told when it is over."""
-        self._limbo.append((self._now(), on_gone))
+        self._limbo.append((self.now(), on_gone))
 
     def note_taken(self) -> None:
         """Notes that we got a call from grpcio."""
@@ -78,7 +79,7 @@ class CallGate:
 
     def look(self) -> None:
         """Counts calls that were reset long ago as over; to be called now and then."""
-        until_s = self._now() - _LIMBO_S
+        until_s = self.now() - _LIMBO_S
         while self._limbo and self._limbo[0][0] <= until_s:
             self._leave_limbo()
 

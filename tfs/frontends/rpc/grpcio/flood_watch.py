@@ -2,11 +2,12 @@
 
 grpcio sets no end to SETTINGS, PRIORITY and other frames that only cost time, and none
 to a block of headers. Of a call that is reset it keeps 16 KB until we have heard of it.
-It reports none of this. Floods of headers and resets are stopped before grpcio sees
-them (:mod:`tfs.frontends.rpc.grpcio.request_frames`), unless they come over TLS. And the operating system counts the bytes that came over
-each connection, and we know which of these were messages. All other bytes, and the
-calls that a client gives up at once, fill a bucket for each connection. It leaks with
-time and with the answers that the client takes.
+It reports none of this. Most floods are stopped before grpcio sees them
+(:mod:`tfs.frontends.rpc.grpcio.request_frames`), unless they come over TLS. For the
+rest, the operating system counts the bytes that came over each connection, and we know
+which of these were messages. All other bytes, and the calls that a client gives up at
+once, fill a bucket for each connection. It leaks with time and with the answers that
+the client takes.
 
 The alternative is ``grpc.http.overload_protection``. It also refuses calls of good
 clients, does nothing about frames that belong to no call, and took no less memory

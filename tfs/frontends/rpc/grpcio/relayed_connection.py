@@ -128,6 +128,7 @@ class RelayedConnection:
         return data
 
     def _note_answers(self, data: bytes) -> bytes:
+        self._request_frames.note_answered(len(data))
         for stream_id in self._answer_frames.ended(data):
             self._request_frames.note_ended(stream_id)
         more = self._let_in()

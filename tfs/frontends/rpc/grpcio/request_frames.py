@@ -44,6 +44,15 @@ _MOST_HELD_BYTES: Final = 262_144
 _MOST_HELD: Final = 1000  # calls
 _MOST_FUTILE: Final = 200  # a client may reset since the last call that was answered
 _DECODED_BYTES: Final = 16_384
+# Frames that ask for nothing, each of which costs microseconds: SETTINGS, PING, PRIORITY,
+# windows, resets, unknown ones, and scraps of data. Good clients send some with each
+# call, and windows for what they read.
+_MOST_IDLE: Final = 1000
+_IDLE_PER_S: Final = 100.0
+_IDLE_PER_CALL: Final = 20
+_BYTES_PER_IDLE: Final = 2048  # of answers
+_LEAST_WINDOWS: Final = 4
+_SCRAP_BYTES: Final = 64
 _STREAM_BITS: Final = 0x7FFF_FFFF
 
 
@@ -78,6 +87,8 @@ class RequestFrames:
 
     def __init__(self, gate: CallGate, most_calls: int) -> None:
         self.num_held_bytes = 0
+        self._num_idle = 0.0
+        self._looked_s = gate.now()
         self._gate = gate
         self._most_calls = most_calls
         self._open: dict[
@@ -109,9 +120,12 @@ class RequestFrames:
         """Returns what grpcio may have of this and of what was held back.
 
         Raises:
-            FloodError: The client sends headers without end.
+            FloodError: The client sends headers or idle frames without end.
 
         """
+        now_s = self._gate.now()
+        elapsed_s, self._looked_s = now_s - self._looked_s, now_s
+        self._num_idle = max(0.0, self._num_idle - elapsed_s * _IDLE_PER_S)
         if self._rest:
             data, self._rest = self._rest + data, b""
         parts: list[bytes | bytearray | memoryview] = []
@@ -166,6 +180,11 @@ class RequestFrames:
             return b""
         return bytes(self._let_in(held))
 
+    def note_answered(self, num_bytes: int) -> None:
+        """Notes how much the server sends, for which the client opens windows."""
+        num_windows = num_bytes / _BYTES_PER_IDLE + _LEAST_WINDOWS
+        self._num_idle = max(0.0, self._num_idle - num_windows)
+
     def note_ended(self, stream_id: int) -> None:
         """Notes that the server has ended a call."""
         num_bytes = self._open.pop(stream_id, None)
@@ -191,11 +210,16 @@ class RequestFrames:
             self._add_to_block(block, flags, num_bytes)
             return block
         if kind == HEADERS and stream_id > self._last_stream_id:
+            self._num_idle -= _IDLE_PER_CALL
             return self._begin(flags, stream_id, num_bytes)
         if kind == HEADERS and (self._held or not flags & END_HEADERS):
             # No gRPC client sends headers after its request. They would have to wait
             # for all that came before, by which they are compressed.
             raise FloodError("it sends headers within a call")
+        if kind != DATA or (num_bytes < _SCRAP_BYTES and not flags & END_STREAM):
+            self._num_idle += 1
+            if self._num_idle > _MOST_IDLE:
+                raise FloodError("it sends frames that ask for nothing")
         held = self._held.get(stream_id)
         if kind == RST_STREAM:
             if held is not None:
