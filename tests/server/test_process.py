@@ -236,3 +236,19 @@ def test_a_server_without_threads_says_which_limit_it_was(
     assert "no thread or process can be started any more: the limit is 12" in during
     assert "only 3 of the 16 threads" in before
     assert "the limit is 12" in before
+
+
+def test_a_signal_to_a_fork_ends_the_fork_alone() -> None:
+    """A model that ends its own pool of processes by SIGTERM does not end the server."""
+    with SignalInbox() as inbox:
+        inbox.hear(signal.SIGTERM)
+        pid = os.fork()
+        if pid == 0:
+            signal.raise_signal(signal.SIGTERM)
+            os._exit(0)  # it was not ended
+        _, status = os.waitpid(pid, 0)
+        inbox.notify()
+        received = inbox.receive()
+    assert os.WIFSIGNALED(status)
+    assert os.WTERMSIG(status) == signal.SIGTERM
+    assert received == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import socket
 import time
@@ -25,8 +26,11 @@ class SignalInbox:
         self._writer.setblocking(False)
         self._before: dict[signal.Signals, Any] = {}
         self._fd_before = -1
+        self._is_open = False
 
     def __enter__(self) -> Self:
+        self._is_open = True
+        os.register_at_fork(after_in_child=self._let_go)
         self._fd_before = signal.set_wakeup_fd(
             self._writer.fileno(), warn_on_full_buffer=False
         )
@@ -43,7 +47,19 @@ class SignalInbox:
         if signal.getsignal(number) is not signal.SIG_IGN:
             self.hear(number)
 
+    def _let_go(self) -> None:
+        """Gives signals their default meaning in a process that a model forks from this one.
+
+        Otherwise they would not end it, and would be heard here, through the socket: a
+        pool of processes that a model ends would end the server.
+        """
+        if self._is_open:
+            signal.set_wakeup_fd(-1)
+            for number in self._before:
+                signal.signal(number, signal.SIG_DFL)
+
     def __exit__(self, *error: object) -> None:
+        self._is_open = False
         signal.set_wakeup_fd(self._fd_before)
         for number, handler in self._before.items():
             signal.signal(number, handler)
