@@ -387,8 +387,9 @@ grpcio tells nobody how long a request is before it is there, so its limits are 
 - 64 KB of headers in one block end a connection, as through express. The headers of a call reach
   the library when all of them are there.
 - The library has 512 calls at a time, besides eight of each connection; further ones wait in turn,
-  while frames of calls under way pass them. A call that was reset counts until the library has
-  let go of it. Who resets 200 calls that wait is disconnected.
+  while frames of calls under way pass them. A call with a body of more than 2 KB does not wait for
+  those of other connections. A call that was reset counts until the library has let go of it. Who
+  resets 200 calls that wait is disconnected.
 - Of streams (reflection), two wait for a later message at a time. One that has waited for a
   second ends, with OK, if another wants its turn. Its questions may take 64 KB, as through express.
 - A client is disconnected after a thousand frames that ask for nothing, or if it goes on with a

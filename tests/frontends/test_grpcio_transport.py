@@ -10,7 +10,7 @@ import socket
 import struct
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 import grpc
@@ -267,6 +267,39 @@ def test_all_calls_of_a_client_with_hundreds_at_once_are_answered() -> None:
                     assert await echo(b"", timeout=PATIENCE_S) == b"here"
 
             await asyncio.gather(*(some() for _ in range(400)))
+
+    try:
+        (address,) = transport.start(
+            [ListenerOptions("grpc", "127.0.0.1:0")],
+            {path: RpcMethod(path, lambda call: call.reply(b"here"))},
+        )
+        asyncio.run(call(address))
+    finally:
+        transport.close()
+        loop.close()
+
+
+def test_long_requests_of_many_good_clients_are_all_answered() -> None:
+    """A call that waits for others' calls takes nothing that these need to end."""
+    loop = ServingLoop()
+    loop.start()
+    path = "/test.Service/Echo"
+    transport = make(loop)
+
+    async def call(address: str) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+
+            async def some(echo: Callable[..., Awaitable[bytes]]) -> None:
+                for _ in range(3):
+                    assert await echo(bytes(200_000), timeout=PATIENCE_S) == b"here"
+
+            callers = []
+            for _ in range(16):
+                channel = grpc.aio.insecure_channel(address, OPTIONS)
+                await stack.enter_async_context(channel)
+                echo = channel.unary_unary(path, bytes, bytes)
+                callers += [some(echo) for _ in range(64)]
+            await asyncio.gather(*callers)
 
     try:
         (address,) = transport.start(

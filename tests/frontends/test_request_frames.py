@@ -156,6 +156,49 @@ def test_nothing_more_is_read_while_much_is_held_back() -> None:
     assert rig.client.is_full
 
 
+def fill(rig: Rig, num_calls: int = 600) -> None:
+    """Has other connections begin calls until the gate lets in no more."""
+    for _ in range(num_calls // 50):
+        other = rig.connect()
+        for index in range(50):
+            other.take(begin(2 * index + 1))
+    assert not rig.gate.may_begin(50)
+
+
+def test_bodies_never_wait_behind_the_calls_of_other_connections() -> None:
+    """They use up the window that the calls under way need, and so none would ever end."""
+    rig = Rig()
+    fill(rig)
+    client = rig.client
+    for stream_id in range(1, 17, 2):
+        assert client.take(begin(stream_id))
+    assert client.take(begin(17) + data_frame(17, bytes(1000))) == b""
+    assert client.take(begin(19)) == b""
+    assert client.let_in() == b""
+    body = data_frame(19, bytes(1100))
+    assert client.take(body[:50]) == b""
+    assert client.let_in() == begin(17) + data_frame(17, bytes(1000))
+    assert client.take(body[50:]) == client.let_in() == b""
+    more = data_frame(19, bytes(1000))
+    assert client.take(more) == b""
+    assert client.let_in() == begin(19) + body + more
+    assert client.num_held_bytes == 0
+
+
+def test_bodies_of_calls_that_were_reset_wait_while_many_are_dead() -> None:
+    """A client that resets calls by the thousand gains nothing by a body in each."""
+    rig = Rig()
+    other = rig.connect()
+    for stream_id in range(1, 129, 2):
+        other.take(begin(stream_id) + frames.rst_stream(stream_id, ErrorCode.CANCEL))
+    call = begin(3) + data_frame(3, bytes(3000))
+    call += frames.rst_stream(3, ErrorCode.CANCEL)
+    assert rig.client.take(begin(1))
+    assert rig.client.take(call) == b""
+    rig.gate.note_taken()
+    assert rig.client.let_in() == call
+
+
 def test_calls_that_are_reset_at_once_end_the_connection() -> None:
     """They count until grpcio has found them dead, so most wait, and are reset by then."""
     rig = Rig()

@@ -55,9 +55,13 @@ class CallGate:
 
     def may_begin(self, num_own: int) -> bool:
         """Tells whether a connection that has so many calls may begin another."""
-        if num_own < (_OWN_CALLS if len(self._limbo) < _MOST_DEAD else 1):
+        if num_own < (_OWN_CALLS if self.may_reset() else 1):
             return self.num_calls < _MOST_OWN_CALLS
         return self._has_room() and not self._holders
+
+    def may_reset(self) -> bool:
+        """Tells whether few of the calls that clients have given up are there still."""
+        return len(self._limbo) < _MOST_DEAD
 
     def begin(self) -> None:
         """Counts a call, which is owed an ``end`` or ``reset``."""
@@ -100,7 +104,7 @@ class CallGate:
                 self._holders.append(holder)
 
     def _has_room(self) -> bool:
-        return self.num_calls < _MOST_CALLS and len(self._limbo) < _MOST_DEAD
+        return self.num_calls < _MOST_CALLS and self.may_reset()
 
     def _leave_limbo(self) -> None:
         self._limbo.popleft()[1]()

@@ -42,6 +42,10 @@ _MOST_HEADER_BYTES: Final = 131_072
 # lets a client send 64 KB of requests before the server can object.
 _MOST_HELD_BYTES: Final = 262_144
 _MOST_HELD: Final = 1000  # calls
+# What the bodies of calls that wait may take. They use up the connection's window, which
+# grpcio does not open again for what it has not seen, and which is as long as what a
+# client may send unasked (8 KB). Without it the calls under way would never end.
+_MOST_HELD_BODY_BYTES: Final = 2048
 _MOST_FUTILE: Final = 200  # a client may reset since the last call that was answered
 _DECODED_BYTES: Final = 16_384
 # Frames that ask for nothing, each of which costs microseconds: SETTINGS, PING, PRIORITY,
@@ -63,10 +67,18 @@ class FloodError(Exception):
 class _Held:
     """The frames of a call that has to wait. Confined to grpcio's thread."""
 
-    __slots__ = ("data", "is_reset", "is_whole", "num_header_bytes", "stream_id")
+    __slots__ = (
+        "data",
+        "is_reset",
+        "is_whole",
+        "num_body_bytes",
+        "num_header_bytes",
+        "stream_id",
+    )
 
     def __init__(self, stream_id: int) -> None:
         self.data = bytearray()
+        self.num_body_bytes = 0
         self.stream_id = stream_id
         self.num_header_bytes = 0
         self.is_whole = False  # whether the block of headers has ended
@@ -98,6 +110,7 @@ class RequestFrames:
         self._num_futile = 0  # calls that were reset while they waited
         self._num_limbo = 0  # calls that were reset, and that grpcio may still hold
         self._held: dict[int, _Held] = {}  # by stream, the longest waiting first
+        self._num_body_bytes = 0  # of the calls that wait
         self._last_stream_id = 0
         self._block: _Held | None = None  # whose block of headers has not ended
         self._num_block_bytes = 0
@@ -110,6 +123,11 @@ class RequestFrames:
         """Whether a call is held back because of what other connections have."""
         held = next(iter(self._held.values()), None)
         return held is not None and self._is_ready(held)
+
+    @property
+    def _is_pressed(self) -> bool:
+        """Whether calls that wait may keep those under way from ending."""
+        return self._num_body_bytes > _MOST_HELD_BODY_BYTES or self.is_full
 
     @property
     def is_full(self) -> bool:
@@ -221,6 +239,9 @@ class RequestFrames:
             if self._num_idle > _MOST_IDLE:
                 raise FloodError("it sends frames that ask for nothing")
         held = self._held.get(stream_id)
+        if kind == DATA and held is not None:
+            held.num_body_bytes += num_bytes
+            self._num_body_bytes += num_bytes
         if kind == RST_STREAM:
             if held is not None:
                 held.is_reset = True
@@ -264,7 +285,10 @@ class RequestFrames:
         num_own = len(self._open) + self._num_limbo
         return not num_own or (
             num_own < self._most_calls
-            and self._num_header_bytes + held.num_header_bytes <= _MOST_HEADER_BYTES
+            and (
+                self._num_header_bytes + held.num_header_bytes <= _MOST_HEADER_BYTES
+                or self._is_pressed
+            )
         )
 
     def _is_ready(self, held: _Held) -> bool:
@@ -277,11 +301,14 @@ class RequestFrames:
         first = next(iter(self._held.values()), held)
         if first is not held or not self._is_ready(held):
             return False
+        if self._is_pressed and (not held.is_reset or self._gate.may_reset()):
+            return True
         return self._gate.may_begin(len(self._open) + self._num_limbo)
 
     def _let_in(self, held: _Held) -> bytearray:
         del self._held[held.stream_id]
         self.num_held_bytes -= len(held.data)
+        self._num_body_bytes -= held.num_body_bytes
         if self._target is held:
             self._target = None  # what is missing of its last frame follows
         self._count(held)
