@@ -131,6 +131,9 @@ class ForksAndWaits(torch.nn.Module):
         if pid == 0:
             if x[0, 0] < 0:
                 raise ValueError("a child's")
+            if x[0, 0] == 2:
+                os.kill(os.getpid(), signal.SIGTERM)
+                os._exit(1)  # it was not ended
             return x
         _, status = os.waitpid(pid, 0)
         return torch.full_like(x, float(status))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from tests.runtime.packaged import (
     values,
 )
 from tests.runtime.process_host import until
-from tests.runtime.zoo import Scale, Shout, WaitsForFile, Weighted
+from tests.runtime.zoo import ForksAndWaits, Scale, Shout, WaitsForFile, Weighted
 from tests.threads import run_together
 from tfs.core.dtype import STRING
 from tfs.core.errors import FailedPrecondition, Unavailable
@@ -330,3 +331,16 @@ def test_a_group_spreads_calls_and_versions(tmp_path: Path) -> None:
     second.unload()
     backend.close(time.monotonic() + PATIENCE_S)
     backend.close(time.monotonic() + PATIENCE_S)
+
+
+def test_a_signal_to_a_models_fork_is_not_the_hosts(
+    interpreter: DlmopenInterpreter, tmp_path: Path
+) -> None:
+    """A pool of processes that a model ends by SIGTERM would end the server."""
+    before = signal.signal(signal.SIGTERM, lambda _number, _frame: None)
+    try:
+        model = interpreter.load(package(tmp_path, ForksAndWaits(), name="forks"))
+        status = values(ask(model, {"x": floats((2, 0))}).outputs()["y"])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert status == [[signal.SIGTERM, signal.SIGTERM]]

@@ -13,6 +13,7 @@ import gc
 import marshal
 import os
 import pickle
+import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -47,6 +48,24 @@ from tfs.runtime.guest.version_files import VersionFiles
 _ENTRY: Final = ctypes.CFUNCTYPE(ctypes.c_ssize_t, ctypes.c_void_p, ctypes.c_ssize_t)
 _MAX_ITEMS_BYTES: Final = 4096
 _InferenceMode = torch._C._InferenceMode  # what torch.inference_mode() wraps
+
+
+_TO_SERVER: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def _let_signals_go() -> None:
+    """Gives signals their default meaning in a process that a model forks.
+
+    The handlers are those of the host's Python, which does not know of this fork, and
+    would take a signal to it for one to the server. Done in C, because this Python has no
+    main thread that could.
+    """
+    libc = ctypes.CDLL(None)
+    for number in _TO_SERVER:
+        libc.signal(number, None)
+
+
+os.register_at_fork(after_in_child=_let_signals_go)
 
 
 class _PerThread(threading.local):
