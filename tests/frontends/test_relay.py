@@ -21,7 +21,7 @@ from tests.frontends.express.wire import data_frame, headers_frame
 from tfs.core.call import ListenerOptions
 from tfs.core.errors import Unavailable
 from tfs.frontends.rpc.express.http2 import frames
-from tfs.frontends.rpc.express.http2.frames import PREFACE, FrameType
+from tfs.frontends.rpc.express.http2.frames import PREFACE, ErrorCode, FrameType
 from tfs.frontends.rpc.grpcio.call_gate import CallGate
 from tfs.frontends.rpc.grpcio.relay import Relay
 from tfs.frontends.rpc.grpcio.relayed_connection import RelayedConnection
@@ -33,8 +33,8 @@ _MUCH_BYTES = 16 << 20
 _SOME = bytes(24) + 6 * data_frame(1, bytes(16_384), 0)  # a preface, and frames
 
 
-def _relay() -> Relay:
-    return Relay(CallGate(lambda: 0.0), most_calls=64)
+def _relay(gate: CallGate | None = None) -> Relay:
+    return Relay(gate or CallGate(lambda: 0.0), most_calls=64)
 
 
 class Door:
@@ -42,7 +42,8 @@ class Door:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.relay = _relay()
+        self.gate = CallGate(lambda: 0.0)
+        self.relay = _relay(self.gate)
         inner = self.relay.open(ListenerOptions("grpc", UNIX + path)).inner
         self.inner_path = inner.address.removeprefix(UNIX)
         self._listening = socket.socket(socket.AF_UNIX)
@@ -221,6 +222,30 @@ def test_a_connection_that_ended_is_gone_at_once() -> None:
         asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
     finally:
         gc.enable()
+
+
+def test_who_has_given_up_all_calls_is_not_kept_waiting(tmp_path: Path) -> None:
+    """The next call goes on when grpcio has let go of the others, though nobody writes."""
+
+    async def body(door: Door) -> None:
+        loop = asyncio.get_running_loop()
+        client, server, _ = await door.connect()
+        given_up = PREFACE
+        for stream_id in range(1, 129, 2):
+            given_up += headers_frame(stream_id, b"\x82")
+            given_up += frames.rst_stream(stream_id, ErrorCode.CANCEL)
+        call = headers_frame(129, b"\x82") + data_frame(129, b"later")
+        client.sendall(given_up + call)
+        received = b""
+        while len(received) < len(given_up):
+            received += await loop.sock_recv(server, 1 << 20)
+        assert received == given_up
+        door.gate.note_taken()
+        assert await loop.sock_recv(server, 1 << 20) == call
+        client.close()
+        server.close()
+
+    run(body, tmp_path)
 
 
 def test_what_the_server_wrote_before_the_end_arrives(tmp_path: Path) -> None:

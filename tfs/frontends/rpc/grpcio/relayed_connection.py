@@ -61,7 +61,7 @@ class RelayedConnection:
         self._on_flood = on_flood
         self._acked_bytes = 0
         self._waits = False  # for the gate
-        self._request_frames = RequestFrames(gate, most_calls)
+        self._request_frames = RequestFrames(gate, most_calls, self._push_held)
         self._answer_frames = AnswerFrames()
         self._requests = _Flow(
             loop, client, inner, self._take, self.close, self._on_refused
@@ -131,10 +131,14 @@ class RelayedConnection:
         self._request_frames.note_answered(len(data))
         for stream_id in self._answer_frames.ended(data):
             self._request_frames.note_ended(stream_id)
+        self._push_held()
+        return data
+
+    def _push_held(self) -> None:
+        """Passes on the calls that have waited and may begin now."""
         more = self._let_in()
         if more:
             self._requests.push(more)
-        return data
 
     def _on_refused(self) -> None:
         # grpcio has ended the connection. What it wrote before is read up to its end.

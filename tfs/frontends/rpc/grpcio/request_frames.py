@@ -14,6 +14,7 @@ the protocol otherwise is for grpcio to find.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Final
 
 from tfs.frontends.rpc.grpcio.call_gate import CallGate
@@ -91,18 +92,26 @@ class RequestFrames:
     Args:
         gate: Limits the calls of all connections together.
         most_calls: How many calls this connection may have.
+        on_gone: Called when a call that was reset counts no more, so that another one
+            of this connection may begin.
 
     Attributes:
         num_held_bytes: Bytes that are held back.
 
     """
 
-    def __init__(self, gate: CallGate, most_calls: int) -> None:
+    def __init__(
+        self,
+        gate: CallGate,
+        most_calls: int,
+        on_gone: Callable[[], None] = lambda: None,
+    ) -> None:
         self.num_held_bytes = 0
         self._num_idle = 0.0
         self._looked_s = gate.now()
         self._gate = gate
         self._most_calls = most_calls
+        self._on_gone = on_gone
         self._open: dict[
             int, int
         ] = {}  # calls under way, and the bytes of their headers
@@ -216,6 +225,7 @@ class RequestFrames:
         for stream_id in list(self._open):
             self._reset(stream_id)
         self._held.clear()
+        self._on_gone = _do_nothing  # it refers to the connection
 
     def _target_of(
         self, kind: int, flags: int, stream_id: int, num_bytes: int
@@ -330,3 +340,8 @@ class RequestFrames:
 
     def _leave_limbo(self) -> None:
         self._num_limbo -= 1
+        self._on_gone()
+
+
+def _do_nothing() -> None:
+    """Stands in for a connection that has ended."""
