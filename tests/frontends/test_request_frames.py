@@ -212,6 +212,17 @@ def test_calls_that_are_reset_at_once_end_the_connection() -> None:
     assert b"".join(passed) == b"".join(pieces[:64])
 
 
+def test_who_gives_up_calls_that_waited_for_long_stays() -> None:
+    """Where the server is overloaded, the deadlines of calls pass while they are held."""
+    rig = Rig()
+    fill(rig)
+    for stream_id in range(1, 1001, 2):
+        rig.client.take(begin(stream_id))
+        rig.now_s += 0.25
+        rig.client.take(frames.rst_stream(stream_id, ErrorCode.CANCEL))
+    assert rig.client.num_held_bytes
+
+
 def test_who_resets_some_and_is_answered_stays() -> None:
     """Two hundred resets are forgiven with each answer."""
     rig = Rig()

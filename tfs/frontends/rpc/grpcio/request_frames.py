@@ -48,6 +48,9 @@ _MOST_HELD: Final = 1000  # calls
 # client may send unasked (8 KB). Without it the calls under way would never end.
 _MOST_HELD_BODY_BYTES: Final = 2048
 _MOST_FUTILE: Final = 200  # a client may reset since the last call that was answered
+# Whoever gives a call up that was held back for so long does not flood us: its deadline
+# has passed, as those of all clients do where the server is overloaded.
+_PATIENCE_S: Final = 0.25
 _DECODED_BYTES: Final = 16_384
 # Frames that ask for nothing, each of which costs microseconds: SETTINGS, PING, PRIORITY,
 # windows, resets, unknown ones, and scraps of data. Good clients send some with each
@@ -69,6 +72,7 @@ class _Held:
     """The frames of a call that has to wait. Confined to grpcio's thread."""
 
     __slots__ = (
+        "begun_s",
         "data",
         "is_reset",
         "is_whole",
@@ -77,7 +81,8 @@ class _Held:
         "stream_id",
     )
 
-    def __init__(self, stream_id: int) -> None:
+    def __init__(self, stream_id: int, begun_s: float) -> None:
+        self.begun_s = begun_s
         self.data = bytearray()
         self.num_body_bytes = 0
         self.stream_id = stream_id
@@ -116,7 +121,7 @@ class RequestFrames:
             int, int
         ] = {}  # calls under way, and the bytes of their headers
         self._num_header_bytes = 0
-        self._num_futile = 0  # calls that were reset while they waited
+        self._num_futile = 0  # calls that were reset soon, while they waited
         self._num_limbo = 0  # calls that were reset, and that grpcio may still hold
         self._held: dict[int, _Held] = {}  # by stream, the longest waiting first
         self._num_body_bytes = 0  # of the calls that wait
@@ -255,7 +260,7 @@ class RequestFrames:
         if kind == RST_STREAM:
             if held is not None:
                 held.is_reset = True
-                self._num_futile += 1
+                self._num_futile += self._looked_s - held.begun_s < _PATIENCE_S
                 if self._num_futile > _MOST_FUTILE:
                     raise FloodError("it begins calls and resets them at once")
             else:
@@ -264,7 +269,7 @@ class RequestFrames:
 
     def _begin(self, flags: int, stream_id: int, num_bytes: int) -> _Held | None:
         self._last_stream_id = stream_id
-        held = _Held(stream_id)
+        held = _Held(stream_id, self._looked_s)
         self._num_block_bytes = 0
         self._add_to_block(held, flags, num_bytes)
         if held.is_whole and self._may_begin(held):
