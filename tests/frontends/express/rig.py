@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import socket
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -63,6 +64,9 @@ class RawClient:
         self.answers: dict[int, Answer] = {}
         self.pings: list[bytes] = []
         self.window = frames.DEFAULT_WINDOW  # what we may send
+        self.initial_window = frames.DEFAULT_WINDOW  # of each stream
+        self.granted: Counter[int] = Counter()  # beyond that, by stream
+        self.uploaded: Counter[int] = Counter()  # by stream
         self.goaway: ErrorCode | None = None
         self.max_streams = 0  # as the server said last
         self.decoder = Decoder()
@@ -78,11 +82,19 @@ class RawClient:
         except BlockingIOError:
             return 0
 
+    def upload_politely(self, stream_id: int, data: bytes, max_bytes: int) -> bytes:
+        """Does as :meth:`upload`, and keeps to the stream's window as well."""
+        self.read()
+        window = self.initial_window + self.granted[stream_id]
+        left = max(0, window - self.uploaded[stream_id])
+        return self.upload(stream_id, data, min(left, max_bytes))
+
     def upload(self, stream_id: int, data: bytes, max_bytes: int = 10_000) -> bytes:
         """Sends as much of a request's last message as may be; returns the rest."""
         self.read()
         size = min(self.window, len(data), max_bytes)
         if size:
+            self.uploaded[stream_id] += size
             ends = frames.END_STREAM if size == len(data) else 0
             self.send(data_frame(stream_id, data[:size], ends))
             self.window -= size
@@ -120,12 +132,17 @@ class RawClient:
         self.answers.setdefault(sent.stream_id, Answer()).take(sent, self.decoder)
         if sent.frame_type == FrameType.WINDOW_UPDATE and not sent.stream_id:
             self.window += int.from_bytes(sent.payload, "big")
+        elif sent.frame_type == FrameType.WINDOW_UPDATE:
+            self.granted[sent.stream_id] += int.from_bytes(sent.payload, "big")
         elif sent.frame_type == FrameType.GOAWAY:
             self.goaway = sent.error
         elif sent.frame_type == FrameType.SETTINGS and not sent.is_ack:
             said = dict(frames.parse_settings(sent.payload))
             self.max_streams = said.get(
                 frames.Setting.MAX_CONCURRENT_STREAMS, self.max_streams
+            )
+            self.initial_window = said.get(
+                frames.Setting.INITIAL_WINDOW_SIZE, self.initial_window
             )
         elif sent.frame_type == FrameType.PING and not sent.is_ack:
             self.pings.append(sent.payload)

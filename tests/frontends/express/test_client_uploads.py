@@ -502,3 +502,33 @@ def test_interrupted_uploads_take_a_bounded_share_of_the_limit(
         assert any(not left for left in crowd.values())
         own_bytes = 30 * frames.DEFAULT_WINDOW
         assert most_bytes < (2 << 20) + (8 << 20) + (4 << 20) + own_bytes
+
+
+@pytest.mark.parametrize("num_clients", [2, 3, 5])
+def test_clients_with_many_uploads_at_once_finish_all(
+    tmp_path: Path, num_clients: int
+) -> None:
+    """They send a part of each in turn, and go on with all once there is room for all."""
+    options = ExpressOptions(max_receive_bytes=4_000_000, least_open_bytes=400_000)
+    with running(tmp_path, options) as rig:
+        clients = [rig.connect(WIDE_HELLO) for _ in range(num_clients)]
+        left = {client: dict[int, bytes]() for client in clients}
+        next_id = dict.fromkeys(clients, 1)
+        for index in range(600):
+            for client in clients:
+                uploads = left[client]
+                while len(uploads) < 8 and next_id[client] < 40:
+                    client.send(head(next_id[client]))
+                    uploads[next_id[client]] = prefixed(bytes(200_000))
+                    next_id[client] += 2
+                order = list(uploads)
+                for stream_id in order[index % 3 :] + order[: index % 3]:
+                    uploads[stream_id] = client.upload_politely(
+                        stream_id, uploads[stream_id], 16_384
+                    )
+                    if not uploads[stream_id]:
+                        del uploads[stream_id]
+            rig.settle()
+        assert not any(left.values())
+        assert len(rig.served) == 20 * num_clients
+        assert rig.clock.now() == 1000.0  # without a timeout's help

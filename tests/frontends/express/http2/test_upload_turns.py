@@ -100,20 +100,51 @@ def test_uploads_of_which_nothing_came_have_room_for_their_beginning() -> None:
     assert not turns.has_turn
 
 
+def feed(stream: Stream, num_bytes: int) -> None:
+    """Has more of a request arrive."""
+    assert stream.assembler is not None
+    assert not list(stream.assembler.feed(memoryview(bytes(num_bytes))))
+    stream.received_bytes += num_bytes
+
+
 def test_room_that_others_used_is_missed_by_an_upload_that_goes_on() -> None:
-    """One of which nothing comes has no use for more."""
+    """As soon as it is missed, not when nothing is left."""
     stream = uploading(1, 10 * MIB, MIB)
     turns = UploadTurns({1: stream})
     assert not turns.is_short(0)
     turns.next_turn()
-    assert not turns.is_short(0)
-    assert stream.assembler is not None
-    assert not list(stream.assembler.feed(memoryview(bytes(MIB))))
-    stream.received_bytes += MIB
+    feed(stream, MIB)
     assert turns.is_short(8 * MIB - 1)
     assert not turns.is_short(8 * MIB)
+
+
+def test_an_upload_that_began_later_may_use_what_the_first_was_lent() -> None:
+    """Nobody had told its client to wait, so it is told now, and lent as much again."""
+    streams = {1: uploading(1, 10 * MIB, MIB)}
+    turns = UploadTurns(streams)
+    turns.next_turn()
+    streams[3] = uploading(3, 10 * MIB, 9 * MIB)
+    assert not turns.is_short(DEFAULT_WINDOW)  # the client has not used all of it
+    assert turns.is_short(0)
+    num_bytes, out = turns.next_turn()
+    assert turns.is_narrow
+    assert turns.stream is streams[3]
+    assert num_bytes >= MIB
+    assert out
+
+
+def test_an_upload_of_which_nothing_comes_is_helped_once() -> None:
+    """Then its client does something else with what it is lent, until it goes on."""
+    stream = uploading(1, 10 * MIB, MIB)
+    turns = UploadTurns({1: stream})
+    turns.next_turn()
+    assert turns.is_short(0)
     turns.next_turn()
     assert not turns.is_short(0)
+    feed(stream, MIB)
+    assert turns.is_short(0)
+    turns.next_turn()
+    assert turns.is_short(0)
 
 
 def test_who_goes_on_with_others_is_given_no_more_for_the_one_in_turn() -> None:
@@ -122,6 +153,7 @@ def test_who_goes_on_with_others_is_given_no_more_for_the_one_in_turn() -> None:
     turns = UploadTurns(streams)
     turns.next_turn()
     assert turns.stream is streams[3]
+    assert not turns.is_short(0)
     streams[3].received_bytes += MIB
     streams[1].received_bytes += DEFAULT_WINDOW
     assert turns.is_short(0)

@@ -39,8 +39,9 @@ class ClientUploads:
 
     The session sets ``read_s`` and says when it has starved; the shortage does the rest.
 
-    Invariant: a closed one wants nothing and is not among the starved. It may still be
-    the favoured one, until the shortage next looks.
+    Invariants: a closed one wants nothing and is not among the starved. It may still be
+    the favoured one, until the shortage next looks. One that is held back is the favoured
+    one or among the starved, or nobody would ever let it go on.
 
     Attributes:
         read_s: When bytes of the client were last read; kept by the session.
@@ -181,6 +182,11 @@ class ClientUploads:
         return took_s > _SHORT_TURN_S and is_slow
 
     @property
+    def is_held_back(self) -> bool:
+        """Whether all but one of its uploads were told to wait, and wait for a word."""
+        return not self.is_closed and self._connection.is_narrow
+
+    @property
     def is_responsive(self) -> bool:
         """Whether the client has made use of what :meth:`probe` granted it."""
         return self.probed_s <= self.read_s or not self._connection.has_window
@@ -219,11 +225,9 @@ class ClientUploads:
             return
         connection = self._connection
         connection.refill()
-        if not (
-            connection.is_starved
-            or connection.is_narrow
-            or (not self.is_responsive and connection.is_uploading)
-        ):
+        if connection.is_starved or connection.is_narrow:
+            self._starved.setdefault(self)  # it keeps its place if it has one
+        elif self.is_responsive or not connection.is_uploading:
             self._starved.pop(self, None)
         if connection.has_output:
             self._mark_dirty()

@@ -65,8 +65,8 @@ class Shortage:
             # It has finished what it was favoured for, or takes long: the others first.
             favoured.was_slow = is_over
             favoured.favour(False)
-            if favoured in shared.starved:
-                del shared.starved[favoured]
+            if favoured in shared.starved or favoured.is_held_back:
+                shared.starved.pop(favoured, None)
                 shared.starved[favoured] = None
             favoured = shared.favoured = None
         if favoured is None and self._may_favour:

@@ -42,7 +42,14 @@ class UploadTurns:
 
     """
 
-    __slots__ = ("_begun_bytes", "_let_on", "_streams", "is_narrow", "stream")
+    __slots__ = (
+        "_begun_bytes",
+        "_helped_in_vain",
+        "_let_on",
+        "_streams",
+        "is_narrow",
+        "stream",
+    )
 
     def __init__(self, streams: Mapping[int, Stream]) -> None:
         self.is_narrow = False
@@ -51,6 +58,7 @@ class UploadTurns:
         # Bytes of each stream when the turn began.
         self._begun_bytes: dict[int, int] = {}
         self._let_on: list[int] = []  # streams whose windows are wider than the others'
+        self._helped_in_vain = False
 
     @property
     def has_turn(self) -> bool:
@@ -62,24 +70,17 @@ class UploadTurns:
         """Tells whether the upload in turn lacks more than the client may still send.
 
         That is so if requests that are whole, or that began meanwhile, used what was
-        meant for the upload. It is not so if nothing came of the upload itself, or if
-        uploads went on that were told to wait: such a client could otherwise hold any
-        number of bytes of requests that never become whole.
+        meant for the upload. If nothing came of the upload itself, it is so once, and
+        only if the others were not told to wait; and it is not so if others went on that
+        were told. Otherwise a client could hold any number of bytes of requests that
+        never become whole.
         """
         stream = self.stream
         if stream is None or stream.missing_bytes <= window_bytes:
             return False
-        begun = self._begun_bytes
-        if stream.received_bytes - begun.get(stream.id, 0) < LEAST_GRANT:
-            return False
-        if not self.is_narrow:
+        if not (self.is_narrow or self._helped_in_vain or window_bytes >= LEAST_GRANT):
             return True
-        others = [
-            each.received_bytes - begun.get(each.id, 0)
-            for each in self._streams.values()
-            if each.state is OPENED and each is not stream
-        ]
-        return sum(others) <= DEFAULT_WINDOW * len(others)
+        return self._has_gone_on(stream)
 
     def pass_on(self) -> None:
         """Ends the turn, so that the next one may begin."""
@@ -100,6 +101,9 @@ class UploadTurns:
             if stream.state is OPENED and stream.missing_bytes
         ]
         num_others = len(self._streams)
+        if self.has_turn:
+            assert self.stream is not None
+            self._helped_in_vain = not self._has_gone_on(self.stream)
         if not uploads:
             self.stream = None  # no upload has sent its first bytes yet
             return DEFAULT_WINDOW * max(1, num_others), b""
@@ -134,7 +138,22 @@ class UploadTurns:
             return b""
         self.is_narrow = False
         self._let_on.clear()
+        self._helped_in_vain = False
         return _WIDE
+
+    def _has_gone_on(self, stream: Stream) -> bool:
+        """Whether the upload in turn has used what was meant for it, and others waited."""
+        begun = self._begun_bytes
+        if stream.received_bytes - begun.get(stream.id, 0) < LEAST_GRANT:
+            return False
+        if not self.is_narrow:
+            return True
+        others = [
+            each.received_bytes - begun.get(each.id, 0)
+            for each in self._streams.values()
+            if each.state is OPENED and each is not stream
+        ]
+        return sum(others) <= DEFAULT_WINDOW * len(others)
 
     def _is_going_on(self, stream_id: int) -> bool:
         stream = self._streams.get(stream_id)
