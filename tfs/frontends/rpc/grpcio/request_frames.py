@@ -117,9 +117,8 @@ class RequestFrames:
         self._gate = gate
         self._most_calls = most_calls
         self._on_gone = on_gone
-        self._open: dict[
-            int, int
-        ] = {}  # calls under way, and the bytes of their headers
+        # Calls under way, and the bytes of their headers.
+        self._open: dict[int, int] = {}
         self._num_header_bytes = 0
         self._num_futile = 0  # calls that were reset soon, while they waited
         self._num_limbo = 0  # calls that were reset, and that grpcio may still hold
