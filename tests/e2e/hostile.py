@@ -20,8 +20,8 @@ from tests.frontends.express.wire import (
     literal_block,
     prefixed,
 )
-from tfs.frontends.rpc.express.http2 import frames
-from tfs.frontends.rpc.express.http2.frames import ErrorCode, FrameType, Setting
+from tfs.frontends.rpc import frames
+from tfs.frontends.rpc.frames import ErrorCode, FrameType, Setting
 from tfs.proto.tensorflow.core.framework import types_pb2
 from tfs.proto.tensorflow_serving.apis import predict_pb2
 

@@ -35,8 +35,8 @@ from tests.frontends.express.wire import (
     prefixed,
 )
 from tests.runtime.process_host import until
-from tfs.frontends.rpc.express.http2 import frames
-from tfs.frontends.rpc.express.http2.frames import FrameType, Setting
+from tfs.frontends.rpc import frames
+from tfs.frontends.rpc.frames import FrameType, Setting
 from tfs.proto.grpc.reflection.v1 import reflection_pb2
 from tfs.proto.tensorflow.core.framework import types_pb2
 from tfs.proto.tensorflow_serving.apis import predict_pb2

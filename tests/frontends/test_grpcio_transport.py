@@ -33,14 +33,14 @@ from tests.frontends.peers import connect
 from tfs.core.call import Call, ListenerOptions, MethodKind, RpcMethod
 from tfs.core.errors import NotFound, Unavailable
 from tfs.core.serving_loop import ServingLoop
-from tfs.frontends.rpc.express.http2 import frames
-from tfs.frontends.rpc.express.http2.frames import (
+from tfs.frontends.rpc import frames
+from tfs.frontends.rpc.express.http2.hpack_decoder import encode_literal
+from tfs.frontends.rpc.frames import (
     PREFACE,
     ErrorCode,
     FrameType,
     Setting,
 )
-from tfs.frontends.rpc.express.http2.hpack_decoder import encode_literal
 from tfs.frontends.rpc.grpcio.flood_watch import FLOOD_LOOK_S
 from tfs.frontends.rpc.grpcio.options import GrpcioOptions
 from tfs.frontends.rpc.grpcio.transport import GrpcioTransport

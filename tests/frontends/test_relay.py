@@ -20,8 +20,8 @@ import pytest
 from tests.frontends.express.wire import data_frame, headers_frame
 from tfs.core.call import ListenerOptions
 from tfs.core.errors import Unavailable
-from tfs.frontends.rpc.express.http2 import frames
-from tfs.frontends.rpc.express.http2.frames import PREFACE, ErrorCode, FrameType
+from tfs.frontends.rpc import frames
+from tfs.frontends.rpc.frames import PREFACE, ErrorCode, FrameType
 from tfs.frontends.rpc.grpcio.call_gate import CallGate
 from tfs.frontends.rpc.grpcio.relay import Relay
 from tfs.frontends.rpc.grpcio.relayed_connection import RelayedConnection

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from tests.frontends.express.wire import data_frame, headers_frame
-from tfs.frontends.rpc.express.http2 import frames
-from tfs.frontends.rpc.express.http2.frames import PREFACE, ErrorCode, FrameType
+from tfs.frontends.rpc import frames
+from tfs.frontends.rpc.frames import PREFACE, ErrorCode, FrameType
 from tfs.frontends.rpc.grpcio.answer_frames import AnswerFrames
 from tfs.frontends.rpc.grpcio.call_gate import CallGate
 from tfs.frontends.rpc.grpcio.request_frames import FloodError, RequestFrames

@@ -38,10 +38,10 @@ from tfs.core.call import (
 )
 from tfs.core.executor import Executor, InlineExecutor
 from tfs.core.serving_loop import ServingLoop
-from tfs.frontends.rpc.express.http2 import frames
-from tfs.frontends.rpc.express.http2.frames import ErrorCode, FrameType
+from tfs.frontends.rpc import frames
 from tfs.frontends.rpc.express.options import ExpressOptions
 from tfs.frontends.rpc.express.transport import ExpressTransport
+from tfs.frontends.rpc.frames import ErrorCode, FrameType
 from tfs.testing.fake_clock import FakeClock
 
 HOLD = "/tfs.test.Echo/Hold"

@@ -15,9 +15,9 @@ from tests.frontends.express.wire import (
     request,
 )
 from tfs.frontends.rpc.express.backlog import Backlog
-from tfs.frontends.rpc.express.http2.frames import ErrorCode
 from tfs.frontends.rpc.express.http2.headroom import Headroom
 from tfs.frontends.rpc.express.options import ExpressOptions
+from tfs.frontends.rpc.frames import ErrorCode
 
 
 def _backlog() -> Backlog[str]:

@@ -12,10 +12,10 @@ from tests.frontends.express.rig import BURST, FAIL, Rig, head, running
 from tests.frontends.express.wire import HELLO, PATH, data_frame, prefixed
 from tfs.core.call import BurstCall
 from tfs.core.errors import Code, DeadlineExceeded, NotFound
-from tfs.frontends.rpc.express.http2 import frames
+from tfs.frontends.rpc import frames
 from tfs.frontends.rpc.express.http2.connection_limits import ConnectionLimits
-from tfs.frontends.rpc.express.http2.frames import ErrorCode, Setting
 from tfs.frontends.rpc.express.options import ExpressOptions
+from tfs.frontends.rpc.frames import ErrorCode, Setting
 
 
 def ask(

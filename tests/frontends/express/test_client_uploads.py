@@ -21,10 +21,10 @@ from tests.frontends.express.wire import (
     request,
 )
 from tfs.core.errors import Code
-from tfs.frontends.rpc.express.http2 import frames
-from tfs.frontends.rpc.express.http2.frames import ErrorCode
+from tfs.frontends.rpc import frames
 from tfs.frontends.rpc.express.http2.messages import PREFIX_SIZE
 from tfs.frontends.rpc.express.options import ExpressOptions
+from tfs.frontends.rpc.frames import ErrorCode
 
 
 def test_uploads_have_the_reserve_in_turn(tmp_path: Path) -> None:

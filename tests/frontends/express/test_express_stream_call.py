@@ -22,10 +22,10 @@ from tests.frontends.express.wire import (
 )
 from tfs.core.call import StreamCall
 from tfs.core.errors import Code
-from tfs.frontends.rpc.express.http2 import frames
+from tfs.frontends.rpc import frames
 from tfs.frontends.rpc.express.http2.connection_limits import ConnectionLimits
-from tfs.frontends.rpc.express.http2.frames import Setting
 from tfs.frontends.rpc.express.options import ExpressOptions
+from tfs.frontends.rpc.frames import Setting
 
 
 def test_a_server_stream_sends_until_the_client_reads_too_slowly(

@@ -22,17 +22,18 @@ from tests.frontends.express.wire import (
     prefixed,
 )
 from tfs.core.errors import InvalidArgument
-from tfs.frontends.rpc.express.http2 import frames, response
+from tfs.frontends.rpc import frames
+from tfs.frontends.rpc.express.http2 import response
 from tfs.frontends.rpc.express.http2.connection_limits import ConnectionLimits
 from tfs.frontends.rpc.express.http2.flow_control import ReceiveBudget
-from tfs.frontends.rpc.express.http2.frames import (
+from tfs.frontends.rpc.express.http2.stream import Stream
+from tfs.frontends.rpc.frames import (
     END_HEADERS,
     END_STREAM,
     ErrorCode,
     FrameType,
     Setting,
 )
-from tfs.frontends.rpc.express.http2.stream import Stream
 
 DATA = Path(__file__).parents[2] / "data" / "http2"
 

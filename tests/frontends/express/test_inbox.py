@@ -23,12 +23,12 @@ from tests.frontends.express.wire import (
 )
 from tfs.core.call import StreamCall
 from tfs.core.errors import Code
+from tfs.frontends.rpc import frames
 from tfs.frontends.rpc.express import inbox
 from tfs.frontends.rpc.express.express_call import ExpressCall
-from tfs.frontends.rpc.express.http2 import frames
 from tfs.frontends.rpc.express.http2.connection_limits import ConnectionLimits
-from tfs.frontends.rpc.express.http2.frames import ErrorCode
 from tfs.frontends.rpc.express.options import ExpressOptions
+from tfs.frontends.rpc.frames import ErrorCode
 from tfs.testing.held_executor import HeldExecutor
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.frontends.express.rig import HOLD, STREAM, RawClient, Rig, head, running
 from tests.frontends.express.wire import data_frame, prefixed, request
 from tfs.core.spin_backoff import SpinBackoff
-from tfs.frontends.rpc.express.http2 import frames
+from tfs.frontends.rpc import frames
 from tfs.frontends.rpc.express.lone_caller import NUM_BEFORE
 from tfs.frontends.rpc.express.options import ExpressOptions
 

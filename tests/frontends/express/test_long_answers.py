@@ -15,8 +15,8 @@ from tests.frontends.express.wire import PATH, WIDE_HELLO, data_frame, prefixed
 from tfs.core.call import Call, ListenerOptions, RpcMethod
 from tfs.core.executor import InlineExecutor
 from tfs.core.serving_loop import ServingLoop
+from tfs.frontends.rpc import frames
 from tfs.frontends.rpc.answer_sizes import LARGE_BYTES
-from tfs.frontends.rpc.express.http2 import frames
 from tfs.frontends.rpc.express.options import ExpressOptions
 from tfs.frontends.rpc.express.transport import ExpressTransport
 from tfs.testing.fake_clock import FakeClock

@@ -28,13 +28,13 @@ from tests.frontends.express.wire import (
 from tfs.core.call import ListenerOptions
 from tfs.core.executor import InlineExecutor
 from tfs.core.serving_loop import ServingLoop
+from tfs.frontends.rpc import frames
 from tfs.frontends.rpc.express.backlog import Backlog
-from tfs.frontends.rpc.express.http2 import frames
 from tfs.frontends.rpc.express.http2.connection import Connection
-from tfs.frontends.rpc.express.http2.frames import ErrorCode, Setting
 from tfs.frontends.rpc.express.options import ExpressOptions
 from tfs.frontends.rpc.express.session import Session
 from tfs.frontends.rpc.express.transport import ExpressTransport
+from tfs.frontends.rpc.frames import ErrorCode, Setting
 from tfs.testing.fake_clock import FakeClock
 
 

@@ -27,11 +27,11 @@ from tests.frontends.express.wire import (
     request,
 )
 from tfs.core.errors import Code, NotFound, Unavailable
-from tfs.frontends.rpc.express.http2 import frames
+from tfs.frontends.rpc import frames
 from tfs.frontends.rpc.express.http2.connection_limits import ConnectionLimits
-from tfs.frontends.rpc.express.http2.frames import ErrorCode
 from tfs.frontends.rpc.express.http2.response import HTTP_1_ANSWER
 from tfs.frontends.rpc.express.options import ExpressOptions
+from tfs.frontends.rpc.frames import ErrorCode
 
 
 def test_a_request_is_answered_within_its_round(rig: Rig) -> None:

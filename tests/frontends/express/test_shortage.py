@@ -20,9 +20,9 @@ from tests.frontends.express.wire import (
     prefixed,
     request,
 )
-from tfs.frontends.rpc.express.http2 import frames
-from tfs.frontends.rpc.express.http2.frames import ErrorCode
+from tfs.frontends.rpc import frames
 from tfs.frontends.rpc.express.options import ExpressOptions
+from tfs.frontends.rpc.frames import ErrorCode
 
 
 def _upload(rig: Rig, client: RawClient, stream_id: int, size: int) -> None:

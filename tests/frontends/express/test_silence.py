@@ -20,9 +20,9 @@ from tests.frontends.express.wire import (
     request,
 )
 from tfs.core.errors import Code
-from tfs.frontends.rpc.express.http2 import frames
-from tfs.frontends.rpc.express.http2.frames import ErrorCode
+from tfs.frontends.rpc import frames
 from tfs.frontends.rpc.express.options import ExpressOptions
+from tfs.frontends.rpc.frames import ErrorCode
 
 
 def test_many_streams_are_looked_at_in_several_rounds(tmp_path: Path) -> None:

@@ -30,9 +30,9 @@ from tfs.core.errors import Code
 from tfs.core.executor import InlineExecutor
 from tfs.core.servable import InferenceTask
 from tfs.core.servable_handle import ServableHandle
-from tfs.frontends.rpc.express.http2 import frames
-from tfs.frontends.rpc.express.http2.frames import ErrorCode, Setting
+from tfs.frontends.rpc import frames
 from tfs.frontends.rpc.express.transport import ExpressTransport
+from tfs.frontends.rpc.frames import ErrorCode, Setting
 from tfs.proto.tensorflow_serving.apis import predict_pb2
 
 PREDICT = "/tensorflow.serving.PredictionService/Predict"

@@ -30,10 +30,10 @@ from tests.frontends.express.wire import (
 from tfs.core.call import Call, ListenerOptions, RpcMethod
 from tfs.core.clock import MonotonicClock
 from tfs.core.serving_loop import ServingLoop
-from tfs.frontends.rpc.express.http2 import frames
-from tfs.frontends.rpc.express.http2.frames import ErrorCode, FrameType, Setting
+from tfs.frontends.rpc import frames
 from tfs.frontends.rpc.express.options import ExpressOptions
 from tfs.frontends.rpc.express.transport import ExpressTransport
+from tfs.frontends.rpc.frames import ErrorCode, FrameType, Setting
 from tfs.testing.patience import PATIENCE_S
 
 ECHO = "/tfs.test.Echo/Say"

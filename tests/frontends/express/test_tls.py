@@ -1,8 +1,7 @@
-"""TLS under express: handshakes, records cut anyhow, and who is let in."""
+"""TLS under express: handshakes, sessions, and who is let in."""
 
 from __future__ import annotations
 
-import collections
 import socket
 import ssl
 from collections.abc import Callable, Iterator
@@ -19,10 +18,9 @@ from tests.frontends.express.wire import (
     prefixed,
     request,
 )
+from tests.frontends.tls_client import TlsClient, trusting
 from tfs.core.call import TlsOptions
 from tfs.frontends.rpc.express.options import ExpressOptions
-from tfs.frontends.rpc.express.tls_stream import TlsFault, TlsStream
-from tfs.frontends.rpc.tls_context import server_context
 
 
 @pytest.fixture(scope="module")
@@ -34,54 +32,6 @@ def made() -> Certificates:
 def rig(tmp_path: Path, made: Certificates) -> Iterator[Rig]:
     with running(tmp_path, tls=made.tls()) as rig:
         yield rig
-
-
-def trusting(made: Certificates, folder: Path | None = None) -> ssl.SSLContext:
-    """Returns a client's context, with a certificate of its own if given a folder."""
-    context = ssl.create_default_context(cadata=made.authority.decode())
-    context.set_alpn_protocols(["h2"])
-    if folder is not None:
-        pem = folder / "client.pem"
-        pem.write_bytes(b"".join(made.client_pem()))
-        context.load_cert_chain(pem)
-    return context
-
-
-class TlsClient:
-    """A client's end of TLS, without a socket."""
-
-    def __init__(self, context: ssl.SSLContext) -> None:
-        self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self.tls = context.wrap_bio(
-            self.incoming, self.outgoing, server_hostname="localhost"
-        )
-        self.is_done = False
-
-    def take(self, data: bytes) -> bytes:
-        """Goes on with the handshake; returns what to send."""
-        self.incoming.write(data)
-        try:
-            self.tls.do_handshake()
-            self.is_done = True
-        except ssl.SSLWantReadError:
-            pass
-        return self.outgoing.read()
-
-    def encrypt(self, data: bytes) -> bytes:
-        self.tls.write(data)
-        return self.outgoing.read()
-
-
-def shake_hands(server: TlsStream, client: TlsClient, piece: int = 1 << 20) -> None:
-    """Completes a handshake, the client's bytes delivered in pieces."""
-    answer = b""
-    is_done = False
-    while not (is_done and client.is_done):
-        sent = client.take(answer)
-        for index in range(0, len(sent), piece):
-            is_done = server.handshake(sent[index : index + piece])
-        answer = server.take_output()
-    client.incoming.write(answer)  # session tickets
 
 
 class TlsSocket:
@@ -133,120 +83,6 @@ def secured(rig: Rig, context: ssl.SSLContext) -> RawClient:
     return client
 
 
-# -- the stream, without a socket ------------------------------------------------------
-
-
-@pytest.mark.parametrize("piece", [1, 7, 1 << 20])
-def test_bytes_may_be_cut_anyhow(made: Certificates, piece: int) -> None:
-    """Handshake and records come in pieces of any size."""
-    server = TlsStream(server_context(made.tls()))
-    client = TlsClient(trusting(made))
-    shake_hands(server, client, piece)
-    text = bytes(range(256)) * 200
-    sent = client.encrypt(text)
-    received = b""
-    for index in range(0, len(sent), piece):
-        plain, has_ended = server.decrypt(sent[index : index + piece])
-        received += plain
-        assert not has_ended
-    assert received == text
-    client.incoming.write(b"".join(server.encrypt(text)))
-    assert b"".join(iter(lambda: _read(client), b"")) == text
-
-
-def test_openssl_s_buffers_stay_small(made: Certificates) -> None:
-    """They keep what they ever had room for: sixty clients' took 20 MB."""
-    server = TlsStream(server_context(made.tls()))
-    client = TlsClient(trusting(made))
-    shake_hands(server, client)
-    text = bytes(1 << 18)
-    written: list[int] = []
-
-    class Incoming:
-        def __init__(self, buffer: ssl.MemoryBIO) -> None:
-            self.buffer = buffer
-
-        @property
-        def pending(self) -> int:
-            return self.buffer.pending
-
-        def write(self, data: memoryview) -> int:
-            written.append(len(data) + self.pending)
-            return self.buffer.write(data)
-
-    server._incoming = Incoming(server._incoming)  # type: ignore[assignment]
-    assert server.decrypt(client.encrypt(text)) == (text, False)
-    assert max(written) <= 49_152
-    assert max(map(len, server.encrypt(text))) <= 49_152
-
-
-def _read(client: TlsClient) -> bytes:
-    try:
-        return client.tls.read(1 << 20)
-    except ssl.SSLWantReadError:
-        return b""
-
-
-def test_a_peer_that_ends_is_noticed_after_its_last_words(made: Certificates) -> None:
-    """close_notify ends the stream; what came before it is still delivered."""
-    server = TlsStream(server_context(made.tls()))
-    client = TlsClient(trusting(made))
-    shake_hands(server, client)
-    sent = client.encrypt(b"bye")
-    with pytest.raises(ssl.SSLWantReadError):
-        client.tls.unwrap()
-    assert server.decrypt(sent + client.outgoing.read()) == (b"bye", True)
-
-
-def test_a_changed_byte_is_a_fault(made: Certificates) -> None:
-    """What was not encrypted by the peer is not read."""
-    server = TlsStream(server_context(made.tls()))
-    client = TlsClient(trusting(made))
-    shake_hands(server, client)
-    sent = bytearray(client.encrypt(b"hello"))
-    sent[-1] ^= 1
-    with pytest.raises(TlsFault):
-        server.decrypt(bytes(sent))
-
-
-def test_a_client_must_offer_http_2(made: Certificates) -> None:
-    """Without ALPN, or with another protocol, there is no connection."""
-    for protocols in ([], ["http/1.1"]):
-        context = ssl.create_default_context(cadata=made.authority.decode())
-        if protocols:
-            context.set_alpn_protocols(protocols)
-        with pytest.raises(TlsFault, match="h2"):
-            shake_hands(TlsStream(server_context(made.tls())), TlsClient(context))
-
-
-def test_old_versions_of_tls_are_refused(made: Certificates) -> None:
-    """TLS 1.2 is the oldest, with forward secrecy and authenticated ciphers only."""
-    context = server_context(made.tls())
-    assert context.minimum_version is ssl.TLSVersion.TLSv1_2
-    for cipher in context.get_ciphers():
-        assert cipher["aead"]
-        assert cipher["protocol"] == "TLSv1.3" or "ECDHE" in cipher["name"]
-
-
-def test_an_endless_handshake_is_a_fault(made: Certificates) -> None:
-    """A client cannot fill memory before it is known."""
-    server = TlsStream(server_context(made.tls()))
-    hello = b"\x16\x03\x01\x40\x00\x01\x01\xff\xff" + bytes(16_380)
-    record = b"\x16\x03\x01\x40\x00" + bytes(16_384)
-    with pytest.raises(TlsFault):
-        collections.deque(map(server.handshake, [hello, *[record] * 20]), maxlen=0)
-
-
-@pytest.mark.parametrize(
-    "data",
-    [HELLO, b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff" + bytes(100), bytes(64)],
-)
-def test_what_is_not_tls_is_a_fault(made: Certificates, data: bytes) -> None:
-    """Plain text and noise end the connection."""
-    with pytest.raises(TlsFault):
-        TlsStream(server_context(made.tls())).handshake(data)
-
-
 # -- sessions --------------------------------------------------------------------------
 
 
@@ -271,7 +107,7 @@ def test_a_request_may_come_with_the_end_of_the_handshake(
     raw.send(client.take(raw.socket.recv(1 << 16)) + client.encrypt(HELLO + request(1)))
     rig.settle()
     client.incoming.write(raw.socket.recv(1 << 16))
-    assert b"ping" in client.tls.read(1 << 16) + _read(client)
+    assert b"ping" in client.tls.read(1 << 16) + client.read()
 
 
 def test_large_answers_are_sent_as_the_client_reads(
@@ -391,7 +227,9 @@ def test_handshakes_are_worked_on_off_the_loop(
             client.send(TlsClient(trusting(made)).take(b""))
         rig.settle()
         assert len(executor.jobs) == 2
-        assert all(each.is_busy for each in rig.transport._acceptor.handshakes)
+        assert all(
+            each.is_busy for each in rig.transport._acceptor.handshakes.under_way
+        )
         gone.close()
         rig.settle()
         for job in executor.jobs:

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from hpack import Decoder, Encoder
 
 from tfs.core.errors import ServingError
-from tfs.frontends.rpc.express.http2 import frames
+from tfs.frontends.rpc import frames
 from tfs.frontends.rpc.express.http2.connection import Connection
 from tfs.frontends.rpc.express.http2.connection_context import ConnectionContext
 from tfs.frontends.rpc.express.http2.connection_limits import ConnectionLimits
 from tfs.frontends.rpc.express.http2.flow_control import ReceiveBudget
-from tfs.frontends.rpc.express.http2.frames import ErrorCode, FrameType, Setting
 from tfs.frontends.rpc.express.http2.stream import Stream
+from tfs.frontends.rpc.frames import ErrorCode, FrameType, Setting
 
 PATH = "/tfs.test.Echo/Say"
 HELLO = frames.PREFACE + frames.settings({})

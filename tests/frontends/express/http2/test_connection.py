@@ -16,9 +16,11 @@ from tests.frontends.express.wire import (
     prefixed,
     request,
 )
-from tfs.frontends.rpc.express.http2 import frames, response
+from tfs.frontends.rpc import frames
+from tfs.frontends.rpc.express.http2 import response
 from tfs.frontends.rpc.express.http2.connection_limits import ConnectionLimits
-from tfs.frontends.rpc.express.http2.frames import (
+from tfs.frontends.rpc.express.http2.stream import Stream
+from tfs.frontends.rpc.frames import (
     END_HEADERS,
     END_STREAM,
     LARGEST_WINDOW,
@@ -28,7 +30,6 @@ from tfs.frontends.rpc.express.http2.frames import (
     FrameType,
     Setting,
 )
-from tfs.frontends.rpc.express.http2.stream import Stream
 
 # -- opening ---------------------------------------------------------------------------
 

@@ -19,10 +19,11 @@ from tests.frontends.express.wire import (
     request,
 )
 from tfs.core.errors import ResourceExhausted
-from tfs.frontends.rpc.express.http2 import frames
+from tfs.frontends.rpc import frames
 from tfs.frontends.rpc.express.http2.connection_limits import ConnectionLimits
 from tfs.frontends.rpc.express.http2.flow_control import ReceiveBudget, ReceiveWindow
-from tfs.frontends.rpc.express.http2.frames import (
+from tfs.frontends.rpc.express.http2.header_block import MAX_LARGE_BLOCKS
+from tfs.frontends.rpc.frames import (
     END_HEADERS,
     END_STREAM,
     PADDED,
@@ -30,7 +31,6 @@ from tfs.frontends.rpc.express.http2.frames import (
     FrameType,
     Setting,
 )
-from tfs.frontends.rpc.express.http2.header_block import MAX_LARGE_BLOCKS
 
 
 def test_a_round_takes_a_bounded_number_of_requests() -> None:

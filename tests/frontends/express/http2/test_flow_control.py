@@ -6,7 +6,7 @@ import pytest
 
 from tests.frontends.express.wire import parse_frames
 from tfs.frontends.rpc.express.http2.flow_control import ReceiveBudget, ReceiveWindow
-from tfs.frontends.rpc.express.http2.frames import (
+from tfs.frontends.rpc.frames import (
     DEFAULT_WINDOW,
     ConnectionFault,
     ErrorCode,

@@ -13,8 +13,14 @@ from tests.frontends.express.wire import (
     headers_frame,
     request,
 )
-from tfs.frontends.rpc.express.http2 import frames
-from tfs.frontends.rpc.express.http2.frames import (
+from tfs.frontends.rpc import frames
+from tfs.frontends.rpc.express.http2.stream_state import (
+    Reaction,
+    Signal,
+    StreamState,
+    step,
+)
+from tfs.frontends.rpc.frames import (
     END_HEADERS,
     END_STREAM,
     LARGEST_WINDOW,
@@ -22,12 +28,6 @@ from tfs.frontends.rpc.express.http2.frames import (
     ErrorCode,
     FrameType,
     Setting,
-)
-from tfs.frontends.rpc.express.http2.stream_state import (
-    Reaction,
-    Signal,
-    StreamState,
-    step,
 )
 
 

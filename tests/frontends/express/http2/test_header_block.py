@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tfs.frontends.rpc.express.http2.connection_limits import ConnectionLimits
-from tfs.frontends.rpc.express.http2.frames import (
+from tfs.frontends.rpc.express.http2.header_block import HeaderBlock, first_piece
+from tfs.frontends.rpc.frames import (
     PADDED,
     PRIORITIZED,
     ConnectionFault,
     ErrorCode,
 )
-from tfs.frontends.rpc.express.http2.header_block import HeaderBlock, first_piece
 
 
 def _block(limits: ConnectionLimits | None = None) -> HeaderBlock:

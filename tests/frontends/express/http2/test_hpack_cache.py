@@ -9,10 +9,10 @@ import pytest
 from hpack import Decoder, Encoder
 
 from tests.frontends.express.wire import grpc_headers, literal_block
-from tfs.frontends.rpc.express.http2.frames import ConnectionFault
 from tfs.frontends.rpc.express.http2.hpack_cache import HeadCache
 from tfs.frontends.rpc.express.http2.hpack_decoder import HpackDecoder
 from tfs.frontends.rpc.express.http2.request_head import MalformedHead
+from tfs.frontends.rpc.frames import ConnectionFault
 
 PLAIN = literal_block(grpc_headers())
 

@@ -10,8 +10,8 @@ from hpack.exceptions import HPACKError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfs.frontends.rpc.express.http2.frames import ConnectionFault, ErrorCode
 from tfs.frontends.rpc.express.http2.hpack_decoder import HpackDecoder, encode_literal
+from tfs.frontends.rpc.frames import ConnectionFault, ErrorCode
 
 NAMES = [b":path", b":method", b"te", b"x-a", b"grpc-timeout", b"user-agent", b"k" * 90]
 VALUES = [

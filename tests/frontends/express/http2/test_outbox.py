@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfs.frontends.rpc.express.http2.frames import HEAD_SIZE, unpack_head
 from tfs.frontends.rpc.express.http2.outbox import Outbox, Output
+from tfs.frontends.rpc.frames import HEAD_SIZE, unpack_head
 
 
 def payloads(wire: bytes, stream_id: int) -> list[bytes]:

@@ -6,8 +6,8 @@ import contextlib
 
 import pytest
 
-from tfs.frontends.rpc.express.http2.frames import ConnectionFault, ErrorCode
 from tfs.frontends.rpc.express.http2.patience import Annoyance, Patience
+from tfs.frontends.rpc.frames import ConnectionFault, ErrorCode
 
 
 def test_a_flood_runs_out_of_patience() -> None:

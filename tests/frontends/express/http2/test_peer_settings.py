@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.frontends.express.wire import parse_frames
-from tfs.frontends.rpc.express.http2 import frames
-from tfs.frontends.rpc.express.http2.frames import ConnectionFault, ErrorCode, Setting
+from tfs.frontends.rpc import frames
 from tfs.frontends.rpc.express.http2.peer_settings import PeerSettings
+from tfs.frontends.rpc.frames import ConnectionFault, ErrorCode, Setting
 
 
 def payload(*pairs: tuple[int, int]) -> bytes:

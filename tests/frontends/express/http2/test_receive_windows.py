@@ -11,10 +11,10 @@ from tests.frontends.express.wire import (
     prefixed,
     request,
 )
-from tfs.frontends.rpc.express.http2 import frames
+from tfs.frontends.rpc import frames
 from tfs.frontends.rpc.express.http2.connection_limits import ConnectionLimits
 from tfs.frontends.rpc.express.http2.flow_control import ReceiveBudget
-from tfs.frontends.rpc.express.http2.frames import (
+from tfs.frontends.rpc.frames import (
     DEFAULT_WINDOW,
     END_STREAM,
     PADDED,

@@ -18,9 +18,11 @@ from tests.frontends.express.wire import (
     request,
 )
 from tfs.core.errors import Unavailable
-from tfs.frontends.rpc.express.http2 import frames
+from tfs.frontends.rpc import frames
 from tfs.frontends.rpc.express.http2.connection_limits import ConnectionLimits
-from tfs.frontends.rpc.express.http2.frames import (
+from tfs.frontends.rpc.express.http2.request_head import RequestHead
+from tfs.frontends.rpc.express.http2.stream import Stream
+from tfs.frontends.rpc.frames import (
     DEFAULT_WINDOW,
     END_HEADERS,
     END_STREAM,
@@ -30,8 +32,6 @@ from tfs.frontends.rpc.express.http2.frames import (
     FrameType,
     Setting,
 )
-from tfs.frontends.rpc.express.http2.request_head import RequestHead
-from tfs.frontends.rpc.express.http2.stream import Stream
 
 BEFORE = range(1, 12, 2)
 """Streams of requests that are alike, after which the next is known."""

@@ -11,8 +11,9 @@ from hpack import Decoder
 
 from tests.frontends.express.wire import parse_frames
 from tfs.core.errors import BY_CODE, Code, InvalidArgument, ServingError, Unavailable
-from tfs.frontends.rpc.express.http2 import frames, response
-from tfs.frontends.rpc.express.http2.frames import FrameType
+from tfs.frontends.rpc import frames
+from tfs.frontends.rpc.express.http2 import response
+from tfs.frontends.rpc.frames import FrameType
 
 
 def decode(block: bytes) -> dict[str, str]:

@@ -12,15 +12,16 @@ from tests.frontends.express.wire import (
     request,
 )
 from tfs.core.errors import InvalidArgument, Unavailable
-from tfs.frontends.rpc.express.http2 import frames, response
-from tfs.frontends.rpc.express.http2.frames import (
+from tfs.frontends.rpc import frames
+from tfs.frontends.rpc.express.http2 import response
+from tfs.frontends.rpc.express.http2.request_head import HttpRefusal
+from tfs.frontends.rpc.frames import (
     DEFAULT_WINDOW,
     LARGEST_WINDOW,
     ErrorCode,
     FrameType,
     Setting,
 )
-from tfs.frontends.rpc.express.http2.request_head import HttpRefusal
 
 
 def test_an_answer_stops_at_the_streams_window_and_goes_on() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tfs.frontends.rpc.express.http2.frames import ErrorCode, FrameType
 from tfs.frontends.rpc.express.http2.stream_state import (
     TRANSITIONS,
     Reaction,
@@ -13,6 +12,7 @@ from tfs.frontends.rpc.express.http2.stream_state import (
     received,
     step,
 )
+from tfs.frontends.rpc.frames import ErrorCode, FrameType
 
 # Written down a second time, from RFC 9113 section 5.1 and not from the table: per
 # state what each signal does. "=" accepts, "." ignores, "r" resets the stream,

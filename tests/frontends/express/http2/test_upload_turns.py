@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from tests.frontends.express.wire import parse_frames
-from tfs.frontends.rpc.express.http2.frames import (
-    DEFAULT_WINDOW,
-    LARGEST_WINDOW,
-    FrameType,
-    unpack_uint32,
-)
 from tfs.frontends.rpc.express.http2.messages import MessageAssembler
 from tfs.frontends.rpc.express.http2.request_head import RequestHead
 from tfs.frontends.rpc.express.http2.stream import Stream
 from tfs.frontends.rpc.express.http2.stream_state import OPENED, REQUESTED
 from tfs.frontends.rpc.express.http2.upload_turns import UploadTurns
+from tfs.frontends.rpc.frames import (
+    DEFAULT_WINDOW,
+    LARGEST_WINDOW,
+    FrameType,
+    unpack_uint32,
+)
 
 MIB = 1 << 20
 

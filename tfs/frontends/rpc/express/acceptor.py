@@ -6,25 +6,22 @@ import errno
 import logging
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from tfs.core.call import ListenerOptions, MethodTable, Peer
 from tfs.core.executor import Executor
-from tfs.frontends.rpc.express.listener import Listener
 from tfs.frontends.rpc.express.session import Session
 from tfs.frontends.rpc.express.shared_state import SharedState
-from tfs.frontends.rpc.express.tls_contexts import TlsContexts
-from tfs.frontends.rpc.express.tls_handshake import TlsHandshake
 from tfs.frontends.rpc.express.tls_session import TlsSession
-from tfs.frontends.rpc.express.tls_stream import TlsStream
+from tfs.frontends.rpc.listener import Listener
+from tfs.frontends.rpc.tls.handshakes import Handshakes
+from tfs.frontends.rpc.tls.tls_stream import TlsStream
 
 log = logging.getLogger(__name__)
 
 _ACCEPTS_PER_ROUND: Final = 64
 _ACCEPT_PAUSE_S: Final = 1.0
-_MAX_PLAIN_HOSTS: Final = 1024
 _OUT_OF_FILES: Final = frozenset(
     (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 )
@@ -37,7 +34,7 @@ class Acceptor:
     serving loop.
 
     Attributes:
-        handshakes: The handshakes under way, the oldest first.
+        handshakes: The handshakes under way.
 
     Args:
         shared: The state that all sessions share.
@@ -56,13 +53,17 @@ class Acceptor:
     ) -> None:
         self._shared = shared
         self._loop = shared.loop
-        self._executor = executor
         self._sessions = sessions
         self._on_accepted = on_accepted
         self._listeners: list[Listener] = []
         self._methods: dict[Listener, MethodTable] = {}
-        self._plain_hosts: set[str] = set()  # hosts whose clients used no TLS
-        self.handshakes: dict[TlsHandshake, None] = {}
+        self.handshakes = Handshakes(
+            shared.loop,
+            executor,
+            shared.options.max_handshakes,
+            shared.options.handshake_timeout_s,
+            self._on_handshake_failed,
+        )
 
     def open(
         self, listeners: Sequence[ListenerOptions], methods: MethodTable
@@ -101,16 +102,12 @@ class Acceptor:
 
     def sweep(self, now_s: float) -> None:
         """Gives up handshakes that take too long."""
-        timeout_s = self._shared.options.handshake_timeout_s
-        for handshake in list(self.handshakes):
-            if now_s - handshake.opened_s > timeout_s:
-                self._shared.counters.timeouts += 1
-                handshake.close()
+        self._shared.counters.timeouts += self.handshakes.sweep(now_s)
 
     @property
     def num_connections(self) -> int:
         """Sessions and handshakes."""
-        return len(self._sessions) + len(self.handshakes)
+        return len(self._sessions) + len(self.handshakes.under_way)
 
     def close(self) -> None:
         """Closes listeners and handshakes, but no sessions; idempotent."""
@@ -119,8 +116,7 @@ class Acceptor:
             for listening in listener.sockets:
                 self._loop.unwatch(listening.fileno())
             listener.close()
-        for handshake in list(self.handshakes):
-            handshake.close()
+        self.handshakes.close()
 
     def _watch(self, listener: Listener, listening: socket.socket) -> None:
         if listener in self._listeners:
@@ -148,76 +144,32 @@ class Acceptor:
             self._shared.counters.connections += 1
             methods = self._methods[listener]
             if listener.tls is not None:
-                self._shake_hands(listener.tls, client, peer, methods)
+                on_done = partial(self._on_trusted, methods)
+                if not self.handshakes.begin(listener.tls, client, peer, on_done):
+                    self._shared.counters.refused_connections += 1
                 continue
             self._sessions.add(
                 Session(self._shared, client, peer, methods, self._sessions.discard)
             )
         self._on_accepted()
 
-    def _shake_hands(
+    def _on_trusted(
         self,
-        contexts: TlsContexts,
+        methods: MethodTable,
         client: socket.socket,
         peer: Peer,
-        methods: MethodTable,
+        tls: TlsStream,
+        unsent: bytes,
     ) -> None:
-        if len(self.handshakes) >= self._shared.options.max_handshakes:
-            # Many slow handshakes must not keep other clients out.
-            slow = (each for each in self.handshakes if not each.is_busy)
-            oldest = next(slow, None)
-            if oldest is None:
-                self._shared.counters.refused_connections += 1
-                client.close()
-                return
-            oldest.close()
-        handshake = TlsHandshake(
-            self._loop,
-            self._executor,
-            contexts,
-            client,
-            peer,
-            partial(self._on_trusted, methods),
-            self._on_handshake_failed,
-        )
-        self.handshakes[handshake] = None
-
-    def _on_trusted(
-        self, methods: MethodTable, handshake: TlsHandshake, tls: TlsStream
-    ) -> None:
-        del self.handshakes[handshake]
+        on_closed = self._sessions.discard
         session = TlsSession(
-            self._shared,
-            handshake.client,
-            replace(handshake.peer, identity=tls.peer_names),
-            methods,
-            self._sessions.discard,
-            tls,
-            handshake.unsent,
+            self._shared, client, peer, methods, on_closed, tls, unsent
         )
         self._sessions.add(session)
         session.begin()
 
-    def _on_handshake_failed(self, handshake: TlsHandshake) -> None:
+    def _on_handshake_failed(self) -> None:
         self._shared.counters.failed_handshakes += 1
-        del self.handshakes[handshake]
-        if handshake.is_plain_grpc:
-            self._tell_of_plain_client(handshake.peer)
-
-    def _tell_of_plain_client(self, peer: Peer) -> None:
-        """Logs, once per host, that its client speaks gRPC without TLS."""
-        host = peer.address.rpartition(":")[0]
-        if host not in self._plain_hosts:
-            if len(self._plain_hosts) >= _MAX_PLAIN_HOSTS:
-                self._plain_hosts.clear()
-            self._plain_hosts.add(host)
-            log.warning(
-                "event=client_without_tls listener=%s peer=%s note=%r",
-                peer.listener,
-                peer.address,
-                "this listener takes gRPC within TLS only; the client, which sees a "
-                "closed socket, needs a secure channel",
-            )
 
     def _pause(
         self, listener: Listener, listening: socket.socket, error: OSError

@@ -18,13 +18,13 @@ from math import inf
 from tfs.core.call import MethodTable, Peer
 from tfs.core.serving_loop import HANG_UP, READABLE, WRITABLE
 from tfs.frontends.rpc.express.client_uploads import ClientUploads
-from tfs.frontends.rpc.express.http2.frames import ConnectionFault, ErrorCode
 from tfs.frontends.rpc.express.http2.stream import Stream
 from tfs.frontends.rpc.express.session_calls import SessionCalls
 from tfs.frontends.rpc.express.shared_state import SharedState
 from tfs.frontends.rpc.express.silence import Silence
 from tfs.frontends.rpc.express.socket_output import SocketOutput
 from tfs.frontends.rpc.express.turns import BUSY_S, is_busy
+from tfs.frontends.rpc.frames import ConnectionFault, ErrorCode
 
 log = logging.getLogger(__name__)
 

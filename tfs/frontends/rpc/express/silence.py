@@ -10,14 +10,14 @@ from tfs.frontends.rpc.express.client_uploads import ClientUploads
 from tfs.frontends.rpc.express.express_call import ExpressCall
 from tfs.frontends.rpc.express.http2.connection import Connection
 from tfs.frontends.rpc.express.http2.flow_control import budget_used_up, too_slow
-from tfs.frontends.rpc.express.http2.frames import (
+from tfs.frontends.rpc.express.http2.stream import Stream
+from tfs.frontends.rpc.express.http2.stream_state import StreamState
+from tfs.frontends.rpc.express.shared_state import SharedState
+from tfs.frontends.rpc.frames import (
     DEFAULT_WINDOW,
     ConnectionFault,
     ErrorCode,
 )
-from tfs.frontends.rpc.express.http2.stream import Stream
-from tfs.frontends.rpc.express.http2.stream_state import StreamState
-from tfs.frontends.rpc.express.shared_state import SharedState
 
 
 class SilentSession(Protocol):

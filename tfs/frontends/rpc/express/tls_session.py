@@ -14,7 +14,7 @@ from typing import Final
 from tfs.core.call import MethodTable, Peer
 from tfs.frontends.rpc.express.session import Session
 from tfs.frontends.rpc.express.shared_state import SharedState
-from tfs.frontends.rpc.express.tls_stream import TlsFault, TlsStream
+from tfs.frontends.rpc.tls.tls_stream import TlsFault, TlsStream
 
 _MAX_FILL_BYTES: Final = 1 << 18  # bytes of queued answers encrypted at a time
 

@@ -159,7 +159,7 @@ class ExpressTransport:
     @property
     def num_handshakes(self) -> int:
         """TLS handshakes under way. Thread-safe."""
-        return len(self._acceptor.handshakes)
+        return len(self._acceptor.handshakes.under_way)
 
     def connections(self) -> list[Connection]:
         """Returns the open connections, which must not be changed. Thread-safe."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
-from tfs.frontends.rpc.grpcio.request_frames import (
-    DATA,
+from tfs.frontends.rpc.frames import (
     END_STREAM,
-    HEAD_BYTES,
-    HEADERS,
-    RST_STREAM,
+    HEAD_SIZE,
+    FrameType,
     unpack_head,
 )
+
+_ENDING: Final = (FrameType.DATA, FrameType.HEADERS)
 
 
 class AnswerFrames:
@@ -28,11 +29,11 @@ class AnswerFrames:
             return
         data = self._rest + data
         index = self._num_left
-        while len(data) - index >= HEAD_BYTES:
+        while len(data) - index >= HEAD_SIZE:
             word, flags, stream_id = unpack_head(data, index)
             kind = word & 0xFF
-            if kind == RST_STREAM or (flags & END_STREAM and kind in (DATA, HEADERS)):
+            if kind == FrameType.RST_STREAM or (flags & END_STREAM and kind in _ENDING):
                 yield stream_id
-            index += HEAD_BYTES + (word >> 8)
+            index += HEAD_SIZE + (word >> 8)
         self._rest = data[index:]
         self._num_left = max(0, index - len(data))

@@ -13,27 +13,18 @@ the protocol otherwise is for grpcio to find.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 from typing import Final
 
+from tfs.frontends.rpc.frames import (
+    END_HEADERS,
+    END_STREAM,
+    HEAD_SIZE,
+    PREFACE,
+    FrameType,
+    unpack_head,
+)
 from tfs.frontends.rpc.grpcio.call_gate import CallGate
-
-HEAD_BYTES: Final = 9
-"""Bytes of a frame before its payload."""
-
-PREFACE_BYTES: Final = 24
-"""Bytes with which every client begins; they are no frame."""
-
-DATA: Final = 0x0
-HEADERS: Final = 0x1
-RST_STREAM: Final = 0x3
-CONTINUATION: Final = 0x9
-END_STREAM: Final = 0x1
-END_HEADERS: Final = 0x4
-
-unpack_head: Final = struct.Struct(">IBI").unpack_from
-"""(length << 8 | type, flags, stream id) of a frame."""
 
 _MOST_BLOCK_BYTES: Final = 65_536  # of headers; through express a connection ends, too
 _FRAME_BYTES: Final = 512  # what each frame of a block counts besides what is in it
@@ -128,7 +119,7 @@ class RequestFrames:
         self._block: _Held | None = None  # whose block of headers has not ended
         self._num_block_bytes = 0
         self._rest = b""  # the beginning of a head
-        self._num_left = PREFACE_BYTES  # bytes of the frame that is being read
+        self._num_left = len(PREFACE)  # bytes of the frame that is being read
         self._target: _Held | None = None  # who gets them; None for grpcio
 
     @property
@@ -177,7 +168,7 @@ class RequestFrames:
                 self._block = None
                 if self._may_begin(block):
                     parts.append(self._let_in(block))
-            if len(data) - index < HEAD_BYTES:
+            if len(data) - index < HEAD_SIZE:
                 self._rest = data[index:]
                 break
             word, flags, stream_id = unpack_head(data, index)
@@ -185,9 +176,9 @@ class RequestFrames:
             target = self._target_of(word & 0xFF, flags, stream_id, word >> 8)
             if target is not None:
                 parts.append(view[begin:index])
-                self._hold(target, view[index : index + HEAD_BYTES])
-                begin = index + HEAD_BYTES
-            index += HEAD_BYTES
+                self._hold(target, view[index : index + HEAD_SIZE])
+                begin = index + HEAD_SIZE
+            index += HEAD_SIZE
             self._num_left = word >> 8
             self._target = target
         if not parts and begin == 0 and index == len(data):
@@ -237,26 +228,28 @@ class RequestFrames:
         """Returns who gets a frame; None for grpcio."""
         block = self._block
         if block is not None:
-            if kind != CONTINUATION or stream_id != block.stream_id:
+            if kind != FrameType.CONTINUATION or stream_id != block.stream_id:
                 raise FloodError("it sends other frames within a block of headers")
             self._add_to_block(block, flags, num_bytes)
             return block
-        if kind == HEADERS and stream_id > self._last_stream_id:
+        if kind == FrameType.HEADERS and stream_id > self._last_stream_id:
             self._num_idle -= _IDLE_PER_CALL
             return self._begin(flags, stream_id, num_bytes)
-        if kind == HEADERS and (self._held or not flags & END_HEADERS):
+        if kind == FrameType.HEADERS and (self._held or not flags & END_HEADERS):
             # No gRPC client sends headers after its request. They would have to wait
             # for all that came before, by which they are compressed.
             raise FloodError("it sends headers within a call")
-        if kind != DATA or (num_bytes < _SCRAP_BYTES and not flags & END_STREAM):
+        if kind != FrameType.DATA or (
+            num_bytes < _SCRAP_BYTES and not flags & END_STREAM
+        ):
             self._num_idle += 1
             if self._num_idle > _MOST_IDLE:
                 raise FloodError("it sends frames that ask for nothing")
         held = self._held.get(stream_id)
-        if kind == DATA and held is not None:
+        if kind == FrameType.DATA and held is not None:
             held.num_body_bytes += num_bytes
             self._num_body_bytes += num_bytes
-        if kind == RST_STREAM:
+        if kind == FrameType.RST_STREAM:
             if held is not None:
                 held.is_reset = True
                 self._num_futile += self._looked_s - held.begun_s < _PATIENCE_S

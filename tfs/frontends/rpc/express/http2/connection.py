@@ -31,19 +31,20 @@ from __future__ import annotations
 from typing import Final, NoReturn
 
 from tfs.core.errors import forget_frames
-from tfs.frontends.rpc.express.http2 import frames, response
+from tfs.frontends.rpc import frames
+from tfs.frontends.rpc.express.http2 import response
 from tfs.frontends.rpc.express.http2.connection_context import ConnectionContext
 from tfs.frontends.rpc.express.http2.connection_events import NOBODY
 from tfs.frontends.rpc.express.http2.frame_loop import TINY_UPDATES_AT_ONCE, FrameLoop
-from tfs.frontends.rpc.express.http2.frames import (
+from tfs.frontends.rpc.express.http2.patience import Annoyance
+from tfs.frontends.rpc.express.http2.stream_state import StreamState
+from tfs.frontends.rpc.frames import (
     LARGEST_WINDOW,
     PREFACE,
     ConnectionFault,
     ErrorCode,
     Setting,
 )
-from tfs.frontends.rpc.express.http2.patience import Annoyance
-from tfs.frontends.rpc.express.http2.stream_state import StreamState
 
 _DRAIN_PING: Final = b"tfsdrain"
 _KEEPALIVE_PING: Final = b"tfsalive"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tfs.frontends.rpc.express.http2.frames import (
+from tfs.frontends.rpc.frames import (
     DEFAULT_FRAME_SIZE,
     LARGEST_FRAME_SIZE,
     LARGEST_WINDOW,

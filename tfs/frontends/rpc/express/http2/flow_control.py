@@ -32,13 +32,13 @@ from __future__ import annotations
 from typing import Final
 
 from tfs.core.errors import ResourceExhausted, ServingError
-from tfs.frontends.rpc.express.http2.frames import (
+from tfs.frontends.rpc.express.http2.headroom import Headroom
+from tfs.frontends.rpc.frames import (
     DEFAULT_WINDOW,
     ConnectionFault,
     ErrorCode,
     window_update,
 )
-from tfs.frontends.rpc.express.http2.headroom import Headroom
 
 LEAST_GRANT: Final = 16_384
 """The least number of bytes granted; for less, the frames would cost too much."""

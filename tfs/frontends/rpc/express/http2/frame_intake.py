@@ -10,20 +10,8 @@ from __future__ import annotations
 import abc
 from typing import Final
 
-from tfs.frontends.rpc.express.http2 import frames
+from tfs.frontends.rpc import frames
 from tfs.frontends.rpc.express.http2.connection_context import ConnectionContext
-from tfs.frontends.rpc.express.http2.frames import (
-    ACK,
-    END_HEADERS,
-    END_STREAM,
-    LARGEST_WINDOW,
-    PADDED,
-    PRIORITIZED,
-    ConnectionFault,
-    ErrorCode,
-    FrameType,
-    unpack_uint32,
-)
 from tfs.frontends.rpc.express.http2.header_block import (
     MAX_LARGE_BLOCKS,
     HeaderBlock,
@@ -41,6 +29,18 @@ from tfs.frontends.rpc.express.http2.stream_state import (
     Reaction,
     Signal,
     received,
+)
+from tfs.frontends.rpc.frames import (
+    ACK,
+    END_HEADERS,
+    END_STREAM,
+    LARGEST_WINDOW,
+    PADDED,
+    PRIORITIZED,
+    ConnectionFault,
+    ErrorCode,
+    FrameType,
+    unpack_uint32,
 )
 
 BLOCK_FRAMES: Final = frozenset((FrameType.HEADERS, FrameType.CONTINUATION))

@@ -24,7 +24,13 @@ from typing import Final
 
 from tfs.frontends.rpc.express.http2.connection_context import ConnectionContext
 from tfs.frontends.rpc.express.http2.frame_intake import BLOCK_FRAMES, TINY_INCREMENT
-from tfs.frontends.rpc.express.http2.frames import (
+from tfs.frontends.rpc.express.http2.messages import PREFIX_SIZE
+from tfs.frontends.rpc.express.http2.patience import Annoyance
+from tfs.frontends.rpc.express.http2.repeated_requests import RepeatedRequests
+from tfs.frontends.rpc.express.http2.request_opening import read_opening
+from tfs.frontends.rpc.express.http2.stream import Stream
+from tfs.frontends.rpc.express.http2.stream_state import OPENED, REQUESTED
+from tfs.frontends.rpc.frames import (
     END_HEADERS,
     END_STREAM,
     HEAD_SIZE,
@@ -34,12 +40,6 @@ from tfs.frontends.rpc.express.http2.frames import (
     unpack_head,
     unpack_uint32,
 )
-from tfs.frontends.rpc.express.http2.messages import PREFIX_SIZE
-from tfs.frontends.rpc.express.http2.patience import Annoyance
-from tfs.frontends.rpc.express.http2.repeated_requests import RepeatedRequests
-from tfs.frontends.rpc.express.http2.request_opening import read_opening
-from tfs.frontends.rpc.express.http2.stream import Stream
-from tfs.frontends.rpc.express.http2.stream_state import OPENED, REQUESTED
 
 _unpack_prefix = Struct(">BI").unpack_from
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from tfs.frontends.rpc.express.http2.connection_limits import ConnectionLimits
-from tfs.frontends.rpc.express.http2.frames import (
+from tfs.frontends.rpc.frames import (
     LARGEST_WINDOW,
     PADDED,
     PRIORITIZED,

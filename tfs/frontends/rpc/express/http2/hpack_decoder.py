@@ -17,7 +17,7 @@ from hpack.exceptions import HPACKError
 from hpack.huffman_table import decode_huffman
 from hpack.table import HeaderTable
 
-from tfs.frontends.rpc.express.http2.frames import ConnectionFault, ErrorCode
+from tfs.frontends.rpc.frames import ConnectionFault, ErrorCode
 
 Header = tuple[bytes, bytes]
 

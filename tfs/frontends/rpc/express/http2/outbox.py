@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tfs.frontends.rpc.express.http2.frames import FrameType, frame_head
+from tfs.frontends.rpc.frames import FrameType, frame_head
 
 Output = list[bytes | memoryview]
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import enum
 from typing import Final
 
-from tfs.frontends.rpc.express.http2.frames import ConnectionFault, ErrorCode
+from tfs.frontends.rpc.frames import ConnectionFault, ErrorCode
 
 _MAX_POINTS: Final = 2000.0
 _POINTS_PER_S: Final = 100.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tfs.frontends.rpc.express.http2.frames import (
+from tfs.frontends.rpc.frames import (
     DEFAULT_FRAME_SIZE,
     DEFAULT_TABLE_SIZE,
     DEFAULT_WINDOW,

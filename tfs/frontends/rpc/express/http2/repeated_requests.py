@@ -21,11 +21,6 @@ from typing import Final
 
 from tfs.frontends.rpc.express.http2.connection_context import ConnectionContext
 from tfs.frontends.rpc.express.http2.frame_intake import TINY_INCREMENT, FrameIntake
-from tfs.frontends.rpc.express.http2.frames import (
-    END_STREAM,
-    LARGEST_WINDOW,
-    pack_uint32,
-)
 from tfs.frontends.rpc.express.http2.messages import PREFIX_SIZE
 from tfs.frontends.rpc.express.http2.request_opening import (
     UPDATE,
@@ -34,6 +29,11 @@ from tfs.frontends.rpc.express.http2.request_opening import (
 )
 from tfs.frontends.rpc.express.http2.stream import Stream
 from tfs.frontends.rpc.express.http2.stream_state import OPENED, REQUESTED
+from tfs.frontends.rpc.frames import (
+    END_STREAM,
+    LARGEST_WINDOW,
+    pack_uint32,
+)
 
 # The head of a DATA frame, and the prefix of the message in it.
 _MESSAGE_HEAD: Final = Struct(">IBIBI")

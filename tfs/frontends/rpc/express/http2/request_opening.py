@@ -5,14 +5,14 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from tfs.frontends.rpc.express.http2.frames import (
+from tfs.frontends.rpc.express.http2.request_head import RequestHead
+from tfs.frontends.rpc.frames import (
     HEAD_SIZE,
     LARGEST_WINDOW,
     FrameType,
     pack_uint32,
     unpack_head,
 )
-from tfs.frontends.rpc.express.http2.request_head import RequestHead
 
 UPDATE: Final = Struct(">IBII")
 """A whole WINDOW_UPDATE frame: (length << 8 | type, flags, stream id, increment)."""

@@ -13,15 +13,15 @@ from math import inf
 from typing import Final
 
 from tfs.core.errors import Code, ServingError
-from tfs.frontends.rpc.express.http2.frames import (
+from tfs.frontends.rpc.express.http2.hpack_decoder import encode_literal
+from tfs.frontends.rpc.express.http2.request_head import HttpRefusal
+from tfs.frontends.rpc.frames import (
     END_HEADERS,
     END_STREAM,
     FrameType,
     frame,
     frame_head,
 )
-from tfs.frontends.rpc.express.http2.hpack_decoder import encode_literal
-from tfs.frontends.rpc.express.http2.request_head import HttpRefusal
 from tfs.frontends.rpc.status_details import (
     DETAILS_KEY,
     percent_encode,
@@ -157,13 +157,3 @@ HTTP_1_ANSWER: Final = (
     b"this port speaks gRPC over HTTP/2.\n"
 )
 """What a client gets that speaks HTTP/1 to us."""
-
-PLAIN_HTTP_ANSWER: Final = (
-    b"HTTP/1.1 400 Bad Request\r\n"
-    b"content-type: text/plain; charset=utf-8\r\n"
-    b"content-length: 46\r\n"
-    b"connection: close\r\n"
-    b"\r\n"
-    b"this port speaks gRPC over HTTP/2 within TLS.\n"
-)
-"""What a client gets that speaks HTTP/1 in plain text where TLS is spoken."""

@@ -12,13 +12,8 @@ from struct import Struct
 from typing import Final
 
 from tfs.core.errors import ResourceExhausted, ServingError, Unavailable
-from tfs.frontends.rpc.express.http2 import frames, response
-from tfs.frontends.rpc.express.http2.frames import (
-    END_HEADERS,
-    END_STREAM,
-    ErrorCode,
-    FrameType,
-)
+from tfs.frontends.rpc import frames
+from tfs.frontends.rpc.express.http2 import response
 from tfs.frontends.rpc.express.http2.messages import PREFIX_SIZE
 from tfs.frontends.rpc.express.http2.outbox import Outbox, Output
 from tfs.frontends.rpc.express.http2.peer_settings import PeerSettings
@@ -33,6 +28,12 @@ from tfs.frontends.rpc.express.http2.stream_state import (
     step,
 )
 from tfs.frontends.rpc.express.http2.stream_table import StreamTable
+from tfs.frontends.rpc.frames import (
+    END_HEADERS,
+    END_STREAM,
+    ErrorCode,
+    FrameType,
+)
 from tfs.frontends.rpc.least_pace import LEAST_PACE_BYTES_PER_S
 
 _before_message = response.before_message

@@ -17,17 +17,6 @@ from typing import Final
 from tfs.core.errors import Internal, ServingError
 from tfs.frontends.rpc.express.http2.connection_context import ConnectionContext
 from tfs.frontends.rpc.express.http2.flow_control import LEAST_GRANT, ReceiveWindow
-from tfs.frontends.rpc.express.http2.frames import (
-    DEFAULT_WINDOW,
-    END_STREAM,
-    HEAD_SIZE,
-    PADDED,
-    ConnectionFault,
-    ErrorCode,
-    FrameType,
-    unpack_head,
-    unpack_uint32,
-)
 from tfs.frontends.rpc.express.http2.messages import PREFIX_SIZE, MessageAssembler
 from tfs.frontends.rpc.express.http2.patience import Annoyance, Patience
 from tfs.frontends.rpc.express.http2.sending_half import SendingHalf
@@ -41,6 +30,17 @@ from tfs.frontends.rpc.express.http2.stream_state import (
     step,
 )
 from tfs.frontends.rpc.express.http2.upload_turns import UploadTurns
+from tfs.frontends.rpc.frames import (
+    DEFAULT_WINDOW,
+    END_STREAM,
+    HEAD_SIZE,
+    PADDED,
+    ConnectionFault,
+    ErrorCode,
+    FrameType,
+    unpack_head,
+    unpack_uint32,
+)
 
 LARGE_REQUEST: Final = 65_536
 """A request of at least this many bytes is an upload."""

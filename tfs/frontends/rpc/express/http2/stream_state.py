@@ -16,7 +16,7 @@ import enum
 from dataclasses import dataclass
 from typing import Final
 
-from tfs.frontends.rpc.express.http2.frames import ErrorCode, FrameType
+from tfs.frontends.rpc.frames import ErrorCode, FrameType
 
 
 class StreamState(enum.IntEnum):

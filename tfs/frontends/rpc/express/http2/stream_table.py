@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
-from tfs.frontends.rpc.express.http2.frames import LARGEST_WINDOW
 from tfs.frontends.rpc.express.http2.stream import Stream
 from tfs.frontends.rpc.express.http2.stream_state import StreamState
+from tfs.frontends.rpc.frames import LARGEST_WINDOW
 
 _MAX_RECENT_RESETS: Final = 1024
 

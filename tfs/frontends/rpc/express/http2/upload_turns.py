@@ -15,16 +15,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from tfs.frontends.rpc.express.http2 import frames
+from tfs.frontends.rpc import frames
 from tfs.frontends.rpc.express.http2.flow_control import LEAST_GRANT
-from tfs.frontends.rpc.express.http2.frames import (
+from tfs.frontends.rpc.express.http2.stream import Stream
+from tfs.frontends.rpc.express.http2.stream_state import OPENED
+from tfs.frontends.rpc.frames import (
     DEFAULT_WINDOW,
     LARGEST_WINDOW,
     Setting,
     window_update,
 )
-from tfs.frontends.rpc.express.http2.stream import Stream
-from tfs.frontends.rpc.express.http2.stream_state import OPENED
 
 _NARROW: Final = frames.settings({Setting.INITIAL_WINDOW_SIZE: DEFAULT_WINDOW})
 _WIDE: Final = frames.settings({Setting.INITIAL_WINDOW_SIZE: LARGEST_WINDOW})

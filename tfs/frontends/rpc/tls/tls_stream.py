@@ -11,7 +11,7 @@ import contextlib
 import ssl
 from typing import Any, Final
 
-from tfs.frontends.rpc.tls_context import ALPN_PROTOCOL
+from tfs.frontends.rpc.tls.tls_context import ALPN_PROTOCOL
 
 _RECORD_BYTES: Final = 16_384
 # Bytes put into OpenSSL's buffers at a time. As long as the connection lives, each
@@ -31,7 +31,7 @@ class TlsStream:
     Not thread-safe: one thread at a time, and not always the same one.
 
     Args:
-        context: The server's, as of :func:`tfs.frontends.rpc.tls_context`.
+        context: The server's, as of :func:`tfs.frontends.rpc.tls.tls_context`.
 
     """
 

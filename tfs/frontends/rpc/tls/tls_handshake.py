@@ -2,7 +2,7 @@
 
 A session is made only then, so a client that never finishes its handshake holds no
 receive window, no header cache and no calls. The cryptography runs on an executor, one
-step per connection at a time, and the serving loop only moves the bytes.
+step per connection at a time, and the loop only moves the bytes.
 """
 
 from __future__ import annotations
@@ -11,23 +11,50 @@ import logging
 import socket
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from tfs.core.call import Peer
+from tfs.core.clock import Clock
 from tfs.core.executor import Executor
-from tfs.core.serving_loop import HANG_UP, READABLE, WRITABLE, ServingLoop
-from tfs.frontends.rpc.express.http2.frames import PREFACE
-from tfs.frontends.rpc.express.http2.response import PLAIN_HTTP_ANSWER
-from tfs.frontends.rpc.express.tls_contexts import TlsContexts
-from tfs.frontends.rpc.express.tls_stream import TlsFault, TlsStream
+from tfs.core.serving_loop import HANG_UP, READABLE, WRITABLE
+from tfs.frontends.rpc.frames import PREFACE
+from tfs.frontends.rpc.tls.tls_contexts import TlsContexts
+from tfs.frontends.rpc.tls.tls_stream import TlsFault, TlsStream
 
 log = logging.getLogger(__name__)
 
 _READ_BYTES: Final = 16_384
 
+PLAIN_HTTP_ANSWER: Final = (
+    b"HTTP/1.1 400 Bad Request\r\n"
+    b"content-type: text/plain; charset=utf-8\r\n"
+    b"content-length: 46\r\n"
+    b"connection: close\r\n"
+    b"\r\n"
+    b"this port speaks gRPC over HTTP/2 within TLS.\n"
+)
+"""What a client gets that speaks HTTP/1 in plain text."""
+
+
+class HandshakeLoop(Protocol):
+    """The loop of a handshake, :class:`tfs.core.serving_loop.ServingLoop` or like it."""
+
+    @property
+    def clock(self) -> Clock:
+        """The clock."""
+
+    def watch(self, fd: int, fn: Callable[[int], None], events: int = READABLE) -> None:
+        """Calls ``fn(ready_events)`` whenever ``fd`` is ready, instead of any other."""
+
+    def unwatch(self, fd: int) -> None:
+        """Stops watching ``fd``. Idempotent."""
+
+    def post(self, fn: Callable[[], None]) -> None:
+        """Runs ``fn`` on the loop, unless that is closed. Thread-safe."""
+
 
 class TlsHandshake:
-    """One connection's handshake. Confined to the serving loop.
+    """One connection's handshake. Confined to the loop.
 
     Attributes:
         client: The socket; after ``on_done`` its receiver has to close it.
@@ -61,7 +88,7 @@ class TlsHandshake:
 
     def __init__(
         self,
-        loop: ServingLoop,
+        loop: HandshakeLoop,
         executor: Executor,
         contexts: TlsContexts,
         client: socket.socket,

@@ -7,7 +7,7 @@ import ssl
 
 from tfs.core.call import TlsOptions, TlsSource
 from tfs.core.errors import InvalidArgument
-from tfs.frontends.rpc.tls_context import server_context
+from tfs.frontends.rpc.tls.tls_context import server_context
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ import socket
 
 from tfs.core.call import ListenerOptions, Peer
 from tfs.core.errors import InvalidArgument, Unavailable
-from tfs.frontends.rpc.express.tls_contexts import TlsContexts
 from tfs.frontends.rpc.tcp_socket import accept_tcp, bind_tcp
+from tfs.frontends.rpc.tls.tls_contexts import TlsContexts
 from tfs.frontends.rpc.unix_socket import UNIX, bind_unix, remedy
 
 

@@ -13,8 +13,8 @@ from tfs.core.call import ListenerOptions
 from tfs.core.errors import Unavailable
 from tfs.core.executor import InlineExecutor
 from tfs.core.serving_loop import ServingLoop
-from tfs.frontends.rpc.express.listener import Listener
 from tfs.frontends.rpc.express.transport import ExpressTransport
+from tfs.frontends.rpc.listener import Listener
 from tfs.testing.fake_clock import FakeClock
 
 
