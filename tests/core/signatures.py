@@ -51,5 +51,8 @@ FULL = Signature(
         "ids": FeatureSpec("x", FeatureKind.VARLEN, FLOAT32, pad=0.0),
         "text": FeatureSpec("s", FeatureKind.FIXED, STRING, (), (b"none",)),
     },
-    examples={"x": ExampleSlot((4, 2), 64), "s": ExampleSlot((1,), 0, (b"a\x00",))},
+    examples={
+        "x": ExampleSlot((2, 2), 64),
+        "s": ExampleSlot((2,), 0, (b"a\x00", b"")),
+    },
 )

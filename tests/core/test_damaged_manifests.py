@@ -113,3 +113,12 @@ def test_numbers_that_nothing_holds_are_refused(
     inside[last] = value
     with pytest.raises(InvalidArgument, match="here"):
         Manifest.from_json(json.dumps(form), "here")
+
+
+def test_a_key_that_is_there_twice_is_refused() -> None:
+    """Which of both was meant, nobody can tell."""
+    text = json.dumps(GOOD).replace('"platform":', '"platform": "python", "platform":')
+    with pytest.raises(
+        InvalidArgument, match="here: the key 'platform' is there twice"
+    ):
+        Manifest.from_json(text, "here")

@@ -109,6 +109,21 @@ BROKEN: list[tuple[object, str]] = [
     (broken(example={"x": {"shape": [1], "offset": -1}}), "bad offset"),
     (broken(example={"x": {"shape": [-1]}}), "bad dimension"),
     (broken(example={"x": {}}), "missing 'shape'"),
+    (broken(inputs__x={"dtype": "float32", "shape": [-1], "padd": 0}), "'padd'"),
+    (broken(outputs__label={"dtype": "string", "shape": [-1], "axis": 0}), "'axis'"),
+    (broken(features__pixels__defualt=[1]), "unknown keys.*'defualt'"),
+    (broken(features__pixels__default=[1]), "default of 1 values, its shape takes 2"),
+    (broken(defaults__s__shpae=[1]), "unknown keys.*'shpae'"),
+    (broken(example__x__ofset=0), "unknown keys.*'ofset'"),
+    (broken(example__q={"shape": [4, 2]}), "example 'q' fits no input"),
+    (
+        broken(example__x={"shape": [4]}),
+        r"example 'x' has shape \[4\], its input \[-1, -1\]",
+    ),
+    (broken(example__x={"shape": [2, 1], "value": ["YQ=="] * 2}), "at an offset"),
+    (broken(example__s={"shape": [2]}), "example 's' must be given as its value"),
+    (broken(example__s={"shape": [2], "value": ["YQ=="]}), "1 strings.* takes 2"),
+    (broken(example__s={"shape": [1], "value": ["YQ=="]}), "number of rows"),
 ]
 
 

@@ -252,6 +252,22 @@ def test_class_says_itself_which_method_answers_a_signature(
         save_python(source, tmp_path / "base")
 
 
+def test_methods_of_a_signature_that_is_not_there_keep_a_version_from_loading(
+    tmp_path: Path, load: Load
+) -> None:
+    """A misspelt key would have another method answer, whoever wrote the version."""
+    (tmp_path / "servable.py").write_text(
+        SEVERAL.replace('{"halves": "halved"}', '{"half": "halved"}')
+    )
+    (tmp_path / "signatures.json").write_text(
+        '{"halves": {"method": "predict", '
+        '"inputs": {"x": {"dtype": "float32", "shape": [-1]}}, '
+        '"outputs": {"y": {"dtype": "float32", "shape": [-1]}}}}'
+    )
+    with pytest.raises(InvalidArgument, match=r"'half', which is no signature.*halves"):
+        load(str(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [

@@ -268,6 +268,20 @@ def test_archive_without_manifest_needs_signatures_beside_it(version: Path) -> N
     assert found.entry == {"package": "model", "resource": "model.pkl"}
 
 
+def test_a_key_that_is_there_twice_in_signatures_json_is_refused(
+    version: Path,
+) -> None:
+    """Python's reader would serve the last of both without a word."""
+    signatures = json.loads((version / MANIFEST).read_text())["signatures"]
+    (version / MANIFEST).unlink()
+    form = json.dumps(signatures[DEFAULT_SIGNATURE])
+    (version / "signatures.json").write_text(f'{{"a": {form}, "a": {form}}}')
+    with pytest.raises(
+        InvalidArgument, match=r"signatures\.json: the key 'a' is there"
+    ):
+        TorchPackage().describe(str(version))
+
+
 def test_only_pickle_of_a_foreign_archive_is_its_entry(tmp_path: Path) -> None:
     """An archive written without TFS is served if there is no doubt what to load."""
     from torch.package.package_exporter import PackageExporter

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tfs.core.errors import InvalidArgument
+from tfs.core.strict_json import read_strict
 
 if TYPE_CHECKING:
     import numpy as np
@@ -69,13 +70,15 @@ def read_json(text: str, where: str) -> Any:
     """Returns the value of a JSON text.
 
     Raises:
-        InvalidArgument: It is not JSON; says where it is wrong.
+        InvalidArgument: It is not JSON, or has a key twice; says where it is wrong.
 
     """
     try:
-        return json.loads(text)
-    except ValueError as error:
+        return read_strict(text)
+    except json.JSONDecodeError as error:
         raise InvalidArgument(f"{where}: no JSON: {error}") from error
+    except ValueError as error:  # a key that is there twice
+        raise InvalidArgument(f"{where}: {error}") from error
     except RecursionError as error:
         raise InvalidArgument(f"{where}: lists within too many lists") from error
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from tfs.core.errors import InvalidArgument
 from tfs.core.signature import Signature
 from tfs.core.signature_json import signature_from_json, signature_to_json
+from tfs.core.strict_json import read_strict
 
 FORMAT: Final = 1
 MANIFEST: Final = "servable.json"
@@ -83,7 +84,7 @@ class Manifest:
 
         """
         try:
-            form = json.loads(text)
+            form: Any = read_strict(text)
             if not isinstance(form, dict):
                 raise TypeError("not an object")
             if form["format"] != FORMAT:

@@ -68,12 +68,11 @@ def signature_from_json(form: object, where: str) -> Signature:
 
 
 def _signature(form: dict[str, object]) -> Signature:
-    unknown = form.keys() - {
+    _check_keys(
+        form,
         "method", "inputs", "outputs", "defaults", "labels", "features", "batched",
         "example",
-    }  # fmt: skip
-    if unknown:
-        raise ValueError(f"unknown keys {sorted(unknown)}")
+    )  # fmt: skip
     inputs = {name: _spec(spec) for name, spec in _object(form["inputs"]).items()}
     outputs = {name: _spec(spec) for name, spec in _object(form["outputs"]).items()}
     batched = form.get("batched", True)
@@ -87,6 +86,8 @@ def _signature(form: dict[str, object]) -> Signature:
     labels = form.get("labels", [])
     if not isinstance(labels, list) or not all(isinstance(x, str) for x in labels):
         raise TypeError("labels must be a list of strings")
+    examples = {n: _slot(s) for n, s in _object(form.get("example", {})).items()}
+    _check_examples(examples, inputs, batched)
     return Signature(
         method=Method(form["method"]),
         inputs=inputs,
@@ -95,7 +96,7 @@ def _signature(form: dict[str, object]) -> Signature:
         labels=tuple(labels),
         features=features,
         batched=batched,
-        examples={n: _slot(s) for n, s in _object(form.get("example", {})).items()},
+        examples=examples,
     )
 
 
@@ -133,6 +134,44 @@ def _check_features(
             raise ValueError(f"feature {name!r} fills an unknown input")
         if trouble := feature.trouble(inputs[feature.input]):
             raise ValueError(f"feature {name!r} {trouble}")
+        num = math.prod(feature.shape)
+        default = feature.default if feature.kind is FeatureKind.FIXED else None
+        if default is not None and len(default) != num:
+            raise ValueError(
+                f"feature {name!r} has a default of {len(default)} values, its shape "
+                f"takes {num}"
+            )
+
+
+def _check_examples(
+    examples: Mapping[str, ExampleSlot], inputs: Mapping[str, TensorSpec], batched: bool
+) -> None:
+    for name, slot in examples.items():
+        if name not in inputs:
+            raise ValueError(f"example {name!r} fits no input")
+        spec = inputs[name]
+        if not spec.accepts(slot.shape):
+            raise ValueError(
+                f"example {name!r} has shape {list(slot.shape)}, its input "
+                f"{list(spec.shape)}"
+            )
+        if (slot.value is not None) != (spec.dtype is STRING):
+            where = "as its value" if spec.dtype is STRING else "at an offset"
+            raise ValueError(f"example {name!r} must be given {where}: {spec.dtype}")
+        if slot.value is not None and len(slot.value) != math.prod(slot.shape):
+            raise ValueError(
+                f"example {name!r} has {len(slot.value)} strings, its shape takes "
+                f"{math.prod(slot.shape)}"
+            )
+    if batched and len({slot.shape[0] for slot in examples.values()}) > 1:
+        rows = {name: slot.shape[0] for name, slot in examples.items()}
+        raise ValueError(f"examples differ in their number of rows: {rows}")
+
+
+def _check_keys(form: Mapping[str, object], *known: str) -> None:
+    unknown = sorted(form.keys() - set(known))
+    if unknown:
+        raise ValueError(f"unknown keys {unknown}; known: {', '.join(known)}")
 
 
 def _object(form: object) -> dict[str, object]:
@@ -158,6 +197,7 @@ def _dtype(form: object) -> DType:
 
 def _spec(form: object) -> TensorSpec:
     fields = _object(form)
+    _check_keys(fields, "dtype", "shape", "pad", "mask")
     pad = fields.get("pad")
     mask = fields.get("mask")
     if pad is not None and not isinstance(pad, int | float):
@@ -178,6 +218,7 @@ def _spec_json(spec: TensorSpec) -> dict[str, JsonValue]:
 
 def _feature(form: object) -> FeatureSpec:
     fields = _object(form)
+    _check_keys(fields, "input", "kind", "dtype", "shape", "default", "pad")
     dtype = _dtype(fields["dtype"])
     shape = _shape(fields.get("shape", []), lowest=0)
     name = fields["input"]
@@ -234,6 +275,7 @@ def _plain(value: float | bytes) -> JsonValue:
 
 def _tensor(form: object) -> TensorView:
     fields = _object(form)
+    _check_keys(fields, "dtype", "shape", "value")
     dtype = _dtype(fields["dtype"])
     shape = _shape(fields["shape"], lowest=0)
     return TensorView.checked(dtype, shape, _payload(fields["value"], dtype))
@@ -260,6 +302,7 @@ def _tensor_json(view: TensorView) -> dict[str, JsonValue]:
 
 def _slot(form: object) -> ExampleSlot:
     fields = _object(form)
+    _check_keys(fields, "shape", "offset", "value")
     offset = fields.get("offset", 0)
     if type(offset) is not int or offset < 0:
         raise ValueError(f"bad offset {offset!r}")

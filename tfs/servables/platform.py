@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from tfs.core.loader import Loader
 from tfs.core.manifest import read_signatures
 from tfs.core.servable import Servable
 from tfs.core.signature import Signature
+from tfs.core.strict_json import read_strict
 from tfs.core.version_directory import (
     SIGNATURES,
     is_committed,
@@ -127,7 +127,7 @@ def describe(
 
 def _read_by_hand(path: str) -> Mapping[str, Signature]:
     try:
-        form = json.loads(read_description(path))
+        form = read_strict(read_description(path))
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidArgument(f"bad {SIGNATURES}: {error}") from error
     return read_signatures(form, SIGNATURES)

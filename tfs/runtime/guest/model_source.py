@@ -61,6 +61,7 @@ class ModelSource:
         if self.intra_op_threads < 1:
             raise InvalidArgument(f"{who}: intra_op_threads must be >= 1")
         _ = self.concurrency
+        self.check_methods(self.texts("methods"))
 
     @property
     def concurrency(self) -> int:
@@ -104,6 +105,20 @@ class ModelSource:
                 "to names"
             )
         return dict(value)
+
+    def check_methods(self, methods: Mapping[str, str]) -> None:
+        """Refuses methods of signatures that do not exist, which are misspelt.
+
+        Raises:
+            InvalidArgument: Names them, and the signatures that there are.
+
+        """
+        unknown = sorted(methods.keys() - self.signatures.keys())
+        if unknown:
+            raise InvalidArgument(
+                f"{self.id.slashed}: methods names {', '.join(map(repr, unknown))}, "
+                f"which is no signature; there are {', '.join(sorted(self.signatures))}"
+            )
 
 
 def concurrency_of(entry: Mapping[str, object], who: str) -> int:

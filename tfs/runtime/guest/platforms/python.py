@@ -234,6 +234,7 @@ def _functions(
     source: ModelSource, servable: object
 ) -> dict[str, Callable[..., object]]:
     methods = {**methods_of_class(type(servable)), **source.texts("methods")}
+    source.check_methods(methods)
     functions = {}
     for name, signature in source.signatures.items():
         method = methods.get(name, "predict")
