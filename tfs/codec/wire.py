@@ -103,6 +103,18 @@ def fields(
     index = start
     try:
         while index < stop:
+            byte = buffer[index]
+            if 7 < byte < 0x80 and byte & 7 == DELIMITED:
+                # Mostly so. Without the calls below it takes half the time.
+                first = index + 2
+                size = buffer[index + 1]
+                if size >= 0x80:
+                    size, first = read_size(buffer, index + 1)
+                index = first + size
+                if index > stop:
+                    raise MalformedError("a field that is longer than its message")
+                yield byte >> 3, DELIMITED, first, index
+                continue
             number, kind, first = read_tag(buffer, index)
             if kind == DELIMITED:
                 size, first = read_size(buffer, first)
