@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Final, Self, TypeVar
 
 import grpc
@@ -217,12 +216,7 @@ class AsyncClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def _call(

@@ -21,7 +21,6 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable
-from types import TracebackType
 from typing import Generic, TypeVar
 
 from tfs.core.servable_id import ServableId
@@ -100,12 +99,7 @@ class ServableHandle(Generic[T]):
     def __enter__(self) -> T:
         return self.servable
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
     def __repr__(self) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
 
 from tfs.core.call import Call
 from tfs.core.servable import InferenceTask, OneByOne, Servable
@@ -140,10 +139,5 @@ class _ObservedHandle:
     def __enter__(self) -> Servable:
         return self.servable
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
