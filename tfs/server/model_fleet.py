@@ -138,7 +138,6 @@ class ModelFleet:
         self._notes_of_loads: dict[ServableId, tuple[str, int | None]] = {}
         self._before_hangs: dict[ServableId, tuple[str, int | None]] = {}
         self._intra_op_threads = options.intra_op_threads
-        self._load_pool = options.num_load_threads
         # Wakes the thread that takes postponed measurements; guards the two flags.
         self._changed = threading.Condition()
         self._woken = False

@@ -166,7 +166,7 @@ def write_package(
         archive_file(path) as file,
         _Exporter(file, rules, importers) as exporter,
     ):
-        unsaved = _save(exporter, module, rules, importers, classes)
+        unsaved = _save(exporter, module, rules, classes)
         report: DependencyReport = exporter.report(unsaved)
         if not report.is_complete:
             raise InvalidArgument(
@@ -190,7 +190,7 @@ def explain(module: nn.Module, rules: PackageRules) -> DependencyReport:
         importers = _importers(module, rules)
         exporter = _Exporter(io.BytesIO(), rules, importers)
         try:
-            return exporter.report(_save(exporter, module, rules, importers))
+            return exporter.report(_save(exporter, module, rules))
         finally:
             exporter.abandon()
 
@@ -199,7 +199,6 @@ def _save(
     exporter: _Exporter,
     module: nn.Module,
     rules: PackageRules,
-    importers: Sequence[Importer],
     classes: Sequence[str] = (),
 ) -> tuple[Unsaved, ...]:
     """Puts everything into the archive; returns the values that cannot be saved."""

@@ -48,10 +48,7 @@ class DlmopenModel(OnAnotherThread):
     Implements :class:`~tfs.runtime.interpreter.InterpreterModel`.
     """
 
-    def __init__(
-        self, interpreter: DlmopenInterpreter, model: InlineModel, guest: NamespaceModel
-    ) -> None:
-        self._interpreter = interpreter
+    def __init__(self, model: InlineModel, guest: NamespaceModel) -> None:
         self._model = model
         self._guest = guest
 
@@ -205,7 +202,7 @@ class DlmopenInterpreter:
         model = self._thread.load(source, files)
         guest = model.guest
         assert isinstance(guest, NamespaceModel)
-        return DlmopenModel(self, model, guest)
+        return DlmopenModel(model, guest)
 
     def stats(self) -> InterpreterStats:
         return self._thread.stats()
