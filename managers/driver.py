@@ -22,7 +22,7 @@ class Driver:
 
     Args:
         step: Returns when, by ``clock``, it wants to run next; None to run only when
-        woken.
+            woken.
         clock: The clock.
         name: The thread's name.
 

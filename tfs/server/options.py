@@ -119,7 +119,7 @@ class ServerOptions:
             server choose.
         max_num_load_retries: How many times a failed load is tried again.
         load_retry_interval_s: Pause before the first of these tries; it doubles, up to
-        60 s.
+            60 s.
         serialize_as_tensor_content: Whether Predict's outputs are sent as raw
             ``tensor_content`` and not in typed fields.
         check_signature_method: Whether Classify and Regress insist on the signature's
@@ -128,13 +128,13 @@ class ServerOptions:
             the last one.
         drain_timeout_s: How long SIGTERM waits for requests in flight.
         max_in_flight: Most requests in flight at the same time; more are refused with
-        UNAVAILABLE.
+            UNAVAILABLE.
         max_in_flight_per_model: Most requests in flight for each model; 0 for no limit
             but the server's.
         num_decode_threads: Threads that decode large or unusual requests, one request
-        each.
+            each.
         max_queued_decodes: Most such requests that may wait for these threads or be
-        decoded.
+            decoded.
         max_filled_bytes: Most bytes of elements that a request of Predict may leave to
             the server to fill in, because one value stands for all.
         state_dir: Where overrides and profiles are kept; "" keeps them in memory.
@@ -174,10 +174,10 @@ class ServerOptions:
             measured.
         request_log_max_files: Files kept of each request log; 0 keeps all.
         request_log_max_bytes: Most bytes that the files of one request log take
-        together; 0 for no limit.
+            together; 0 for no limit.
         request_log_dc: The data centre of this server, for ``per_task_sampling_configs``.
         request_log_task_index: The number of this server in that data centre; -1 if it
-        has none.
+            has none.
         monitoring_config_file: File with a text ``MonitoringConfig``, which enables the
             page of metrics and gives its path; "" for no page.
         rest_api_port: HTTP port of that page, on ``grpc_host``; 0 opens none.
