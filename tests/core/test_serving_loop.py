@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 from collections import deque
@@ -559,6 +560,14 @@ def test_closing_a_loop_that_hangs_gives_up_at_the_deadline() -> None:
     release.set()
     loop.close(MonotonicClock.now() + PATIENCE_S)
     assert loop._closed
+
+
+def test_a_loop_that_has_for_ever_to_end_ends() -> None:
+    """An operator may give a drain all the time that there is."""
+    loop = ServingLoop()
+    loop.start()
+    loop.close(math.inf)
+    loop.close(math.inf)
 
 
 def test_a_stepped_loop_is_closed_from_another_thread(loop: ServingLoop) -> None:

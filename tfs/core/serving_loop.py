@@ -27,6 +27,7 @@ from threading import get_ident
 
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.spin_backoff import SpinBackoff
+from tfs.core.thread_join import join_by
 from tfs.core.thread_priority import answer_soon
 
 log = logging.getLogger(__name__)
@@ -265,13 +266,9 @@ class ServingLoop:
             self._running  # only a loop that runs has a thread to end
             and thread is not None
             and thread is not threading.current_thread()
+            and not join_by(thread, deadline_s, self._clock)
         ):
-            timeout_s = None
-            if deadline_s is not None:
-                timeout_s = max(0.0, deadline_s - self._clock.now())
-            thread.join(timeout_s)
-            if thread.is_alive():
-                return  # a callback hangs, so the descriptors must stay valid
+            return  # a callback hangs, so the descriptors must stay valid
         self._closed = True
         self._epoll.close()
 

@@ -12,6 +12,7 @@ import torch
 from tfs.core.clock import Clock
 from tfs.core.errors import ServingError
 from tfs.core.servable import InferenceTask, Outcome
+from tfs.core.thread_join import join_by
 from tfs.core.thread_priority import answer_soon, run_anywhere
 from tfs.runtime.inline.hang_watch import HangWatch
 from tfs.runtime.inline.inline_model import InlineModel
@@ -173,11 +174,7 @@ class CallThread:
         thread = self._thread
         if thread is None or thread is threading.current_thread():
             return True
-        timeout_s = None
-        if deadline_s is not None:
-            timeout_s = max(0.0, deadline_s - self._clock.now())
-        thread.join(timeout_s)
-        if thread.is_alive():
+        if not join_by(thread, deadline_s, self._clock):
             log.warning("event=interpreter_hangs interpreter=%s", self._name)
             return False
         return True

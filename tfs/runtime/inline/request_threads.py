@@ -18,6 +18,7 @@ from tfs.core.clock import Clock
 from tfs.core.errors import ServingError
 from tfs.core.request_scope import request_scope
 from tfs.core.servable import InferenceTask, Outcome
+from tfs.core.thread_join import join_by
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.interpreter import InterpreterStats
 from tfs.runtime.task_outcome import finish, queue_full, why_not_run
@@ -102,12 +103,7 @@ class RequestThreads:
             finish(task, refusal)
         this = threading.current_thread()
         others = [thread for thread in self._threads if thread is not this]
-        for thread in others:
-            timeout_s = None
-            if deadline_s is not None:
-                timeout_s = max(0.0, deadline_s - self._clock.now())
-            thread.join(timeout_s)
-        return not any(thread.is_alive() for thread in others)
+        return all(join_by(each, deadline_s, self._clock) for each in others)
 
     def stats(self) -> InterpreterStats:
         """Returns the counters of this model; ``busy_s`` adds up all threads."""
