@@ -32,6 +32,10 @@ def test_somewhere_to_listen_is_required() -> None:
         ({"max_message_bytes": 0}, "--max_message_bytes must be in 1..2147483647: 0"),
         ({"max_in_flight": 0}, "--max_in_flight must be at least 1: 0"),
         ({"drain_timeout_s": math.nan}, "--drain_timeout_s must be at least 0: nan"),
+        (
+            {"load_retry_interval_s": math.nan},
+            "--load_retry_interval_micros must be at least 0: nan",
+        ),
         ({"intra_op_parallelism": -1}, "--tensorflow_intra_op_parallelism must be"),
         ({"session_parallelism": 200_000}, "--tensorflow_session_parallelism must be"),
         ({"num_interpreters": 5000}, "--num_interpreters must be in 0..1024: 5000"),

@@ -33,6 +33,7 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "num_load_threads": (0, _ANY),
     "num_unload_threads": (0, _ANY),
     "max_num_load_retries": (0, _ANY),
+    "load_retry_interval_s": (0, _ANY),
     "drain_timeout_s": (0, _ANY),
     "max_in_flight": (1, _ANY),
     "max_in_flight_per_model": (0, _ANY),
@@ -57,6 +58,7 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
 _FLAGS: Final[Mapping[str, str]] = {
     "model_config_file_poll_wait_s": "model_config_file_poll_wait_seconds",
     "file_system_poll_wait_s": "file_system_poll_wait_seconds",
+    "load_retry_interval_s": "load_retry_interval_micros",
     "session_parallelism": "tensorflow_session_parallelism",
     "intra_op_parallelism": "tensorflow_intra_op_parallelism",
 }
