@@ -14,6 +14,7 @@ from tfs.core.errors import FailedPrecondition, InvalidArgument
 from tfs.server.config import config_file
 from tfs.server.config.config_file import ConfigFileWatch, read_config_file
 from tfs.testing.fake_clock import FakeClock
+from tfs.testing.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -185,6 +186,29 @@ def test_the_thread_looks_when_it_is_asked(path: Path) -> None:
     watched.look_soon()
     assert applied.wait(10)
     watched.close()
+
+
+def test_a_mount_that_hangs_does_not_hold_up_the_end(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server that is told to end ends, whatever its config file lies on."""
+    looking, mended = threading.Event(), threading.Event()
+
+    def hang(path: str) -> os.stat_result:
+        looking.set()
+        mended.wait()
+        return os.stat(path)
+
+    monkeypatch.setattr(config_file, "look_at_config_file", hang)
+    monkeypatch.setattr(config_file, "_LONGEST_CLOSE_S", 0.0)
+    watched = watch(path, [])
+    watched.start()
+    assert looking.wait(PATIENCE_S)
+    try:
+        watched.close()
+    finally:
+        mended.set()
+    assert "event=config_file_hangs" in caplog.text
 
 
 def test_an_unreadable_file_is_explained(tmp_path: Path) -> None:

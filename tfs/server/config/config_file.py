@@ -18,12 +18,14 @@ from typing import Final
 
 from tfs.core.clock import Clock
 from tfs.core.errors import FailedPrecondition, InvalidArgument
+from tfs.core.thread_join import join_by
 
 log = logging.getLogger(__name__)
 
 _MAX_CONFIG_BYTES: Final = 64 << 20
 # The coarsest clock of a file system in use (FAT) ticks every two seconds.
 _STAMP_TICK_S: Final = 2.5
+_LONGEST_CLOSE_S: Final = 5.0
 
 
 def read_config_file(path: str, message: str = "ModelServerConfig") -> str:
@@ -118,13 +120,19 @@ class ConfigFileWatch:
         self._thread.start()
 
     def close(self) -> None:
-        """Stops looking and joins the thread; idempotent."""
+        """Stops looking and ends the thread; idempotent.
+
+        Waits for a look in progress, but no more than five seconds, because a dead
+        network mount must not keep the server from ending.
+        """
         with self._changed:
             self._closed = True
             self._changed.notify_all()
         thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():
-            thread.join()
+            deadline_s = self._clock.now() + _LONGEST_CLOSE_S
+            if not join_by(thread, deadline_s, self._clock):
+                log.warning("event=config_file_hangs path=%s", self._path)
 
     def look_soon(self) -> None:
         """Makes the thread look now; returns at once."""
