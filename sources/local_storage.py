@@ -77,6 +77,15 @@ class LocalFileSystem:
         with os.scandir(path) as entries:
             return [entry.name for entry in entries if _is_directory(entry)]
 
+    def broken_links(self, path: str) -> Sequence[str]:
+        """Returns the names of the links in ``path`` that lead to nothing."""
+        with os.scandir(path) as entries:
+            return [
+                entry.name
+                for entry in entries
+                if entry.is_symlink() and not os.path.exists(entry.path)
+            ]
+
     def is_file(self, path: str) -> bool:
         """Whether a regular file, or a link to one, lies at ``path``."""
         return os.path.isfile(path)

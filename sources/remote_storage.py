@@ -109,6 +109,10 @@ class RemoteFileSystem:
             }
         )
 
+    def broken_links(self, path: str) -> Sequence[str]:
+        """Returns nothing, because stores have no links."""
+        return ()
+
     def is_file(self, path: str) -> bool:
         """Whether an object lies at ``path``."""
         file_system, inner = self._open(path)
@@ -258,6 +262,10 @@ class AnyFileSystem:
     def list_directories(self, path: str) -> Sequence[str]:
         """Returns the directories in ``path``."""
         return self._for(path).list_directories(local_path(path))
+
+    def broken_links(self, path: str) -> Sequence[str]:
+        """Returns the links in ``path`` that lead to nothing."""
+        return self._for(path).broken_links(local_path(path))
 
     def is_file(self, path: str) -> bool:
         """Whether a file lies at ``path``."""

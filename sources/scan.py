@@ -144,6 +144,13 @@ def scan(
             f"no version of {servable.name} under {base_path}: "
             + why_no_version(file_system, base_path)
         )
+    for version, name in name_versions(file_system.broken_links(base_path)).items():
+        if version not in names:
+            directories.is_blind = True  # no event tells of what appears elsewhere
+            directories.problems.append(
+                f"version {version} of {servable.name} is a link that leads nowhere, or to "
+                f"where this server may not look: {base_path.rstrip('/')}/{name}"
+            )
     # Versions that the policy did not ask about keep their memory of how long they have
     # been unchanged.
     sightings = {

@@ -48,6 +48,10 @@ class FileSystem(Protocol):
         """Returns the names of the directories in ``path``, links followed."""
         ...
 
+    def broken_links(self, path: str) -> Sequence[str]:
+        """Returns the names of the links in ``path`` that lead to nothing."""
+        ...
+
     def is_file(self, path: str) -> bool:
         """Whether a file lies at ``path``; False when it is not there."""
         ...

@@ -111,6 +111,18 @@ def test_a_batch_queue_is_one_line() -> None:
     assert dependent_line.endswith("unbatched: its rows depend on each other")
 
 
+def test_queues_of_one_signature_have_lines_that_differ() -> None:
+    """What a queue's requests have in common comes first, then what left it."""
+    model = pb.ModelReport(name="m")
+    batching = model.versions.add(version=1).signatures.add(name="s").batching
+    batching.enabled = True
+    batching.queues.add(requests_in_common="tokens [up to 256]", num_expired_tasks=2)
+    batching.queues.add(requests_in_common="tokens [up to 1024]")
+    _, short, long = batching_table([model]).splitlines()
+    assert short.endswith("tokens [up to 256], 2 late")
+    assert long.endswith("tokens [up to 1024]")
+
+
 def test_what_was_never_counted_takes_no_line() -> None:
     """Counters by name and labels, histograms as number and mean; zeros are left out."""
     stats = [

@@ -249,7 +249,7 @@ def test_a_bad_config_changes_nothing_and_says_why(tmp_path: Path) -> None:
         server.wait_for("scale/1 is available")
         before = server.json("config", "show")["effective"]
         for text, words in (
-            ("model_config_list {", "Invalid protobuf file"),
+            ("model_config_list {", f"Invalid protobuf file: '{bad}'"),
             ("", "the config is empty"),
             (config_text("scale", Path("relative")), "absolute path"),
             (

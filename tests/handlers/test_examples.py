@@ -164,6 +164,11 @@ def test_several_signatures_answer_in_order() -> None:
             "not found in model graph: other",
         ),
         (
+            [("m", "other", "predict"), ("m", "regress", "regress")],
+            Unimplemented,
+            "Unsupported signature method_name: tensorflow/serving/predict",
+        ),
+        (
             [("m", "regress", "predict"), ("m", "regress", "regress")],
             Unimplemented,
             "Unsupported signature method_name: tensorflow/serving/predict",

@@ -37,6 +37,9 @@ class SlowStore:
     def list_directories(self, path: str) -> Sequence[str]:
         return self.files.list_directories(self._ask(path))
 
+    def broken_links(self, path: str) -> Sequence[str]:
+        return self.files.broken_links(self._ask(path))
+
     def is_file(self, path: str) -> bool:
         return self.files.is_file(self._ask(path))
 

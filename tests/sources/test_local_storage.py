@@ -23,6 +23,19 @@ def test_directories_are_listed_links_followed(tmp_path: Path) -> None:
     assert sorted(FILES.list_directories(str(tmp_path))) == ["1", "2"]
 
 
+def test_links_that_lead_nowhere_are_named(tmp_path: Path) -> None:
+    """Those that lead to a file or a directory are not among them, nor is the rest."""
+    (tmp_path / "1").mkdir()
+    (tmp_path / "file").touch()
+    (tmp_path / "2").symlink_to("1")
+    (tmp_path / "4").symlink_to("file")
+    (tmp_path / "3").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "5").symlink_to("5")
+    assert sorted(FILES.broken_links(str(tmp_path))) == ["3", "5"]
+    with pytest.raises(FileNotFoundError):
+        FILES.broken_links(str(tmp_path / "nowhere"))
+
+
 def test_a_link_that_goes_round_hides_nothing(tmp_path: Path) -> None:
     """One bad link costs neither the base path nor the version that it lies in."""
     (tmp_path / "1").mkdir()

@@ -121,6 +121,21 @@ def test_a_file_named_like_a_version_is_not_one() -> None:
     assert w.poll() == [("digits", [])]
 
 
+def test_a_version_that_is_a_broken_link_is_told_until_it_leads_somewhere() -> None:
+    """A version whose volume is not there yet looks like none at all."""
+    w = world()
+    w.publish(1)
+    w.files.break_link("/models/digits/2")
+    w.files.break_link("/models/digits/latest")
+    assert w.poll() == [("digits", [1])]
+    (told,) = w.source.problems()["digits"]
+    assert told.startswith("version 2 of digits is a link that leads nowhere")
+    assert told.endswith("/models/digits/2")
+    w.publish(2)
+    assert w.poll() == [("digits", [2])]
+    assert "digits" not in w.source.problems()
+
+
 def test_a_version_overwritten_in_place_is_told_as_another_payload() -> None:
     """New files under an old version show in its fingerprint once they are still."""
     w = world(settle_s=2.0)

@@ -54,6 +54,8 @@ def _queue_cells(queue: pb.QueueStats, max_rows: int, reserve: str) -> Sequence[
         "batches run again": queue.num_retried_batches,
     }
     notes = [f"{num} {what}" for what, num in left.items() if num]
+    if queue.requests_in_common:
+        notes.insert(0, queue.requests_in_common)
     if reserve:
         notes.append(reserve)
     return (

@@ -43,7 +43,9 @@ def send(arguments: argparse.Namespace, text: str, validate_only: bool) -> int:
     """Sends a configuration and prints the outcome; 0 if nothing is wrong."""
     from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 
-    request = pb.ApplyConfigRequest(text=text, validate_only=validate_only)
+    request = pb.ApplyConfigRequest(
+        text=text, validate_only=validate_only, text_name=arguments.file
+    )
     reply = ask(arguments, "ApplyConfig", request, pb.ApplyConfigResponse)
     if arguments.json:
         print(as_json(reply))

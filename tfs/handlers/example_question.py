@@ -93,10 +93,10 @@ def find_tasks(
         key = spec.signature_key
         if key in [each.model_spec.signature_key for each in found]:
             raise InvalidArgument(f"Duplicate evaluation of signature: {key}")
+        method = _method(task.method_name)
         signature = signatures.get(key)
         if signature is None:
             raise InvalidArgument(f"{missing}: {key}")
-        method = _method(task.method_name)
         _check_signature(signature, method, check_method=check_method)
         found.append(FoundTask(spec, method, signature))
     return found

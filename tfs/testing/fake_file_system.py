@@ -38,6 +38,7 @@ class FakeFileSystem:
         self._folders: dict[str, float] = {"/": 0.0}
         self._failing_call = 0
         self._broken: dict[str, Exception] = {}
+        self._broken_links: set[str] = set()
 
     # -- what tests do -----------------------------------------------------------
 
@@ -90,6 +91,12 @@ class FakeFileSystem:
             else:
                 self._broken[path] = error
 
+    def break_link(self, path: str) -> None:
+        """Makes a link that leads to nothing; ``make_folder`` gives it an end."""
+        with self._lock:
+            self._broken_links.add(path)
+            self._touch_parent(path)
+
     # -- the protocol --------------------------------------------------------------
 
     def list_directories(self, path: str) -> Sequence[str]:
@@ -102,6 +109,14 @@ class FakeFileSystem:
                 p.removeprefix(below)
                 for p in self._folders
                 if p.startswith(below) and "/" not in p.removeprefix(below) and p != "/"
+            ]
+
+    def broken_links(self, path: str) -> Sequence[str]:
+        """Returns the links in ``path`` that :meth:`break_link` made."""
+        with self._lock:
+            below = path.rstrip("/") + "/"
+            return [
+                p.removeprefix(below) for p in self._broken_links if p.startswith(below)
             ]
 
     def is_file(self, path: str) -> bool:
@@ -159,6 +174,7 @@ class FakeFileSystem:
             raise FileNotFoundError(2, "No such file or directory", path)
 
     def _make_folder(self, path: str) -> None:
+        self._broken_links.discard(path)
         while path and path not in self._folders:
             self._folders[path] = self._clock.wall_s()
             self._touch_parent(path)

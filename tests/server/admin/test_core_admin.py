@@ -311,6 +311,14 @@ def test_a_refused_config_is_an_answer(
     assert operator.env.served("a") == 1
 
 
+@pytest.mark.parametrize(("name", "told"), [("new.config", "new.config"), ("", "text")])
+def test_a_syntax_error_names_the_file_that_it_is_in(name: str, told: str) -> None:
+    """Whoever sent a file reads which one is wrong."""
+    request = pb.ApplyConfigRequest(text="model_config_list {", text_name=name)
+    reply = operating(1).ask("apply_config", request)
+    assert reply.status.message.startswith(f"Invalid protobuf file: '{told}': ")
+
+
 def test_showing_and_loading_changes_nothing() -> None:
     """The text is a config file, with the state as comments."""
     operator = operating(

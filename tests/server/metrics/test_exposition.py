@@ -23,6 +23,18 @@ def test_a_family_is_whole_and_typed_once() -> None:
     ]
 
 
+def test_a_family_with_a_meaning_has_a_line_of_help() -> None:
+    """One line before its type, whatever stands in the text."""
+    page = Exposition({"a": "a \\ and\na line"})
+    page.add("a", "counter", (), 1)
+    page.add("b", "counter", (), 1)
+    assert list(page.lines())[:3] == [
+        "# HELP a a \\\\ and\\na line",
+        "# TYPE a counter",
+        "a 1",
+    ]
+
+
 def test_histograms_add_up_and_end_at_infinity() -> None:
     """Buckets are cumulative, in the unit that is asked for; the last has all."""
     page = Exposition()

@@ -90,6 +90,18 @@ def test_counts_are_totals_and_seconds_are_written_out(bench: Bench) -> None:
     assert "# TYPE tfs_request_latency_seconds histogram" in bench.page.text()
 
 
+def test_every_family_says_what_it_means(bench: Bench) -> None:
+    """Dashboards show the help beside a name; who adds a family writes its meaning."""
+    bench.requests("2", 3)
+    bench.stats.gauge(stat_names.RPC_STREAMS, lambda: 5.0)
+    lines = bench.page.text().splitlines()
+    typed = [line.split()[2] for line in lines if line.startswith("# TYPE ")]
+    helped = [line.split()[2] for line in lines if line.startswith("# HELP ")]
+    assert typed == helped
+    assert "# HELP tfs_rpc_streams calls whose streams are open." in lines
+    assert ":tensorflow:serving:request_count" in helped
+
+
 def test_upstream_s_names_never_fall_when_a_version_goes(bench: Bench) -> None:
     """A number that falls is taken for a restart, and would count twice."""
     name = ':tensorflow:serving:request_count{model_name="m",status="OK"}'

@@ -10,6 +10,16 @@ from typing import Any
 
 import torch
 
+_repeats = False  # whether the streams were last set by a seed that somebody chose
+
+
+def random_repeats() -> bool:
+    """Tells whether this process draws the same numbers each time.
+
+    So it is while a version is measured, and never while it serves.
+    """
+    return _repeats
+
 
 def seed_random(seed: int | None = None) -> None:
     """Sets the streams of torch, of Python and, where it is imported, of numpy.
@@ -17,7 +27,8 @@ def seed_random(seed: int | None = None) -> None:
     None gives this process numbers of its own; otherwise a fork repeats its parent's.
     Generators that a model holds belong to the model and stay as they are.
     """
-    is_asked_for = seed is not None
+    global _repeats
+    is_asked_for = _repeats = seed is not None
     if seed is None:
         seed = int.from_bytes(os.urandom(8), "little")
     random.seed(seed)

@@ -21,6 +21,8 @@ class QueueReport:
     Attributes:
         signature: Key of the signature whose requests it holds.
         input_names: The inputs they have.
+        in_common: What they have in common that requests in other queues have not;
+            empty if the signature fixes all of that.
         max_batch_rows: Most rows of a batch.
         allowed_rows: Sizes batches are padded to; empty for any.
         timeout_s: Longest that a request waits for a batch to fill.
@@ -47,6 +49,7 @@ class QueueReport:
 
     signature: str
     input_names: Sequence[str]
+    in_common: str
     max_batch_rows: int
     allowed_rows: Sequence[int]
     timeout_s: float
@@ -74,7 +77,7 @@ Queue = SharedQueue[InferenceTask]
 
 
 def report_queue(
-    signature: str, input_names: Iterable[str], queue: Queue
+    signature: str, input_names: Iterable[str], in_common: str, queue: Queue
 ) -> QueueReport:
     """Returns a queue's numbers now. Thread-safe; they may lag by a batch."""
     waiting, stats = queue.waiting, queue.stats
@@ -82,6 +85,7 @@ def report_queue(
     return QueueReport(
         signature=signature,
         input_names=tuple(input_names),
+        in_common=in_common,
         max_batch_rows=options.max_batch_rows,
         allowed_rows=options.allowed_rows,
         timeout_s=options.timeout_s,

@@ -25,6 +25,7 @@ from tfs.servables.joining.batch_runner import BatchRunner
 from tfs.servables.joining.batching_loop import BatchingLoop
 from tfs.servables.joining.batching_report import QueueReport, report_queue
 from tfs.servables.joining.bypass_count import BypassCount
+from tfs.servables.joining.common_traits import traits_of
 from tfs.servables.joining.large_request import LargeRequest, PortionSize
 from tfs.servables.joining.part_outputs import PartOutputs
 from tfs.servables.joining.tensor_join import element, is_shared
@@ -211,7 +212,12 @@ class SignatureQueues:
     def report(self) -> list[QueueReport]:
         """Returns the numbers of the queues, and of earlier ones. Thread-safe."""
         return [
-            report_queue(self._name, self._input_names.get(key, ()), queue)
+            report_queue(
+                self._name,
+                self._input_names.get(key, ()),
+                traits_of(key, self._signature),
+                queue,
+            )
             for key, queue in [*self._groups.items(), *list(self._inherited.items())]
         ]
 

@@ -96,7 +96,7 @@ class CoreAdmin:
                 case "config":
                     return request.config
                 case "text":
-                    return parse_config_text(request.text, "text")
+                    return parse_config_text(request.text, request.text_name or "text")
             raise InvalidArgument("the request holds no configuration")
 
         def apply(message: Message | ServingError) -> None:

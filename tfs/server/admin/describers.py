@@ -223,6 +223,7 @@ def _queue_stats(queue: QueueReport) -> pb.QueueStats:
     )
     return pb.QueueStats(
         input_names=queue.input_names,
+        requests_in_common=queue.in_common,
         num_waiting_tasks=queue.num_waiting_tasks,
         num_waiting_rows=queue.num_waiting_rows,
         num_tasks=queue.num_waiting_tasks + queue.num_completed_tasks + num_left,

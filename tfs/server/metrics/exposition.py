@@ -7,7 +7,8 @@ sample, and the samples of each stay together, as the format requires.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, Literal
 
 from tfs.core.stats import HistogramSnapshot, Labels
@@ -16,13 +17,20 @@ Kind = Literal["counter", "gauge", "histogram"]
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
+_HELP_ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n"})
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 class Exposition:
-    """A page that is being written. Confined to one thread."""
+    """A page that is being written. Confined to one thread.
 
-    def __init__(self) -> None:
+    Args:
+        help_texts: What families mean, by name; one without a text gets no help.
+
+    """
+
+    def __init__(self, help_texts: Mapping[str, str] = MappingProxyType({})) -> None:
+        self._help_texts = help_texts
         self._families: dict[str, tuple[Kind, list[str]]] = {}
 
     def add(self, name: str, kind: Kind, labels: Labels, value: float) -> None:
@@ -45,6 +53,9 @@ class Exposition:
     def lines(self) -> Iterator[str]:
         """Yields the lines of the page, without line ends."""
         for name, (kind, lines) in self._families.items():
+            help_text = self._help_texts.get(name)
+            if help_text:
+                yield f"# HELP {name} {help_text.translate(_HELP_ESCAPES)}"
             yield f"# TYPE {name} {kind}"
             yield from lines
 

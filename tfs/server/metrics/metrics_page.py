@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -11,12 +12,60 @@ from typing import Final
 from tfs.core import stat_names
 from tfs.core.right_of_way import make_way
 from tfs.core.servable_state import ManagerState, ServableState
+from tfs.core.stat_meanings import stat_meanings
 from tfs.core.stats import Stats
 from tfs.server.memory.resident_memory import tree_resident_bytes
 from tfs.server.metrics.exposition import Exposition, Kind
-from tfs.server.metrics.upstream_series import UpstreamSeries
+from tfs.server.metrics.upstream_series import (
+    REQUEST_COUNT,
+    REQUEST_LATENCY,
+    UpstreamSeries,
+)
 
 _PREFIX: Final = "tfs_"
+
+
+@dataclass(frozen=True, slots=True)
+class OtherFamily:
+    """A family of samples that is not one of the server's stats. Immutable."""
+
+    name: str
+    labels: tuple[str, ...]
+    meaning: str
+
+
+OTHER_FAMILIES: Final = (
+    OtherFamily(
+        "tfs_ready", (), "1 when requests should be sent here, as health tells"
+    ),
+    OtherFamily(
+        "tfs_model_available",
+        ("model",),
+        "1 when a version answers requests that name none",
+    ),
+    OtherFamily("tfs_model_primary_version", ("model",), "that version"),
+    OtherFamily(
+        "tfs_model_version_state",
+        ("model", "version", "state"),
+        "1 for the state of each version: START, LOADING, AVAILABLE, UNLOADING, END, or "
+        "FAILED if it is asked for and could not be loaded, or is quarantined",
+    ),
+    OtherFamily(
+        "process_resident_memory_bytes", (), "memory of the server and its processes"
+    ),
+    OtherFamily("process_start_time_seconds", (), "when the server started"),
+    OtherFamily(
+        REQUEST_COUNT,
+        ("model_name", "status"),
+        "requests, under TensorFlow Serving's name: a sum over versions, which never falls",
+    ),
+    OtherFamily(
+        REQUEST_LATENCY,
+        ("model_name", "API", "entrypoint"),
+        "their latencies in microseconds, likewise",
+    ),
+)
+"""What the page has beside the stats, for its help and for docs/metrics.md."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +112,7 @@ class MetricsPage:
 
     def text(self) -> str:
         """Returns the page."""
-        page = Exposition()
+        page = Exposition(_help_texts())
         models = self._models()
         with self._lock:
             self._upstream.add_to(page, self._stats, models)
@@ -104,6 +153,16 @@ class MetricsPage:
                     ),
                     1,
                 )
+
+
+@functools.cache
+def _help_texts() -> Mapping[str, str]:
+    """Returns what each family means, by its name on the page."""
+    texts = {each.name: each.meaning for each in OTHER_FAMILIES}
+    for name, told in stat_meanings().items():
+        kind: Kind = "histogram" if told.kind == "Histogram" else kind_of(name)
+        texts[exported_name(name, kind)] = told.text
+    return texts
 
 
 def _state_word(state: ServableState, failed: Collection[int]) -> str:

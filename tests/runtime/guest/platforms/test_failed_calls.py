@@ -14,6 +14,7 @@ from tfs.core.tensor_view import TensorView
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.platforms.failed_calls import FailedCalls
 from tfs.runtime.guest.platforms.torch_callable import TorchCallable
+from tfs.runtime.guest.random_numbers import seed_random
 
 SPEC = {"x": TensorSpec(FLOAT32, (-1,))}
 SOURCE = ModelSource(
@@ -61,3 +62,21 @@ def test_who_calls_cannot_fill_the_log(caplog: pytest.LogCaptureFixture) -> None
     for index in range(100):
         failures.note(type(f"Error{index}", (Exception,), {})("text"))
     assert 1 < len(caplog.messages) < 20
+
+
+def test_a_failure_of_a_measurement_alarms_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Inputs that TFS makes up may be wrong for a model; what clients send is told as ever."""
+    caplog.set_level("INFO")
+    failures = FailedCalls("m/1", "s")
+    seed_random(0)
+    try:
+        failures.note(ValueError("made up"))
+    finally:
+        seed_random()
+    failures.note(ValueError("sent"))
+    (probed, asked) = caplog.records
+    assert (probed.levelname, asked.levelname) == ("INFO", "WARNING")
+    assert "event=probe_call_failed servable=m/1" in probed.getMessage()
+    assert "event=call_failed servable=m/1" in asked.getMessage()

@@ -307,7 +307,7 @@ class BypassStats(_message.Message):
     def __init__(self, num_requests: _Optional[int] = ..., num_rows: _Optional[int] = ..., num_calls: _Optional[int] = ...) -> None: ...
 
 class QueueStats(_message.Message):
-    __slots__ = ("input_names", "num_waiting_tasks", "num_waiting_rows", "num_tasks", "num_completed_tasks", "num_rejected_tasks", "num_expired_tasks", "num_cancelled_tasks", "num_failed_tasks", "num_split_tasks", "num_batches", "num_rows", "num_padding_rows", "num_retried_batches", "batch_rows", "batch_fill", "wait_s", "execution_s", "depth_tasks")
+    __slots__ = ("input_names", "num_waiting_tasks", "num_waiting_rows", "num_tasks", "num_completed_tasks", "num_rejected_tasks", "num_expired_tasks", "num_cancelled_tasks", "num_failed_tasks", "num_split_tasks", "num_batches", "num_rows", "num_padding_rows", "num_retried_batches", "batch_rows", "batch_fill", "wait_s", "execution_s", "depth_tasks", "requests_in_common")
     INPUT_NAMES_FIELD_NUMBER: _ClassVar[int]
     NUM_WAITING_TASKS_FIELD_NUMBER: _ClassVar[int]
     NUM_WAITING_ROWS_FIELD_NUMBER: _ClassVar[int]
@@ -327,6 +327,7 @@ class QueueStats(_message.Message):
     WAIT_S_FIELD_NUMBER: _ClassVar[int]
     EXECUTION_S_FIELD_NUMBER: _ClassVar[int]
     DEPTH_TASKS_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_IN_COMMON_FIELD_NUMBER: _ClassVar[int]
     input_names: _containers.RepeatedScalarFieldContainer[str]
     num_waiting_tasks: int
     num_waiting_rows: int
@@ -346,7 +347,8 @@ class QueueStats(_message.Message):
     wait_s: Histogram
     execution_s: Histogram
     depth_tasks: Histogram
-    def __init__(self, input_names: _Optional[_Iterable[str]] = ..., num_waiting_tasks: _Optional[int] = ..., num_waiting_rows: _Optional[int] = ..., num_tasks: _Optional[int] = ..., num_completed_tasks: _Optional[int] = ..., num_rejected_tasks: _Optional[int] = ..., num_expired_tasks: _Optional[int] = ..., num_cancelled_tasks: _Optional[int] = ..., num_failed_tasks: _Optional[int] = ..., num_split_tasks: _Optional[int] = ..., num_batches: _Optional[int] = ..., num_rows: _Optional[int] = ..., num_padding_rows: _Optional[int] = ..., num_retried_batches: _Optional[int] = ..., batch_rows: _Optional[_Union[Histogram, _Mapping]] = ..., batch_fill: _Optional[_Union[Histogram, _Mapping]] = ..., wait_s: _Optional[_Union[Histogram, _Mapping]] = ..., execution_s: _Optional[_Union[Histogram, _Mapping]] = ..., depth_tasks: _Optional[_Union[Histogram, _Mapping]] = ...) -> None: ...
+    requests_in_common: str
+    def __init__(self, input_names: _Optional[_Iterable[str]] = ..., num_waiting_tasks: _Optional[int] = ..., num_waiting_rows: _Optional[int] = ..., num_tasks: _Optional[int] = ..., num_completed_tasks: _Optional[int] = ..., num_rejected_tasks: _Optional[int] = ..., num_expired_tasks: _Optional[int] = ..., num_cancelled_tasks: _Optional[int] = ..., num_failed_tasks: _Optional[int] = ..., num_split_tasks: _Optional[int] = ..., num_batches: _Optional[int] = ..., num_rows: _Optional[int] = ..., num_padding_rows: _Optional[int] = ..., num_retried_batches: _Optional[int] = ..., batch_rows: _Optional[_Union[Histogram, _Mapping]] = ..., batch_fill: _Optional[_Union[Histogram, _Mapping]] = ..., wait_s: _Optional[_Union[Histogram, _Mapping]] = ..., execution_s: _Optional[_Union[Histogram, _Mapping]] = ..., depth_tasks: _Optional[_Union[Histogram, _Mapping]] = ..., requests_in_common: _Optional[str] = ...) -> None: ...
 
 class Histogram(_message.Message):
     __slots__ = ("bounds", "counts", "total")
@@ -510,14 +512,16 @@ class RefusalReport(_message.Message):
     def __init__(self, origin: _Optional[_Union[ConfigOrigin, str]] = ..., path: _Optional[str] = ..., at_s: _Optional[float] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...
 
 class ApplyConfigRequest(_message.Message):
-    __slots__ = ("config", "text", "validate_only")
+    __slots__ = ("config", "text", "validate_only", "text_name")
     CONFIG_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
+    TEXT_NAME_FIELD_NUMBER: _ClassVar[int]
     config: _model_server_config_pb2.ModelServerConfig
     text: str
     validate_only: bool
-    def __init__(self, config: _Optional[_Union[_model_server_config_pb2.ModelServerConfig, _Mapping]] = ..., text: _Optional[str] = ..., validate_only: bool = ...) -> None: ...
+    text_name: str
+    def __init__(self, config: _Optional[_Union[_model_server_config_pb2.ModelServerConfig, _Mapping]] = ..., text: _Optional[str] = ..., validate_only: bool = ..., text_name: _Optional[str] = ...) -> None: ...
 
 class ApplyConfigResponse(_message.Message):
     __slots__ = ("status", "applied", "models", "notes")

@@ -3,6 +3,9 @@
 Callers decide how often a model fails, so each place is logged only once, and only a
 few places in all. A worker has no log of its own: what it writes goes to the server's
 standard error.
+
+While a version is measured, its callers are ours, and the inputs often made up. That
+some of these fail is no news to an operator, so it is told apart, as information.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from typing import Final
 import torch
 
 from tfs.runtime.guest.fault_text import one_line
+from tfs.runtime.guest.random_numbers import random_repeats
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +48,15 @@ class FailedCalls:
 
     def note(self, error: BaseException) -> None:
         """Logs a failure, unless one of its kind was logged for the same place before."""
+        if random_repeats():
+            log.info(
+                "event=probe_call_failed servable=%s signature=%s error=%r at=%r",
+                self._servable,
+                self._signature,
+                one_line(error),
+                places_of(error),
+            )
+            return
         if len(self._told) >= _MAX_TOLD:
             return
         place = places_of(error)
