@@ -330,9 +330,9 @@ returns what it gets.
 
 express limits the memory of requests and unread answers, of each connection and of all
 together, byte by byte. **Where strangers connect, use express.** MB that a server has resident
-(243 at first, 264 to 282 after one good call of 10 MB, which the third column compares it with)
+(243 to 255 at first, 264 to 282 after one good call of 10 MB, which the third column compares it with)
 while sixty clients are connected through express. Meanwhile a good client calls with 10 MB twice a
-second, which alone makes 274 to 324, and the last column has the longest of these calls. Its
+second, which alone makes 274 to 297, and the last column has the longest of these calls. Its
 small calls took milliseconds, two seconds at most. November 2026, two busy cores:
 
 | what each client does | MB | times | 10 MB took, s |
@@ -341,13 +341,13 @@ small calls took milliseconds, two seconds at most. November 2026, two busy core
 | asks in 16 bytes for answers of 10 MB, and reads none (a server of 324 MB) | 324 | 1.0 | 2.3 |
 | opens no window for answers of 602 KB | 304 | 1.2 | 0.9 |
 | opens no window for 250 answers of 48 KB | 298 | 1.1 | 3.7 |
-| opens no window for an answer of 48 KB, as one of ten thousand | 386 | 1.4 | 7.4 |
+| opens no window for an answer of 48 KB, as one of ten thousand | 358 | 1.3 | 8.6 |
 | reads none of 250 answers of 48 KB | 274 | 1.0 | 1.5 |
 | opens no window for 100 answers of 16 bytes | 279 | 1.1 | 0.4 |
 | sends all but the end of 8 requests of 10 MB | 278 | 1.1 | 6.1 |
 | sends half of 10 MB and leaves, again and again | 285 | 1.1 | 8.3 |
 | sends 10 MB at 17 KB/s | 303 | 1.1 | 6.5 |
-| asks reflection twenty times in 800 bytes, all the while | 334 | 1.3 | 4.0 |
+| asks reflection twenty times in 800 bytes, all the while | 297 | 1.1 | 0.7 |
 | sends 48 KB of 10 MB, as one of a thousand | 384 | 1.4 | 0.1 |
 | asks in 40 bytes for 16 MB (one value for all elements), and reads nothing | 288 | 1.1 | 1.9 |
 | sends ten million integers in 10 MB, which are 80 MB, and reads nothing | 435 | 1.6 | 2.4 |

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from tfs.core.executor import InlineExecutor
 from tfs.core.serving_loop import ServingLoop
-from tfs.server.memory.spare_memory import MUCH_BYTES, QUIET_S, SpareMemory
+from tfs.server.memory.spare_memory import (
+    LOOK_S,
+    MUCH_BYTES,
+    QUIET_S,
+    RETURNED_BYTES_PER_S,
+    SpareMemory,
+)
 from tfs.testing.fake_clock import FakeClock
 
 
@@ -50,6 +56,38 @@ def test_the_heap_is_trimmed_once_when_a_burst_is_over() -> None:
     server.memory.note_large_message()
     server.pass_time(QUIET_S)
     assert server.num_trims == 2
+
+
+def test_growth_is_returned_while_large_messages_go_on() -> None:
+    """What each large message adds to the heap is returned before the last of them."""
+    server = Server()
+    for number in range(1, 4):
+        server.resident_bytes += MUCH_BYTES
+        server.memory.note_large_message()
+        assert server.num_trims == number
+        server.pass_time(max(LOOK_S, MUCH_BYTES / RETURNED_BYTES_PER_S))
+
+
+def test_many_large_messages_do_not_have_the_heap_trimmed_each_time() -> None:
+    """The system is asked for what was returned again, so much is returned rarely."""
+    server = Server()
+    returned_bytes = 10 * RETURNED_BYTES_PER_S
+    for number in (1, 2):
+        for _ in range(10):
+            server.resident_bytes = (300 << 20) + returned_bytes
+            server.memory.note_large_message()
+            assert server.num_trims == number
+            server.pass_time(1.0)
+
+
+def test_a_heap_that_does_not_grow_is_not_trimmed_between_large_messages() -> None:
+    """Large messages that fit into what is there cost nothing."""
+    server = Server()
+    server.resident_bytes += MUCH_BYTES - 1
+    for _ in range(10):
+        server.memory.note_large_message()
+        server.pass_time(LOOK_S)
+    assert server.num_trims == 0
 
 
 def test_a_closing_server_is_not_trimmed() -> None:
