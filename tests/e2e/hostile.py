@@ -7,6 +7,7 @@ import gzip
 import random
 import select
 import socket
+import ssl
 import struct
 import time
 from collections.abc import Callable
@@ -29,6 +30,9 @@ PREDICT: Final = "/tensorflow.serving.PredictionService/Predict"
 _PATIENCE_S: Final = 2.0
 _LARGEST_SEND: Final = 65_536
 
+NOT_NOW: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+"""What a socket says that has to wait, encrypted or not."""
+
 
 CLAIMS: Final[tuple[tuple[str, types_pb2.DataType, object], ...]] = (
     ("float_val", types_pb2.DT_FLOAT, 1.5),
@@ -49,11 +53,16 @@ CLAIMS: Final[tuple[tuple[str, types_pb2.DataType, object], ...]] = (
 
 
 class Victim:
-    """One connection to the server. Sending never blocks for long."""
+    """One connection to the server, over TLS if there is a context.
 
-    def __init__(self, address: str) -> None:
+    Sending never blocks for long.
+    """
+
+    def __init__(self, address: str, tls: ssl.SSLContext | None = None) -> None:
         host, _, port = address.rpartition(":")
         self.socket = socket.create_connection((host, int(port)), timeout=20)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_hostname=host)
         self.socket.setblocking(False)
         self.is_closed = False
 
@@ -71,7 +80,7 @@ class Victim:
                     self.is_closed = True
                 if writable:
                     view = view[self.socket.send(view[:_LARGEST_SEND]) :]
-            except BlockingIOError:
+            except NOT_NOW:
                 continue
             except OSError:
                 self.is_closed = True
@@ -85,6 +94,8 @@ class Victim:
                 return
             try:
                 self.is_closed = not self.socket.recv(1 << 16)
+            except NOT_NOW:
+                continue
             except OSError:
                 self.is_closed = True
 
@@ -349,10 +360,12 @@ ATTACKS: Final[dict[str, Attack]] = {
 }
 
 
-def attack(address: str, name: str, seed: int) -> None:
+def attack(
+    address: str, name: str, seed: int, tls: ssl.SSLContext | None = None
+) -> None:
     """Plays one conversation; returns when it is over, the connection closed."""
     try:
-        victim = Victim(address)
+        victim = Victim(address, tls)
     except OSError:
         return  # turned away at the door
     with victim.socket:

@@ -25,6 +25,7 @@ import torch
 import tfs.export
 from tests.certificates import Certificates
 from tests.e2e import hostile
+from tests.e2e.regular import Regular
 from tests.e2e.serving import Masks, Scale, Serving
 from tests.frontends.express.wire import (
     HELLO,
@@ -34,6 +35,7 @@ from tests.frontends.express.wire import (
     literal_block,
     prefixed,
 )
+from tests.frontends.tls_client import trusting
 from tests.runtime.process_host import until
 from tfs.frontends.rpc import frames
 from tfs.frontends.rpc.frames import FrameType, Setting
@@ -47,7 +49,6 @@ _LEFT_BYTES: Final = 8 << 20  # of a server that did nothing before; it trims at
 _SLOW_BYTES_PER_S: Final = 3 << 20
 _LONGEST_S: Final = 3 * PATIENCE_S  # who reads nothing goes three at a time
 _SMALL_S: Final = 3.0  # a small call takes milliseconds, and behind others ten seconds
-_NOT_NOW: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _NOTHING = HELLO + frames.settings({Setting.INITIAL_WINDOW_SIZE: 0})
 _REFLECTION: Final = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
 _ALL = HELLO + frames.settings({Setting.INITIAL_WINDOW_SIZE: (1 << 31) - 1})
@@ -141,13 +142,13 @@ class Caller:
     def go_on(self, reads: bool) -> None:
         try:
             if reads:
-                with contextlib.suppress(*_NOT_NOW):
+                with contextlib.suppress(*hostile.NOT_NOW):
                     self._read()
             self._fill()
             while self._out:
                 del self._out[: self.socket.send(self._out)]
                 self._fill()
-        except _NOT_NOW:
+        except hostile.NOT_NOW:
             return
         except OSError:
             self.is_closed = True
@@ -577,13 +578,21 @@ def test_answers_that_nobody_reads_take_little_memory_over_tls(
 class Flooder:
     """Sends the same without end over one connection, and comes back when it is closed."""
 
-    def __init__(self, address: str, piece: Callable[[int], bytes]) -> None:
+    def __init__(
+        self,
+        address: str,
+        piece: Callable[[int], bytes],
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self._host, _, self._port = address.rpartition(":")
         self._piece = piece
+        self._tls = tls
         self._connect()
 
     def _connect(self) -> None:
         self.socket = socket.create_connection((self._host, int(self._port)))
+        if self._tls is not None:
+            self.socket = self._tls.wrap_socket(self.socket, server_hostname=self._host)
         self.socket.setblocking(False)
         self._out, self._index = HELLO, 0
 
@@ -595,7 +604,7 @@ class Flooder:
                     self._out = self._piece(self._index)
                     self._index += 1
                 self._out = self._out[self.socket.send(self._out) :]
-        except BlockingIOError:
+        except hostile.NOT_NOW:
             return
         except OSError:
             self.socket.close()
@@ -622,16 +631,42 @@ def test_floods_take_little_memory(
     serving: Serving, piece: Callable[[int], bytes]
 ) -> None:
     """Thirty clients flood, and come back when they are disconnected: as much as four call."""
+    _flood(serving, piece, None)
+
+
+@pytest.mark.parametrize("piece", [_more_headers, _resets], ids=["headers", "resets"])
+def test_floods_take_little_memory_over_tls(
+    tmp_path: Path, piece: Callable[[int], bytes]
+) -> None:
+    """Through grpcio as well, and no call of a good client is cut off meanwhile."""
+    certificates = Certificates()
+    config = certificates.write_config(tmp_path)
+    flags = (*_model(tmp_path, "grpcio"), f"--ssl_config_file={config}")
+    with Serving(*flags, is_fresh=True) as serving:
+        serving.wait_for("double/1 is available")
+        small = _request(16)[5:]
+        regular = Regular(serving.address, False, certificates, small)
+        regular.start()
+        _flood(serving, piece, certificates)
+        regular.stop()
+
+
+def _flood(
+    serving: Serving, piece: Callable[[int], bytes], certificates: Certificates | None
+) -> None:
+    """Asserts that thirty clients that flood take as much memory as four that call."""
+    authority = None if certificates is None else certificates.authority
+    tls = None if certificates is None else trusting(certificates)
     pid = serving.process.pid
     with Watch(pid) as good:
-        _ask(serving, _request(10 << 20), 4, None)
+        _ask(serving, _request(10 << 20), 4, authority)
     over = _over_after(4.0)
     with Watch(pid) as bad:
-        crowd = [Flooder(serving.address, piece) for _ in range(30)]
+        crowd = [Flooder(serving.address, piece, tls) for _ in range(30)]
         while not over():
             for each in crowd:
                 each.go_on()
-        _ask(serving, _request(16), 1, None)
+        _ask(serving, _request(16), 1, authority)
         for each in crowd:
             each.socket.close()
     print(f"with good clients {good.peak_bytes >> 20}, with bad {bad.peak_bytes >> 20}")

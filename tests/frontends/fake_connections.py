@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from tfs.frontends.rpc.grpcio.sockets import Traffic
+from tfs.frontends.rpc.grpcio.connections import Traffic
 
 
 class FakeConnections:

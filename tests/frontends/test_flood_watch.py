@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tfs.frontends.rpc.grpcio.connections import Traffic
 from tfs.frontends.rpc.grpcio.flood_watch import FLOOD_LOOK_S, FloodWatch
-from tfs.frontends.rpc.grpcio.sockets import Traffic
 
 PEER = "ipv4:1"
 _MIB = 1 << 20

@@ -11,21 +11,18 @@ import socket
 import stat
 import tempfile
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.frontends.express.wire import data_frame, headers_frame
+from tests.frontends.relay_door import Door, make_relay, run
 from tfs.core.call import ListenerOptions
 from tfs.core.errors import Unavailable
 from tfs.frontends.rpc import frames
 from tfs.frontends.rpc.frames import PREFACE, ErrorCode, FrameType
 from tfs.frontends.rpc.grpcio.call_gate import CallGate
-from tfs.frontends.rpc.grpcio.relay import Relay
 from tfs.frontends.rpc.grpcio.relayed_connection import RelayedConnection
-from tfs.frontends.rpc.grpcio.sockets import Sockets
 from tfs.frontends.rpc.unix_socket import UNIX
 from tfs.testing.patience import PATIENCE_S
 
@@ -33,64 +30,12 @@ _MUCH_BYTES = 16 << 20
 _SOME = bytes(24) + 6 * data_frame(1, bytes(16_384), 0)  # a preface, and frames
 
 
-def _relay(gate: CallGate | None = None) -> Relay:
-    return Relay(gate or CallGate(lambda: 0.0), most_calls=64)
-
-
-class Door:
-    """A relay, and the socket behind it at which grpcio would listen."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.gate = CallGate(lambda: 0.0)
-        self.relay = _relay(self.gate)
-        inner = self.relay.open(ListenerOptions("grpc", UNIX + path)).inner
-        self.inner_path = inner.address.removeprefix(UNIX)
-        self._listening = socket.socket(socket.AF_UNIX)
-        self._listening.bind(self.inner_path)
-        self._listening.listen()
-        self._listening.setblocking(False)
-        self.relay.start()
-
-    async def connect(self) -> tuple[socket.socket, socket.socket, str]:
-        """Returns a client's socket, the server's, and how grpcio calls the client."""
-        loop = asyncio.get_running_loop()
-        client = socket.socket(socket.AF_UNIX)
-        client.setblocking(False)
-        await loop.sock_connect(client, self.path)
-        server, name = await loop.sock_accept(self._listening)
-        return client, server, f"unix-abstract:{name[1:].decode()}"
-
-    def close(self) -> None:
-        self.relay.close()
-        self._listening.close()
-
-
-@asynccontextmanager
-async def opened(folder: Path) -> AsyncIterator[Door]:
-    door = Door(str(folder / "tfs.sock"))
-    try:
-        yield door
-    finally:
-        door.close()
-
-
-def run(body: Callable[[Door], Awaitable[None]], folder: Path) -> None:
-    """Runs ``body`` with a door, in a bounded time."""
-
-    async def main() -> None:
-        async with opened(folder) as door:
-            await asyncio.wait_for(body(door), PATIENCE_S)
-
-    asyncio.run(main())
-
-
 def test_what_a_client_sends_and_takes_is_known_by_its_name(tmp_path: Path) -> None:
     """Each client has a name, and counts of bytes sent, taken and not read yet."""
 
     async def body(door: Door) -> None:
         loop = asyncio.get_running_loop()
-        sockets = Sockets(door.relay)
+        relay = door.relay
         first, server, name = await door.connect()
         second, other, other_name = await door.connect()
         assert name != other_name
@@ -98,17 +43,17 @@ def test_what_a_client_sends_and_takes_is_known_by_its_name(tmp_path: Path) -> N
         assert await loop.sock_recv(server, 100) == b"question"
         await loop.sock_sendall(server, b"answer")
         assert await loop.sock_recv(first, 100) == b"answer"
-        traffic = sockets.traffic(name)
+        traffic = relay.traffic(name)
         assert traffic is not None
         assert (traffic.received_bytes, traffic.acked_bytes) == (8, 6)
         assert traffic.unread_bytes == 0
-        idle = sockets.traffic(other_name)
+        idle = relay.traffic(other_name)
         assert idle is not None
         assert (idle.received_bytes, idle.acked_bytes) == (0, 0)
         await loop.sock_sendall(first, b"more")
         await loop.sock_sendall(second, b"x")
         assert await loop.sock_recv(other, 100) == b"x"
-        traffic = sockets.traffic(name)
+        traffic = relay.traffic(name)
         assert traffic is not None
         assert traffic.received_bytes == 12
         assert traffic.unread_bytes > 0
@@ -153,20 +98,20 @@ def test_a_client_is_disconnected_by_its_name(tmp_path: Path) -> None:
 
     async def body(door: Door) -> None:
         loop = asyncio.get_running_loop()
-        sockets = Sockets(door.relay)
+        relay = door.relay
         first, server, name = await door.connect()
         num_files = len(os.listdir("/proc/self/fd"))
         second, other, other_name = await door.connect()
-        assert sockets.disconnect(other_name)
+        assert relay.disconnect(other_name)
         assert await loop.sock_recv(second, 1) == b""
         assert await loop.sock_recv(other, 1) == b""
         second.close()
         other.close()
         assert len(os.listdir("/proc/self/fd")) == num_files
-        assert sockets.num_disconnected == 1
-        assert not sockets.disconnect(other_name)
-        assert sockets.traffic(other_name) is None
-        assert sockets.traffic(name) is not None
+        assert relay.num_disconnected == 1
+        assert not relay.disconnect(other_name)
+        assert relay.traffic(other_name) is None
+        assert relay.traffic(name) is not None
         first.close()
         server.close()
 
@@ -295,13 +240,13 @@ def test_a_tcp_client_is_known_by_its_address_and_ends_by_its_flood(
     async def body(door: Door) -> None:
         loop = asyncio.get_running_loop()
         relay = door.relay
-        listener = relay.open(ListenerOptions("grpc", "127.0.0.1:0"))
+        opened = relay.open(ListenerOptions("grpc", "127.0.0.1:0"))
         behind = socket.socket(socket.AF_UNIX)
-        behind.bind(listener.inner.address.removeprefix(UNIX))
+        behind.bind(opened.inner_address.removeprefix(UNIX))
         behind.listen()
         behind.setblocking(False)
         relay.start()
-        host, _, port = listener.address.rpartition(":")
+        host, _, port = opened.listener.address.rpartition(":")
         client = socket.create_connection((host, int(port)))
         client.setblocking(False)
         server, raw = await loop.sock_accept(behind)
@@ -320,7 +265,6 @@ def test_a_tcp_client_is_known_by_its_address_and_ends_by_its_flood(
             received += data
         assert PREFACE.startswith(received)
         assert relay.client(name) is None
-        assert relay.num_disconnected == 1
         for each in (client, server, behind):
             each.close()
 
@@ -331,7 +275,7 @@ def test_a_path_is_removed_while_it_is_still_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that takes the path over at that moment keeps it."""
-    relay = _relay()
+    relay = make_relay()
     path = str(tmp_path / "tfs.sock")
     relay.open(ListenerOptions("grpc", UNIX + path))
     removed = []
@@ -358,13 +302,13 @@ def test_a_long_path_for_temporary_files_is_not_used(
     long.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(long))
     with tempfile.TemporaryDirectory(dir="/tmp") as short:
-        relay = _relay()
-        inner = relay.open(ListenerOptions("grpc", f"{UNIX}{short}/tfs.sock")).inner
-        assert inner.address.startswith(f"{UNIX}{short}/")
+        relay = make_relay()
+        door = relay.open(ListenerOptions("grpc", f"{UNIX}{short}/tfs.sock"))
+        assert door.inner_address.startswith(f"{UNIX}{short}/")
         relay.close()
         deep = f"{short}/{'d' * (92 - len(short) - 1)}"
         os.mkdir(deep)
-        relay = _relay()
+        relay = make_relay()
         with pytest.raises(Unavailable, match=r"set TMPDIR .* at most 91 bytes"):
             relay.open(ListenerOptions("grpc", f"{UNIX}{deep}/s"))
         relay.close()
@@ -385,7 +329,7 @@ def test_only_the_servers_own_user_reaches_the_socket_behind(tmp_path: Path) -> 
 
 def test_a_path_that_cannot_be_bound_says_what_to_do(tmp_path: Path) -> None:
     """The error names the same remedy as through express."""
-    relay = _relay()
+    relay = make_relay()
     with pytest.raises(Unavailable, match="make its directory first"):
         relay.open(ListenerOptions("grpc", f"{UNIX}{tmp_path}/missing/tfs.sock"))
     relay.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from tests.frontends.express.wire import (
     prefixed,
     request,
 )
+from tests.frontends.later_executor import LaterExecutor
 from tests.frontends.tls_client import TlsClient, trusting
 from tfs.core.call import TlsOptions
 from tfs.frontends.rpc.express.options import ExpressOptions
@@ -198,29 +199,11 @@ def test_slow_handshakes_make_way(tmp_path: Path, made: Certificates) -> None:
         assert [each.is_closed for each in slow] == [True, False, False]
 
 
-class _Later:
-    """Runs functions when the test says so."""
-
-    num_threads = num_free = 1
-
-    def __init__(self) -> None:
-        self.jobs: list[Callable[[], object]] = []
-
-    def submit(self, fn: Callable[[], object]) -> None:
-        self.jobs.append(fn)
-
-    def excuse(self, num: int) -> None:
-        pass
-
-    def close(self, deadline_s: float | None = None) -> bool:
-        return True
-
-
 def test_handshakes_are_worked_on_off_the_loop(
     tmp_path: Path, made: Certificates
 ) -> None:
     """The loop reads on only when a step is done; a client that leaves is no harm."""
-    executor = _Later()
+    executor = LaterExecutor()
     with running(tmp_path, executor=executor, tls=made.tls()) as rig:
         gone, stays = rig.connect(b""), rig.connect(b"")
         for client in (gone, stays):
@@ -243,7 +226,7 @@ def test_a_busy_server_refuses_rather_than_queues_handshakes(
     tmp_path: Path, made: Certificates
 ) -> None:
     """Where all of them wait for us, one more would only make all of them later."""
-    executor = _Later()
+    executor = LaterExecutor()
     options = ExpressOptions(max_handshakes=1)
     with running(tmp_path, options, executor, made.tls()) as rig:
         first = rig.connect(b"")

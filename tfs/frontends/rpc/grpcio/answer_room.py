@@ -19,7 +19,7 @@ from typing import Final
 
 from tfs.core.errors import Unavailable
 from tfs.frontends.rpc.answer_sizes import LARGE_BYTES, AnswerSizes
-from tfs.frontends.rpc.grpcio.sockets import Connections
+from tfs.frontends.rpc.grpcio.connections import Connections
 from tfs.frontends.rpc.least_pace import LEAST_PACE_BYTES_PER_S
 
 log = logging.getLogger(__name__)

@@ -3,9 +3,8 @@
 grpcio sets no end to SETTINGS, PRIORITY and other frames that only cost time, and none
 to a block of headers. Of a call that is reset it keeps 16 KB until we have heard of it.
 It reports none of this. Most floods are stopped before grpcio sees them
-(:mod:`tfs.frontends.rpc.grpcio.request_frames`), unless they come over TLS. For the
-rest, the operating system counts the bytes that came over each connection, and we know
-which of these were messages. All other bytes, and the calls that a client gives up at
+(:mod:`tfs.frontends.rpc.grpcio.request_frames`). For the rest, the bytes that came over
+each connection are counted, and we know which of these were messages. All other bytes, and the calls that a client gives up at
 once, fill a bucket for each connection. It leaks with time and with the answers that
 the client takes.
 
@@ -22,7 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from tfs.frontends.rpc.grpcio.sockets import Traffic
+from tfs.frontends.rpc.grpcio.connections import Traffic
 
 log = logging.getLogger(__name__)
 

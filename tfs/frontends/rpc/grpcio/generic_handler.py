@@ -33,8 +33,6 @@ from tfs.frontends.rpc.grpcio.flood_watch import EARLY_S, FloodWatch
 from tfs.frontends.rpc.grpcio.grpcio_call import CallHost, GrpcioCall
 from tfs.frontends.rpc.grpcio.inflater import Inflater
 from tfs.frontends.rpc.grpcio.metadata_watch import MetadataWatch
-from tfs.frontends.rpc.grpcio.relay import Client
-from tfs.frontends.rpc.grpcio.sockets import RELAYED
 from tfs.frontends.rpc.grpcio.stream_turns import StreamTurns
 from tfs.frontends.rpc.grpcio.uploads import Upload, Uploads
 from tfs.frontends.rpc.status_details import (
@@ -73,8 +71,8 @@ class MethodHost(CallHost, Protocol):
     def note_call(self) -> None:
         """Notes that grpcio has handed over a call."""
 
-    def client(self, peer: str) -> Client | None:
-        """Returns who a client is; None if it is gone, or connected to grpcio itself."""
+    def client(self, peer: str) -> Peer | None:
+        """Returns who a client is, by grpcio's name; None if it is gone."""
 
     def serve(self, method: RpcMethod, call: GrpcioCall) -> None:
         """Hands a call to its handler. On the serving loop."""
@@ -358,20 +356,8 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         )
 
     def _peer(self, context: Any) -> Peer:
-        """Reads grpcio's peer: "ipv4:127.0.0.1:51024", "ipv6:%5B::1%5D:51024"."""
-        raw = str(context.peer())
-        name = self._listener.name
-        if raw.startswith(RELAYED):
-            client = self._host.client(raw)
-            if client is None:  # it is gone, and so is its call soon
-                return Peer("", name)
-            return Peer(client.address, name, client.is_loopback)
-        address = raw.partition(":")[2]
-        address = address.replace("%5B", "[").replace("%5D", "]")
-        host = address.rpartition(":")[0].strip("[]")
-        is_loopback = host.startswith(("127.", "::ffff:127.")) or host == "::1"
-        names = tuple(str(each, "utf-8") for each in context.peer_identities() or ())
-        return Peer(address, name, is_loopback, names)
+        """Returns who calls; somebody unknown if it is gone, and so is its call soon."""
+        return self._host.client(str(context.peer())) or Peer("", self._listener.name)
 
 
 async def _refuse(

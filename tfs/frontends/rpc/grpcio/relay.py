@@ -4,11 +4,13 @@ grpcio cannot be kept from taking what clients send: headers without end, or cal
 are reset at once. And it calls every client of a Unix socket "unix:", so what one of
 them sends or leaves unread could not be told from what the others do. So we accept the
 clients, and for each we connect to a Unix socket of grpcio's in a directory that nobody
-else may enter. The system gives our end of that connection a name, which grpcio tells
-us with each call. What clients send is looked at frame by frame
+else may enter. Our end of that connection has a name, which grpcio tells us with each
+call. What clients send is looked at frame by frame
 (:mod:`tfs.frontends.rpc.grpcio.request_frames`). Each byte is copied twice more.
 
-Only clients with TLS connect to grpcio itself, which decrypts what they send.
+TLS ends here, too. So grpcio knows no certificates. Who a call's client is, its
+certificate's names included, is looked up by the name of our end of the connection,
+which no client can choose and which is never used again.
 
 Instead of a directory, grpcio could listen on a loopback port or on an abstract
 address. But those have no permissions, and the path of a listener has.
@@ -21,24 +23,35 @@ import contextlib
 import functools
 import logging
 import os
+import secrets
 import shutil
 import socket
 import tempfile
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
-from tfs.core.call import ListenerOptions
+from tfs.core.call import ListenerOptions, Peer
+from tfs.core.clock import Clock
 from tfs.core.errors import Unavailable
+from tfs.core.executor import Executor
 from tfs.frontends.rpc.grpcio.call_gate import CallGate
+from tfs.frontends.rpc.grpcio.connections import Traffic
 from tfs.frontends.rpc.grpcio.left_folders import PREFIX, remove_left_folders
 from tfs.frontends.rpc.grpcio.relayed_connection import RelayedConnection
-from tfs.frontends.rpc.grpcio.sockets import RELAYED, Traffic
-from tfs.frontends.rpc.tcp_socket import accept_tcp, bind_tcp
-from tfs.frontends.rpc.unix_socket import UNIX, bind_unix, remedy
+from tfs.frontends.rpc.grpcio.watched_loop import WatchedLoop
+from tfs.frontends.rpc.listener import Listener
+from tfs.frontends.rpc.tls.handshakes import Handshakes
+from tfs.frontends.rpc.tls.tls_stream import TlsStream
+from tfs.frontends.rpc.unix_socket import UNIX
 
 log = logging.getLogger(__name__)
 
+# What grpcio calls a client of a Unix socket begins with this.
+_RELAYED: Final = "unix-abstract:"
+# The same limits as through express.
+_MOST_HANDSHAKES: Final = 1024
+_HANDSHAKE_S: Final = 10.0
 _ACCEPTS: Final = 64  # clients accepted in one turn of the loop
 # A path of a socket may have 107 bytes, and what follows this directory has 16.
 _MOST_FOLDER_BYTES: Final = 91
@@ -50,31 +63,17 @@ _PAUSE_S: Final = 1.0  # before accepting goes on after it failed: no descriptor
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
-    """Who a connection's client is. Immutable.
-
-    Attributes:
-        address: As in :class:`tfs.core.call.Peer`.
-        is_loopback: Whether it is on this machine.
-
-    """
-
-    address: str
-    is_loopback: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Door:
     """A listener of ours. Immutable.
 
     Attributes:
-        address: Where it listens, with the real port.
-        inner: The options of grpcio's socket behind it.
+        listener: It.
+        inner_address: Of grpcio's socket behind it.
 
     """
 
-    address: str
-    inner: ListenerOptions
+    listener: Listener
+    inner_address: str
 
 
 class Relay:
@@ -85,74 +84,78 @@ class Relay:
     Args:
         gate: Limits the calls of all connections together.
         most_calls: How many calls one connection may have.
+        clock: The clock.
+        executor: Does the cryptography of TLS handshakes.
 
     Attributes:
         num_disconnected: Number of connections that were ended by ``disconnect``.
 
     """
 
-    def __init__(self, gate: CallGate, most_calls: int) -> None:
+    def __init__(
+        self, gate: CallGate, most_calls: int, clock: Clock, executor: Executor
+    ) -> None:
         self.num_disconnected = 0
         self._gate = gate
         self._most_calls = most_calls
+        self._clock = clock
+        self._executor = executor
+        self._handshakes: Handshakes | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._folder: str | None = None
-        self._listening: dict[socket.socket, Door] = {}
-        self._paths: list[str] = []
-        self._num_doors = 0
+        self._doors: list[Door] = []
         self._num_floods = 0  # that were not logged yet
         self._logged_s = float("-inf")
-        self._lines: dict[str, tuple[RelayedConnection, Client]] = {}
+        self._lines: dict[str, tuple[RelayedConnection, Peer]] = {}
 
-    def open(self, listener: ListenerOptions) -> Door:
+    def open(self, options: ListenerOptions) -> Door:
         """Binds a listener's sockets.
 
         Raises:
-            Unavailable: It cannot be bound.
+            Unavailable: It cannot be bound, or its certificates cannot be used.
 
         """
-        path = ""
-        address = listener.address
+        listener = Listener(options)
         try:
             if self._folder is None:
-                self._folder = _make_folder(listener)
+                self._folder = _make_folder(options)
                 remove_left_folders(os.path.dirname(self._folder), time.time())
-            if address.startswith(UNIX):
-                path = address.removeprefix(UNIX)
-                sockets = [bind_unix(path, listener.unix_mode)]
-                self._paths.append(path)
-            else:
-                sockets, address = bind_tcp(address)
-        except OSError as error:
-            raise Unavailable(
-                f"cannot listen on {listener.address} ({listener.name}): "
-                f"{error.strerror or error}; {remedy(path, error)}"
-            ) from error
-        inner_path = os.path.join(self._folder, str(self._num_doors))
-        self._num_doors += 1
-        door = Door(address, replace(listener, address=UNIX + inner_path))
-        for listening in sockets:
-            self._listening[listening] = door
+        except BaseException:
+            listener.close()
+            raise
+        inner_path = os.path.join(self._folder, str(len(self._doors)))
+        door = Door(listener, UNIX + inner_path)
+        self._doors.append(door)
         return door
 
     def start(self) -> None:
         """Begins to accept clients. On the running loop."""
         self._loop = asyncio.get_running_loop()
-        for listening in self._listening:
-            self._loop.add_reader(listening, self._accept, listening)
+        self._handshakes = Handshakes(
+            WatchedLoop(self._loop, self._clock),
+            self._executor,
+            _MOST_HANDSHAKES,
+            _HANDSHAKE_S,
+        )
+        for door in self._doors:
+            for listening in door.listener.sockets:
+                self._loop.add_reader(listening, self._accept, door, listening)
+
+    def look(self) -> None:
+        """Gives up handshakes that take too long; to be called now and then."""
+        if self._handshakes is not None:
+            self._handshakes.sweep(self._clock.now())
 
     def stop_listening(self) -> None:
         """Accepts no more clients and removes the paths; idempotent."""
-        # This comes first: a path on which nobody listens may be another server's soon.
-        for path in self._paths:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-        self._paths.clear()
-        for listening in self._listening:
+        doors, self._doors = self._doors, []
+        for door in doors:
             if self._loop is not None:
-                self._loop.remove_reader(listening)
-            listening.close()
-        self._listening.clear()
+                for listening in door.listener.sockets:
+                    self._loop.remove_reader(listening)
+            door.listener.close()
+        if self._handshakes is not None:
+            self._handshakes.close()
 
     def close(self) -> None:
         """Passes on what grpcio has written, then ends all connections; idempotent."""
@@ -164,7 +167,7 @@ class Relay:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
 
-    def client(self, peer: str) -> Client | None:
+    def client(self, peer: str) -> Peer | None:
         """Returns who a client is; None if it is gone."""
         line = self._lines.get(peer)
         return None if line is None else line[1]
@@ -187,66 +190,77 @@ class Relay:
         self.num_disconnected += 1
         return True
 
-    def _accept(self, listening: socket.socket) -> None:
-        door = self._listening[listening]
+    def _accept(self, door: Door, listening: socket.socket) -> None:
+        listener = door.listener
+        on_done = functools.partial(self._connect, door.inner_address)
         for _ in range(_ACCEPTS):
             try:
-                if listening.family == socket.AF_UNIX:
-                    connection = listening.accept()[0]
-                    connection.setblocking(False)
-                    # Only processes on this machine can open the path.
-                    client = Client(door.address, is_loopback=True)
-                else:
-                    connection, address, is_loopback = accept_tcp(listening)
-                    client = Client(address, is_loopback)
+                client, peer = listener.accept(listening)
             except (BlockingIOError, ConnectionError):
                 return
             except OSError:
-                self._pause(listening)
+                self._pause(door, listening)
                 return
-            self._connect(connection, client, door.inner.address)
+            if listener.tls is None:
+                on_done(client, peer)
+            else:
+                assert self._handshakes is not None
+                self._handshakes.begin(listener.tls, client, peer, on_done)
 
-    def _pause(self, listening: socket.socket) -> None:
+    def _pause(self, door: Door, listening: socket.socket) -> None:
         loop = self._loop
         assert loop is not None
         loop.remove_reader(listening)
 
         def go_on() -> None:
-            if listening in self._listening:
-                loop.add_reader(listening, self._accept, listening)
+            if door in self._doors:
+                loop.add_reader(listening, self._accept, door, listening)
 
         loop.call_later(_PAUSE_S, go_on)
 
-    def _connect(self, connection: socket.socket, client: Client, address: str) -> None:
+    def _connect(
+        self,
+        address: str,
+        client: socket.socket,
+        peer: Peer,
+        tls: TlsStream | None = None,
+        unsent: bytes = b"",
+    ) -> None:
         """Connects a client to grpcio, or ends its connection."""
         with contextlib.ExitStack() as stack:
-            stack.enter_context(connection)
+            stack.enter_context(client)
+            # Of calls that grpcio still holds when their client is gone, nobody must
+            # take the next client for theirs. So no name comes twice, as those would
+            # that the system chooses.
+            name = secrets.token_hex(16)
             try:
                 inner = stack.enter_context(socket.socket(socket.AF_UNIX))
                 inner.setblocking(False)
                 inner.setsockopt(
                     socket.SOL_SOCKET, socket.SO_SNDBUF, _REQUEST_BUFFER_BYTES
                 )
-                inner.bind("")  # the system chooses an abstract name
+                inner.bind("\0" + name)
                 inner.connect(address.removeprefix(UNIX))
             except OSError:
                 return
-            name = RELAYED + inner.getsockname()[1:].decode()
+            name = _RELAYED + name
             assert self._loop is not None
             line = RelayedConnection(
                 self._loop,
-                connection,
+                client,
                 inner,
                 self._gate,
                 self._most_calls,
                 lambda: self._lines.pop(name, None),
-                functools.partial(self._note_flood, client.address),
+                functools.partial(self._note_flood, peer.address),
+                tls,
             )
-            self._lines[name] = line, client
+            self._lines[name] = line, peer
             stack.pop_all()
+        if tls is not None:
+            line.finish_handshake(unsent)
 
     def _note_flood(self, address: str, what: str) -> None:
-        self.num_disconnected += 1
         self._num_floods += 1
         assert self._loop is not None
         now_s = self._loop.time()
@@ -261,25 +275,25 @@ class Relay:
             self._num_floods = 0
 
 
-def _make_folder(listener: ListenerOptions) -> str:
+def _make_folder(options: ListenerOptions) -> str:
     """Makes a directory for grpcio's sockets that only this user may enter.
 
     It lies beside the path of a Unix listener if the directory for temporary files
     cannot be written, or if its path is too long.
 
     Raises:
-        OSError: It cannot be made.
-        Unavailable: Every path would be too long.
+        Unavailable: It cannot be made, or every path would be too long.
 
     """
-    beside = os.path.dirname(listener.address.removeprefix(UNIX))
+    beside = os.path.dirname(options.address.removeprefix(UNIX))
     with contextlib.suppress(OSError):
         if len(os.fsencode(tempfile.gettempdir())) <= _MOST_FOLDER_BYTES:
             return tempfile.mkdtemp(prefix=PREFIX)
-    if len(os.fsencode(beside)) > _MOST_FOLDER_BYTES:
-        raise Unavailable(
-            f"cannot listen on {listener.address} ({listener.name}): no directory for "
-            "temporary files can be used for sockets; set TMPDIR to one that can be "
-            f"written, with a path of at most {_MOST_FOLDER_BYTES} bytes"
-        )
-    return tempfile.mkdtemp(prefix=PREFIX, dir=beside)
+    with contextlib.suppress(OSError):
+        if len(os.fsencode(beside)) <= _MOST_FOLDER_BYTES:
+            return tempfile.mkdtemp(prefix=PREFIX, dir=beside)
+    raise Unavailable(
+        f"cannot listen on {options.address} ({options.name}): no directory for "
+        "temporary files can be used for sockets; set TMPDIR to one that can be "
+        f"written, with a path of at most {_MOST_FOLDER_BYTES} bytes"
+    )

@@ -2,7 +2,8 @@
 
 Bytes are passed on as they come, a part at a time. While the other side does not take
 them, no more are read, so a connection holds one part in each direction, and the frames
-of calls that have to wait.
+of calls that have to wait. With TLS, requests are decrypted as they are read, and answers
+are encrypted before they wait.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ from typing import Final
 
 from tfs.frontends.rpc.grpcio.answer_frames import AnswerFrames
 from tfs.frontends.rpc.grpcio.call_gate import CallGate
+from tfs.frontends.rpc.grpcio.connections import Traffic
 from tfs.frontends.rpc.grpcio.request_frames import FloodError, RequestFrames
-from tfs.frontends.rpc.grpcio.sockets import Traffic
+from tfs.frontends.rpc.tls.tls_stream import TlsFault, TlsStream
 
 _PART_BYTES: Final = 131_072
 _PARTS_A_TURN: Final = 2  # a turn of the loop costs as much as a part
 _MOST_PARTS: Final = 64  # that are passed on at the end; sockets hold some 200 KB
+# Of one part encrypted, and of what TLS itself has to say to who reads nothing.
+_MOST_WAITING_BYTES: Final = 2 * _PART_BYTES
 
 
 class RelayedConnection:
@@ -31,7 +35,8 @@ class RelayedConnection:
 
     Begins at once, and owns both sockets. It ends when either side does, after all that
     this side had sent was passed on. So if grpcio takes nothing more, its last answers
-    still reach the client.
+    still reach the client. (Who ends TLS is gone, and so are its calls: what it sent
+    last is passed on as far as grpcio takes it at once.)
 
     Args:
         loop: The running loop.
@@ -41,6 +46,7 @@ class RelayedConnection:
         most_calls: How many calls this one may have.
         on_end: Called once, when both sockets are closed.
         on_flood: Told what the client did, before its connection is closed for that.
+        tls: The client's encryption, after the handshake; None for plain text.
 
     """
 
@@ -53,12 +59,15 @@ class RelayedConnection:
         most_calls: int,
         on_end: Callable[[], object],
         on_flood: Callable[[str], object],
+        tls: TlsStream | None = None,
     ) -> None:
         self._client = client
         self._inner = inner
         self._gate = gate
         self._on_end = on_end
         self._on_flood = on_flood
+        self._tls = tls
+        self._received_bytes = 0
         self._acked_bytes = 0
         self._waits = False  # for the gate
         self._request_frames = RequestFrames(gate, most_calls, self._push_held)
@@ -70,25 +79,38 @@ class RelayedConnection:
             loop, inner, client, self._note_answers, self.close, self.close
         )
 
+    def finish_handshake(self, unsent: bytes) -> None:
+        """Sends the rest of a TLS handshake, and takes what came with its end."""
+        self._answers.push(unsent)
+        self._requests.push(self._take(b""))
+
     def traffic(self) -> Traffic:
         """Returns what went over the client's connection."""
         requests, answers = self._requests, self._answers
         # What waits in a socket counts more than its bytes, and never less.
         acked_bytes = (
-            answers.num_bytes - answers.num_waiting - _num_queued(self._client)
+            answers.num_passed_on - answers.num_waiting - _num_queued(self._client)
         )
         self._acked_bytes = max(self._acked_bytes, acked_bytes)
         unread_bytes = requests.num_waiting + _num_queued(self._inner)
-        return Traffic(requests.num_bytes, self._acked_bytes, unread_bytes)
+        return Traffic(self._received_bytes, self._acked_bytes, unread_bytes)
 
     def flush(self) -> None:
         """Passes on what grpcio has written, as far as the client takes it at once."""
         self._answers.flush()
 
+    @property
+    def _is_closed(self) -> bool:
+        return self._client.fileno() < 0
+
     def close(self) -> None:
         """Ends both connections; idempotent."""
-        if self._client.fileno() < 0:
+        if self._is_closed:
             return
+        tls, self._tls = self._tls, None
+        if tls is not None and not self._answers.num_waiting:
+            with contextlib.suppress(OSError):
+                self._client.send(tls.end())
         self._requests.stop()
         self._answers.stop()
         self._client.close()
@@ -107,14 +129,41 @@ class RelayedConnection:
 
     def _take(self, data: bytes) -> bytes:
         """Returns what grpcio may have of what the client sent."""
+        has_ended = False
         try:
+            if self._tls is not None:
+                data, has_ended = self._tls.decrypt(data)
+                self._answer_tls(self._tls)
+                if self._is_closed:
+                    return b""
+            self._received_bytes += len(data)
             data = self._request_frames.take(data)
         except FloodError as flood:
             self._on_flood(str(flood))
             self.close()
             return b""
+        except TlsFault:
+            self._answers.push(
+                self._tls.take_output() if self._tls else b""
+            )  # an alert
+            self.close()
+            return b""
         more = self._let_in()
-        return data + more if more else data
+        if more:
+            data += more
+        if has_ended:
+            self._requests.push(data)
+            self.close()
+            return b""
+        return data
+
+    def _answer_tls(self, tls: TlsStream) -> None:
+        """Sends what TLS itself has to say, as after a change of keys."""
+        output = tls.take_output()
+        if output:
+            self._answers.push(output)
+            if self._answers.num_waiting > _MOST_WAITING_BYTES:
+                raise FloodError("it changes its keys and reads nothing")
 
     def _let_in(self) -> bytes:
         frames = self._request_frames
@@ -128,11 +177,19 @@ class RelayedConnection:
         return data
 
     def _note_answers(self, data: bytes) -> bytes:
+        """Returns what the client gets for what grpcio wrote."""
+        sent = data
+        if self._tls is not None:
+            try:
+                sent = b"".join(self._tls.encrypt(data))
+            except TlsFault:
+                self.close()
+                return b""
         self._request_frames.note_answered(len(data))
         for stream_id in self._answer_frames.ended(data):
             self._request_frames.note_ended(stream_id)
         self._push_held()
-        return data
+        return sent
 
     def _push_held(self) -> None:
         """Passes on the calls that have waited and may begin now."""
@@ -149,7 +206,7 @@ class _Flow:
     """Passes bytes on in one direction.
 
     Attributes:
-        num_bytes: Bytes that were read.
+        num_passed_on: Bytes that were passed on, or wait to be.
 
     Args:
         loop: The running loop.
@@ -170,7 +227,7 @@ class _Flow:
         on_end: Callable[[], None],
         on_refused: Callable[[], None],
     ) -> None:
-        self.num_bytes = 0
+        self.num_passed_on = 0
         self._loop = loop
         self._source = source
         self._target = target
@@ -198,6 +255,7 @@ class _Flow:
         """Passes something on after all that was read."""
         if self._is_stopped or not data:
             return
+        self.num_passed_on += len(data)
         if self._waiting:
             self._waiting = memoryview(bytes(self._waiting) + data)
             return
@@ -210,12 +268,12 @@ class _Flow:
     def flush(self) -> None:
         """Passes on what the source has sent, as far as the target takes it."""
         for _ in range(_MOST_PARTS):
-            num_bytes = self.num_bytes
+            num_bytes = self.num_passed_on
             if self._waiting:
                 self._write()
             else:
                 self._read()
-            if self._waiting or num_bytes == self.num_bytes:
+            if self._waiting or num_bytes == self.num_passed_on:
                 return
 
     def stop(self) -> None:
@@ -249,7 +307,6 @@ class _Flow:
             if not data:
                 self._on_end()
                 return
-            self.num_bytes += len(data)
             self.push(self._look_at(data))
             if len(data) < _PART_BYTES or not self._reads or self._is_stopped:
                 return

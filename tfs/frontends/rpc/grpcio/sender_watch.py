@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from tfs.frontends.rpc.grpcio.sockets import Connections
+from tfs.frontends.rpc.grpcio.connections import Connections
 from tfs.frontends.rpc.least_pace import LEAST_PACE_BYTES_PER_S
 
 log = logging.getLogger(__name__)

@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from typing import TypeVar
 
 import grpc
@@ -23,16 +23,17 @@ import grpc.aio
 from tfs.core.call import (
     ListenerOptions,
     MethodTable,
+    Peer,
     RpcMethod,
 )
 from tfs.core.errors import (
     Unavailable,
 )
+from tfs.core.executor import ThreadExecutor
 from tfs.core.serving_loop import ServingLoop
 from tfs.core.stat_names import RPC_LATE_FINISHES
 from tfs.core.stats import Stats
 from tfs.frontends.rpc.answer_sizes import AnswerSizes
-from tfs.frontends.rpc.grpcio import ports
 from tfs.frontends.rpc.grpcio.answer_room import AnswerRoom
 from tfs.frontends.rpc.grpcio.call_gate import CallGate
 from tfs.frontends.rpc.grpcio.flood_watch import FLOOD_LOOK_S, FloodWatch
@@ -41,11 +42,11 @@ from tfs.frontends.rpc.grpcio.grpcio_call import GrpcioCall
 from tfs.frontends.rpc.grpcio.inflater import Inflater
 from tfs.frontends.rpc.grpcio.metadata_watch import MetadataWatch
 from tfs.frontends.rpc.grpcio.options import GrpcioOptions
-from tfs.frontends.rpc.grpcio.relay import Client, Relay
+from tfs.frontends.rpc.grpcio.relay import Door, Relay
 from tfs.frontends.rpc.grpcio.sender_watch import LOOK_S
-from tfs.frontends.rpc.grpcio.sockets import Sockets
 from tfs.frontends.rpc.grpcio.stream_turns import StreamTurns
 from tfs.frontends.rpc.grpcio.uploads import LOOKAHEAD_BYTES, Uploads
+from tfs.frontends.rpc.unix_socket import UNIX
 
 log = logging.getLogger(__name__)
 _grpcio_log = logging.getLogger("grpc._cython.cygrpc")
@@ -71,6 +72,21 @@ _MUCH_BYTES = 1 << 20
 def _is_worth_a_line(record: logging.LogRecord) -> bool:
     """Whether to log a record; clients that left early would fill 20 lines each."""
     return not record.getMessage().startswith("ExecuteBatchError raised in core")
+
+
+def _bind(server: grpc.aio.Server, address: str) -> None:
+    """Has a server listen on a Unix socket, which no client is told of.
+
+    Raises:
+        Unavailable: It cannot.
+
+    """
+    try:
+        if server.add_insecure_port(address):
+            return
+    except RuntimeError as error:
+        raise Unavailable(f"grpcio cannot listen on {address}: {error}") from error
+    raise Unavailable(f"grpcio cannot listen on {address}")
 
 
 class GrpcioTransport:
@@ -100,12 +116,12 @@ class GrpcioTransport:
         self._on_large_message = on_large_message
         most_calls = self._argument("grpc.max_concurrent_streams", _MAX_STREAMS)
         self._gate = CallGate(loop.clock.now)
-        self._relay = Relay(self._gate, most_calls)
-        self._sockets = Sockets(self._relay)
+        self._tls_executor = ThreadExecutor(1, "grpcio-tls")
+        self._relay = Relay(self._gate, most_calls, loop.clock, self._tls_executor)
         self._room = AnswerRoom(
             self._options.open_answer_bytes,
             loop.clock.now,
-            self._sockets,
+            self._relay,
             self._on_room,
             answer_sizes,
         )
@@ -113,11 +129,11 @@ class GrpcioTransport:
             self._options.max_message_bytes, self._options.open_answer_bytes
         )
         self._uploads = Uploads(
-            loop.clock.now, self._room.is_open_to, self._sockets, self._room.is_reader
+            loop.clock.now, self._room.is_open_to, self._relay, self._room.is_reader
         )
         self._stream_turns = StreamTurns(loop.clock.now, self._room.is_open_to)
         self._floods = FloodWatch(
-            self._sockets,
+            self._relay,
             self._uploads.is_reading,
             loop.clock.now,
             most_calls * self._argument("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES),
@@ -158,7 +174,9 @@ class GrpcioTransport:
         aio.call_soon_threadsafe(aio.stop)
         if self._thread is not None:
             self._thread.join(_START_S)
-        self._inflater.close(self._loop.clock.now() + _STOP_S)
+        until_s = self._loop.clock.now() + _STOP_S
+        self._inflater.close(until_s)
+        self._tls_executor.close(until_s)
 
     # -- on grpcio's thread ------------------------------------------------------
 
@@ -186,33 +204,26 @@ class GrpcioTransport:
     async def _start(
         self, listeners: Sequence[ListenerOptions], methods: MethodTable
     ) -> Sequence[str]:
-        addresses = []
-        bound = []
+        doors = []
         try:
             for listener in listeners:
+                door = self._relay.open(listener)
+                doors.append(door)
                 server = self._make_server(listener, methods)
                 self._servers.append(server)
-                if listener.tls is None:
-                    door = self._relay.open(listener)
-                    addresses.append(door.address)
-                    bound.append(door.inner)
-                    ports.bind(server, door.inner)
-                else:
-                    addresses.append(ports.bind(server, listener))
-                    self._sockets.ports.add(ports.number(addresses[-1]))
-                    bound.append(replace(listener, address=addresses[-1]))
+                _bind(server, door.inner_address)
         finally:
             # This is done even if a listener cannot be bound, because stopping a server
             # releases its ports only if it was started.
             for server in self._servers:
                 await server.start()
         self._relay.start()
-        for index, listener in enumerate(listeners):
-            keeper = self._keep_open(index, listener, bound[index], methods)
+        for index, door in enumerate(doors):
+            keeper = self._keep_open(index, door, methods)
             self._keepers.append(asyncio.ensure_future(keeper))
         for each in (self._look_at_memory(), self._look_at_floods()):
             self._keepers.append(asyncio.ensure_future(each))
-        return addresses
+        return [door.listener.address for door in doors]
 
     def _make_server(
         self, listener: ListenerOptions, methods: MethodTable
@@ -237,11 +248,12 @@ class GrpcioTransport:
         while not self._draining:
             for _ in range(_LOOKS_A_SECOND):
                 await asyncio.sleep(LOOK_S)
-                num_disconnected = self._sockets.num_disconnected
+                num_disconnected = self._relay.num_disconnected
                 self._uploads.look()
                 self._stream_turns.look()
                 self._gate.look()
-                if num_disconnected != self._sockets.num_disconnected:
+                self._relay.look()
+                if num_disconnected != self._relay.num_disconnected:
                     self._loop.post(self._on_look)
             self._room.look()
             self._loop.post(self._on_look)
@@ -256,44 +268,39 @@ class GrpcioTransport:
         while not self._draining:
             await asyncio.sleep(pause_s)
             begun_s = self._loop.clock.now()
-            num_disconnected = self._sockets.num_disconnected
+            num_disconnected = self._relay.num_disconnected
             self._floods.look()
             took_s = self._loop.clock.now() - begun_s
             pause_s = max(FLOOD_LOOK_S, took_s / _LOOKING)
-            if num_disconnected != self._sockets.num_disconnected:
+            if num_disconnected != self._relay.num_disconnected:
                 pause_s = FLOOD_LOOK_S
 
-    async def _keep_open(
-        self,
-        index: int,
-        listener: ListenerOptions,
-        bound: ListenerOptions,
-        methods: MethodTable,
-    ) -> None:
+    async def _keep_open(self, index: int, door: Door, methods: MethodTable) -> None:
         """Opens a listener again whose server ended by itself.
 
         A request path that is not UTF-8 ends grpcio's loop and closes its port (seen
         with 1.85.1). One request must not end the server. grpcio does not report this
-        before the calls in progress have ended, so this checks whether the port is
-        open.
+        before the calls in progress have ended, so this checks whether the path of its
+        socket is there.
 
         Args:
             index: Which of the servers it is.
-            listener: What was asked for.
-            bound: The same with grpcio's address.
+            door: The listener before it.
             methods: What it serves.
 
         """
+        listener = door.listener.options
+        path = door.inner_address.removeprefix(UNIX)
         while not self._draining:
             await asyncio.sleep(_LOOK_S)
-            if self._draining or ports.is_open(bound.address):
+            if self._draining or os.path.exists(path):
                 continue
             log.error("event=grpcio_server_failed listener=%s", listener.name)
             with contextlib.suppress(Exception):  # this raises what ended it
                 await asyncio.wait_for(self._servers[index].stop(0.0), _STOP_S)
             server = self._make_server(listener, methods)
             try:
-                ports.bind(server, bound)
+                _bind(server, door.inner_address)
             except Unavailable as error:
                 log.error("event=grpcio_restart_failed error=%r", error.message)
                 continue
@@ -376,8 +383,8 @@ class GrpcioTransport:
         """Notes that grpcio has handed over a call."""
         self._gate.note_taken()
 
-    def client(self, peer: str) -> Client | None:
-        """Returns who a client is that did not connect to grpcio itself."""
+    def client(self, peer: str) -> Peer | None:
+        """Returns who a client is; None if it is gone."""
         return self._relay.client(peer)
 
     @property

@@ -23,8 +23,8 @@ from typing import Final
 
 from tfs.core.errors import Unavailable
 from tfs.frontends.rpc.answer_sizes import LARGE_BYTES
+from tfs.frontends.rpc.grpcio.connections import Connections
 from tfs.frontends.rpc.grpcio.sender_watch import LOOK_S, SenderWatch, Turn
-from tfs.frontends.rpc.grpcio.sockets import Connections
 
 LOOKAHEAD_BYTES: Final = 8192
 """What clients may send of a request before it is read; shorter ones are whole then."""
