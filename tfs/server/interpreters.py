@@ -127,7 +127,8 @@ class Interpreters:
         # Held while torch is imported, by a load thread or the main thread. Others that
         # want torch wait for it. It is taken before _lock.
         self._importing = threading.Lock()
-        # Guards the fields below; leaf: making interpreters starts nothing.
+        # Guards the fields below; leaf but for the process backend's: making
+        # interpreters starts nothing.
         self._lock = threading.Lock()
         self._in_process: InProcessInterpreters | None = None
         self._closed = False

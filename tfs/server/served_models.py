@@ -111,8 +111,8 @@ class ServedModels:
         self._parts = parts
         self._rng = rng
         self._routes = _Routes()
-        # Guards the read-modify-write of _routes, _config and _trials; leaf but for
-        # the monitor's and the trials' own locks, which are taken under it.
+        # Guards the read-modify-write of _routes, _config and _trials. Only leaves are
+        # taken under it: those of the monitor, the trials, and their rejections.
         self._lock = threading.Lock()
         self._config: ServerConfig | None = None
         self._trials: dict[str, Trial] = {}

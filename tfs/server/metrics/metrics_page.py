@@ -107,6 +107,7 @@ class MetricsPage:
         self._is_ready = is_ready
         self._started_s = started_s
         # Guards the next field while a page is written; only readers of pages take it.
+        # Leaf but for the lock of the stats.
         self._lock = threading.Lock()
         self._upstream = UpstreamSeries()
 
