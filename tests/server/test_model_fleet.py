@@ -1,4 +1,4 @@
-"""tfs.server.model_fleet: what it notes of versions."""
+"""tfs.server.model_fleet."""
 
 from __future__ import annotations
 
@@ -65,14 +65,10 @@ class Noting:
             self.bus,
         )
 
-    def published(
-        self, state: ManagerState, note: str = ""
-    ) -> list[tuple[str, int | None]]:
-        """Publishes a state; returns what is noted upon it."""
-        before = len(self.manager.notes)
-        self.bus.publish(ServableState(ID, state, note=note))
+    def publish(self, state: ManagerState) -> None:
+        """Publishes a state, and has the loop do what follows from it."""
+        self.bus.publish(ServableState(ID, state))
         self.loop.step()
-        return self.manager.notes[before:]
 
 
 @pytest.fixture
@@ -107,34 +103,9 @@ def test_a_limit_on_models_memory_spares_the_templates(
     assert options.packs_weights == (not limit_bytes)
 
 
-def test_a_note_of_a_load_holds_from_when_it_serves(noting: Noting) -> None:
-    """Until then, and if the load fails, a hang is one of what served before."""
-    noting.fleet._note_place(ID, "runs in process: x", 7, True)
-    noting.published(ManagerState.AVAILABLE, "runs in process: x")
-    noting.fleet._note_place(ID, "runs inline: y", 8, True)
-    noting.published(ManagerState.AVAILABLE, "runs in process: x")
-    noting.fleet._note_hang(ID, "hangs")
-    noting.loop.step()
-    assert noting.manager.notes[-1] == ("runs in process: x; hangs", 7)
-    noting.published(ManagerState.AVAILABLE, "runs inline: y")
-    noting.fleet._note_slow(ID, 0.0123)
-    noting.loop.step()
-    assert noting.manager.notes[-1] == (
-        "left the serving loop: a call took 12.3 ms",
-        8,
-    )
-
-
-def test_a_note_ends_with_its_version(noting: Noting) -> None:
-    """The same number, loaded anew, is another version."""
-    noting.fleet._keep_note(ID, "runs in process: x", 7)
-    assert noting.published(ManagerState.END)[1:] == []
-    assert noting.published(ManagerState.AVAILABLE) == []
-
-
 def test_a_slow_call_replaces_the_note_and_keeps_the_memory(noting: Noting) -> None:
     """What is said of the place changes, what the version holds does not."""
-    noting.fleet._keep_note(ID, "runs in front: x", 7)
+    noting.fleet._notes.place(ID, "runs in front: x", 7, False)
     noting.fleet._note_slow(ID, 0.0123)
     noting.loop.step()
     slow = ("left the serving loop: a call took 12.3 ms", 7)
@@ -158,20 +129,9 @@ def test_a_version_that_left_the_loop_moves_on_where_nothing_waits_for_it(
     assert done.wait(30.0)
     assert moved == [(0.0123, "profiler")]
     noting.fleet._watch_front(ID, leave)
-    noting.published(ManagerState.END)
+    noting.publish(ManagerState.END)
     noting.fleet._note_slow(ID, 0.0123)
     assert not noting.fleet._leaving
-
-
-def test_a_hang_is_noted_while_it_lasts(noting: Noting) -> None:
-    """A hang is noted while it lasts, and leaves the version's earlier note."""
-    noting.fleet._keep_note(ID, "runs in dlmopen: x", 7)
-    noting.fleet._note_hang(ID, "a call hangs")
-    noting.loop.step()
-    assert noting.manager.notes[-1] == ("runs in dlmopen: x; a call hangs", 7)
-    noting.fleet._note_hang(ID, "")
-    noting.loop.step()
-    assert noting.manager.notes[-1] == ("runs in dlmopen: x", 7)
 
 
 def test_what_is_kept_for_the_next_version_goes_with_the_last(
@@ -182,8 +142,8 @@ def test_what_is_kept_for_the_next_version_goes_with_the_last(
     monkeypatch.setattr(Interpreters, "reserve_pids", [1])
     monkeypatch.setattr(Interpreters, "forget", lambda _, name: forgotten.append(name))
     noting.manager.states = [HarnessState.DISABLED, HarnessState.NEW]
-    noting.published(ManagerState.END)
+    noting.publish(ManagerState.END)
     assert forgotten == []
     noting.manager.states = [HarnessState.DISABLED, HarnessState.ERROR]
-    noting.published(ManagerState.END)
+    noting.publish(ManagerState.END)
     assert forgotten == [ID.name]

@@ -41,6 +41,7 @@ from tfs.server.batching import Batcher, read_batching_file
 from tfs.server.interpreters import Interpreters, interpreters_options
 from tfs.server.model_settings import ConfiguredBackend, RuntimeSettings
 from tfs.server.options import ServerOptions
+from tfs.server.version_notes import VersionNotes
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +77,7 @@ class ModelFleet:
     ) -> None:
         self._loop = loop
         self._manager = manager
+        self._notes = VersionNotes(manager, loop)
         interpreters = interpreters_options(options)
         num = interpreters.num_interpreters
         num_private = interpreters.num_private_pythons
@@ -85,7 +87,7 @@ class ModelFleet:
             loop,
             interpreters,
             on_slow=self._note_slow,
-            on_hang=self._note_hang,
+            on_hang=self._notes.hang,
             on_quarantine=self._quarantine,
             is_urgent=lambda: manager.disturbs_nobody,
             is_answering=is_answering,
@@ -122,21 +124,17 @@ class ModelFleet:
             interpreter=self._interpreter,
             profiler=self._profiler,
             batch=batcher.batch,
-            note=self._note_place,
+            note=self._notes.place,
             on_front=self._watch_front,
             warm_up_s=options.load_probe_budget_s,
             clock=loop.clock,
         )
-        # Guards the notes of versions, and the functions that move versions off the
-        # loop; leaf lock.
-        self._noting = threading.Lock()
+        # Guards the functions that move versions off the loop; leaf.
+        self._lock = threading.Lock()
         self._on_front: dict[ServableId, LeaveFront] = {}
         # Versions to be moved off the loop: the loop adds them, the thread that
         # measures takes them.
         self._leaving: deque[Callable[[], None]] = deque()
-        self._notes: dict[ServableId, tuple[str, int | None]] = {}
-        self._notes_of_loads: dict[ServableId, tuple[str, int | None]] = {}
-        self._before_hangs: dict[ServableId, tuple[str, int | None]] = {}
         self._intra_op_threads = options.intra_op_threads
         # Wakes the thread that takes postponed measurements; guards the two flags.
         self._changed = threading.Condition()
@@ -249,23 +247,16 @@ class ModelFleet:
             except Exception:
                 log.exception("event=late_measuring_failed")
 
-    # -- states and notes ----------------------------------------------------------------
+    # -- states ---------------------------------------------------------------------------
 
     def _take_state(self, event: EventAndTime[ServableState]) -> None:
         state = event.event
-        with self._noting:
-            if state.manager_state is ManagerState.END:
-                self._notes.pop(state.id, None)
-                self._before_hangs.pop(state.id, None)
-                self._on_front.pop(state.id, None)
-                self._notes_of_loads.pop(state.id, None)
-            loaded = self._notes_of_loads.get(state.id)
-            # Until then, what serves under this id are the contents before.
-            if loaded is not None and state.note == loaded[0]:
-                self._notes[state.id] = self._notes_of_loads.pop(state.id)
+        self._notes.follow(state)
         if state.manager_state in (ManagerState.AVAILABLE, ManagerState.END):
             self._loop.post(self._wake_measurer)
         if state.manager_state is ManagerState.END:
+            with self._lock:
+                self._on_front.pop(state.id, None)
             self._loop.post(functools.partial(self._forget_if_gone, state.id.name))
 
     def _forget_if_gone(self, name: str) -> None:
@@ -275,69 +266,21 @@ class ModelFleet:
         ):
             self._interpreters.forget(name)
 
-    def _note_place(
-        self,
-        servable_id: ServableId,
-        note: str,
-        resident_bytes: int | None,
-        is_loading: bool,
-    ) -> None:
-        """Adds a note at once, so that a version that loads is published with it."""
-        with self._noting:
-            notes = self._notes_of_loads if is_loading else self._notes
-            notes[servable_id] = note, resident_bytes
-        self._manager.annotate(
-            servable_id,
-            note=note,
-            resident_bytes=resident_bytes,
-            is_loading=is_loading,
-        )
-
-    def _keep_note(
-        self, servable_id: ServableId, note: str, resident_bytes: int | None
-    ) -> None:
-        """Adds a note to the state of a version that serves."""
-        with self._noting:
-            self._notes[servable_id] = note, resident_bytes
-        self._annotate(servable_id, note, resident_bytes)
-
-    def _annotate(
-        self, servable_id: ServableId, note: str, resident_bytes: int | None
-    ) -> None:
-        # Posted to the loop, because nothing may be published while the bus delivers an
-        # event.
-        self._loop.post(
-            lambda: self._manager.annotate(
-                servable_id, note=note, resident_bytes=resident_bytes
-            )
-        )
-
     def _watch_front(self, servable_id: ServableId, leave: LeaveFront) -> None:
         """Keeps the function that moves a version off the loop for good."""
-        with self._noting:
+        with self._lock:
             self._on_front[servable_id] = leave
 
     def _note_slow(self, servable_id: ServableId, call_s: float) -> None:
         """Moves a version on to a process that was too slow for the loop."""
-        note = f"left the serving loop: a call took {call_s * 1e3:.1f} ms"
-        with self._noting:
-            _, resident_bytes = self._notes.get(servable_id, ("", None))
+        self._notes.replace(
+            servable_id, f"left the serving loop: a call took {call_s * 1e3:.1f} ms"
+        )
+        with self._lock:
             leave = self._on_front.pop(servable_id, None)
-        self._keep_note(servable_id, note, resident_bytes)
         if leave is not None:
             self._leaving.append(functools.partial(leave, call_s))
             self._wake_measurer()
-
-    def _note_hang(self, servable_id: ServableId, text: str) -> None:
-        """Shows in a version's state that a call hangs, until the call ends."""
-        with self._noting:
-            before = self._notes.get(servable_id, ("", None))
-            if text:
-                self._before_hangs.setdefault(servable_id, before)
-                note = f"{before[0]}; {text}" if before[0] else text
-            else:
-                note = self._before_hangs.pop(servable_id, before)[0]
-        self._keep_note(servable_id, note, before[1])
 
     def _quarantine(self, servable_id: ServableId, reason: str) -> None:
         error = FailedPrecondition(
