@@ -28,14 +28,19 @@ _LEAST_AGE_S: Final = 60.0
 
 def left_caches(parent: str, prefix: str) -> list[str]:
     """Returns directories that may be such caches: ours, by name and by owner. Blocks."""
-    found = []
     with contextlib.suppress(OSError), os.scandir(parent) as entries:
-        for entry in entries:
-            if entry.name.startswith(prefix) and entry.is_dir(follow_symlinks=False):
-                with contextlib.suppress(OSError):
-                    if entry.stat(follow_symlinks=False).st_uid == os.geteuid():
-                        found.append(entry.path)
-    return sorted(found)
+        named = [entry for entry in entries if entry.name.startswith(prefix)]
+        return sorted(entry.path for entry in named if _is_our_folder(entry))
+    return []
+
+
+def _is_our_folder(entry: os.DirEntry[str]) -> bool:
+    with contextlib.suppress(OSError):  # it may be gone by now
+        return (
+            entry.is_dir(follow_symlinks=False)
+            and entry.stat(follow_symlinks=False).st_uid == os.geteuid()
+        )
+    return False
 
 
 def remove_left_cache(root: str, now_s: float) -> bool:

@@ -244,12 +244,11 @@ def _entries_below(path: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
                     what = f"it holds more than {MAX_ENTRIES} files and folders"
                     raise OSError(errno.EFBIG, what, path)
                 relative = prefix + entry.name
-                if _is_directory(entry):
-                    if entry.name in IGNORED_FOLDERS:
-                        continue
-                    # Following a link upwards would never end.
-                    if not entry.is_symlink():
-                        pending.append((entry.path, relative + "/"))
+                is_folder = _is_directory(entry)
+                if is_folder and entry.name in IGNORED_FOLDERS:
+                    continue
+                if is_folder and not entry.is_symlink():  # that may lead upwards
+                    pending.append((entry.path, relative + "/"))
                 yield relative, entry
 
 

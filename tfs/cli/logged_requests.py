@@ -42,10 +42,7 @@ class LoggedRequests:
             InvalidArgument: A record is not a PredictionLog.
 
         """
-        from google.protobuf.message import DecodeError
-
         from tfs.codec.tfrecord import read_records
-        from tfs.proto.tensorflow_serving.apis import prediction_log_pb2
 
         for path, num_bytes in self._sizes:
             try:
@@ -53,18 +50,23 @@ class LoggedRequests:
                     records = read_records(file, num_bytes=num_bytes)
                     for index, record in enumerate(records):
                         where = f"{path}, record {index}"
-                        try:
-                            entry = prediction_log_pb2.PredictionLog.FromString(record)
-                        except DecodeError as error:
-                            raise InvalidArgument(
-                                f"{where} is no PredictionLog"
-                            ) from error
-                        yield where, entry
+                        yield where, _entry(record, where)
             except OSError as error:
                 raise FailedPrecondition(f"{path}: {error.strerror}") from error
             except DataLoss as error:
                 self.num_damaged += 1
                 print(f"tfs: DATA_LOSS: {path}: {error.message}", file=sys.stderr)
+
+
+def _entry(record: bytes, where: str) -> prediction_log_pb2.PredictionLog:
+    from google.protobuf.message import DecodeError
+
+    from tfs.proto.tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
+
+    try:
+        return PredictionLog.FromString(record)
+    except DecodeError as error:
+        raise InvalidArgument(f"{where} is no PredictionLog") from error
 
 
 def _size_bytes(path: str) -> int | None:

@@ -69,30 +69,40 @@ def run(arguments: argparse.Namespace) -> int:
     tolerance = Tolerance(arguments.rtol, arguments.atol)
     logged = LoggedRequests(arguments.files)
     tally = _Tally()
-    num_in_a_row = 0  # requests that no server took
     try:
         with connect(arguments) as client:
             for where, entry in itertools.islice(logged, arguments.max_records):
                 exchange = exchange_of(entry, instead)
-                if exchange is None:
-                    continue
-                try:
-                    found = _difference(client, exchange, tolerance)
-                except Unavailable as error:  # the client has tried for a while
-                    tally.num_untaken += 1
-                    num_in_a_row += 1
-                    if num_in_a_row == _MAX_UNREACHED:
-                        raise
-                    tally.show(where, str(error))
-                    continue
-                num_in_a_row = 0
-                tally.count(where, found)
+                if exchange is not None:
+                    _send_again(client, exchange, tolerance, where, tally)
     except ServingError:  # no server answers, or a file is no log
         if tally.num_sent:
             print(tally.summary())
         raise
     print(tally.summary())
     return 1 if tally.num_others or tally.num_untaken or logged.num_damaged else 0
+
+
+def _send_again(
+    client: Client, exchange: Exchange, tolerance: Tolerance, where: str, tally: _Tally
+) -> None:
+    """Sends a logged request again, and counts how its answer compares.
+
+    Raises:
+        Unavailable: No server took this request and those before it.
+
+    """
+    try:
+        found = _difference(client, exchange, tolerance)
+    except Unavailable as error:  # the client has tried for a while
+        tally.num_untaken += 1
+        tally.num_in_a_row += 1
+        if tally.num_in_a_row == _MAX_UNREACHED:
+            raise
+        tally.show(where, str(error))
+        return
+    tally.num_in_a_row = 0
+    tally.count(where, found)
 
 
 def _difference(client: Client, exchange: Exchange, tolerance: Tolerance) -> str | None:
@@ -127,6 +137,7 @@ class _Tally:
         num_others: Requests whose answer was another one, or an error.
         num_unknown: Requests that were logged without an answer.
         num_untaken: Requests that no server took.
+        num_in_a_row: Those of them since a server last took one.
 
     """
 
@@ -134,6 +145,7 @@ class _Tally:
     num_others: int = 0
     num_unknown: int = 0
     num_untaken: int = 0
+    num_in_a_row: int = 0
 
     @property
     def num_sent(self) -> int:

@@ -59,24 +59,27 @@ def warm_up(
     num_calls = 0
     failed: set[str] = set()
     inputs = {n: ProbeInputs.of(path, s) for n, s in subject.signatures.items()}
-    for _ in range(num_rounds):
-        for name, signature in subject.signatures.items():
-            for num_rows in sizes_of(name) if signature.batched else (1,):
-                make_way()
-                left_s = deadline_s - clock.now()
-                if left_s <= 0:
-                    return num_calls
-                if name in failed or predict_s(name, num_rows) > left_s:
-                    continue
-                try:
-                    subject.call(name, inputs[name].batch(num_rows), left_s)
-                except ServingError as error:
-                    log.info("event=warm_up_failed signature=%s error=%s", name, error)
-                    failed.add(name)
-                    found = _fault_of_example(subject, name, inputs[name], left_s)
-                    if found is not None:
-                        on_failure(name, found)
-                num_calls += name not in failed
+    calls_of_a_round = [
+        (name, num_rows)
+        for name, signature in subject.signatures.items()
+        for num_rows in (sizes_of(name) if signature.batched else (1,))
+    ]
+    for name, num_rows in num_rounds * calls_of_a_round:
+        make_way()
+        left_s = deadline_s - clock.now()
+        if left_s <= 0:
+            break
+        if name in failed or predict_s(name, num_rows) > left_s:
+            continue
+        try:
+            subject.call(name, inputs[name].batch(num_rows), left_s)
+            num_calls += 1
+        except ServingError as error:
+            log.info("event=warm_up_failed signature=%s error=%s", name, error)
+            failed.add(name)
+            found = _fault_of_example(subject, name, inputs[name], left_s)
+            if found is not None:
+                on_failure(name, found)
     return num_calls
 
 
