@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
-import time
 from typing import TYPE_CHECKING, Final
 
 from tfs.cli.argument_range import count, version_number
 from tfs.cli.hosted_run import add_run
-from tfs.cli.hosted_store import add_fleet_command, controller_of, open_store
-from tfs.cli.printing import ago, mebibytes, table
-from tfs.core.errors import InvalidArgument, NotFound
+from tfs.cli.hosted_status import add_status
+from tfs.cli.hosted_store import add_fleet_command, controller_of
+from tfs.cli.printing import mebibytes
+from tfs.core.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from tfs.hosted.fleet_store import FleetStore, Revision
+    from tfs.hosted.fleet_store import Revision
 
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_STALE_S: Final = 30.0  # a synchronizer notes what it sees every ten seconds
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -36,20 +34,10 @@ def add_parser(subparsers: Subparsers) -> None:
         title="commands", metavar="COMMAND", dest="hosted_command", required=True
     )
     add_run(commands)
-    _add_status(commands)
+    add_status(commands)
     _add_jobs(commands)
     _add_models(commands)
     _add_versions(commands)
-
-
-def _add_status(commands: Subparsers) -> None:
-    parser = add_fleet_command(
-        commands, "status", "show what is wanted, and where", _status
-    )
-    parser.add_argument("--json", action="store_true", help="print it as JSON")
-    parser.add_argument(
-        "--history", type=count, metavar="N", help="show the last N changes instead"
-    )
 
 
 def _add_jobs(commands: Subparsers) -> None:
@@ -289,77 +277,3 @@ def _note_if_missing(revision: Revision, name: str, version: int) -> None:
             f"note: version {version} is not in {base_path}, which has {there}; until "
             "it is there, what answers now goes on"
         )
-
-
-def _no_fleet(store: FleetStore) -> NotFound:
-    return NotFound(f"there is no fleet in {store.path}; tfs hosted add-job makes it")
-
-
-def _status(arguments: argparse.Namespace) -> int:
-    from tfs.hosted.placement import free_bytes
-
-    store = open_store(arguments)
-    if not os.path.exists(store.path):  # to read it would make an empty one
-        raise _no_fleet(store)
-    if arguments.history:
-        rows = [
-            (r.number, ago(r.at_s), r.why) for r in store.history(arguments.history)
-        ]
-        print(table(("REVISION", "AGO", "CHANGE"), rows))
-        return 0
-    revision, seen = store.read(), store.sightings()
-    if not revision.number:
-        raise _no_fleet(store)
-    fleet = revision.fleet
-    if arguments.json:
-        sightings = {
-            name: {"answering": each.num_answering, "problem": each.problem}
-            for name, each in seen.models.items()
-        }
-        said = {"sightings": {"at_s": seen.at_s, "models": sightings}}
-        print(json.dumps(json.loads(fleet.to_json()) | said, indent=2))
-        return 0
-    free = free_bytes(fleet.models, fleet.jobs, fleet.placement)
-    jobs = [
-        (
-            job.address,
-            "down" if job.is_down else "leaving" if job.is_leaving else "up",
-            job.partition or "-",
-            mebibytes(job.memory_bytes),
-            mebibytes(free[job.address]),
-            sum(job.address in at for at in fleet.placement.values()),
-        )
-        for job in fleet.jobs.values()
-    ]
-    print(table(("SERVER", "STATE", "PARTITION", "MEMORY", "FREE", "MODELS"), jobs))
-    models = [
-        (
-            model.name,
-            f"{len(fleet.placement[model.name])} of {model.num_replicas}",
-            str(seen.models[model.name].num_answering)
-            if model.name in seen.models
-            else "-",
-            mebibytes(model.memory_bytes) + ("" if model.is_estimate else " (fixed)"),
-            ", ".join(fleet.placement[model.name]) or "no room",
-            seen.models[model.name].problem or "-"
-            if model.name in seen.models
-            else "-",
-        )
-        for model in fleet.models.values()
-    ]
-    print()
-    print(
-        table(("MODEL", "REPLICAS", "ANSWERING", "EACH", "SERVERS", "PROBLEM"), models)
-    )
-    quiet_s = time.time() - seen.at_s
-    if fleet.models and not seen.at_s:
-        print("note: nobody has looked at the servers yet: start tfs hosted run")
-    elif fleet.models and quiet_s > _STALE_S:
-        print(
-            f"note: nobody has looked at the servers for {quiet_s:.0f} s: does tfs "
-            "hosted run still run?"
-        )
-    is_served = all(
-        each.num_answering for name, each in seen.models.items() if name in fleet.models
-    )
-    return 0 if all(fleet.placement.values()) and is_served else 1
