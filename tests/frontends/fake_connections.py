@@ -32,6 +32,9 @@ class FakeConnections:
             self.received_bytes[peer], self.acked_bytes[peer], self.unread_bytes
         )
 
+    def address(self, peer: str) -> str:
+        return peer
+
     def disconnect(self, peer: str) -> bool:
         if peer not in self.gone:
             self.gone.append(peer)

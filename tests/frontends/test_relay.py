@@ -255,6 +255,7 @@ def test_a_tcp_client_is_known_by_its_address_and_ends_by_its_flood(
         assert known is not None
         mine = client.getsockname()
         assert (known.address, known.is_loopback) == (f"{mine[0]}:{mine[1]}", True)
+        assert relay.address(name) == known.address
         more = frames.frame(FrameType.CONTINUATION, 0, 1, bytes(16_384))
         with contextlib.suppress(ConnectionError):
             await loop.sock_sendall(

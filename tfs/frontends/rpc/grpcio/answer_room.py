@@ -229,7 +229,7 @@ class AnswerRoom:
             if is_too_long or now_s - idle_since_s > allowed_s:
                 log.warning(
                     "event=slow_reader peer=%s waiting_bytes=%d is_closed=%s note=%r",
-                    peer,
+                    self._connections.address(peer),
                     self._by_peer[peer],
                     self._connections.disconnect(peer),
                     "it takes no answers while others wait for room",

@@ -36,5 +36,8 @@ class Connections(Protocol):
     def traffic(self, peer: str) -> Traffic | None:
         """Returns what went over a connection; None if it is not known."""
 
+    def address(self, peer: str) -> str:
+        """Returns the client's address, for the log."""
+
     def disconnect(self, peer: str) -> bool:
         """Ends a connection; returns False if that is not possible."""

@@ -172,6 +172,11 @@ class Relay:
         line = self._lines.get(peer)
         return None if line is None else line[1]
 
+    def address(self, peer: str) -> str:
+        """Returns a client's address; its name if it is gone."""
+        client = self.client(peer)
+        return peer if client is None else client.address
+
     def traffic(self, peer: str) -> Traffic | None:
         """Returns what went over a client's connection; None if there is none."""
         line = self._lines.get(peer)

@@ -129,11 +129,11 @@ class RelayedConnection:
 
     def _take(self, data: bytes) -> bytes:
         """Returns what grpcio may have of what the client sent."""
-        has_ended = False
+        tls, has_ended = self._tls, False
         try:
-            if self._tls is not None:
-                data, has_ended = self._tls.decrypt(data)
-                self._answer_tls(self._tls)
+            if tls is not None:
+                data, has_ended = tls.decrypt(data)
+                self._answer_tls(tls)
                 if self._is_closed:
                     return b""
             self._received_bytes += len(data)
@@ -143,10 +143,7 @@ class RelayedConnection:
             self.close()
             return b""
         except TlsFault:
-            self._answers.push(
-                self._tls.take_output() if self._tls else b""
-            )  # an alert
-            self.close()
+            self.close()  # sends the alert
             return b""
         more = self._let_in()
         if more:

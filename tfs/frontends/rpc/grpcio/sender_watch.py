@@ -138,7 +138,7 @@ class SenderWatch:
             if _is_over(turn, pace, now_s, is_contested):
                 log.warning(
                     "event=slow_sender peer=%s num_requests=%d is_closed=%s note=%r",
-                    turn.peer,
+                    self._connections.address(turn.peer),
                     turn.num_requests,
                     self._connections.disconnect(turn.peer),
                     "it began requests and sends no more of them",
