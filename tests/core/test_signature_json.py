@@ -46,6 +46,12 @@ def test_a_scalar_default_fills_a_feature() -> None:
     assert features["pixels"].default == (0, 0, 0)
 
 
+def test_an_input_with_a_default_may_have_an_example_of_one_row() -> None:
+    """It stands for every row, as when a caller leaves it out."""
+    form = broken(example__s={"shape": [1], "value": ["YQ=="]})
+    assert signature_from_json(form, "here").examples["s"].shape == (1,)
+
+
 def broken(**changes: object) -> dict[str, Any]:
     """Returns FULL's form with parts replaced; None removes one."""
     form = copy.deepcopy(signature_to_json(FULL))
@@ -123,7 +129,7 @@ BROKEN: list[tuple[object, str]] = [
     (broken(example__x={"shape": [2, 1], "value": ["YQ=="] * 2}), "at an offset"),
     (broken(example__s={"shape": [2]}), "example 's' must be given as its value"),
     (broken(example__s={"shape": [2], "value": ["YQ=="]}), "1 strings.* takes 2"),
-    (broken(example__s={"shape": [1], "value": ["YQ=="]}), "number of rows"),
+    (broken(example__m={"shape": [3, 2]}), "number of rows"),
 ]
 
 

@@ -154,6 +154,23 @@ def test_cut_archive_of_a_manifest_is_data_loss_before_anything_is_read(
         loader.estimate_resources()
 
 
+@pytest.mark.parametrize("platform", ["torch_package", "torch_export"])
+def test_a_manifest_without_its_payload_says_what_is_missing(
+    version: Path, platform: str
+) -> None:
+    """Neither a payload that nobody listed nor another platform's goes unnamed."""
+    form = json.loads((version / MANIFEST).read_text())
+    form |= {"files": {}, "platform": platform}
+    (version / MANIFEST).write_text(json.dumps(form))
+    (version / "model.pt").unlink()
+    loader = TorchPackage().loader(
+        str(version), LoadContext(lambda _: FakeInterpreter())
+    )
+    name = {"torch_package": "model.pt", "torch_export": "model.pt2"}[platform]
+    with pytest.raises(DataLoss, match=f"no {name} in .*platform '{platform}'; write"):
+        loader.estimate_resources()
+
+
 def test_failed_load_leaves_nothing_and_can_be_repeated(version: Path) -> None:
     """A manager may try again after a passing fault."""
     interpreter = FakeInterpreter(Unavailable("busy"))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final, TypeAlias, cast
 
 from tfs.core.dtype import DTYPES, STRING, DType
@@ -87,7 +87,7 @@ def _signature(form: dict[str, object]) -> Signature:
     if not isinstance(labels, list) or not all(isinstance(x, str) for x in labels):
         raise TypeError("labels must be a list of strings")
     examples = {n: _slot(s) for n, s in _object(form.get("example", {})).items()}
-    _check_examples(examples, inputs, batched)
+    _check_examples(examples, inputs, defaults.keys(), batched)
     return Signature(
         method=Method(form["method"]),
         inputs=inputs,
@@ -144,7 +144,10 @@ def _check_features(
 
 
 def _check_examples(
-    examples: Mapping[str, ExampleSlot], inputs: Mapping[str, TensorSpec], batched: bool
+    examples: Mapping[str, ExampleSlot],
+    inputs: Mapping[str, TensorSpec],
+    defaults: Collection[str],
+    batched: bool,
 ) -> None:
     for name, slot in examples.items():
         if name not in inputs:
@@ -163,8 +166,13 @@ def _check_examples(
                 f"example {name!r} has {len(slot.value)} strings, its shape takes "
                 f"{math.prod(slot.shape)}"
             )
-    if batched and len({slot.shape[0] for slot in examples.values()}) > 1:
-        rows = {name: slot.shape[0] for name, slot in examples.items()}
+    # One row of an input with a default stands for every row.
+    rows = {
+        n: slot.shape[0]
+        for n, slot in examples.items()
+        if batched and n not in defaults
+    }
+    if len(set(rows.values())) > 1:
         raise ValueError(f"examples differ in their number of rows: {rows}")
 
 

@@ -170,6 +170,26 @@ def verify_sizes(path: str, manifest: Manifest) -> None:
             )
 
 
+def check_payload(path: str, manifest: Manifest) -> None:
+    """Checks that there is a payload of the manifest's platform, listed or not.
+
+    Raises:
+        DataLoss: There is none; names the file and the platform.
+
+    """
+    payloads = [
+        name
+        for name, platforms in PLATFORM_BY_FILE.items()
+        if manifest.platform in platforms
+    ]
+    if payloads and not any(os.path.isfile(os.path.join(path, n)) for n in payloads):
+        raise DataLoss(
+            f"there is no {' and no '.join(payloads)} in {path}, which its manifest says "
+            f"is of platform {manifest.platform!r}; write the version again, or correct "
+            "the manifest"
+        )
+
+
 def file_digest(path: str) -> str:
     """Returns the hex SHA-256 of a file's bytes."""
     digest = hashlib.sha256()

@@ -21,6 +21,7 @@ from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Servable
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
 from tfs.core.version_directory import (
+    check_payload,
     is_committed,
     read_manifest,
     verify_files,
@@ -171,7 +172,9 @@ class ModelLoader:
     def estimate_resources(self) -> ResourceAllocation:
         if self._estimate is None:
             if is_committed(self._path):
-                verify_sizes(self._path, read_manifest(self._path))
+                manifest = read_manifest(self._path)
+                verify_sizes(self._path, manifest)
+                check_payload(self._path, manifest)
             stored = self._payload.estimate(self._path)
             profiler = self._context.profiler
             known = None if profiler is None else profiler.known(self.code_digest)
