@@ -133,10 +133,15 @@ class _Watched:
 
     def _release_save(self) -> object:
         self._watch.note_let_go(self)
-        return self._lock._release_save()
+        if hasattr(self._lock, "_release_save"):
+            return self._lock._release_save()
+        return self._lock.release()
 
     def _acquire_restore(self, state: object) -> None:
-        self._lock._acquire_restore(state)
+        if hasattr(self._lock, "_acquire_restore"):
+            self._lock._acquire_restore(state)
+        else:
+            self._lock.acquire()
         self._watch.note_taken(self)
 
 

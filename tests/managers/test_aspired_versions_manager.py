@@ -16,6 +16,7 @@ from managers.version_policy.action import Action
 from managers.version_policy.availability_preserving import availability_preserving
 from managers.version_policy.resource_preserving import resource_preserving
 from tests.managers.environment import POOLS, Environment, Pools
+from tests.threads import run_together
 from tfs.core.errors import (
     Code,
     FailedPrecondition,
@@ -554,7 +555,7 @@ def test_whoever_decides_takes_nothing_for_ready_that_cannot_be_requested(
 
     def decide_first(serving_map: ServingMap, handle: Handle) -> Handle | None:
         env.manager.set_transition_policy("m", None)  # something to decide about
-        env.manager.step()  # on the loading thread: no other one steps
+        run_together(env.manager.step)  # while this thread, which loads, publishes
         at_publication.append(env.available("m"))
         return publish(serving_map, handle)
 
