@@ -240,7 +240,8 @@ class InlineInterpreter:
         """Ends a model's own threads; returns whether they have ended."""
         deadline_s = self._clock.now() + UNLOAD_WAIT_S
         has_ended = threads.close(unloaded(model.source.id), deadline_s)
+        spent = replace(threads.stats(), num_queued=0)
         with self._lock:
             self._models.discard(model)
-            self._past = summed([self._past, replace(threads.stats(), num_queued=0)])
+            self._past = summed([self._past, spent])
         return has_ended
