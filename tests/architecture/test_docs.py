@@ -24,6 +24,17 @@ def anchors_of(page: Path) -> set[str]:
     return {head.strip().replace(" ", "-") for head in plain}
 
 
+def python_examples_of(page: Path) -> list[str]:
+    """Returns the examples of a page, but for doctests, which are run elsewhere."""
+    text = page.read_text(encoding="utf-8")
+    found = re.findall(r"^( *)```python[^\n]*\n(.*?)^ *```$", text, re.M | re.S)
+    return [
+        re.sub(f"^{indent}", "", code, flags=re.M)
+        for indent, code in found
+        if not code.startswith(">>> ")
+    ]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=by_name)
 def test_links_lead_somewhere(page: Path) -> None:
     """A link leads to a file of the tree, and to a heading that this file has."""
@@ -48,12 +59,14 @@ def test_named_modules_exist(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=by_name)
 def test_python_examples_are_python(page: Path) -> None:
     """Every example compiles, also those that stand for a reader's own code."""
-    text = page.read_text(encoding="utf-8")
-    for indent, code in re.findall(
-        r"^( *)```python[^\n]*\n(.*?)^ *```$", text, re.M | re.S
-    ):
-        if not code.startswith(">>> "):  # those are run as doctests
-            compile(re.sub(f"^{indent}", "", code, flags=re.M), page.name, "exec")
+    for code in python_examples_of(page):
+        compile(code, page.name, "exec")
+
+
+def test_python_examples_are_found() -> None:
+    """Else a fence that is written another way would have nothing compiled."""
+    pages = {page.name for page in PAGES if python_examples_of(page)}
+    assert pages >= {"README.md", "quickstart.md", "client.md", "exporting.md"}
 
 
 def test_the_map_names_modules_that_exist() -> None:

@@ -58,7 +58,7 @@ def test_a_lock_that_was_let_go_is_held_no_more() -> None:
     with admission._lock:
         pass
     assert breaches(watch.taken) == []
-    assert pool.close()
+    assert env.close()
 
 
 def test_a_server_takes_its_locks_in_order() -> None:
@@ -77,6 +77,6 @@ def test_a_server_takes_its_locks_in_order() -> None:
         env.request("a")
         env.apply(model("a", extra="traffic { primary: 1 }"))
         assert env.served("a") == 1
-        assert env.core.close(env.clock.now() + 1)
+        assert env.close()
     assert ("VersionEvents._publishing", "EventBus._delivery") in watch.taken
     assert breaches(watch.taken) == []

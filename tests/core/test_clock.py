@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from tfs.core.clock import Clock, MonotonicClock, SteadyClock, steady
 from tfs.testing.fake_clock import FakeClock
 
 
-def test_wait_for_a_deadline_in_the_past_returns() -> None:
+def test_wait_for_a_deadline_in_the_past_returns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Nobody sleeps for a time that has come."""
     clock = MonotonicClock()
     condition = threading.Condition()
+    waits: list[float | None] = []
+    monkeypatch.setattr(condition, "wait", waits.append)
     with condition:
         clock.wait(condition, clock.now() - 1.0)
+    assert waits == []
 
 
 def test_deadline_far_away_is_no_overflow() -> None:

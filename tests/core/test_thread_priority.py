@@ -114,9 +114,11 @@ def test_what_let_others_finish_can_take_it_back() -> None:
 def test_only_our_own_policy_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who runs the server as a batch wants its workers to be one."""
     monkeypatch.setattr(os, "sched_getscheduler", lambda _pid: os.SCHED_BATCH)
-    monkeypatch.setattr(os, "sched_setscheduler", None)
+    chosen: list[object] = []
+    monkeypatch.setattr(os, "sched_setscheduler", lambda *args: chosen.append(args))
     on_a_thread(let_others_finish)
     on_a_thread(interrupt_again)
+    assert chosen == []
 
 
 def test_giving_way_is_the_threads_own() -> None:
@@ -150,8 +152,10 @@ def test_brief_work_keeps_the_policy_that_the_operator_chose(
 ) -> None:
     """Who runs a server in real time knows why."""
     monkeypatch.setattr(os, "sched_getscheduler", lambda _pid: os.SCHED_RR)
-    monkeypatch.setattr(os, "sched_setscheduler", None)
+    chosen: list[object] = []
+    monkeypatch.setattr(os, "sched_setscheduler", lambda *args: chosen.append(args))
     on_a_thread(lambda: give_way(is_brief=True))
+    assert chosen == []
 
 
 def test_a_thread_is_not_bound_to_the_core_of_who_started_it() -> None:

@@ -154,6 +154,10 @@ class Environment:
         self.core.begin(read_config_text(text, "test"), origin, "/models.config")
         self.settle()
 
+    def close(self) -> bool:
+        """Unloads everything and ends every thread; returns whether that was done."""
+        return self.core.close(self.clock.now() + 1)
+
     def kill(self) -> None:
         """Frees what the system takes back from a server that was killed."""
         self.core.config.overrides_file.close()

@@ -27,6 +27,7 @@ def test_a_server_is_ready_when_all_models_of_its_start_have_settled() -> None:
     assert not environment.core.readiness.is_ready()
     environment.settle()
     assert environment.core.readiness.is_ready()
+    assert environment.close()
 
 
 def test_the_first_loads_get_more_threads_and_later_ones_do_not() -> None:
@@ -44,3 +45,4 @@ def test_the_first_loads_get_more_threads_and_later_ones_do_not() -> None:
     env.apply(model("a"), model("b"))
     assert env.available("a") == [1]
     assert pool.num_threads == before
+    assert env.close()

@@ -206,6 +206,7 @@ def test_the_text_of_a_configuration_is_read_off_the_serving_loop(
     request = pb.ApplyConfigRequest(text=config(model("a")))
     assert Operator(env).ask("apply_config", request).applied
     assert [name.rpartition("-")[0] for name in readers] == ["config"]
+    assert env.close()
 
 
 def test_a_base_path_that_is_missing_is_the_models_error() -> None:
