@@ -65,6 +65,20 @@ def test_another_form_differs(after: bytes, words: str) -> None:
     assert words in difference(PREDICT, prediction(1, 2), after, EXACT)
 
 
+@pytest.mark.parametrize("ints", [False, True])
+def test_a_number_that_differs_is_told_too(ints: bool) -> None:
+    """An output without dimensions has no place, and is compared like any other."""
+
+    def scalar(value: float) -> bytes:
+        response = predict_pb2.PredictResponse.FromString(prediction(value, ints=ints))
+        response.outputs["y"].tensor_shape.Clear()
+        return response.SerializeToString()
+
+    assert difference(PREDICT, scalar(1), scalar(1), EXACT) == ""
+    found = difference(PREDICT, scalar(1), scalar(2), EXACT)
+    assert found.startswith("y: 1 of 1 elements differ, first at []: 2")
+
+
 def test_integers_are_compared_exactly() -> None:
     """A tolerance is for floats."""
     before, after = prediction(100, ints=True), prediction(101, ints=True)

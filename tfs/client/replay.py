@@ -185,7 +185,8 @@ def _at(differs: Any, before: Array, after: Array) -> str:
     num = int(np.count_nonzero(differs))
     if not num:
         return ""
-    first = tuple(int(each[0]) for each in np.nonzero(differs))
+    at = int(np.argmax(differs))  # unlike nonzero, it takes scalars
+    first = tuple(int(index) for index in np.unravel_index(at, before.shape))
     return (
         f"{num} of {before.size} elements differ, first at {list(first)}: "
         f"{after[first]}, was {before[first]}"
