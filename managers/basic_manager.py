@@ -87,6 +87,10 @@ class BasicManagerOptions:
     pre_load_hook: Callable[[ServableId], None] | None = None
     patience_s: float = PATIENCE_S
 
+    def __post_init__(self) -> None:
+        if not self.patience_s > 0:
+            raise ValueError(f"patience_s must be positive: {self.patience_s}")
+
 
 class BasicManager:
     """The managed versions, with their loads and unloads.

@@ -53,8 +53,8 @@ class RetryOptions:
     def __post_init__(self) -> None:
         if self.max_num_retries < 0:
             raise ValueError(f"max_num_retries is negative: {self.max_num_retries}")
-        if self.interval_s < 0 or self.max_interval_s < 0:
-            raise ValueError(f"retry pauses are negative: {self}")
+        if not (self.interval_s >= 0 and self.max_interval_s >= 0):  # also refuses NaN
+            raise ValueError(f"retry pauses are negative or no numbers: {self}")
 
     def long_pause_s(self, num_failures: int, error: ServingError) -> float | None:
         """Returns the pause if each attempt takes away what serves; None to give up.

@@ -103,6 +103,8 @@ def test_a_model_goes_its_way_by_commands_alone(
         (["canary", "m", "1", "--primary=1"], "no model m"),
         (["run", "--cert=c"], "need --ca"),
         (["run", "--ca=/absent"], "cannot read /absent"),
+        (["run", "--hedge_budget=2"], "hedge_budget must be from 0 to 1: 2"),
+        (["run", "--down_after_s=1"], "down_after_s must be more than 1"),
         (["run", "--listen=127.0.0.1"], "127.0.0.1"),
         (["run", "--ssl_config_file=/absent"], "--ssl_config_file=/absent"),
         (["run", "--listen=unix:/s", "--ssl_config_file=/absent"], "TCP"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 
 import pytest
@@ -163,3 +164,12 @@ def test_what_cannot_be_sent_is_skipped() -> None:
     assert exchange_of(entry) is None
     entry.session_run_log.SetInParent()
     assert exchange_of(entry) is None
+
+
+@pytest.mark.parametrize("tolerance", [(-1.0, 0.0), (0.0, math.nan)])
+def test_a_tolerance_that_nothing_meets_is_refused(
+    tolerance: tuple[float, float],
+) -> None:
+    """Else every answer would seem to differ."""
+    with pytest.raises(InvalidArgument, match="a tolerance must be at least 0"):
+        Tolerance(*tolerance)

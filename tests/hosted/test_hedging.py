@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
+import pytest
+
+from tfs.core.errors import InvalidArgument
 from tfs.hosted.hedging import HedgeOptions, Hedging
 
 
@@ -37,3 +42,21 @@ def test_without_a_budget_nothing_is_sent_twice() -> None:
         hedging.note_latency(1.0)
     assert hedging.delay_s is None
     assert not hedging.take()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("quantile", 1.5),
+        ("least_delay_s", -1.0),
+        ("budget", math.nan),
+        ("budget", -0.1),
+        ("burst", 0.5),
+        ("num_recent", 0),
+        ("least_seen", 0),
+    ],
+)
+def test_a_bad_option_is_refused_on_creation(field: str, value: float) -> None:
+    """A budget of more than all requests is a slip, and NaN is no number."""
+    with pytest.raises(InvalidArgument, match=f"{field} must be"):
+        HedgeOptions(**{field: value})  # type: ignore[arg-type]

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
+import pytest
+
+from tfs.core.errors import InvalidArgument
 from tfs.hosted.load_following import LoadFollowing, LoadOptions
 
 
@@ -24,3 +29,11 @@ def test_what_was_needed_within_the_window_stays() -> None:
     for start_s in range(0, 1000, 90):
         assert following.wanted(start_s, 8.0, 2) == 2
         assert following.wanted(start_s + 45, 0.0, 2) == 2
+
+
+@pytest.mark.parametrize("field", ["per_replica", "window_s"])
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan])
+def test_a_bad_option_is_refused_on_creation(field: str, value: float) -> None:
+    """A replica that should have no requests would want infinitely many others."""
+    with pytest.raises(InvalidArgument, match=f"{field} must be positive"):
+        LoadOptions(**{field: value})

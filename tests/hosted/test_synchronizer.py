@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
-from tfs.core.errors import FailedPrecondition, Unavailable
+from tfs.core.errors import FailedPrecondition, InvalidArgument, Unavailable
 from tfs.hosted.controller import Controller, parse_model_config
 from tfs.hosted.fleet import Job
 from tfs.hosted.fleet_store import FleetStore, ModelSighting
@@ -393,3 +394,19 @@ def test_the_thread_outlives_a_store_that_cannot_be_read(bench: Bench) -> None:
     bench.synchronizer.start()
     bench.clock.block_until_sleepers(1)
     bench.synchronizer.close()
+
+
+@pytest.mark.parametrize(
+    ("look_s", "down_after_s", "field"),
+    [
+        (0.0, 10.0, "look_s"),
+        (1.0, 1.0, "down_after_s"),
+        (1.0, math.nan, "down_after_s"),
+    ],
+)
+def test_a_bad_option_is_refused_on_creation(
+    look_s: float, down_after_s: float, field: str
+) -> None:
+    """A job that answers every look must not be given up between two."""
+    with pytest.raises(InvalidArgument, match=f"{field} must be"):
+        SynchronizerOptions(look_s, down_after_s)

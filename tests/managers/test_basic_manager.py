@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator
 
 import pytest
 
+from managers.basic_manager import BasicManagerOptions
 from managers.harness_state import HarnessState
 from managers.memory import MemoryReleaser
 from managers.retry import RetryOptions
@@ -643,3 +645,13 @@ def test_what_is_known_already_is_not_published_again(world: World) -> None:
     for _ in range(2):
         world.manager.annotate(S3_1, note="inline: 0.2 ms")
     assert world.events(S3_1) == ["START", "LOADING", "AVAILABLE", "AVAILABLE"]
+
+
+@pytest.mark.parametrize("pause_s", [-1.0, math.nan])
+def test_a_bad_option_is_refused_on_creation(pause_s: float) -> None:
+    """A pause or a patience that no clock can measure would be found in a failed load."""
+    for field in ("interval_s", "max_interval_s"):
+        with pytest.raises(ValueError, match="retry pauses are negative or no numbers"):
+            RetryOptions(**{field: pause_s})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="patience_s must be positive"):
+        BasicManagerOptions(patience_s=pause_s)

@@ -29,6 +29,24 @@ def count(text: str) -> int:
     return _whole(text, 1, MAX_COUNT, "a count")
 
 
+def seconds(text: str) -> float:
+    """Reads a duration, for argparse; it may be infinite.
+
+    Raises:
+        ArgumentTypeError: It is not a duration; says what is.
+
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not value >= 0:  # also refuses NaN
+        raise argparse.ArgumentTypeError(
+            f"a duration is a number of seconds, at least 0: {text!r}"
+        )
+    return value
+
+
 def _whole(text: str, least: int, most: int, what: str) -> int:
     try:
         value = int(text)

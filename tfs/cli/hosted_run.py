@@ -6,6 +6,7 @@ import argparse
 import re
 from typing import TYPE_CHECKING, Final
 
+from tfs.cli.argument_range import seconds
 from tfs.cli.hosted_store import add_fleet_command, controller_of, open_store
 from tfs.core.errors import InvalidArgument
 
@@ -44,14 +45,14 @@ def add_run(commands: Subparsers) -> None:
     )
     parser.add_argument(
         "--down_after_s",
-        type=float,
+        type=seconds,
         default=10.0,
         metavar="S",
         help="without a sign of a server, until others take its place (default 10)",
     )
     parser.add_argument(
         "--drain_timeout_s",
-        type=float,
+        type=seconds,
         default=30.0,
         metavar="S",
         help="how long SIGTERM waits for requests under way (default 30)",

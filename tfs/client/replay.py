@@ -62,10 +62,17 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How far floats may be apart. Immutable."""
+    """How far floats may be apart; infinitely far if asked. Immutable."""
 
     relative: float = 1e-5
     absolute: float = 1e-6
+
+    def __post_init__(self) -> None:
+        if not (self.relative >= 0 and self.absolute >= 0):  # also refuses NaN
+            raise InvalidArgument(
+                f"a tolerance must be at least 0: rtol {self.relative}, atol "
+                f"{self.absolute}"
+            )
 
 
 def exchange_of(

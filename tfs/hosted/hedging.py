@@ -8,9 +8,12 @@ Response Times in Large Online Services", which section 3.1 of the paper follows
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, insort
 from collections import deque
 from dataclasses import dataclass
+
+from tfs.core.errors import InvalidArgument
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,20 @@ class HedgeOptions:
     burst: float = 10.0
     num_recent: int = 200
     least_seen: int = 20
+
+    def __post_init__(self) -> None:
+        for name, least, most in (
+            ("quantile", 0, 1),
+            ("least_delay_s", 0, math.inf),
+            ("budget", 0, 1),
+            ("burst", 1, math.inf),
+            ("num_recent", 1, math.inf),
+            ("least_seen", 1, math.inf),
+        ):
+            value = getattr(self, name)
+            if not least <= value <= most:  # also refuses NaN
+                allowed = f"at least {least}" if most == math.inf else "from 0 to 1"
+                raise InvalidArgument(f"hedge_{name} must be {allowed}: {value}")
 
 
 class Hedging:

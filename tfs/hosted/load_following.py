@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tfs.core.errors import InvalidArgument
+
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
@@ -26,6 +28,11 @@ class LoadOptions:
 
     per_replica: float = 4.0
     window_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        for name in ("per_replica", "window_s"):
+            if not getattr(self, name) > 0:
+                raise InvalidArgument(f"{name} must be positive: {getattr(self, name)}")
 
 
 class LoadFollowing:

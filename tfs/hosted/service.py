@@ -13,6 +13,7 @@ from typing import Final
 
 from tfs.core.call import ListenerOptions, MethodKind, RpcMethod
 from tfs.core.clock import Clock, MonotonicClock
+from tfs.core.errors import InvalidArgument
 from tfs.core.executor import ThreadExecutor
 from tfs.core.serving_loop import ServingLoop
 from tfs.core.stats import Stats
@@ -57,6 +58,12 @@ class ServiceOptions:
     synchronizing: SynchronizerOptions = field(default_factory=SynchronizerOptions)
     load: LoadOptions = field(default_factory=LoadOptions)
     follow_load_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        if not self.follow_load_s > 0:
+            raise InvalidArgument(
+                f"follow_load_s must be positive: {self.follow_load_s}"
+            )
 
 
 class HostedService:

@@ -24,7 +24,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from tfs.core.clock import Clock
-from tfs.core.errors import FailedPrecondition, ServingError
+from tfs.core.errors import FailedPrecondition, InvalidArgument, ServingError
 from tfs.core.executor import Executor, InlineExecutor
 from tfs.hosted.controller import Controller
 from tfs.hosted.fleet import Fleet
@@ -82,7 +82,8 @@ class SynchronizerOptions:
 
     Attributes:
         look_s: Seconds between two looks.
-        down_after_s: Seconds without an answer until others take a job's place.
+        down_after_s: Seconds without an answer until others take a job's place; more
+            than ``look_s``, because a job answers once for each look.
         only_routes: Whether jobs are only asked, and neither they nor the store are
             told anything: for routers beside the one synchronizer that does that.
 
@@ -91,6 +92,15 @@ class SynchronizerOptions:
     look_s: float = 1.0
     down_after_s: float = 10.0
     only_routes: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.look_s > 0:
+            raise InvalidArgument(f"look_s must be positive: {self.look_s}")
+        if not self.down_after_s > self.look_s:
+            raise InvalidArgument(
+                f"down_after_s must be more than {self.look_s:g}, the seconds between "
+                f"two looks at a server: {self.down_after_s:g}"
+            )
 
 
 @dataclass(slots=True)
