@@ -59,15 +59,15 @@ class Secured:
 
     async def read_to_end(self) -> tuple[bytes, bool]:
         """Returns what comes, and whether it was all, as TLS says."""
-        received = b""
+        received = bytearray()
         with contextlib.suppress(ConnectionResetError):
             while data := await self._loop.sock_recv(self.raw, 1 << 20):
                 self.tls.incoming.write(data)
                 with contextlib.suppress(ssl.SSLWantReadError):
                     while part := self.tls.tls.read(1 << 20):
                         received += part
-                    return received, True
-        return received, False
+                    return bytes(received), True
+        return bytes(received), False
 
     def close_notify(self) -> bytes:
         """Returns the bytes that say that nothing follows."""
