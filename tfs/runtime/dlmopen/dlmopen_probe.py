@@ -141,7 +141,9 @@ def main(num_interpreters: int) -> None:
         namespaces = [dlmopen_namespace.take() for _ in range(num_interpreters)]
         faults: list[str] = []
         for _ in range(_NUM_THREADS):
-            thread = threading.Thread(target=_check, args=(namespaces, faults))
+            thread = threading.Thread(
+                target=_check, args=(namespaces, faults), name="dlmopen-probe"
+            )
             thread.start()
             thread.join()
         reason = faults[0] if faults else ""
