@@ -32,6 +32,7 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "remote_cache_max_bytes": (0, _ANY),
     "num_load_threads": (0, _ANY),
     "num_unload_threads": (0, _ANY),
+    "num_warmup_iterations": (0, _ANY),
     "max_num_load_retries": (0, _ANY),
     "load_retry_interval_s": (0, _ANY),
     "drain_timeout_s": (0, _ANY),
@@ -113,12 +114,12 @@ class ServerOptions:
             config.
         num_load_threads: Most versions that load at the same time; 0 lets the server
             choose.
+        num_unload_threads: Most versions that unload at the same time; 0 lets the
+            server choose.
         enable_model_warmup: Whether a version's recorded requests are replayed before
             it becomes available.
         num_warmup_iterations: How many times each of these requests is replayed; 0
             means once.
-        num_unload_threads: Most versions that unload at the same time; 0 lets the
-            server choose.
         max_num_load_retries: How many times a failed load is tried again.
         load_retry_interval_s: Pause before the first of these tries; it doubles, up to
             60 s.
