@@ -193,21 +193,29 @@ def _write(args: argparse.Namespace) -> str:
     if suffix in (".csv", ".json"):
         return _write_table(spec, args.out, args.version)
     if suffix == ".py":
-        from tfs.export import save_python
+        return _write_python(args, batching_parameters)
+    return _write_module(args, batching_parameters)
 
-        return save_python(
-            spec,
-            args.out,
-            args.version,
-            weights=args.weights,
-            example_inputs=named_example(args.example, "") if args.example else None,
-            assets=args.assets,
-            batching_parameters=batching_parameters,
-        )
+
+def _write_python(args: argparse.Namespace, batching_parameters: str | None) -> str:
+    from tfs.export import save_python
+
+    return save_python(
+        args.spec,
+        args.out,
+        args.version,
+        weights=args.weights,
+        example_inputs=named_example(args.example, "") if args.example else None,
+        assets=args.assets,
+        batching_parameters=batching_parameters,
+    )
+
+
+def _write_module(args: argparse.Namespace, batching_parameters: str | None) -> str:
     from tfs.export import save
     from tfs.export.default_values import default_values
 
-    module, home = named_module(spec)
+    module, home = named_module(args.spec)
     example = named_example(args.example, home)
     return save(
         module,
