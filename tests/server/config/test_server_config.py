@@ -250,6 +250,15 @@ def test_a_base_path_that_no_system_takes_is_refused() -> None:
         read_config_text(text.replace("\\000n", "\\n"), "a test")
 
 
+def test_a_model_without_a_name_is_told_by_its_base_path() -> None:
+    """Among a thousand models, who is to know which of them it is."""
+    text = 'model_config_list { config { name: "a" base_path: "/a" } config { base_path: "/b" } }'
+    with pytest.raises(
+        InvalidArgument, match="base path '/b' has no name; set its name"
+    ):
+        read_config_text(text, "test")
+
+
 @pytest.mark.parametrize(
     ("name", "is_fine"),
     [

@@ -154,7 +154,11 @@ def describe(
         payloads.append((name, offset, data))
         offset = aligned(offset + len(data))
     if len(words) + REQUEST_WORDS > MAX_WORDS:
-        raise InvalidArgument("too many inputs, or of too many dimensions")
+        raise InvalidArgument(
+            f"the inputs and their dimensions take {len(words)} words, and a call to a "
+            f"process has {MAX_WORDS - REQUEST_WORDS}; send fewer inputs, or with fewer "
+            "dimensions"
+        )
     return words, payloads, offset
 
 

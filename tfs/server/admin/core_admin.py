@@ -97,7 +97,9 @@ class CoreAdmin:
                     return request.config
                 case "text":
                     return parse_config_text(request.text, request.text_name or "text")
-            raise InvalidArgument("the request holds no configuration")
+            raise InvalidArgument(
+                "the request holds no configuration; set its config or text"
+            )
 
         def apply(message: Message | ServingError) -> None:
             if isinstance(message, ServingError):

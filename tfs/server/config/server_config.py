@@ -218,7 +218,9 @@ def read_model(model: model_server_config_pb2.ModelConfig) -> ModelSettings:
     """
     name = model.name
     if not name:
-        raise InvalidArgument("a model in the config list has no name")
+        raise InvalidArgument(
+            f"the model with the base path {model.base_path!r} has no name; set its name"
+        )
     if not fits_a_line(name):
         raise InvalidArgument(
             f"model {name!a}: a name has no control characters and no line feeds"
