@@ -64,6 +64,36 @@ def test_what_no_feature_holds_is_refused_by_name(value: object) -> None:
         regress(Target("m"), [{"ids": value}])
 
 
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [([2**70], f"feature 'ids': no dtype has {2**70}"), ({}, "'ids': dict cannot be")],
+)
+def test_a_feature_is_called_one(value: object, words: str) -> None:
+    """Examples have features, and only tensors are inputs."""
+    with pytest.raises(InvalidArgument, match=f"^.*{words}") as caught:
+        classify(Target("m"), [{"ids": value}])
+    assert "input" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: predict(Target(5), {}), "a model's name is a text, not 5"),  # type: ignore[arg-type]
+        (lambda: predict(Target("m", label=3), {}), "a label is a text, not 3"),  # type: ignore[arg-type]
+        (lambda: predict(Target("m"), {1: 2.0}), "an input's name is a text, not 1"),  # type: ignore[dict-item]
+        (lambda: predict(Target("m"), {}, [7]), "an output's name is a text, not 7"),  # type: ignore[list-item]
+        (lambda: classify(Target("m"), [{2: 1}]), "a feature's name is a text, not 2"),  # type: ignore[dict-item]
+        (lambda: status(Target("m", signature=4)), "signature's name is a text, not 4"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_name_that_is_no_text_is_refused(
+    make: Callable[[], object], words: str
+) -> None:
+    """protobuf says 'bad argument type for built-in operation'."""
+    with pytest.raises(InvalidArgument, match=words):
+        make()
+
+
 @pytest.mark.parametrize("version", [2**63, -(2**63) - 1, "3", 1.5])
 def test_a_version_that_no_model_spec_holds_is_refused(version: int) -> None:
     """A version that no model spec holds is an error of the client's own kind."""

@@ -171,6 +171,25 @@ def test_a_manifest_without_its_payload_says_what_is_missing(
         loader.estimate_resources()
 
 
+@pytest.mark.parametrize("offset", [8, 1 << 40])
+def test_an_example_beyond_its_file_keeps_a_version_from_loading(
+    version: Path, offset: int
+) -> None:
+    """A hand-edited offset would leave the version measured with made-up inputs."""
+    form = json.loads((version / MANIFEST).read_text())
+    (slot,) = form["signatures"][DEFAULT_SIGNATURE]["example"].values()
+    slot["offset"] += offset
+    (version / MANIFEST).write_text(json.dumps(form))
+    loader = TorchPackage().loader(
+        str(version), LoadContext(lambda _: FakeInterpreter())
+    )
+    words = (
+        r"'serving_default': the example of input '\w+' ends at byte \d+ of examples"
+    )
+    with pytest.raises(InvalidArgument, match=words):
+        loader.load(ID)
+
+
 def test_failed_load_leaves_nothing_and_can_be_repeated(version: Path) -> None:
     """A manager may try again after a passing fault."""
     interpreter = FakeInterpreter(Unavailable("busy"))

@@ -322,4 +322,6 @@ def as_bytes(item: object, name: str) -> bytes:
             raise InvalidArgument(f"input {name!r}: {error}") from error
     if isinstance(item, bytes):
         return item
+    if isinstance(item, int):  # numpy has no dtype for it
+        raise InvalidArgument(f"input {name!r}: no dtype has {item!r:.40}")
     raise InvalidArgument(f"input {name!r}: {type(item).__name__} cannot be sent")

@@ -89,8 +89,8 @@ class Target:
         """Writes the target into a request's model spec."""
         if self.version is not None and self.label is not None:
             raise InvalidArgument("name a version or a label, not both")
-        spec.name = self.model
-        spec.signature_name = self.signature
+        spec.name = _text(self.model, "a model's name")
+        spec.signature_name = _text(self.signature, "a signature's name")
         if self.version is not None:
             try:
                 spec.version.value = self.version
@@ -99,7 +99,7 @@ class Target:
                     f"version must be a whole number of 64 bits: {self.version!r}"
                 ) from error
         if self.label is not None:
-            spec.version_label = self.label
+            spec.version_label = _text(self.label, "a label")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +131,18 @@ def _refusing_what_is_no_text() -> Iterator[None]:
         ) from error
 
 
+def _text(value: object, what: str) -> str:
+    """Returns a text; protobuf's error for anything else does not name it.
+
+    Raises:
+        InvalidArgument: It is none.
+
+    """
+    if not isinstance(value, str):
+        raise InvalidArgument(f"{what} is a text, not {value!r:.40}")
+    return value
+
+
 @_refusing_what_is_no_text()
 def predict(
     target: Target,
@@ -145,14 +157,16 @@ def predict(
         )
     if isinstance(outputs, str):  # a sequence too, of names of one letter
         outputs = (outputs,)
-    request = predict_pb2.PredictRequest(output_filter=outputs)
+    request = predict_pb2.PredictRequest(
+        output_filter=[_text(name, "an output's name") for name in outputs]
+    )
     target.fill(request.model_spec)
     if routing_key:
         request.client_id = (
             routing_key.encode() if isinstance(routing_key, str) else routing_key
         )
     for name, value in inputs.items():
-        fill_tensor(request.inputs[name], value, name)
+        fill_tensor(request.inputs[_text(name, "an input's name")], value, name)
     untyped = frozenset(
         name for name, value in inputs.items() if not hasattr(value, "dtype")
     )
@@ -361,12 +375,12 @@ def _fill_example(example: example_pb2.Example, features: Features) -> None:
             f"an example is a dict, from features to values: {features!r:.40}"
         )
     for name, value in features.items():
-        feature = example.features.feature[name]
-        values = as_array(value, name).ravel()
-        if not values.size and not hasattr(value, "dtype"):
-            continue  # an empty list has no type, and makes a feature without values
-        kind = values.dtype.kind
+        feature = example.features.feature[_text(name, "a feature's name")]
         try:
+            values = as_array(value, name).ravel()
+            if not values.size and not hasattr(value, "dtype"):
+                continue  # an empty list has no type, and makes a feature without values
+            kind = values.dtype.kind
             if kind in "iub":
                 feature.int64_list.value.extend(values.tolist())
             elif kind == "f":
@@ -379,6 +393,9 @@ def _fill_example(example: example_pb2.Example, features: Features) -> None:
         # Includes protobuf's error for an integer beyond int64.
         except ValueError as error:
             raise InvalidArgument(f"feature {name!r}: {error}") from error
+        except InvalidArgument as error:
+            what = error.message.removeprefix(f"input {name!r}")
+            raise InvalidArgument(f"feature {name!r}{what}") from error
 
 
 def _tensor_infos(infos: Mapping[str, Any]) -> dict[str, TensorInfo]:

@@ -4,12 +4,36 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
 
 from tfs.core.errors import InvalidArgument
 from tfs.core.manifest import MANIFEST
 from tfs.core.signature import Signature
 from tfs.core.tensor_view import TensorView
 from tfs.core.version_directory import EXAMPLES
+
+
+def check_examples(folder: str, signatures: Mapping[str, Signature]) -> None:
+    """Checks that the example inputs of signatures lie within the file. Reads nothing.
+
+    Raises:
+        InvalidArgument: One does not; names the signature, the input and both sizes.
+
+    """
+    try:
+        size_bytes = os.path.getsize(os.path.join(folder, EXAMPLES))
+    except OSError:
+        size_bytes = 0
+    for key, signature in signatures.items():
+        for name, slot in signature.examples.items():
+            item_bytes = signature.inputs[name].dtype.item_bytes
+            end = slot.offset + math.prod(slot.shape) * item_bytes
+            if slot.value is None and end > size_bytes:
+                raise InvalidArgument(
+                    f"signature {key!r}: the example of input {name!r} ends at byte "
+                    f"{end} of {EXAMPLES}, which has {size_bytes}; correct its shape and "
+                    "offset, or leave the example out"
+                )
 
 
 def read_example(folder: str, signature: Signature) -> dict[str, TensorView]:

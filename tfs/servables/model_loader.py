@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from tfs.core.errors import DataLoss, FailedPrecondition
+from tfs.core.example_inputs import check_examples
 from tfs.core.model_profile import ModelProfile
 from tfs.core.resources import (
     MAIN,
@@ -192,6 +193,7 @@ class ModelLoader:
         digest = self.code_digest if profiler is not None else ""
         self._known = None if profiler is None else profiler.known(digest)
         description = self._payload.describe(self._path)
+        check_examples(self._path, description.signatures)
         source = ModelSource(
             id=servable_id,
             path=self._path,

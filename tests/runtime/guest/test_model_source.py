@@ -32,3 +32,13 @@ def test_methods_that_are_no_names_are_refused(methods: object) -> None:
     """The manifest is written by people, too."""
     with pytest.raises(InvalidArgument, match="'methods' of the manifest must map"):
         source({"methods": methods})
+
+
+def test_a_key_of_the_entry_that_no_platform_reads_is_refused() -> None:
+    """A misspelt ``methods`` would have every signature answer with forward."""
+    with pytest.raises(
+        InvalidArgument, match=r"unknown keys 'methds'; .* methods, pack"
+    ):
+        source({"methds": {"embed": "f"}, "resource": "model.pkl"})
+    with pytest.raises(InvalidArgument, match="unknown keys 'args'"):
+        source({"args": ["x"]})

@@ -11,6 +11,15 @@ from tfs.core.signature import Signature
 
 PLATFORMS = ("torch_package", "torch_export", "torchscript", "python")
 
+_ENTRY_KEYS = frozenset({"arguments", "concurrency", "flattened"})
+_ENTRY_KEYS_OF = {
+    "torch_package": frozenset({"methods", "package", "resource"}),
+    "torch_export": frozenset({"args", "repeated"}),
+    "torchscript": frozenset({"methods"}),
+    "python": frozenset({"class", "methods"}),
+}
+"""What a manifest's entry may hold, besides, by platform."""
+
 MAX_CONCURRENCY = 256
 """Most threads that a version may ask for."""
 
@@ -61,6 +70,7 @@ class ModelSource:
         if self.intra_op_threads < 1:
             raise InvalidArgument(f"{who}: intra_op_threads must be >= 1")
         _ = self.concurrency
+        self._check_entry()
         self.check_methods(self.texts("methods"))
 
     @property
@@ -105,6 +115,16 @@ class ModelSource:
                 "to names"
             )
         return dict(value)
+
+    def _check_entry(self) -> None:
+        known = sorted(_ENTRY_KEYS | _ENTRY_KEYS_OF[self.platform])
+        unknown = sorted(self.entry.keys() - known)
+        if unknown:
+            raise InvalidArgument(
+                f"{self.id.slashed}: the manifest's entry has unknown keys "
+                f"{', '.join(map(repr, unknown))}; {self.platform} knows "
+                f"{', '.join(known)}"
+            )
 
     def check_methods(self, methods: Mapping[str, str]) -> None:
         """Refuses methods of signatures that do not exist, which are misspelt.
