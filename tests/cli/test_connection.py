@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from tfs.cli.connection import add_connection_flags, connect
-from tfs.core.errors import Unavailable
+from tfs.core.errors import NotFound, Unavailable
 
 
 def test_server_that_is_elsewhere_is_asked_for_by_flag() -> None:
@@ -22,3 +22,23 @@ def test_server_that_is_elsewhere_is_asked_for_by_flag() -> None:
             connect(arguments) as client,
         ):
             client.status("digits")
+
+
+@pytest.mark.parametrize(
+    ("told", "asks"),
+    [
+        ("Servable not found for request: Latest(digits)", "; tfs status says"),
+        ("no model digits is served by this fleet", "; tfs hosted status says"),
+    ],
+)
+def test_a_model_that_is_not_found_is_looked_for_where_that_is_told(
+    told: str, asks: str
+) -> None:
+    """A router takes no `tfs status`: who followed that advice would be refused again."""
+    parser = argparse.ArgumentParser()
+    add_connection_flags(parser)
+    with (
+        pytest.raises(NotFound, match=f"{asks} what is served"),
+        connect(parser.parse_args([])),
+    ):
+        raise NotFound(told)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -69,7 +70,9 @@ def test_a_model_goes_its_way_by_commands_alone(
     assert hosted("status") == 0
     printed = capsys.readouterr().out
     assert "127.0.0.1:1  up" in printed
-    assert "prices  1 of 2    -          32.0 MiB  " in printed
+    (prices,) = re.findall(r"^prices  1 of 2 .*", printed, re.M)
+    assert "prices  1 of 2    -          32.0 MiB  " in prices
+    assert prices.endswith("  no room for 1 of its replicas")
     assert "zones   1 of 1    -          64.0 MiB (fixed)  " in printed, (
         "the rest is as measured"
     )
@@ -95,7 +98,7 @@ def test_a_model_goes_its_way_by_commands_alone(
         (["add-model", "m", "/m", "--memory=9G"], "no room"),
         (["add-model", "m", "/m", "--memory=1M", "--config=x: 1"], "config"),
         (["add-model", "m", "/m", "--memory=1M", "--replicas=3-2"], "replicas"),
-        (["remove-model", "m"], "no model m"),
+        (["remove-model", "m"], "no model m; there are: none; tfs hosted add-model"),
         (["remove-job", "m"], "no serving job m"),
         (["promote", "m"], "takes a version, or --end"),
         (["rollback", "m", "1", "--end"], "takes a version, or --end"),

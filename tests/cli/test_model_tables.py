@@ -54,11 +54,27 @@ def test_what_failed_before_the_primary_came_is_no_problem_any_more() -> None:
     failed = model.versions.add(version=4, state=50)
     failed.error.message = "damaged"
     failed.load.num_retries = 0
-    assert problem_of(model) == "version 4: damaged"
+    assert problem_of(model) == "version 4: damaged; base path is gone"
     failed.ClearField("load")  # it is not asked for any more
     assert problem_of(model) == "base path is gone"
     model.ClearField("primary")
-    assert problem_of(model) == "version 2: bad\nfile"
+    assert problem_of(model) == "version 2: bad\nfile; base path is gone"
+
+
+def test_a_version_that_failed_hides_nothing_else_that_is_wrong() -> None:
+    """Who mends a failed version by a next one sees why that one is not served either."""
+    model = pb.ModelReport(name="digits", primary=1)
+    model.versions.add(version=1, state=30, reason="latest(1)")
+    failed = model.versions.add(version=2, state=50)
+    failed.error.message = "damaged"
+    failed.load.num_retries = 0
+    model.error.message = "version 3 of digits is not served: it is empty"
+    model.notes.append("its override is not in force")
+    beside = f"{model.error.message}; its override is not in force"
+    assert problem_of(model) == f"version 2: damaged; {beside}"
+    (_, serving, _, last) = versions_table([model]).splitlines()
+    assert "empty" not in serving
+    assert last.endswith(beside)
 
 
 def test_a_version_is_one_line_with_the_processes_it_lost() -> None:

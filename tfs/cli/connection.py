@@ -80,10 +80,16 @@ def connect(arguments: argparse.Namespace) -> Iterator[Client]:
                 advice = "--ca_file is to hold who signed it"
             raise Unavailable(f"{error.message}; {advice}") from error
         except NotFound as error:
+            status = "tfs status"
+            if _OF_A_FLEET in error.message:
+                status = "tfs hosted status"
             raise NotFound(
-                f"{error.message}; tfs status says what is served, or why it is not"
+                f"{error.message}; {status} says what is served, or why it is not"
             ) from error
 
 
 _NOBODY: Final = "failed to connect"
 """Part of grpcio's messages about connections that could not be made."""
+
+_OF_A_FLEET: Final = "served by this fleet"
+"""Part of a router's message about a model that it does not know."""

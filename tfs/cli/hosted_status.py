@@ -16,8 +16,8 @@ from tfs.core.errors import NotFound
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tfs.hosted.fleet import Fleet
-    from tfs.hosted.fleet_store import FleetStore, Sightings
+    from tfs.hosted.fleet import Fleet, HostedModel
+    from tfs.hosted.fleet_store import FleetStore, ModelSighting, Sightings
 
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
@@ -107,10 +107,24 @@ def _model_rows(fleet: Fleet, seen: Sightings) -> Sequence[tuple[object, ...]]:
                 mebibytes(model.memory_bytes)
                 + ("" if model.is_estimate else " (fixed)"),
                 ", ".join(places) or "no room",
-                (sighting and sighting.problem) or "-",
+                "; ".join(_problems(model, len(places), sighting)) or "-",
             )
         )
     return rows
+
+
+def _problems(
+    model: HostedModel, num_places: int, sighting: ModelSighting | None
+) -> Sequence[str]:
+    """Returns what is wrong with a model where it is, and that it is in too few places."""
+    problems = []
+    if num_places < model.num_replicas:
+        problems.append(
+            f"no room for {model.num_replicas - num_places} of its replicas"
+        )
+    if sighting is not None and sighting.problem:
+        problems.append(sighting.problem)
+    return problems
 
 
 def _note_if_nobody_looks(fleet: Fleet, seen: Sightings) -> None:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _FORMS: Final = (
-    "NAME=FILE.npy, NAME=FILE.json, NAME=JSON such as x=[[1,2],[3,4]], or NAME=- for "
-    "JSON from standard input"
+    "NAME=FILE.npy, NAME=FILE.json, NAME=JSON such as 'x=[[1,2],[3,4]]' or "
+    "'text=[\"a b\"]', or NAME=- for JSON from standard input"
 )
 HELP: Final = f"an input: {_FORMS}"
 

@@ -72,30 +72,34 @@ def _canary_word(model: pb.ModelReport) -> str:
 
 
 def problem_of(model: pb.ModelReport) -> str:
-    """Returns the first thing that is wrong with a model; "" if nothing is.
+    """Returns what is wrong with a model, all of it; "" if nothing is.
 
     Versions that failed before the primary came, or that are not asked for any more, do
     not count: the table of versions shows them.
     """
     from tfs.core.servable_state import ManagerState
 
+    problems = []
     for version in model.versions:
         is_past = version.state == ManagerState.END.value and (
             (model.HasField("primary") and version.version < model.primary)
             or not version.HasField("load")
         )
         if version.HasField("error") and not is_past:
-            return f"version {version.version}: {_error(version)}"
-    if model.HasField("error"):
-        return model.error.message
-    if model.notes:
-        return model.notes[0]
-    hindrances = [
-        f"version {version.version}: {why}"
-        for version in model.versions
-        if (why := _hindrance(version) or _example_error(version))
-    ]
-    return hindrances[0] if hindrances else ""
+            problems.append(f"version {version.version}: {_error(version)}")
+    problems += _problems_beside_versions(model)
+    if not problems:
+        problems = [
+            f"version {version.version}: {why}"
+            for version in model.versions
+            if (why := _hindrance(version) or _example_error(version))
+        ][:1]
+    return "; ".join(problems)
+
+
+def _problems_beside_versions(model: pb.ModelReport) -> list[str]:
+    """Returns what no version's line can show: base path, half a version, labels."""
+    return [*filter(None, [model.error.message]), *model.notes]
 
 
 def stats_table(stats: Iterable[pb.Stat]) -> str:
@@ -115,7 +119,7 @@ def stats_table(stats: Iterable[pb.Stat]) -> str:
 
 
 def versions_table(models: Iterable[pb.ModelReport]) -> str:
-    """Returns one line per version."""
+    """Returns one line per version, and one for what is wrong with none of them."""
     from tfs.core.servable_state import ManagerState
 
     rows: list[Sequence[object]] = []
@@ -132,8 +136,9 @@ def versions_table(models: Iterable[pb.ModelReport]) -> str:
             )
             for each in model.versions
         )
-        if not model.versions:
-            rows.append((model.name, "-", "-", "-", "-", "-", problem_of(model) or "-"))
+        beside = "; ".join(_problems_beside_versions(model))
+        if beside or not model.versions:
+            rows.append((model.name, "-", "-", "-", "-", "-", beside or "-"))
     heads = ("MODEL", "VERSION", "STATE", "SINCE", "MEMORY", "PLACE", "REASON")
     return table(heads, rows)
 

@@ -306,7 +306,7 @@ class Controller:
             model = after.models[min(worse)]
             raise ResourceExhausted(
                 f"no room for {worse[model.name]} of {model.num_replicas} replicas of "
-                f"{model.name}, {model.memory_bytes >> 20} MiB each"
+                f"{model.name}, {model.memory_bytes / (1 << 20):.1f} MiB each"
                 + (f", in partition {model.partition!r}" if model.partition else "")
                 + "; add a serving job"
             )
@@ -344,7 +344,8 @@ def _text(config: ModelConfig) -> str:
 def _required(fleet: Fleet, name: str) -> HostedModel:
     model = fleet.models.get(name)
     if model is None:
-        raise NotFound(f"no model {name}; there are: {', '.join(sorted(fleet.models))}")
+        known = ", ".join(sorted(fleet.models)) or "none; tfs hosted add-model adds one"
+        raise NotFound(f"no model {name}; there are: {known}")
     return model
 
 
