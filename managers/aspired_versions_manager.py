@@ -72,8 +72,7 @@ class AspiredVersionsManagerOptions:
             ``lend_all_threads`` is in force; None is four per core,
             of as many as a CPU quota leaves.
         pre_load_hook: Called before a version is loaded, on the load pool.
-        release_memory: Called after unloads, on the unload pool, and again after so many
-            seconds as it returns; None for nothing.
+        release_memory: Called after unloads, on the unload pool; None for nothing.
         patience_s: How long a load or an unload may take before others go on without it.
 
     """
@@ -83,7 +82,7 @@ class AspiredVersionsManagerOptions:
     order: ActionOrder = unloads_first
     num_initial_load_threads: int | None = None
     pre_load_hook: Callable[[ServableId], None] | None = None
-    release_memory: Callable[[], float | None] | None = release_to_system
+    release_memory: Callable[[], None] | None = release_to_system
     patience_s: float = PATIENCE_S
 
     def __post_init__(self) -> None:

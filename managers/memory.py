@@ -69,15 +69,14 @@ def release_to_system() -> None:
 class MemoryReleaser:
     """Calls ``release`` after unloads and failed loads, at most once per interval.
 
-    If ``release`` returns a number of seconds, it is called again after that, or with
-    the next unload. Thread-safe. Nothing else should run the collector, or it would run
-    for each of ten unloads.
+    Thread-safe. Nothing else should run the collector, or it would run for each of ten
+    unloads.
     """
 
     def __init__(
         self,
         clock: Clock,
-        release: Callable[[], float | None] = release_to_system,
+        release: Callable[[], None] = release_to_system,
         interval_s: float = TRIM_INTERVAL_S,
     ) -> None:
         self._clock = clock
@@ -85,54 +84,45 @@ class MemoryReleaser:
         self._interval_s = interval_s
         self._lock = threading.Lock()  # guards the two below; leaf
         self._next_s: float | None = None
-        self._owed_at_s: float | None = None
+        self._is_owed = False
 
     def note_unload(self) -> float | None:
-        """Releases now if it is time; returns when to call ``release_owed``, if at all."""
+        """Releases now if it is time; if not, returns when to call ``release_owed``."""
         with self._lock:
             now_s = self._clock.now()
             if self._next_s is not None and now_s < self._next_s:
-                self._owed_at_s = self._next_s
-                return self._owed_at_s
-            self._begin_locked(now_s)
-        return self._release_safely()
+                self._is_owed = True
+                return self._next_s
+            self._next_s = now_s + self._interval_s
+            self._is_owed = False
+        self._release_safely()
+        return None
 
     def owe(self) -> None:
         """Asks for a call of ``release_owed`` in time; releases nothing by itself."""
         with self._lock:
+            self._is_owed = True
             if self._next_s is None:
                 self._next_s = self._clock.now()
-            self._owed_at_s = self._next_s
 
     @property
     def owed_at_s(self) -> float | None:
         """When to call ``release_owed``; None while nothing is owed."""
         with self._lock:
-            return self._owed_at_s
+            return self._next_s if self._is_owed else None
 
     def release_owed(self) -> None:
         """Releases what ``note_unload`` put off, if its time has come. Blocks."""
         with self._lock:
             now_s = self._clock.now()
-            if self._owed_at_s is None or now_s < self._owed_at_s:
+            if not self._is_owed or (self._next_s is not None and now_s < self._next_s):
                 return
-            self._begin_locked(now_s)
+            self._is_owed = False
+            self._next_s = now_s + self._interval_s
         self._release_safely()
 
-    def _begin_locked(self, now_s: float) -> None:
-        self._next_s = now_s + self._interval_s
-        self._owed_at_s = None
-
-    def _release_safely(self) -> float | None:
-        """Releases; returns when to call ``release_owed`` if more is left to do."""
+    def _release_safely(self) -> None:
         try:
-            wait_s = self._release()
+            self._release()
         except Exception:  # the version's end is reported in any case
             log.exception("event=memory_release_failed")
-            return None
-        if wait_s is None:
-            return None
-        with self._lock:
-            if self._owed_at_s is None:
-                self._owed_at_s = self._clock.now() + max(wait_s, self._interval_s)
-            return self._owed_at_s

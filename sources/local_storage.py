@@ -109,8 +109,13 @@ class LocalFileSystem:
         top = frozenset(os.listdir(path))
         folder_stat = os.stat(path)
         newest_s = _changed_s(folder_stat)
-        # Network file systems may renumber inodes at any time.
-        if self.gives_events(path):
+        # Network file systems may renumber inodes at any time, and make times up.
+        is_disk = self.gives_events(path)
+        # Who unpacks an archive with fixed times leaves files of the same size and age.
+        # A manifest says by digests what they are; without one the change time is all
+        # that is left. Only then, because `chmod -R` and hard links change it, too.
+        counts_changes = is_disk and MANIFEST not in top
+        if is_disk:
             # Copies that keep their times look alike. Without the inode, a version that
             # failed while it was being replaced would never be tried again.
             lines.append(f" is {folder_stat.st_ino}")
@@ -127,6 +132,8 @@ class LocalFileSystem:
                 continue
             if entry.is_file():
                 line = f"{relative} {stat.st_size} {stat.st_mtime_ns}"
+                if counts_changes:
+                    line += f" {stat.st_ctime_ns}"
                 if not _may_read(entry.path):
                     is_barred = True
                     line += " barred"

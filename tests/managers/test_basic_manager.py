@@ -562,27 +562,6 @@ def test_memory_goes_back_on_the_unload_thread_and_not_too_often() -> None:
     assert released == [start_s, start_s + 2.0]
 
 
-def test_memory_that_cannot_go_back_yet_goes_back_later() -> None:
-    """If a release wants another one, that comes in time, whatever is unloaded between."""
-    released: list[float] = []
-
-    def release(clock: FakeClock) -> float | None:
-        released.append(clock.now())
-        return 10.0 if len(released) == 1 else None
-
-    def releaser(clock: FakeClock) -> MemoryReleaser:
-        return MemoryReleaser(clock, lambda: release(clock), 2.0)
-
-    world = World(POOLS[0], releaser=releaser)
-    start_s = world.clock.now()
-    world.load(world.loader("S3", 1))
-    world.begin_unload(ServableId("S3", 1))
-    assert world.manager.collect() == start_s + 10.0
-    world.clock.advance(10.0)
-    assert world.manager.collect() is None
-    assert released == [start_s, start_s + 10.0]
-
-
 def test_what_failed_loads_left_goes_back_too() -> None:
     """Memory of failed loads is given back once, on the unload pool."""
     released: list[float] = []

@@ -93,6 +93,36 @@ def test_other_contents_of_the_same_size_and_age_show_in_the_manifest(
     assert FILES.contents(str(tmp_path)).fingerprint not in prints
 
 
+def test_without_a_manifest_the_change_time_tells_files_of_the_same_size_and_age(
+    tmp_path: Path,
+) -> None:
+    """Weights that tar unpacks with a fixed time have the size and age of the last ones."""
+    payload = tmp_path / "model.pt"
+    payload.write_bytes(b"a")
+    os.utime(payload, (1, 1))
+    at = str(tmp_path)
+    with_odd_times = LocalFileSystem(lambda: f"1 1 0:1 / {at} rw - fuse.x x rw")
+    before = FILES.contents(at).fingerprint, with_odd_times.contents(at).fingerprint
+    changed_ns = payload.stat().st_ctime_ns
+    while payload.stat().st_ctime_ns == changed_ns:  # the kernel's clock ticks slowly
+        payload.write_bytes(b"b")
+        os.utime(payload, (1, 1))
+    assert FILES.contents(at).fingerprint != before[0]
+    assert with_odd_times.contents(at).fingerprint == before[1]
+
+
+def test_beside_a_manifest_the_change_time_does_not_count(tmp_path: Path) -> None:
+    """`chmod -R` over a thousand models loads none again: the digests say what they are."""
+    payload = tmp_path / "model.pt"
+    payload.write_bytes(b"a")
+    (tmp_path / MANIFEST).write_text("{}")
+    before = FILES.contents(str(tmp_path)).fingerprint
+    changed_ns = payload.stat().st_ctime_ns
+    while payload.stat().st_ctime_ns == changed_ns:
+        payload.chmod(0o640)
+    assert FILES.contents(str(tmp_path)).fingerprint == before
+
+
 def test_a_link_to_another_directory_is_a_change(tmp_path: Path) -> None:
     """A version may be a link; what it leads to may look the same as what it led to."""
     version = tmp_path / "1"

@@ -57,7 +57,6 @@ from tfs.server.core import ServerCore
 from tfs.server.doors import listeners
 from tfs.server.expected_answers import ExpectedAnswers
 from tfs.server.loader_makers import loader_makers
-from tfs.server.memory.garbage import Collector
 from tfs.server.memory.spare_memory import SpareMemory
 from tfs.server.metrics.http_door import HttpDoor
 from tfs.server.metrics.metrics_door import metrics_door
@@ -113,10 +112,7 @@ class ModelServer:
             options, self._storage, self._monitor, self._clock, self._loop.post_at
         )
         self._memory = _memory_of(options)
-        self.collector = Collector(self._clock)
-        self._manager = make_manager(
-            options, self.bus, self._clock, self._memory, self.collector
-        )
+        self._manager = make_manager(options, self.bus, self._clock, self._memory)
         self._decoders = ThreadExecutor(
             options.num_decode_threads, "decode", self._clock
         )
@@ -276,7 +272,6 @@ class ModelServer:
         if self._closed:
             return
         self._closed = True
-        self.collector.close()
         self._let_load()
         self._transport.close()
         if self._metrics is not None:
@@ -382,7 +377,6 @@ def make_manager(
     bus: EventBus[ServableState],
     clock: Clock,
     memory: ResourceTracker | None,
-    collector: Collector,
 ) -> AspiredVersionsManager:
     """Returns the manager with its pools."""
     return AspiredVersionsManager(
@@ -390,8 +384,7 @@ def make_manager(
             retry=RetryOptions(
                 max_num_retries=options.max_num_load_retries,
                 interval_s=options.load_retry_interval_s,
-            ),
-            release_memory=collector.release,
+            )
         ),
         event_bus=bus,
         clock=clock,

@@ -86,7 +86,6 @@ def run_server(
     clock = MonotonicClock()
     server = ModelServer(options, clock, zygote=zygote)
     freeze_imported()  # a collection would stop other threads, so it comes before them
-    server.collector.start()
     subscription = server.bus.subscribe(Announcer(say).take)
     watch: ConfigFileWatch | None = None
     inbox.hear(*_ENDING)

@@ -6,12 +6,8 @@ import gc
 import subprocess
 import sys
 import weakref
-from collections.abc import Iterator
 
-import pytest
-
-from tfs.server.memory.garbage import LONG_S, Collector, freeze_imported
-from tfs.testing.fake_clock import FakeClock
+from tfs.server.memory.garbage import freeze_imported
 
 
 class Node:
@@ -32,108 +28,6 @@ def test_cycles_made_before_and_after_are_handled_apart() -> None:
         assert after() is None
     finally:
         gc.unfreeze()
-
-
-class Cpu:
-    """A processor clock on which each full collection takes so long."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-        self.takes_s = 2 * LONG_S
-        gc.callbacks.append(self.pass_time)
-
-    def pass_time(self, phase: str, info: dict[str, int]) -> None:
-        if phase == "start" and info["generation"] == 2:
-            self.now_s += self.takes_s
-
-
-@pytest.fixture
-def cpu() -> Iterator[Cpu]:
-    made = Cpu()
-    gc.disable()
-    yield made
-    gc.enable()
-    gc.callbacks.remove(made.pass_time)
-    gc.unfreeze()
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-def collector_of(clock: FakeClock, cpu: Cpu, *, has_models: bool = True) -> Collector:
-    """Returns one that looks at collections before time passes on that clock."""
-    made = Collector(clock, lambda: has_models, lambda: cpu.now_s)
-    made.start()
-    gc.callbacks.remove(cpu.pass_time)
-    gc.callbacks.append(cpu.pass_time)
-    return made
-
-
-def test_what_a_long_collection_leaves_is_frozen(clock: FakeClock, cpu: Cpu) -> None:
-    """The next one visits only what came since; a short one freezes nothing."""
-    collector = collector_of(clock, cpu)
-    try:
-        cpu.takes_s = LONG_S / 2
-        gc.collect()
-        assert gc.get_freeze_count() == 0
-        cpu.takes_s = 2 * LONG_S
-        gc.collect()
-        assert gc.get_freeze_count() > 1000
-        assert len(gc.get_objects()) < 1000
-        kept = Node()
-        after = weakref.ref(Node())
-        gc.collect()
-        assert after() is None
-        assert kept.itself is kept
-    finally:
-        collector.close()
-
-
-def test_cycles_of_models_are_freed_although_they_were_frozen(
-    clock: FakeClock, cpu: Cpu
-) -> None:
-    """At an unload everything is thawed, but for no more than a hundredth of the time."""
-    collector = collector_of(clock, cpu)
-    try:
-        for _ in range(2):
-            model: Node | None = Node()
-            ref = weakref.ref(model)
-            gc.collect()
-            model = None
-            wait_s = collector.release()
-            if wait_s is not None:
-                assert ref() is not None
-                assert wait_s == pytest.approx(200 * LONG_S)
-                clock.advance(wait_s)
-                assert collector.release() is None
-            assert ref() is None
-        assert wait_s is not None
-    finally:
-        collector.close()
-
-
-def test_nothing_is_thawed_where_no_model_runs(clock: FakeClock, cpu: Cpu) -> None:
-    """Tables and models in processes leave no cycles with much memory."""
-    collector = collector_of(clock, cpu, has_models=False)
-    try:
-        gc.collect()
-        num_frozen = gc.get_freeze_count()
-        cpu.takes_s = 0.0
-        assert collector.release() is None
-        assert gc.get_freeze_count() == num_frozen
-    finally:
-        collector.close()
-
-
-def test_a_closed_collector_freezes_nothing(clock: FakeClock, cpu: Cpu) -> None:
-    """It can be closed twice."""
-    collector = collector_of(clock, cpu)
-    collector.close()
-    collector.close()
-    gc.collect()
-    assert gc.get_freeze_count() == 0
 
 
 _SCRIPT = """
