@@ -60,6 +60,7 @@ from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.process import zygote_client
 from tfs.runtime.process.crash_policy import CrashPolicy
+from tfs.runtime.process.memory_kills import MemoryKills
 from tfs.runtime.process.process_interpreter import ProcessInterpreter
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.worker_state import WorkerState
@@ -243,6 +244,39 @@ def test_a_kill_is_no_crash_after_a_hundred_calls_of_several_workers(
         os.kill(pid_of(interpreter), signal.SIGKILL)
         assert isinstance(running.error(), Internal)
     assert values(ask(loaded, X).outputs()["y"]) == [[2, 4]]
+
+
+def test_who_is_ended_for_memory_again_and_again_is_quarantined(
+    host: ProcessHost, tmp_path: Path
+) -> None:
+    """A version that leaks for hours goes on; one whose requests take all memory does not."""
+    kills: list[str] = []  # by the kernel
+    options = ProcessOptions(
+        crashes=CrashPolicy(max_crashes=1),
+        memory_kills=MemoryKills(lambda: len(kills), 0),
+    )
+    interpreter = host.interpreter(options)
+    loaded = interpreter.load(package(tmp_path, Scale()))
+
+    def killed_after(num_calls: int) -> str:
+        for _ in range(num_calls):
+            ask(loaded, X).outputs()
+        before = num_begun(interpreter)
+        running = ask(loaded, {"x": floats((60, 0))}, "slow")
+        until(lambda: num_begun(interpreter) == before + 1, "the call")
+        os.kill(pid_of(interpreter), signal.SIGKILL)
+        return str(running.error())
+
+    for kill in ("the first", "the second"):
+        kills.append(kill)
+        assert "for want of memory" in killed_after(100)
+        assert values(ask(loaded, X).outputs()["y"]) == [[2, 4]]
+    assert "for want of memory" not in killed_after(4)  # somebody else
+    kills.append("too soon")
+    assert "for want of memory" in killed_after(5)
+    refused = ask(loaded, X).error()
+    assert isinstance(refused, FailedPrecondition)
+    assert "for want of memory" in refused.message
 
 
 def test_a_version_that_keeps_crashing_is_quarantined_alone(

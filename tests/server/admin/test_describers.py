@@ -26,7 +26,7 @@ from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.interpreter import OnAnotherThread
 from tfs.runtime.placed_model import PlacedModel
-from tfs.runtime.process.crash_policy import CrashPolicy
+from tfs.runtime.process.crash_policy import CrashPolicy, WorkerEnd
 from tfs.runtime.process.process_model import ProcessModel, VersionHealth
 from tfs.runtime.spread_model import SpreadModel
 from tfs.servables.joining.batched import BatchedServable
@@ -99,7 +99,7 @@ def test_the_processes_of_a_version_are_told_with_their_deaths() -> None:
         (host, ProcessModel(SOURCE, VersionFiles({}), 1, health, host))
         for host in hosts
     ]
-    health.note_death("was ended by SIGSEGV", 0)
+    health.note_death(WorkerEnd("was ended by SIGSEGV"), 0)
     servable = PlacedServable(SERVABLE, PlacedModel(SpreadModel(members)))
     report = pb.VersionReport()
     describe_interpreters(report, servable)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections import deque
 from dataclasses import dataclass
+from typing import Final
 
 from tfs.runtime.guest.worker_ends import LOST_DEVICE, OUT_OF_MEMORY
 
@@ -71,6 +72,26 @@ class CrashHistory:
         if num <= 2:
             return 0.0
         return min(0.1 * 2.0 ** (num - 3), self._policy.max_delay_s)
+
+
+FOR_MEMORY: Final = "was ended by SIGKILL (by the kernel, for want of memory)"
+"""How a process ended that was killed while the kernel ended processes for memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerEnd:
+    """How a worker ended. Immutable.
+
+    Attributes:
+        how: In words.
+        was_killed: Whether by a SIGKILL that was not ours.
+        for_memory: Whether that was, as far as can be known, for want of memory.
+
+    """
+
+    how: str
+    was_killed: bool = False
+    for_memory: bool = False
 
 
 def describe_status(status: int | None) -> str:

@@ -11,7 +11,7 @@ from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.interpreter import LoadMemory, OnAnotherThread
 from tfs.runtime.process.call_times import CallTimes
-from tfs.runtime.process.crash_policy import CrashHistory, CrashPolicy
+from tfs.runtime.process.crash_policy import CrashHistory, CrashPolicy, WorkerEnd
 from tfs.runtime.process.device_shares import VersionShare
 from tfs.runtime.process.slab_call import ReplyPlans, RequestPlans
 from tfs.runtime.process.trial_calls import TrialCall, TrialCalls
@@ -27,6 +27,8 @@ class VersionHealth:
         quarantine: Why the version must not be run any more; None while it may.
         num_deaths: How often an interpreter that held it died, whoever was at fault.
         last_death: How the last one died; "" before the first death.
+        has_worked_between: Whether it answered enough calls before the last time that
+            it was ended for want of memory, and after the time before.
         loaded_in: The version in each lane of calls whose interpreter has it.
 
     """
@@ -37,7 +39,9 @@ class VersionHealth:
         self.num_deaths = 0
         self.last_death = ""
         self.loaded_in: dict[object, ProcessModel] = {}
+        self.has_worked_between = True
         self._num_calls = 0
+        self._num_calls_at_kill = 0  # when it was last ended for want of memory
 
     @property
     def has_worked_well(self) -> bool:
@@ -47,11 +51,15 @@ class VersionHealth:
         """
         return self._num_calls >= _WORKED_WELL_CALLS
 
-    def note_death(self, how: str, num_calls: int) -> None:
+    def note_death(self, end: WorkerEnd, num_calls: int) -> None:
         """Counts an interpreter that died, and the calls that its worker had answered."""
         self.num_deaths += 1
-        self.last_death = how
+        self.last_death = end.how
         self._num_calls += num_calls
+        if end.for_memory:
+            since = self._num_calls - self._num_calls_at_kill
+            self.has_worked_between = since >= _WORKED_WELL_CALLS
+            self._num_calls_at_kill = self._num_calls
 
 
 class ModelHost(Protocol):

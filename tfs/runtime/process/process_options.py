@@ -9,6 +9,7 @@ from tfs.core.executor import Executor, InlineExecutor
 from tfs.core.servable_id import ServableId
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.process.crash_policy import CrashPolicy
+from tfs.runtime.process.memory_kills import MemoryKills
 
 
 def _never() -> bool:
@@ -34,6 +35,7 @@ class ProcessOptions:
         slow_load_s: When the first interpreter of a version has been loading it for so
             long, the others begin beside it instead of after it.
         crashes: How many crashes are too many.
+        memory_kills: Tells, when a worker was killed, whether it was for want of memory.
         on_quarantine: Called on the loop, once, with a version and the reason.
         kept_devices: By type of device, the kind of memory in which all workers of a
             version share its weights (``device_shares.py``). On other devices each
@@ -61,6 +63,7 @@ class ProcessOptions:
     load_timeout_s: float = 600.0
     slow_load_s: float = 0.3
     crashes: CrashPolicy = field(default_factory=CrashPolicy)
+    memory_kills: MemoryKills = field(default_factory=MemoryKills.from_now_on)
     on_quarantine: Callable[[ServableId, str], None] = _ignore_quarantine
     kept_devices: Mapping[str, str] = field(default_factory=lambda: {"cuda": "cuda"})
     keeps_spare: bool = False

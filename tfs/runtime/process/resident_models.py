@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from tfs.core.errors import Internal, ServingError
 from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.process.call_lanes import CallLanes
+from tfs.runtime.process.crash_policy import WorkerEnd
 from tfs.runtime.process.device_shares import OnLost
 from tfs.runtime.process.lane import LaneTerms
 from tfs.runtime.process.model_installation import install
@@ -256,7 +257,7 @@ class ResidentModels:
     def stop_calls(self) -> None:
         self._failed += self.lanes.close()
 
-    def blame(self, how: str, *, is_innocent: bool, was_killed: bool) -> bool:
+    def blame(self, end: WorkerEnd, *, is_innocent: bool) -> bool:
         """Blames a death on the model during whose call or load it happened.
 
         It blames nobody if somebody else (an operator, or a kernel out of memory)
@@ -265,19 +266,29 @@ class ResidentModels:
         well work. If this worker had answered, the next one is started without a pause,
         because a system that kills whatever is started would have done so before it
         answered.
+
+        For want of memory a kernel ends whatever is largest, and what was asked for is
+        often at fault: one request that takes all memory ends every worker that gets
+        it, and may end other programs of the machine. So there, what the version
+        answered since the last such end counts: who leaks for hours goes on, and who
+        is ended again and again does not.
         """
         num_calls = self.lanes.stats().num_calls - self._num_calls_before
         self._num_calls_before += num_calls  # the next may die before it is ready
         for health in {model.health for model in self._models.values()}:
-            health.note_death(how, num_calls)
+            health.note_death(end, num_calls)
         has_begun = any(call.has_begun for call in self._failed)
         was_idle = self._mapping is None and not has_begun
         mapping, self._mapping = self._mapping, None
         culprit = self._failed[-1].model if self._failed else mapping
-        has_worked_well = culprit is not None and culprit.health.has_worked_well
-        was_chosen = was_killed and (was_idle or has_worked_well)
+        has_worked_well = culprit is not None and (
+            culprit.health.has_worked_between
+            if end.for_memory
+            else culprit.health.has_worked_well
+        )
+        was_chosen = end.was_killed and (was_idle or has_worked_well)
         if culprit is not None and not (is_innocent or was_chosen):
-            self._quarantine.note_crash(culprit, how)
+            self._quarantine.note_crash(culprit, end.how)
         return not (was_chosen and num_calls)
 
     def answer_interrupted(self, how: str, awaited: Sequence[OnReply]) -> None:

@@ -18,7 +18,12 @@ from tfs.core.errors import ServingError, Unavailable
 from tfs.core.serving_loop import READABLE, ServingLoop, Timer
 from tfs.core.thread_limit import thread_limits
 from tfs.runtime.guest.platforms.platform_imports import MODULES as SLOW_IMPORTS
-from tfs.runtime.process.crash_policy import CrashHistory, describe_status
+from tfs.runtime.process.crash_policy import (
+    FOR_MEMORY,
+    CrashHistory,
+    WorkerEnd,
+    describe_status,
+)
 from tfs.runtime.process.load_sign import LoadSign
 from tfs.runtime.process.parked_workers import ParkedWorkers, SameCode
 from tfs.runtime.process.process_options import ProcessOptions
@@ -83,15 +88,14 @@ class WorkerUser(Protocol):
         """Hands no more calls to a worker that is gone. Its slab can still be read."""
         ...
 
-    def blame(self, how: str, *, is_innocent: bool, was_killed: bool) -> bool:
+    def blame(self, end: WorkerEnd, *, is_innocent: bool) -> bool:
         """Takes note of how the worker ended, before another one is started.
 
         Returns whether the next one may well end the same way.
 
         Args:
-            how: How it died, in words.
+            end: How it died.
             is_innocent: Whether no model can have been the reason.
-            was_killed: Whether a SIGKILL that was not ours ended it.
 
         """
         ...
@@ -374,24 +378,26 @@ class WorkerLife:
         """Takes note that the process has ended."""
         self._loop.unwatch(link.pidfd)
         if self._ended_for is not None:
-            self._on_death(link, self._ended_for, is_innocent=self._ended_innocent)
+            end = WorkerEnd(self._ended_for)
+            self._on_death(link, end, is_innocent=self._ended_innocent)
             return
         status = link.exit_status()
         was_killed = status is not None and os.WIFSIGNALED(status)
         was_killed = was_killed and os.WTERMSIG(status or 0) == signal.SIGKILL
-        self._on_death(link, describe_status(status), was_killed=was_killed)
+        for_memory = was_killed and self._options.memory_kills.are_more()
+        how = FOR_MEMORY if for_memory else describe_status(status)
+        self._on_death(link, WorkerEnd(how, was_killed, for_memory))
 
     def _on_death(
         self,
         link: WorkerLink,
-        how: str,
+        end: WorkerEnd,
         *,
         is_innocent: bool = False,
-        was_killed: bool = False,
     ) -> None:
         """Fails the running calls, blames the model unless innocent, and starts anew."""
         self._user.reader_of(link)(READABLE)  # calls that it had finished succeed
-        self.last_end = how
+        how = self.last_end = end.how
         self.num_deaths += 1
         log.error(
             "event=interpreter_died servable=%s interpreter=%s pid=%d how=%r",
@@ -404,7 +410,7 @@ class WorkerLife:
         awaited = self.conversation.end() if self.conversation is not None else []
         self._drop_link()
         self._move(WorkerState.DEAD)
-        if self._user.blame(how, is_innocent=is_innocent, was_killed=was_killed):
+        if self._user.blame(end, is_innocent=is_innocent):
             self._deaths.add(self._loop.clock.now())
         self._respawn()
         self._user.answer_interrupted(how, awaited)
