@@ -701,7 +701,10 @@ def test_a_worker_says_where_it_crashed_or_hung(
         return 'zoo.py", line' in told and f"in {method}\n" in told
 
     with process_host() as host:
-        loaded = host.interpreter(ProcessOptions(call_timeout_s=0.2)).load(source)
+        # On a busy machine, a crash may take longer than the time of one that hangs.
+        timeout_s = 30.0 if method == "crash" else 0.2
+        options = ProcessOptions(call_timeout_s=timeout_s)
+        loaded = host.interpreter(options).load(source)
         error = ask(loaded, {"x": floats((first, 0))}, method).error()
         until(is_told, "the worker's stack")
     assert isinstance(error, Internal)
