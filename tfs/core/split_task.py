@@ -77,12 +77,19 @@ class SplitTask:
             outcome = outcome.after(start)  # its caller counts all rows
         if self._error is None and not isinstance(outcome, ServingError):
             try:
-                self._outcomes.add(start, outcome)
+                take_rest = self._outcomes.add(start, outcome)
             except Exception as error:
                 outcome = _not_joined(error)
-        self._num_open -= 1
+            else:
+                if take_rest is not None:
+                    take_rest(self._one_less)
+                    return
         if isinstance(outcome, ServingError) and self._error is None:
             self._error = outcome
+        self._one_less()
+
+    def _one_less(self) -> None:
+        self._num_open -= 1
         self._end_if_over()
 
     def _end_if_over(self) -> None:

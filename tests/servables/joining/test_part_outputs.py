@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections import deque
+from collections.abc import Callable
 
 import pytest
 
@@ -30,6 +32,53 @@ def test_large_parts_are_put_together_in_order_of_their_rows() -> None:
     assert whole == rows(1, 2, 3, 4, 5)
     assert isinstance(whole.data, memoryview)
     assert whole.data.readonly
+
+
+class Loop:
+    """A loop whose rounds a test runs, on whatever thread it says."""
+
+    def __init__(self, *, is_loop_thread: bool = True) -> None:
+        self.is_loop_thread = is_loop_thread
+        self.posted: deque[Callable[[], None]] = deque()
+
+    def post(self, fn: Callable[[], None]) -> None:
+        self.posted.append(fn)
+
+
+def test_a_large_part_is_taken_in_several_rounds_of_the_loop() -> None:
+    """Each copies two megabytes at most; parts may come meanwhile."""
+    loop = Loop()
+    taken: list[str] = []
+    outputs = PartOutputs(25, loop)
+    first = outputs.add(0, {"y": rows(*range(10)), "z": rows(*range(10, 20))})
+    assert first is not None
+    first(lambda: taken.append("first"))
+    second = outputs.add(10, {"y": rows(*range(10, 25)), "z": rows(*range(15))})
+    assert second is not None
+    second(lambda: taken.append("second"))
+    num_rounds = 0
+    while loop.posted:
+        loop.posted.popleft()()
+        num_rounds += 1
+    assert num_rounds >= 2 * 25 * ROW_BYTES // (2 << 20) - 2
+    assert taken == ["first", "second"]
+    assert outputs.whole() == {
+        "y": rows(*range(25)),
+        "z": rows(*range(10, 20), *range(15)),
+    }
+
+
+def test_other_threads_take_a_part_at_once() -> None:
+    """They hold up nobody; neither does a part of a megabyte hold up the loop."""
+    loop = Loop(is_loop_thread=False)
+    outputs = PartOutputs(25, loop)
+    assert outputs.add(0, {"y": rows(*range(20))}) is None
+    loop.is_loop_thread = True
+    assert outputs.add(20, {"y": rows(20, 21)}) is None
+    assert outputs.add(22, {"y": rows(22)}) is None
+    assert outputs.add(23, {"y": rows(23, 24)}) is None
+    assert not loop.posted
+    assert outputs.whole()["y"] == rows(*range(25))
 
 
 def test_a_large_part_is_free_once_it_was_taken() -> None:

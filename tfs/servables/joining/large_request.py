@@ -103,7 +103,7 @@ class LargeRequest:
         self._start = 0
         self._stop = 0
         self._begun_s = 0.0
-        self._outputs = PartOutputs(task.num_rows)
+        self._outputs = PartOutputs(task.num_rows, loop)
 
     def go_on(self) -> None:
         """Submits the next portion."""
@@ -122,7 +122,6 @@ class LargeRequest:
         self._submit(portion)
 
     def _done(self, outcome: Outcome) -> None:
-        task = self._task
         if isinstance(outcome, ServingError):
             if isinstance(outcome, InvalidItems):
                 outcome = outcome.after(self._start)
@@ -130,15 +129,26 @@ class LargeRequest:
             return
         self._size.note(self._stop - self._start, time.monotonic() - self._begun_s)
         try:
-            self._outputs.add(self._start, outcome)
-            self._start = self._stop
-            if self._start < task.num_rows:
-                self._loop.post(self.go_on)
-                return
+            take_rest = self._outputs.add(self._start, outcome)
+        except Exception as error:
+            self._end(_not_joined(error))
+            return
+        if take_rest is None:
+            self._taken()
+        else:
+            take_rest(self._taken)
+
+    def _taken(self) -> None:
+        """Goes on once a portion's outputs are in their place."""
+        self._start = self._stop
+        if self._start < self._task.num_rows:
+            self._loop.post(self.go_on)
+            return
+        outcome: Outcome
+        try:
             outcome = self._outputs.whole()
         except Exception as error:
-            outcome = serving_error(error, "joining the portions failed")
-            forget_frames(outcome)  # this frame refers to it and to all portions
+            outcome = _not_joined(error)
         self._end(outcome)
 
     def _end(self, outcome: Outcome) -> None:
@@ -146,3 +156,9 @@ class LargeRequest:
             self._task.on_done(outcome)
         finally:
             self._on_end()
+
+
+def _not_joined(error: Exception) -> ServingError:
+    outcome = serving_error(error, "joining the portions failed")
+    forget_frames(outcome)  # they refer to all portions
+    return outcome

@@ -386,7 +386,7 @@ class SignatureQueues:
             options.policy,
             costs=CostTable(self._call_s),
             split=self._split,
-            join=lambda task: PartOutputs(task.num_rows),
+            join=lambda task: PartOutputs(task.num_rows, self._loop),
         )
         self._input_names[key] = tuple(task.inputs)
         before = self._inherited.pop(key, None)
