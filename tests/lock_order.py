@@ -86,9 +86,10 @@ def _may_take(outer: str, inner: str) -> bool:
 class _Watched:
     """A lock of ours, which notes what its thread holds when it is taken."""
 
-    def __init__(self, lock: Any, owner: object, watch: LockWatch) -> None:
+    def __init__(self, lock: Any, owner: object, cls: str, watch: LockWatch) -> None:
         self._lock = lock
         self._owner = owner
+        self._class = cls
         self._watch = watch
         self._name = ""
 
@@ -96,16 +97,15 @@ class _Watched:
     def name(self) -> str:
         """Its class and attribute, which is set only after the lock was made."""
         if not self._name:
-            cls, fields = type(self._owner), _fields_of(self._owner)
             self._name = next(
                 (
-                    f"{cls.__name__}.{field}"
-                    for field, value in fields
+                    f"{self._class}.{field}"
+                    for field, value in _fields_of(self._owner)
                     if value is self or getattr(value, "_lock", None) is self
                 ),
                 "",
             )
-        return self._name or type(self._owner).__name__
+        return self._name or self._class
 
     def acquire(self, *arguments: Any, **options: Any) -> bool:
         is_taken = bool(self._lock.acquire(*arguments, **options))
@@ -194,7 +194,9 @@ class LockWatch:
         owner = frame.f_locals.get("self")
         if owner is None or not _is_ours(frame.f_code.co_filename):
             return lock
-        return _Watched(lock, owner, self)
+        # Not the owner's own class: one that it inherits from may have made the lock.
+        cls = frame.f_code.co_qualname.partition(".")[0]
+        return _Watched(lock, owner, cls, self)
 
 
 def _is_ours(path: str) -> bool:
