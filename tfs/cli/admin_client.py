@@ -117,7 +117,7 @@ def ask(
     silence_grpc()
     import grpc
 
-    from tfs.client.requests import read_error
+    from tfs.client.call_errors import read_error
 
     target = target_of(arguments)
     if not arguments.timeout_s > 0:
@@ -150,7 +150,7 @@ def ask(
 
 def _advice(target: str, problem: str, *, has_ca: bool) -> str:
     """Returns what to do about a server that was not reached, from grpc's message."""
-    from tfs.client.requests import HUNG_UP, UNTRUSTED
+    from tfs.client.call_errors import HUNG_UP, UNTRUSTED
 
     if target.startswith("unix:"):
         if _DENIED in problem:

@@ -53,7 +53,7 @@ def connect(arguments: argparse.Namespace) -> Iterator[Client]:
     """
     silence_grpc()
     from tfs.client import Client
-    from tfs.client.requests import HUNG_UP, UNTRUSTED
+    from tfs.client.call_errors import HUNG_UP, UNTRUSTED
 
     credentials = None
     if bool(arguments.cert_file) != bool(arguments.key_file):

@@ -22,7 +22,8 @@ from tfs.client.arguments import (
     checked_address,
     default_timeout_s,
 )
-from tfs.client.requests import Features, Rpc, Target, read_error, read_reply
+from tfs.client.call_errors import read_error
+from tfs.client.requests import Features, Rpc, Target, read_reply
 from tfs.client.results import (
     Classification,
     ModelMetadata,

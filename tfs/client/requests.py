@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
@@ -22,8 +21,7 @@ from tfs.client.results import (
     TensorInfo,
     VersionStatus,
 )
-from tfs.core.errors import BY_CODE, Code, InvalidArgument, ServingError, Unknown
-from tfs.proto.google.rpc import error_details_pb2, status_pb2
+from tfs.core.errors import Code, InvalidArgument, Unknown
 from tfs.proto.tensorflow.core.example import example_pb2
 from tfs.proto.tensorflow.core.framework import types_pb2
 from tfs.proto.tensorflow_serving.apis import (
@@ -44,27 +42,6 @@ REGRESS: Final = "/tensorflow.serving.PredictionService/Regress"
 MULTI_INFERENCE: Final = "/tensorflow.serving.PredictionService/MultiInference"
 METADATA: Final = "/tensorflow.serving.PredictionService/GetModelMetadata"
 STATUS: Final = "/tensorflow.serving.ModelService/GetModelStatus"
-
-# The beginning of messages of grpcio's own.
-_LOCAL_DEADLINE: Final = "Deadline Exceeded"
-_NO_CONNECTION: Final = (
-    "failed to connect",
-    "errors resolving",
-    "connections to all backends failing",  # of a balanced client
-)
-# grpcio's words for a peer that is there and closes the connection.
-HUNG_UP: Final = ("Socket closed", "Connection reset", "TSI_DATA_CORRUPTED")
-# Its words for a peer whose certificate is not trusted, or is another host's.
-UNTRUSTED: Final = (
-    "handshake failed",
-    "TSI_PROTOCOL_FAILURE",
-    "Hostname Verification Check failed",
-)
-# The server's words for an input of another dtype, with the wire's names of both.
-_OTHER_DTYPE: Final = re.compile(
-    r"input '(?P<name>.+)' expected to be (?P<wanted>\w+) but \w+ is provided"
-)
-_WIRE_NAMES: Final = {"float": "float32", "double": "float64", "half": "float16"}
 
 Features = Mapping[str, object]
 """One example: numbers, strings, bytes or lists of them by feature name."""
@@ -213,56 +190,6 @@ def status(target: Target) -> Rpc[tuple[VersionStatus, ...]]:
     return Rpc(STATUS, request.SerializeToString(), _read_status)
 
 
-def read_error(
-    error: Any, address: str = "", untyped: Collection[str] = ()
-) -> ServingError:
-    """Returns a ``grpc.RpcError`` as ours, with the server's retry hint if it sent one.
-
-    What grpcio itself found, without the server, names the address, if it is given. An
-    ``untyped`` input of another dtype than the model's is said how to send.
-    """
-    code = Code(error.code().value[0])
-    retry_after_s = None
-    for key, value in error.trailing_metadata() or ():
-        if key == "grpc-status-details-bin":
-            # Other servers may send something that is no Status.
-            with contextlib.suppress(DecodeError):
-                retry_after_s = _retry_hint(value)
-    kind = BY_CODE.get(code, Unknown)
-    details = error.details() or code.name
-    if not address:
-        pass
-    elif code is Code.DEADLINE_EXCEEDED and details == _LOCAL_DEADLINE:
-        details = f"no answer from {address} in time; wait longer (timeout_s)"
-    elif code is Code.UNAVAILABLE and details.startswith(_NO_CONNECTION):
-        details = _why_not_connected(address, details)
-    if code is Code.INVALID_ARGUMENT and untyped:
-        other = _OTHER_DTYPE.fullmatch(details)
-        if other and other["name"] in untyped:
-            wanted = _WIRE_NAMES.get(other["wanted"], other["wanted"])
-            details += f"; send an array of that dtype, or Typed(values, {wanted!r})"
-    return kind(details, retry_after_s=retry_after_s)
-
-
-def _why_not_connected(address: str, details: str) -> str:
-    """Returns what a user can do about a connection that grpc could not make."""
-    if any(words in details for words in HUNG_UP):
-        return (
-            f"what listens at {address} hung up; see whether it wants TLS "
-            f"(credentials) or a certificate of ours ({details})"
-        )
-    if any(words in details for words in UNTRUSTED):
-        return (
-            f"what listens at {address} is not trusted: its certificate is signed by "
-            f"others than the credentials name, or is another host's ({details})"
-        )
-    if not {":", "/"} & {*address}:  # grpcio takes 443
-        return (
-            f"no server answers at {address}; add its port: {address}:8500 ({details})"
-        )
-    return f"no server answers at {address}; is it there? ({details})"
-
-
 def read_reply(what: Rpc[R], reply: bytes) -> R:
     """Returns the result in a reply.
 
@@ -340,15 +267,6 @@ def _read_status(message: bytes) -> tuple[VersionStatus, ...]:
         )
         for each in response.model_version_status
     )
-
-
-def _retry_hint(details: bytes) -> float | None:
-    status = status_pb2.Status.FromString(details)
-    for detail in status.details:
-        if detail.type_url.endswith("/google.rpc.RetryInfo"):
-            delay = error_details_pb2.RetryInfo.FromString(detail.value).retry_delay
-            return float(delay.seconds) + float(delay.nanos) / 1e9
-    return None
 
 
 def _version(spec: model_pb2.ModelSpec) -> int | None:

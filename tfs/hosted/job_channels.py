@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 import grpc
 
-from tfs.client.requests import read_error
+from tfs.client.call_errors import read_error
 from tfs.core.call import Metadata
 from tfs.core.errors import BY_CODE, Code, ServingError, Unknown
 from tfs.proto.tensorflow_serving.config import model_server_config_pb2
