@@ -12,6 +12,7 @@ from tests.certificates import Certificates
 from tfs.core.call import TlsOptions
 from tfs.core.errors import FailedPrecondition, InvalidArgument
 from tfs.frontends.rpc.tls.tls_context import server_context
+from tfs.server.doors import listeners, tls_problems
 from tfs.server.options import ServerOptions, TransportKind
 from tfs.server.tls import TlsFile, read_tls_file
 from tfs.server.transports import chosen_transport
@@ -84,6 +85,19 @@ def test_tls_changes_no_choice_of_transport(chosen: TransportKind) -> None:
     assert chosen_transport(options) is expected
 
 
+def test_certificates_that_are_not_renewed_are_a_problem_of_the_server(
+    made: Certificates, tmp_path: Path
+) -> None:
+    """They run out some day; who looks at `tfs status` reads it before that."""
+    path = made.write_config(tmp_path)
+    options = ServerOptions(model_base_path="/models/digits", ssl_config_file=str(path))
+    doors = listeners(options)
+    assert tls_problems(doors) == []
+    path.write_text("server_key: ")
+    (problem,) = tls_problems(doors)
+    assert "certificates from before stay in use" in problem
+
+
 def test_a_changed_file_is_read_again(made: Certificates, tmp_path: Path) -> None:
     """Renewed certificates are taken, and the same object stays while none are."""
     path = made.write_config(tmp_path)
@@ -104,13 +118,18 @@ def test_a_broken_file_keeps_what_was(
     path = made.write_config(tmp_path)
     source = TlsFile(str(path))
     first = source.current()
+    assert source.problem == ""
     path.write_text("server_key: ")
     assert source.current() is first
     assert source.current() is first
+    assert str(path) in source.problem
     assert caplog.text.count("event=certificates_kept") == 1
     path.unlink()
     assert source.current() is first
     made.write_config(tmp_path, mutual=True)
     assert source.current() is first
     assert "client_verify cannot change" in caplog.text
+    assert "client_verify cannot change" in source.problem
+    made.write_config(tmp_path)
+    assert source.problem == ""
     assert "PRIVATE" not in caplog.text

@@ -39,3 +39,9 @@ def listeners(options: ServerOptions) -> Sequence[ListenerOptions]:
             )
         )
     return doors
+
+
+def tls_problems(doors: Sequence[ListenerOptions]) -> Sequence[str]:
+    """Returns what is wrong with the doors' certificates, one sentence each."""
+    files = [door.tls for door in doors if isinstance(door.tls, TlsFile)]
+    return [file.problem for file in files if file.problem]

@@ -54,7 +54,7 @@ from tfs.server.admin.describers import (
 from tfs.server.config.running_config import Origin
 from tfs.server.config.server_config import ServerConfig
 from tfs.server.core import ServerCore
-from tfs.server.doors import listeners
+from tfs.server.doors import listeners, tls_problems
 from tfs.server.expected_answers import ExpectedAnswers
 from tfs.server.loader_makers import loader_makers
 from tfs.server.memory.spare_memory import SpareMemory
@@ -357,7 +357,7 @@ class ModelServer:
             stats=self.stats,
             memory=self._memory,
             reserve_pids=self._fleet.reserve_pids,
-            problems=lambda: self._log_writer.problems,
+            problems=lambda: [*self._log_writer.problems, *tls_problems(doors)],
         )
 
     # -- health ------------------------------------------------------------------

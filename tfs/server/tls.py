@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 class TlsFile:
     """The certificates of a file, read again when it changes. Thread-safe.
 
-    If the file cannot be used any more, that is logged once and the last certificates
-    stay. A change of ``client_verify`` is treated in the same way, because it takes a
+    If the file cannot be used any more, that is logged once, and the last certificates
+    stay until it can. A change of ``client_verify`` is treated in the same way, because it takes a
     restart.
 
     Raises:
@@ -36,10 +36,18 @@ class TlsFile:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        # Guards _mark and _tls; leaf lock.
+        # Guards _mark, _tls and _problem; leaf lock.
         self._lock = threading.Lock()
         self._mark = _mark_of(path)
         self._tls = read_tls_file(path)
+        self._problem = ""
+
+    @property
+    def problem(self) -> str:
+        """Why the file is not followed any more, in a sentence; "" if it is."""
+        self.current()
+        with self._lock:
+            return self._problem
 
     def current(self) -> TlsOptions:
         """Returns the certificates; looks whether the file has changed."""
@@ -61,7 +69,9 @@ class TlsFile:
                 )
         except ServingError as error:
             log.error("event=certificates_kept error=%r", error.message)
+            self._problem = f"the certificates from before stay in use: {error.message}"
             return
+        self._problem = ""
         if tls != self._tls:
             self._tls = tls
             log.info("event=certificates_renewed path=%s", self._path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import logging
 import os
@@ -58,7 +59,7 @@ from tfs.core.signature import TensorSpec
 from tfs.core.tensor_view import TensorView
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.worker_options import WorkerOptions
-from tfs.runtime.process import zygote_client
+from tfs.runtime.process import worker_life, zygote_client
 from tfs.runtime.process.crash_policy import CrashPolicy
 from tfs.runtime.process.memory_kills import MemoryKills
 from tfs.runtime.process.process_interpreter import ProcessInterpreter
@@ -168,6 +169,19 @@ def test_a_worker_killed_in_a_call_is_replaced(
     assert values(ask(loaded, X).outputs()["y"]) == [[2, 4]]
     (died,) = (each for each in caplog.messages if "event=interpreter_died" in each)
     assert "servable=scale/1" in died
+
+
+def test_a_limit_that_keeps_workers_from_starting_is_named(
+    host: ProcessHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody thinks of `ulimit -f`, a limit of files, where a process does not start."""
+
+    def too_large(options: WorkerOptions) -> None:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+
+    monkeypatch.setattr(worker_life, "WorkerLink", too_large)
+    with pytest.raises(Unavailable, match=r"File too large: .*ulimit -f"):
+        host.interpreter().load(package(tmp_path, Scale()))
 
 
 def test_a_worker_killed_while_idle_is_replaced_unseen(

@@ -334,6 +334,10 @@ class WorkerLife:
         """Answers those who wait, and tries again later if there are models."""
         if os.strerror(errno.EAGAIN) in why:
             why = f"{why}: {thread_limits()}"
+        elif os.strerror(errno.EFBIG) in why:
+            why = (
+                f"{why}: memory is shared through files; raise ulimit -f (LimitFSIZE=)"
+            )
         self._start_failed = True
         self._move(WorkerState.DEAD)
         log.error(
