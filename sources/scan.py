@@ -123,6 +123,7 @@ def scan(
     def path_of(version: int) -> str:
         return f"{base_path.rstrip('/')}/{names[version]}"
 
+    broken = name_versions(file_system.broken_links(base_path))
     chosen = choose(
         servable.policy,
         names,
@@ -139,12 +140,12 @@ def scan(
         directories.problems.append(
             f"no version of {servable.name} is asked for: its policy, specific, lists none"
         )
-    elif not names:
+    elif not names and not broken:
         directories.problems.append(
             f"no version of {servable.name} under {base_path}: "
             + why_no_version(file_system, base_path)
         )
-    for version, name in name_versions(file_system.broken_links(base_path)).items():
+    for version, name in broken.items():
         if version not in names:
             directories.is_blind = True  # no event tells of what appears elsewhere
             directories.problems.append(

@@ -90,6 +90,7 @@ BROKEN: list[tuple[object, str]] = [
     (broken(inputs__x__pad="0"), "pad must be a number"),
     (broken(labels="abc"), "labels must be"),
     (broken(labels=[1]), "labels must be"),
+    (broken(labels=["a", "b"]), "2 labels for 3 scores"),
     (broken(defaults={"q": {"dtype": "float32", "shape": [0], "value": ""}}), "'q'"),
     (broken(defaults={"s": {"dtype": "int8", "shape": [0], "value": ""}}), "'s'"),
     (

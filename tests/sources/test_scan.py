@@ -136,6 +136,16 @@ def test_a_version_that_is_a_broken_link_is_told_until_it_leads_somewhere() -> N
     assert "digits" not in w.source.problems()
 
 
+def test_a_base_path_of_broken_links_says_no_more_than_that() -> None:
+    """How versions are named is known to whoever made the link."""
+    w = world()
+    w.files.make_folder("/models/digits")
+    w.files.break_link("/models/digits/1")
+    w.poll()
+    (told,) = w.source.problems()["digits"]
+    assert "is a link that leads nowhere" in told
+
+
 def test_a_version_overwritten_in_place_is_told_as_another_payload() -> None:
     """New files under an old version show in its fingerprint once they are still."""
     w = world(settle_s=2.0)

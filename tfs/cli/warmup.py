@@ -210,8 +210,12 @@ def _from_examples(
 
 def _rows(path: str) -> list[dict[str, object]]:
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise InvalidArgument(
+            f"--examples {path}: {error.strerror or error}"
+        ) from error
+    except UnicodeDecodeError as error:
         raise InvalidArgument(f"--examples {path}: {error}") from error
     rows = read_json(text, f"--examples {path}")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):

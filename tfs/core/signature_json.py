@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, TypeAlias, cast
 
 from tfs.core.dtype import DTYPES, STRING, DType
@@ -86,6 +86,7 @@ def _signature(form: dict[str, object]) -> Signature:
     labels = form.get("labels", [])
     if not isinstance(labels, list) or not all(isinstance(x, str) for x in labels):
         raise TypeError("labels must be a list of strings")
+    _check_labels(labels, outputs)
     examples = {n: _slot(s) for n, s in _object(form.get("example", {})).items()}
     _check_examples(examples, inputs, defaults.keys(), batched)
     return Signature(
@@ -141,6 +142,13 @@ def _check_features(
                 f"feature {name!r} has a default of {len(default)} values, its shape "
                 f"takes {num}"
             )
+
+
+def _check_labels(labels: Sequence[str], outputs: Mapping[str, TensorSpec]) -> None:
+    scores = outputs.get("scores")
+    num = scores.shape[1] if scores is not None and len(scores.shape) == 2 else FREE
+    if labels and num not in (FREE, len(labels)):
+        raise ValueError(f"{len(labels)} labels for {num} scores")
 
 
 def _check_examples(
