@@ -386,15 +386,21 @@ grpcio tells nobody how long a request is before it is there, so its limits are 
   602 KB and for 10 MB; the numbers of grpcio above are without it.
 - 64 KB of headers in one block end a connection, as through express. The headers of a call reach
   the library when all of them are there.
-- The library has 512 calls at a time, besides eight of each connection; further ones wait in turn,
-  while frames of calls under way pass them. A call with a body of more than 2 KB does not wait for
-  those of other connections. A call that was reset counts until the library has let go of it. Who
-  resets 200 calls that wait is disconnected.
+- The more calls there are, the fewer each connection may have: its own times all must be less than
+  32,768, and one may begin in any case. So eight connections may have 64 each, sixty may have 23.
+  Further ones wait, while frames of calls under way pass them; who has the fewest goes on first. A
+  call with a body of more than 2 KB does not wait for those of other connections.
+- The library hands calls over in the order in which they came. Of those that it has not handed over,
+  a connection's own times all must be less than 512, so nobody fills that queue. A call that is
+  reset counts until it is handed over. One that is reset while it waits never begins: the library
+  reads its headers, and ignores them.
+- While clients bring more than can be read at once, they are read in turn, half a millisecond at a
+  time, and everything else goes between.
 - Of streams (reflection), two wait for a later message at a time. One that has waited for a
   second ends, with OK, if another wants its turn. Its questions may take 64 KB, as through express.
 - A client is disconnected after a thousand frames that ask for nothing, or if it goes on with a
-  hundred a second (one that calls and reads may send more), and after 500 calls that it resets,
-  or if it goes on with 50 a second.
+  hundred a second (one that calls and reads may send more), and after a thousand calls that it
+  resets, or if it goes on with a thousand a second. A client whose deadlines pass resets fewer.
 - A short request counts as long as the tensors for which it stands. Other short ones of clients
   whose last answer was short do not wait, even if others get long ones of the same model. If an
   answer is longer than anybody could know and 128 MB are unread, the call is UNAVAILABLE, with a
@@ -441,7 +447,7 @@ are connected through grpcio, November 2026, two busy cores:
 | reads no answers of 64 streams, of 100 questions to reflection each | 375 | 1.2 |
 
 Others are answered meanwhile, small requests within milliseconds (beside floods of resets or other
-frames, within three seconds) and 10 MB within ten seconds.
+frames, within a second or so) and 10 MB within ten seconds.
 
 Over TLS it is the same: sixty clients that send headers without end, or reset calls by the
 thousand, and come back when they are disconnected, take 329 MB, which is what the server has after

@@ -156,13 +156,21 @@ def test_nothing_more_is_read_while_much_is_held_back() -> None:
     assert rig.client.is_full
 
 
-def fill(rig: Rig, num_calls: int = 600) -> None:
-    """Has other connections begin calls until the gate lets in no more."""
-    for _ in range(num_calls // 50):
+def take_all(client: RequestFrames) -> None:
+    """Has grpcio hand over all calls of a client."""
+    for _ in range(64):
+        client.note_taken()
+
+
+def fill(rig: Rig) -> None:
+    """Has other connections begin calls, so that none may have more than 16."""
+    for _ in range(128):
         other = rig.connect()
-        for index in range(50):
+        for index in range(16):
             other.take(begin(2 * index + 1))
-    assert not rig.gate.may_begin(50)
+            take_all(other)
+    assert rig.gate.may_begin(15)
+    assert not rig.gate.may_begin(16)
 
 
 def test_bodies_never_wait_behind_the_calls_of_other_connections() -> None:
@@ -170,74 +178,133 @@ def test_bodies_never_wait_behind_the_calls_of_other_connections() -> None:
     rig = Rig()
     fill(rig)
     client = rig.client
-    for stream_id in range(1, 17, 2):
+    for stream_id in range(1, 33, 2):
         assert client.take(begin(stream_id))
-    assert client.take(begin(17) + data_frame(17, bytes(1000))) == b""
-    assert client.take(begin(19)) == b""
+        take_all(client)
+    assert client.take(begin(33) + data_frame(33, bytes(1000))) == b""
+    assert client.waits_for_others
+    assert client.take(begin(35)) == b""
     assert client.let_in() == b""
-    body = data_frame(19, bytes(1100))
+    body = data_frame(35, bytes(1100))
     assert client.take(body[:50]) == b""
-    assert client.let_in() == begin(17) + data_frame(17, bytes(1000))
+    assert client.let_in() == begin(33) + data_frame(33, bytes(1000))
     assert client.take(body[50:]) == client.let_in() == b""
-    more = data_frame(19, bytes(1000))
+    more = data_frame(35, bytes(1000))
     assert client.take(more) == b""
-    assert client.let_in() == begin(19) + body + more
+    assert client.let_in() == begin(35) + body + more
     assert client.num_held_bytes == 0
 
 
-def test_bodies_of_calls_that_were_reset_wait_while_many_are_dead() -> None:
-    """A client that resets calls by the thousand gains nothing by a body in each."""
+def test_no_client_fills_the_queue_of_calls_that_grpcio_has_not_handed_over() -> None:
+    """One alone may have 23 of them, sixty have fewer than 300; each may have one."""
     rig = Rig()
-    other = rig.connect()
+    sent = b"".join(begin(stream_id) for stream_id in range(1, 129, 2))
+    assert len(rig.client.take(sent)) == 23 * len(begin(1))
+    for _ in range(40):
+        rig.client.note_taken()
+        assert rig.client.let_in()
+    others = [rig.connect() for _ in range(60)]
+    for other in others:
+        other.take(sent)
+    assert rig.gate.num_fresh < 300
+    client = rig.connect()
+    assert client.take(begin(1)) == begin(1)
+
+
+def given_up(client: RequestFrames, stream_id: int, body: bytes = b"") -> bytes:
+    """Has a call held back, and reset; returns what grpcio gets of it."""
+    assert client.take(begin(stream_id) + body) == b""
+    assert client.take(frames.rst_stream(stream_id, ErrorCode.CANCEL)) == b""
+    return client.let_in()
+
+
+def test_a_call_that_is_given_up_while_it_waits_never_begins() -> None:
+    """Its headers and its body go to a stream that no client may begin."""
+    rig = Rig(most_calls=1)
+    client = rig.client
+    client.take(begin(1))
+    client.note_taken()
+    body = data_frame(3, b"body", 0)
+    expected = begin(2) + data_frame(2, b"body", 0)
+    assert given_up(client, 3, body) == expected + frames.rst_stream(
+        3, ErrorCode.CANCEL
+    )
+    assert (rig.gate.num_calls, client.num_held_bytes) == (1, 0)
+    assert client.take(begin(5)) == b""
+    assert given_up(client, 7) == b""
+    client.note_ended(1)
+    rest = begin(2) + frames.rst_stream(7, ErrorCode.CANCEL)
+    assert client.let_in() == begin(5) + rest
+
+
+def test_a_call_that_was_handed_over_counts_no_more_when_it_is_reset() -> None:
+    """Only what grpcio has not handed over stays there; so nobody waits for these."""
+    rig = Rig()
     for stream_id in range(1, 129, 2):
-        other.take(begin(stream_id) + frames.rst_stream(stream_id, ErrorCode.CANCEL))
-    call = begin(3) + data_frame(3, bytes(3000))
-    call += frames.rst_stream(3, ErrorCode.CANCEL)
-    assert rig.client.take(begin(1))
-    assert rig.client.take(call) == b""
-    rig.gate.note_taken()
-    assert rig.client.let_in() == call
+        rig.client.take(begin(stream_id))
+        rig.client.note_taken()
+    assert rig.gate.num_calls == 64
+    for stream_id in range(1, 129, 2):
+        rig.client.take(frames.rst_stream(stream_id, ErrorCode.CANCEL))
+    assert rig.gate.num_calls == 0
 
 
-def test_calls_that_are_reset_at_once_end_the_connection() -> None:
-    """They count until grpcio has found them dead, so most wait, and are reset by then."""
+def test_calls_that_are_reset_before_they_are_handed_over_count_until_then() -> None:
+    """In the order in which they came; a later one that has ended shows it, too."""
     rig = Rig()
-    passed: list[bytes] = []
+    client = rig.client
+    for stream_id in (1, 3, 5):
+        client.take(begin(stream_id) + frames.rst_stream(stream_id, ErrorCode.CANCEL))
+    client.take(begin(7))
+    assert (rig.gate.num_calls, rig.gate.num_fresh) == (4, 4)
+    client.note_taken()
+    assert (rig.gate.num_calls, rig.gate.num_fresh) == (3, 3)
+    client.note_ended(7)
+    assert (rig.gate.num_calls, rig.gate.num_fresh) == (0, 0)
+
+
+def test_who_has_given_up_all_calls_may_begin_one_more() -> None:
+    """It shows when the others are gone; if that one is given up as well, others wait."""
+    rig = Rig(most_calls=4)
+    client = rig.client
+    for stream_id in (1, 3, 5, 7, 9):
+        reset = frames.rst_stream(stream_id, ErrorCode.CANCEL)
+        assert client.take(begin(stream_id))
+        assert client.take(reset) == reset
+    assert client.take(begin(11)) == b""
+    assert client.let_in() == b""
+    rig.now_s = 0.25
+    rig.gate.look()
+    assert client.let_in() == begin(11)
+
+
+def test_calls_that_are_reset_by_the_thousand_end_the_connection() -> None:
+    """A thousand at once are taken, and a thousand in a second."""
+    rig = Rig()
     pieces = [
         begin(stream_id) + frames.rst_stream(stream_id, ErrorCode.CANCEL)
         for stream_id in range(1, 10_000, 2)
     ]
+    for index, piece in enumerate(pieces[:4000]):
+        rig.now_s = index / 1000
+        rig.client.take(piece)
+        rig.client.let_in()
     with pytest.raises(FloodError, match="resets them"):
-        send_all(rig.client, pieces, passed)
-    assert b"".join(passed) == b"".join(pieces[:64])
+        send_all(rig.client, pieces[4000:], [])
+    assert rig.gate.num_calls < 64
 
 
-def test_who_gives_up_calls_that_waited_for_long_stays() -> None:
-    """Where the server is overloaded, the deadlines of calls pass while they are held."""
-    rig = Rig()
-    fill(rig)
-    for stream_id in range(1, 1001, 2):
-        rig.client.take(begin(stream_id))
-        rig.now_s += 0.25
-        rig.client.take(frames.rst_stream(stream_id, ErrorCode.CANCEL))
-    assert rig.client.num_held_bytes
-
-
-def test_who_resets_some_and_is_answered_stays() -> None:
-    """Two hundred resets are forgiven with each answer."""
-    rig = Rig()
-    stream_id = 1
-    for _ in range(20):
-        for _ in range(100):
-            rig.client.take(begin(stream_id))
-            rig.client.take(frames.rst_stream(stream_id, ErrorCode.CANCEL))
-            stream_id += 2
-        while rig.gate.num_calls:
-            rig.gate.note_taken()
-            rig.client.let_in()
-        rig.client.take(begin(stream_id))
-        rig.client.note_ended(stream_id)
-        stream_id += 2
+def test_a_call_whose_headers_are_not_whole_yet_may_begin_once_alone() -> None:
+    """What follows of the frame goes to grpcio, and nothing is passed on twice."""
+    rig = Rig(most_calls=1)
+    client = rig.client
+    client.take(begin(1))
+    call = begin(3)
+    assert client.take(call[:15]) == b""
+    client.note_ended(1)
+    assert client.let_in() == call[:15]
+    after = data_frame(3, bytes(100))
+    assert client.take(call[15:] + after) == call[15:] + after
 
 
 @pytest.mark.parametrize(
@@ -275,6 +342,18 @@ def test_windows_of_who_calls_and_reads_are_no_flood() -> None:
         rig.client.take(window * 512)
 
 
+def test_data_of_calls_that_are_over_asks_for_nothing() -> None:
+    """What was under way when the server ended a call is taken; not megabytes."""
+    rig = Rig()
+    rig.client.take(begin(1))
+    rig.client.note_ended(1)
+    data = data_frame(1, bytes(16_384), 0)
+    for _ in range(1000):
+        assert rig.client.take(data) == data
+    with pytest.raises(FloodError, match="nothing"):
+        send_all(rig.client, [data] * 30, [])
+
+
 def test_calls_without_end_that_wait_end_the_connection() -> None:
     """Clients know how many calls they may have."""
     rig = Rig()
@@ -294,17 +373,19 @@ def test_headers_after_a_request_end_the_connection_if_they_had_to_wait() -> Non
 
 
 def test_a_connection_that_ends_gives_its_calls_back() -> None:
-    """As soon as grpcio has found them dead, or after a second."""
+    """Those that grpcio has not handed over count until it has, or has dropped them."""
     rig = Rig()
-    for stream_id in (1, 3):
+    for stream_id in (1, 3, 5):
         rig.client.take(begin(stream_id))
+    rig.client.take(frames.rst_stream(5, ErrorCode.CANCEL))
+    rig.client.note_taken()
     rig.client.close()
-    assert rig.gate.num_calls == 2
-    rig.gate.note_taken()
-    assert rig.gate.num_calls == 1
-    rig.now_s = 1.0
+    assert (rig.gate.num_calls, rig.gate.num_fresh) == (2, 2)
+    rig.gate.note_orphan_taken()
+    assert (rig.gate.num_calls, rig.gate.num_fresh) == (1, 1)
+    rig.now_s = 0.25
     rig.gate.look()
-    assert rig.gate.num_calls == 0
+    assert (rig.gate.num_calls, rig.gate.num_fresh) == (0, 0)
 
 
 def test_streams_that_the_server_ends_are_known_however_frames_are_cut() -> None:

@@ -366,3 +366,29 @@ def test_who_is_known_to_read_answers_goes_before_strangers() -> None:
         assert [peer for peer in order if peer != "good"] == ["a", "b", "c"]
 
     run(test)
+
+
+def test_clients_with_long_requests_take_turns() -> None:
+    """Who has waited longest since it last had a place goes next, whoever came first."""
+
+    async def test(rig: Rig) -> None:
+        uploads = rig.fill()
+        waiting: dict[str, list[asyncio.Task[Upload]]] = {}
+        for peer in ("a", "b", "c"):
+            waiting[peer] = [rig.wait(peer) for _ in range(2)]
+            await asyncio.sleep(0)
+        served = []
+        for _ in range(6):
+            rig.clock.advance(LOOK_S)
+            rig.uploads.end(uploads.pop(0))
+            await asyncio.sleep(0)
+            for peer, tasks in waiting.items():
+                for task in [each for each in tasks if each.done()]:
+                    tasks.remove(task)
+                    served.append(peer)
+                    uploads.append(task.result())
+        assert served == ["a", "b", "c"] * 2
+        for upload in uploads:
+            rig.uploads.end(upload)
+
+    run(test)

@@ -1,37 +1,36 @@
 """Limits the calls that grpcio holds, for all connections together.
 
-A call takes 25 KB as soon as grpcio has heard of it, even if its client resets it at
-once, and it does so until we have taken the call. So the relay lets few calls in at a
-time, and holds back the frames with which further ones begin. The number of calls that
-wait is then bounded however many clients there are and however often they connect.
-
-Each connection may have some calls in any case. Otherwise clients whose calls last for
-hours, which watch something, would keep everybody else out.
+A call takes 25 KB as soon as grpcio has heard of it. So the relay holds back the frames
+with which further ones begin, by one rule: the more calls there are, the fewer of them
+each connection may have. Each may have one in any case, so that clients whose calls
+last for hours, which watch something, keep nobody out. Whoever has the fewest goes on
+first, and among those, whoever has waited longest.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-_MOST_CALLS: Final = 512
-_OWN_CALLS: Final = 8  # that each connection may have in any case
-_MOST_OWN_CALLS: Final = 4096  # of all connections, before these wait as well
-# While so many calls wait to be found dead, each connection may have one call in any
-# case, and others wait their turn. grpcio takes a millisecond for each on a busy machine.
-_MOST_DEAD: Final = 64
-# grpcio does not tell when it has let go of a call that was reset. It takes its calls
-# in turn, so one of them is gone whenever we get a call. If no calls come for so long,
-# none is left.
-_LIMBO_S: Final = 1.0
+# A connection may begin another call while its calls times all calls are less than this.
+# So 8 connections may have 64 each, 60 may have 23, 4096 may have 8.
+_MOST_PRODUCT: Final = 32_768
+# The same of *fresh* calls, which grpcio has not handed over. It does that in the order in
+# which they came, some thousand in a second, dead or alive: whoever comes next waits for
+# all of them. 8 connections may have 8 each, 60 may have 3.
+_MOST_FRESH_PRODUCT: Final = 512
+_MOST_FRESH: Final = 2048  # of all connections; from 4096 on, grpcio cancels anybody's
+# grpcio may also drop a call that was reset, and tells nobody. By then it has handed over
+# a call that came so much later, if it hands over any.
+_LIMBO_S: Final = 0.25
 
 
 class Holder(Protocol):
     """A connection that holds calls back."""
 
-    def go_on(self) -> bool:
-        """Lets in the next call; returns whether there are more."""
+    def go_on(self) -> None:
+        """Lets in the next call, and waits again if there are more."""
         ...
 
 
@@ -40,6 +39,7 @@ class CallGate:
 
     Attributes:
         num_calls: Calls that grpcio may hold now.
+        num_fresh: Those of them that it has not handed over.
         now: The time in seconds.
 
     Args:
@@ -49,63 +49,112 @@ class CallGate:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.num_calls = 0
+        self.num_fresh = 0
         self.now = now
-        self._holders: deque[Holder] = deque()
+        # Those that wait, by how many calls they have; the longest waiting first.
+        self._waiting: dict[int, OrderedDict[Holder, None]] = {}
+        self._num_own: dict[Holder, int] = {}
+        # Calls that were reset while they were fresh, and when; those of connections that
+        # are gone come apart.
         self._limbo: deque[tuple[float, Callable[[], None]]] = deque()
+        self._orphans: deque[float] = deque()
+        self._taken_s = now()
+        self._is_going_on = False
 
     def may_begin(self, num_own: int) -> bool:
         """Tells whether a connection that has so many calls may begin another."""
-        if num_own < (_OWN_CALLS if self.may_reset() else 1):
-            return self.num_calls < _MOST_OWN_CALLS
-        return self._has_room() and not self._holders
+        return num_own * self.num_calls < _MOST_PRODUCT and self.num_fresh < _MOST_FRESH
 
-    def may_reset(self) -> bool:
-        """Tells whether few of the calls that clients have given up are there still."""
-        return len(self._limbo) < _MOST_DEAD
+    def may_queue(self, num_own: int) -> bool:
+        """Tells whether a connection of which so many calls are fresh may begin another.
+
+        If not, it may when one of its own is handed over.
+        """
+        return num_own * self.num_fresh < _MOST_FRESH_PRODUCT
 
     def begin(self) -> None:
-        """Counts a call, which is owed an ``end`` or ``reset``."""
+        """Counts a fresh call, which is owed an ``end_fresh`` and an ``end``."""
         self.num_calls += 1
+        self.num_fresh += 1
+
+    def end_fresh(self) -> None:
+        """Notes that a call is handed over, or gone; ``go_on`` is to be called soon."""
+        self.num_fresh -= 1
 
     def end(self) -> None:
-        """Notes that a call is over, and lets in one that waits."""
+        """Notes that a call is over; :meth:`go_on` is to be called soon."""
         self.num_calls -= 1
-        self.go_on()
-
-    def reset(self, on_gone: Callable[[], None]) -> None:
-        """Notes that a client has given up a call; ``on_gone`` is told when it is over."""
-        self._limbo.append((self.now(), on_gone))
-
-    def note_taken(self) -> None:
-        """Notes that we got a call from grpcio."""
-        if self._limbo:
-            self._leave_limbo()
-
-    def look(self) -> None:
-        """Counts calls that were reset long ago as over; to be called now and then."""
-        until_s = self.now() - _LIMBO_S
-        while self._limbo and self._limbo[0][0] <= until_s:
-            self._leave_limbo()
-
-    def wait(self, holder: Holder) -> None:
-        """Has a connection go on when there is room for a call."""
-        self._holders.append(holder)
-
-    def forget(self, holder: Holder) -> None:
-        """Forgets a connection that is gone; idempotent."""
-        if holder in self._holders:
-            self._holders.remove(holder)
 
     def go_on(self) -> None:
-        """Lets in calls of the connections in turn while there is room."""
-        while self._holders and self._has_room():
-            holder = self._holders.popleft()
-            if holder.go_on():
-                self._holders.append(holder)
+        """Lets in calls that may begin now; does nothing within itself."""
+        if self._is_going_on:
+            return
+        self._is_going_on = True
+        try:
+            while self._waiting:
+                num_own = min(self._waiting)
+                if not self.may_begin(num_own):
+                    return
+                holder = next(iter(self._waiting[num_own]))
+                self.forget(holder)
+                holder.go_on()
+        finally:
+            self._is_going_on = False
 
-    def _has_room(self) -> bool:
-        return self.num_calls < _MOST_CALLS and self.may_reset()
+    def wait(self, holder: Holder, num_own: int) -> None:
+        """Has a connection that has so many calls go on when it may begin another.
 
-    def _leave_limbo(self) -> None:
-        self._limbo.popleft()[1]()
+        It keeps its place if it waits with as many already.
+        """
+        if self._num_own.get(holder) != num_own:
+            self.forget(holder)
+            self._num_own[holder] = num_own
+            self._waiting.setdefault(num_own, OrderedDict())[holder] = None
+
+    def forget(self, holder: Holder) -> None:
+        """Has a connection wait no longer; idempotent."""
+        num_own = self._num_own.pop(holder, None)
+        if num_own is not None:
+            del self._waiting[num_own][holder]
+            if not self._waiting[num_own]:
+                del self._waiting[num_own]
+
+    def reset(self, on_gone: Callable[[], None]) -> None:
+        """Notes that a fresh call was reset; ``on_gone`` is told if grpcio drops it."""
+        self._limbo.append((self.now(), on_gone))
+
+    def leave(self) -> None:
+        """Takes over a fresh call of a connection that is gone."""
+        self._orphans.append(self.now())
+
+    def note_taken(self, begun_s: float) -> None:
+        """Notes that grpcio has handed over a call that began then."""
+        self._taken_s = self.now()
+        self._drop(begun_s - _LIMBO_S)
+
+    def note_orphan_taken(self) -> None:
+        """Notes that grpcio has handed over a call of a connection that is gone."""
+        self._taken_s = self.now()
+        if self._orphans:
+            self._orphans.popleft()
+            self._end_orphan()
+            self.go_on()
+
+    def look(self) -> None:
+        """Finds calls that grpcio has dropped; to be called now and then."""
+        until_s = self.now() - _LIMBO_S
+        if self._taken_s <= until_s:
+            self._drop(until_s)
+        self.go_on()
+
+    def _drop(self, until_s: float) -> None:
+        """Forgets calls that were reset before that."""
+        while self._limbo and self._limbo[0][0] <= until_s:
+            self._limbo.popleft()[1]()
+        while self._orphans and self._orphans[0] <= until_s:
+            self._orphans.popleft()
+            self._end_orphan()
+
+    def _end_orphan(self) -> None:
+        self.end_fresh()
         self.end()

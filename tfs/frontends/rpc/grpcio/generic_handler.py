@@ -29,7 +29,6 @@ from tfs.core.errors import (
 )
 from tfs.frontends.rpc.answer_sizes import LARGE_BYTES
 from tfs.frontends.rpc.grpcio.answer_room import AnswerRoom, Taken
-from tfs.frontends.rpc.grpcio.flood_watch import EARLY_S, FloodWatch
 from tfs.frontends.rpc.grpcio.grpcio_call import CallHost, GrpcioCall
 from tfs.frontends.rpc.grpcio.inflater import Inflater
 from tfs.frontends.rpc.grpcio.metadata_watch import MetadataWatch
@@ -64,11 +63,7 @@ class MethodHost(CallHost, Protocol):
     def uploads(self) -> Uploads:
         """Decides which requests are read."""
 
-    @property
-    def floods(self) -> FloodWatch:
-        """Accounts for what clients send."""
-
-    def note_call(self) -> None:
+    def note_call(self, peer: str) -> None:
         """Notes that grpcio has handed over a call."""
 
     def client(self, peer: str) -> Peer | None:
@@ -95,7 +90,6 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 
     def service(self, handler_call_details: Any) -> Any:
         """Returns grpcio's handler for the path, or one that says UNIMPLEMENTED."""
-        self._host.note_call()
         metadata = tuple(handler_call_details.invocation_metadata)
         if self._metadata_watch.is_too_much(metadata):
             return self._refusal(
@@ -127,20 +121,16 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 
     def _refusal(self, error: ServingError) -> Any:
         return grpc.stream_stream_rpc_method_handler(
-            functools.partial(_refuse, self._host.floods, error)
+            functools.partial(_refuse, self._host, error)
         )
 
     async def _unary(
         self, method: RpcMethod, metadata: Metadata, requests: Any, context: Any
     ) -> bytes:
-        begun_s = self._host.loop.clock.now()
         try:
             return await self._answer(method, metadata, context)
         except ServingError as failure:
             error = failure
-        except asyncio.CancelledError:
-            self._note_given_up(context, begun_s)
-            raise
         forget_frames(error)
         # The exception that abort raises refers to this frame. `requests` and `context`
         # refer to grpcio's state of the call, which keeps that exception. Without these
@@ -161,7 +151,7 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         peer = str(context.peer())
         upload = await self._begin(peer)
         try:
-            message = await self._read(context, peer)
+            message = await _read(context)
             if message is None:
                 raise CARDINALITY
             request = await host.inflater.inflate(message)
@@ -187,7 +177,6 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         except asyncio.CancelledError:
             host.loop.post(call.abandon)
             raise
-        host.floods.note_answer(peer)
         outcome = call.outcome
         if isinstance(outcome, bytes):
             room.answer(taken, request, len(outcome))
@@ -241,49 +230,24 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
     async def _begin(self, peer: str) -> Upload | None:
         """Waits until a request may be read; None for peers that have no name."""
         uploads = self._host.uploads
-        self._host.floods.note_call(peer)
+        self._host.note_call(peer)
         return uploads.take(peer) or await uploads.wait(peer)
 
     async def _first(self, context: Any) -> bytes | memoryview | None:
         """Returns the first message of a stream; None if there is none."""
         peer = str(context.peer())
-        begun_s = self._host.loop.clock.now()
         upload = None
         try:
             upload = await self._begin(peer)
-            message = await self._read(context, peer)
+            message = await _read(context)
             if message is None:
                 return None
             if upload is not None:
                 self._host.uploads.note_message(upload, len(message))
             return await self._host.inflater.inflate(message)
-        except asyncio.CancelledError:
-            self._note_given_up(context, begun_s)
-            raise
         finally:
             if upload is not None:
                 self._host.uploads.end(upload)
-
-    async def _read(self, context: Any, peer: str) -> bytes | None:
-        """Returns the next message of a client; None if there is none."""
-        floods = self._host.floods
-        try:
-            message = await context.read()
-        except asyncio.CancelledError:
-            floods.note_unfinished(peer)
-            raise
-        if isinstance(message, bytes):
-            floods.note_message(peer, len(message))
-            return message
-        floods.note_unfinished(peer)  # it has been reset, or held no message
-        return None
-
-    def _note_given_up(self, context: Any, begun_s: float) -> None:
-        """Notes a call that its client reset soon, before its deadline."""
-        left_s = context.time_remaining()
-        took_s = self._host.loop.clock.now() - begun_s
-        if took_s < EARLY_S and (left_s is None or left_s > 0):
-            self._host.floods.note_reset(str(context.peer()))
 
     async def _pump(self, context: Any, call: GrpcioCall, taken: Taken) -> None:
         """Hands on the later messages of a stream."""
@@ -294,7 +258,6 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
             if sent is None:
                 break
             host.uploads.note_length(len(sent))
-            host.floods.note_message(taken.peer, len(sent))
             host.answer_room.expect(taken)
             try:
                 message = await host.inflater.inflate(sent)
@@ -361,10 +324,16 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 
 
 async def _refuse(
-    floods: FloodWatch, error: ServingError, requests: Any, context: Any
+    host: MethodHost, error: ServingError, requests: Any, context: Any
 ) -> None:
-    floods.note_call(str(context.peer()))
+    host.note_call(str(context.peer()))
     _fail(context, error)
+
+
+async def _read(context: Any) -> bytes | None:
+    """Returns the next message of a client; None if there is none."""
+    message = await context.read()
+    return message if isinstance(message, bytes) else None
 
 
 def _leave(room: AnswerRoom, taken: Taken, task: object) -> None:

@@ -38,6 +38,7 @@ from tfs.core.executor import Executor
 from tfs.frontends.rpc.grpcio.call_gate import CallGate
 from tfs.frontends.rpc.grpcio.connections import Traffic
 from tfs.frontends.rpc.grpcio.left_folders import PREFIX, remove_left_folders
+from tfs.frontends.rpc.grpcio.read_turns import ReadTurns
 from tfs.frontends.rpc.grpcio.relayed_connection import RelayedConnection
 from tfs.frontends.rpc.grpcio.watched_loop import WatchedLoop
 from tfs.frontends.rpc.listener import Listener
@@ -52,7 +53,7 @@ _RELAYED: Final = "unix-abstract:"
 # The same limits as through express.
 _MOST_HANDSHAKES: Final = 1024
 _HANDSHAKE_S: Final = 10.0
-_ACCEPTS: Final = 64  # clients accepted in one turn of the loop
+_ACCEPTS: Final = 8  # clients accepted in one turn of the loop, 0.1 ms each
 # A path of a socket may have 107 bytes, and what follows this directory has 16.
 _MOST_FOLDER_BYTES: Final = 91
 # With the system's 208 KB this thread and grpcio's change places for each part: requests
@@ -102,6 +103,7 @@ class Relay:
         self._executor = executor
         self._handshakes: Handshakes | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._turns: ReadTurns | None = None
         self._folder: str | None = None
         self._doors: list[Door] = []
         self._num_floods = 0  # that were not logged yet
@@ -131,6 +133,7 @@ class Relay:
     def start(self) -> None:
         """Begins to accept clients. On the running loop."""
         self._loop = asyncio.get_running_loop()
+        self._turns = ReadTurns(self._loop)
         self._handshakes = Handshakes(
             WatchedLoop(self._loop, self._clock),
             self._executor,
@@ -177,14 +180,18 @@ class Relay:
         client = self.client(peer)
         return peer if client is None else client.address
 
+    def note_taken(self, peer: str) -> None:
+        """Notes that grpcio has handed over a call of a client."""
+        line = self._lines.get(peer)
+        if line is not None:
+            line[0].note_taken()
+        else:
+            self._gate.note_orphan_taken()
+
     def traffic(self, peer: str) -> Traffic | None:
         """Returns what went over a client's connection; None if there is none."""
         line = self._lines.get(peer)
         return None if line is None else line[0].traffic()
-
-    def survey(self) -> dict[str, Traffic]:
-        """Returns what went over each connection, by the client's name."""
-        return {peer: line.traffic() for peer, (line, _) in self._lines.items()}
 
     def disconnect(self, peer: str) -> bool:
         """Ends a client's connection; returns whether there was one."""
@@ -250,11 +257,13 @@ class Relay:
                 return
             name = _RELAYED + name
             assert self._loop is not None
+            assert self._turns is not None
             line = RelayedConnection(
                 self._loop,
                 client,
                 inner,
                 self._gate,
+                self._turns,
                 self._most_calls,
                 lambda: self._lines.pop(name, None),
                 functools.partial(self._note_flood, peer.address),

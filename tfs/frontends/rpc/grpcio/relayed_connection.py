@@ -20,10 +20,13 @@ from typing import Final
 from tfs.frontends.rpc.grpcio.answer_frames import AnswerFrames
 from tfs.frontends.rpc.grpcio.call_gate import CallGate
 from tfs.frontends.rpc.grpcio.connections import Traffic
+from tfs.frontends.rpc.grpcio.read_turns import ReadTurns
 from tfs.frontends.rpc.grpcio.request_frames import FloodError, RequestFrames
 from tfs.frontends.rpc.tls.tls_stream import TlsFault, TlsStream
 
 _PART_BYTES: Final = 131_072
+_FRAMES_A_PART: Final = 64  # about
+_LEAST_PART_BYTES: Final = 2048
 _PARTS_A_TURN: Final = 2  # a turn of the loop costs as much as a part
 _MOST_PARTS: Final = 64  # that are passed on at the end; sockets hold some 200 KB
 # Of one part encrypted, and of what TLS itself has to say to who reads nothing.
@@ -43,6 +46,7 @@ class RelayedConnection:
         client: The client's connection, non-blocking.
         inner: Our connection to grpcio, non-blocking.
         gate: Limits the calls of all connections together.
+        turns: Decides when the client is read.
         most_calls: How many calls this one may have.
         on_end: Called once, when both sockets are closed.
         on_flood: Told what the client did, before its connection is closed for that.
@@ -56,6 +60,7 @@ class RelayedConnection:
         client: socket.socket,
         inner: socket.socket,
         gate: CallGate,
+        turns: ReadTurns,
         most_calls: int,
         on_end: Callable[[], object],
         on_flood: Callable[[str], object],
@@ -69,11 +74,17 @@ class RelayedConnection:
         self._tls = tls
         self._received_bytes = 0
         self._acked_bytes = 0
-        self._waits = False  # for the gate
         self._request_frames = RequestFrames(gate, most_calls, self._push_held)
         self._answer_frames = AnswerFrames()
         self._requests = _Flow(
-            loop, client, inner, self._take, self.close, self._on_refused
+            loop,
+            client,
+            inner,
+            self._take,
+            self.close,
+            self._on_refused,
+            turns,
+            _LEAST_PART_BYTES,
         )
         self._answers = _Flow(
             loop, inner, client, self._note_answers, self.close, self.close
@@ -82,7 +93,7 @@ class RelayedConnection:
     def finish_handshake(self, unsent: bytes) -> None:
         """Sends the rest of a TLS handshake, and takes what came with its end."""
         self._answers.push(unsent)
-        self._requests.push(self._take(b""))
+        self._take(b"")
 
     def traffic(self) -> Traffic:
         """Returns what went over the client's connection."""
@@ -118,41 +129,43 @@ class RelayedConnection:
         self._gate.forget(self)
         self._request_frames.close()
         self._on_end()
+        self._gate.go_on()
 
-    def go_on(self) -> bool:
+    def note_taken(self) -> None:
+        """Notes that grpcio has handed over a call of this client."""
+        self._request_frames.note_taken()
+        self._gate.go_on()
+
+    def go_on(self) -> None:
         """Lets in the call that has waited longest; see :class:`Holder`."""
-        self._waits = False
         self._requests.push(self._request_frames.let_in_next())
-        self._waits = self._request_frames.waits_for_others
-        self._requests.hold_up(self._request_frames.is_full)
-        return self._waits
+        self._wait_for_others()
 
-    def _take(self, data: bytes) -> bytes:
-        """Returns what grpcio may have of what the client sent."""
+    def _take(self, data: bytes) -> None:
+        """Passes on what grpcio may have of what the client sent."""
         tls, has_ended = self._tls, False
+        frames = self._request_frames
         try:
             if tls is not None:
                 data, has_ended = tls.decrypt(data)
                 self._answer_tls(tls)
                 if self._is_closed:
-                    return b""
+                    return
             self._received_bytes += len(data)
-            data = self._request_frames.take(data)
+            passed = frames.take(data)
         except FloodError as flood:
             self._on_flood(str(flood))
             self.close()
-            return b""
+            return
         except TlsFault:
             self.close()  # sends the alert
-            return b""
+            return
+        self._requests.part_bytes = _part_bytes(len(data), frames.num_frames)
         more = self._let_in()
-        if more:
-            data += more
+        self._requests.push(passed + more if more else passed)
         if has_ended:
-            self._requests.push(data)
             self.close()
-            return b""
-        return data
+        self._gate.go_on()
 
     def _answer_tls(self, tls: TlsStream) -> None:
         """Sends what TLS itself has to say, as after a change of keys."""
@@ -167,26 +180,30 @@ class RelayedConnection:
         if not frames.num_held_bytes:
             return b""
         data = frames.let_in()
-        if not self._waits and frames.waits_for_others:
-            self._waits = True
-            self._gate.wait(self)
-        self._requests.hold_up(frames.is_full)
+        self._wait_for_others()
         return data
 
-    def _note_answers(self, data: bytes) -> bytes:
-        """Returns what the client gets for what grpcio wrote."""
+    def _wait_for_others(self) -> None:
+        frames = self._request_frames
+        if frames.waits_for_others:
+            self._gate.wait(self, frames.num_calls)
+        self._requests.hold_up(frames.is_full)
+
+    def _note_answers(self, data: bytes) -> None:
+        """Passes on what grpcio wrote, and takes note of it."""
         sent = data
         if self._tls is not None:
             try:
                 sent = b"".join(self._tls.encrypt(data))
             except TlsFault:
                 self.close()
-                return b""
+                return
         self._request_frames.note_answered(len(data))
         for stream_id in self._answer_frames.ended(data):
             self._request_frames.note_ended(stream_id)
+        self._answers.push(sent)
         self._push_held()
-        return sent
+        self._gate.go_on()
 
     def _push_held(self) -> None:
         """Passes on the calls that have waited and may begin now."""
@@ -204,14 +221,17 @@ class _Flow:
 
     Attributes:
         num_passed_on: Bytes that were passed on, or wait to be.
+        part_bytes: The most that is read next.
 
     Args:
         loop: The running loop.
         source: Where the bytes come from.
         target: Where they go.
-        look_at: Takes what was read, and returns what is to be passed on.
+        on_data: Told what was read, which it passes on by :meth:`push`.
         on_end: Called when the source has ended, or passing on failed.
         on_refused: Called when the target has ended.
+        turns: Decides when the source is read; by default at once.
+        first_bytes: The most that is read at first.
 
     """
 
@@ -220,22 +240,27 @@ class _Flow:
         loop: asyncio.AbstractEventLoop,
         source: socket.socket,
         target: socket.socket,
-        look_at: Callable[[bytes], bytes],
+        on_data: Callable[[bytes], None],
         on_end: Callable[[], None],
         on_refused: Callable[[], None],
+        turns: ReadTurns | None = None,
+        first_bytes: int = _PART_BYTES,
     ) -> None:
         self.num_passed_on = 0
+        self.part_bytes = first_bytes
         self._loop = loop
         self._source = source
         self._target = target
-        self._look_at = look_at
+        self._on_data = on_data
         self._on_end = on_end
         self._on_refused = on_refused
         self._is_stopped = False
         self._is_held_up = False
+        self._is_held_off = False
         self._reads = True
         self._waiting = memoryview(b"")
-        self._loop.add_reader(source, self._read)
+        self._turns = turns
+        self._loop.add_reader(source, self._on_readable)
 
     @property
     def num_waiting(self) -> int:
@@ -247,6 +272,11 @@ class _Flow:
         if is_held_up is not self._is_held_up:
             self._is_held_up = is_held_up
             self._read_if_wanted()
+
+    def hold_off(self, is_held_off: bool) -> None:
+        """Stops reading for others' turns, or goes on; see :class:`Source`."""
+        self._is_held_off = is_held_off
+        self._read_if_wanted()
 
     def push(self, data: bytes) -> None:
         """Passes something on after all that was read."""
@@ -269,7 +299,7 @@ class _Flow:
             if self._waiting:
                 self._write()
             else:
-                self._read()
+                self.read()
             if self._waiting or num_bytes == self.num_passed_on:
                 return
 
@@ -278,25 +308,20 @@ class _Flow:
         self._is_stopped = True
         # They refer to the connection, which refers to this object.
         self._on_end = self._on_refused = _do_nothing
-        self._look_at = bytes
+        self._on_data = _ignore
         self._loop.remove_reader(self._source)
         self._loop.remove_writer(self._target)
         self._waiting = memoryview(b"")
+        if self._turns is not None:
+            self._turns.forget(self)
 
-    def _read_if_wanted(self) -> None:
-        wants = not (self._waiting or self._is_held_up or self._is_stopped)
-        if wants is self._reads:
+    def read(self) -> None:
+        """Reads a part, or two long ones, if that is wanted now."""
+        if not self._reads or self._is_stopped:
             return
-        self._reads = wants
-        if wants:
-            self._loop.add_reader(self._source, self._read)
-        else:
-            self._loop.remove_reader(self._source)
-
-    def _read(self) -> None:
         for _ in range(_PARTS_A_TURN):
             try:
-                data = self._source.recv(_PART_BYTES)
+                data = self._source.recv(self.part_bytes)
             except BlockingIOError:
                 return
             except OSError:
@@ -304,9 +329,28 @@ class _Flow:
             if not data:
                 self._on_end()
                 return
-            self.push(self._look_at(data))
+            self._on_data(data)
             if len(data) < _PART_BYTES or not self._reads or self._is_stopped:
                 return
+
+    def _on_readable(self) -> None:
+        # Who sends long frames sends what we have asked for.
+        if self._turns is None or self.part_bytes == _PART_BYTES:
+            self.read()
+        else:
+            self._turns.read(self)
+
+    def _read_if_wanted(self) -> None:
+        wants = not (
+            self._waiting or self._is_held_up or self._is_held_off or self._is_stopped
+        )
+        if wants is self._reads:
+            return
+        self._reads = wants
+        if wants:
+            self._loop.add_reader(self._source, self._on_readable)
+        else:
+            self._loop.remove_reader(self._source)
 
     def _write(self) -> None:
         self._send()
@@ -325,7 +369,21 @@ class _Flow:
             self._on_end()
 
 
+def _part_bytes(num_bytes: int, num_frames: int) -> int:
+    """Returns how much to read next, by what was read last.
+
+    Each frame takes microseconds, however short. So who sends short ones, as floods do,
+    does not have others wait.
+    """
+    mean_bytes = num_bytes // max(1, num_frames)
+    return min(max(mean_bytes * _FRAMES_A_PART, _LEAST_PART_BYTES), _PART_BYTES)
+
+
 def _do_nothing() -> None:
+    """Stands in for a connection that has ended."""
+
+
+def _ignore(data: bytes) -> None:
     """Stands in for a connection that has ended."""
 
 

@@ -4,8 +4,14 @@ grpcio takes any number of headers of a call, as long as they come in many frame
 (CVE-2024-27316): sixty clients took 3 GB within seconds, whatever limits it was told
 (seen with 1.85.1). So blocks of headers are passed on whole, and only up to a limit.
 The frames with which a call begins are held back while its client, or all clients
-together, have enough calls (:mod:`tfs.frontends.rpc.grpcio.call_gate`). Frames that
-belong to calls under way pass them.
+together, have enough calls (:mod:`tfs.frontends.rpc.grpcio.call_gate`), or while grpcio
+has enough of this client's that it has not handed over. It hands over calls in the order
+in which they came, so no client's should fill its queue. Frames that belong to calls
+under way pass those that wait.
+
+A call that its client gives up while it waits never reaches grpcio. Its headers do,
+because those of later calls are compressed by them: on a stream that no client may
+begin, which grpcio reads and ignores.
 
 This knows frames (RFC 9113, section 4.1), and nothing of what is in them: what breaks
 the protocol otherwise is for grpcio to find.
@@ -13,6 +19,7 @@ the protocol otherwise is for grpcio to find.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Final
 
@@ -38,20 +45,22 @@ _MOST_HELD: Final = 1000  # calls
 # grpcio does not open again for what it has not seen, and which is as long as what a
 # client may send unasked (8 KB). Without it the calls under way would never end.
 _MOST_HELD_BODY_BYTES: Final = 2048
-_MOST_FUTILE: Final = 200  # a client may reset since the last call that was answered
-# Whoever gives a call up that was held back for so long does not flood us: its deadline
-# has passed, as those of all clients do where the server is overloaded.
-_PATIENCE_S: Final = 0.25
+# Calls that a client may reset at once, and in a second. Where all its deadlines pass
+# after a tenth of a second, one with 64 calls at a time resets 640 in a second.
+_MOST_RESETS: Final = 1000
+_RESETS_PER_S: Final = 1000.0
+_NO_STREAM: Final = (2).to_bytes(4, "big")  # clients begin odd ones
 _DECODED_BYTES: Final = 16_384
 # Frames that ask for nothing, each of which costs microseconds: SETTINGS, PING, PRIORITY,
-# windows, resets, unknown ones, and scraps of data. Good clients send some with each
-# call, and windows for what they read.
+# windows, resets, unknown ones, scraps of data, and data of no call. Good clients send
+# some with each call, and windows for what they read.
 _MOST_IDLE: Final = 1000
 _IDLE_PER_S: Final = 100.0
 _IDLE_PER_CALL: Final = 20
 _BYTES_PER_IDLE: Final = 2048  # of answers
 _LEAST_WINDOWS: Final = 4
 _SCRAP_BYTES: Final = 64
+_IDLE_BYTES: Final = 16_384  # a longer one counts as several
 _STREAM_BITS: Final = 0x7FFF_FFFF
 
 
@@ -63,7 +72,6 @@ class _Held:
     """The frames of a call that has to wait. Confined to grpcio's thread."""
 
     __slots__ = (
-        "begun_s",
         "data",
         "is_reset",
         "is_whole",
@@ -72,14 +80,22 @@ class _Held:
         "stream_id",
     )
 
-    def __init__(self, stream_id: int, begun_s: float) -> None:
-        self.begun_s = begun_s
+    def __init__(self, stream_id: int) -> None:
         self.data = bytearray()
         self.num_body_bytes = 0
         self.stream_id = stream_id
         self.num_header_bytes = 0
         self.is_whole = False  # whether the block of headers has ended
         self.is_reset = False
+
+    def give_up(self) -> None:
+        """Moves its frames to a stream that grpcio ignores."""
+        self.is_reset = True
+        index = 0
+        while index < len(self.data):
+            num_bytes = HEAD_SIZE + (unpack_head(self.data, index)[0] >> 8)
+            self.data[index + HEAD_SIZE - 4 : index + HEAD_SIZE] = _NO_STREAM
+            index += num_bytes
 
 
 class RequestFrames:
@@ -88,11 +104,12 @@ class RequestFrames:
     Args:
         gate: Limits the calls of all connections together.
         most_calls: How many calls this connection may have.
-        on_gone: Called when a call that was reset counts no more, so that another one
-            of this connection may begin.
+        on_gone: Called when a call counts no more, so that another one of this
+            connection may begin.
 
     Attributes:
         num_held_bytes: Bytes that are held back.
+        num_frames: Frames that began in what was taken last.
 
     """
 
@@ -103,7 +120,9 @@ class RequestFrames:
         on_gone: Callable[[], None] = lambda: None,
     ) -> None:
         self.num_held_bytes = 0
+        self.num_frames = 0
         self._num_idle = 0.0
+        self._num_resets = 0.0
         self._looked_s = gate.now()
         self._gate = gate
         self._most_calls = most_calls
@@ -111,9 +130,12 @@ class RequestFrames:
         # Calls under way, and the bytes of their headers.
         self._open: dict[int, int] = {}
         self._num_header_bytes = 0
-        self._num_futile = 0  # calls that were reset soon, while they waited
-        self._num_limbo = 0  # calls that were reset, and that grpcio may still hold
+        # Calls that grpcio has not handed over, in order, and when they began; and those
+        # of them that were reset, which it may still hold.
+        self._fresh: dict[int, float] = {}
+        self._dead: set[int] = set()
         self._held: dict[int, _Held] = {}  # by stream, the longest waiting first
+        self._num_given_up = 0  # of those that wait
         self._num_body_bytes = 0  # of the calls that wait
         self._last_stream_id = 0
         self._block: _Held | None = None  # whose block of headers has not ended
@@ -121,6 +143,19 @@ class RequestFrames:
         self._rest = b""  # the beginning of a head
         self._num_left = len(PREFACE)  # bytes of the frame that is being read
         self._target: _Held | None = None  # who gets them; None for grpcio
+
+    @property
+    def num_calls(self) -> int:
+        """Calls of this connection that grpcio may hold, as far as they count."""
+        return len(self._open) + len(self._dead) - self._num_spared
+
+    @property
+    def _num_spared(self) -> int:
+        """Calls that do not count: one if all are dead.
+
+        The next one finds out when those are gone.
+        """
+        return 1 if self._dead and not self._open else 0
 
     @property
     def waits_for_others(self) -> bool:
@@ -142,12 +177,14 @@ class RequestFrames:
         """Returns what grpcio may have of this and of what was held back.
 
         Raises:
-            FloodError: The client sends headers or idle frames without end.
+            FloodError: The client sends headers, resets or idle frames without end.
 
         """
         now_s = self._gate.now()
         elapsed_s, self._looked_s = now_s - self._looked_s, now_s
         self._num_idle = max(0.0, self._num_idle - elapsed_s * _IDLE_PER_S)
+        self._num_resets = max(0.0, self._num_resets - elapsed_s * _RESETS_PER_S)
+        self.num_frames = 0
         if self._rest:
             data, self._rest = self._rest + data, b""
         parts: list[bytes | bytearray | memoryview] = []
@@ -173,6 +210,7 @@ class RequestFrames:
                 break
             word, flags, stream_id = unpack_head(data, index)
             stream_id &= _STREAM_BITS
+            self.num_frames += 1
             target = self._target_of(word & 0xFF, flags, stream_id, word >> 8)
             if target is not None:
                 parts.append(view[begin:index])
@@ -207,18 +245,33 @@ class RequestFrames:
         num_windows = num_bytes / _BYTES_PER_IDLE + _LEAST_WINDOWS
         self._num_idle = max(0.0, self._num_idle - num_windows)
 
+    def note_taken(self) -> None:
+        """Notes that grpcio has handed over a call: the one that is fresh for longest."""
+        stream_id = next(iter(self._fresh), None)
+        if stream_id is not None:
+            self._gate.note_taken(self._fresh[stream_id])
+            self._forget_up_to(stream_id)
+            self._on_gone()
+
     def note_ended(self, stream_id: int) -> None:
         """Notes that the server has ended a call."""
         num_bytes = self._open.pop(stream_id, None)
         if num_bytes is not None:
             self._num_header_bytes -= num_bytes
-            self._num_futile = 0
+            if stream_id in self._fresh:
+                self._forget_up_to(stream_id)
             self._gate.end()
 
     def close(self) -> None:
         """Gives back what the connection has of the gate; its calls end soon."""
-        for stream_id in list(self._open):
-            self._reset(stream_id)
+        num_taken = len(self._open) + len(self._dead) - len(self._fresh)
+        for _ in range(num_taken):
+            self._gate.end()
+        for _ in self._fresh:
+            self._gate.leave()
+        self._open.clear()
+        self._fresh.clear()
+        self._dead.clear()
         self._held.clear()
         self._on_gone = _do_nothing  # it refers to the connection
 
@@ -239,35 +292,39 @@ class RequestFrames:
             # No gRPC client sends headers after its request. They would have to wait
             # for all that came before, by which they are compressed.
             raise FloodError("it sends headers within a call")
-        if kind != FrameType.DATA or (
-            num_bytes < _SCRAP_BYTES and not flags & END_STREAM
+        held = self._held.get(stream_id)
+        is_known = held is not None or stream_id in self._open
+        if (
+            kind != FrameType.DATA
+            or (num_bytes < _SCRAP_BYTES and not flags & END_STREAM)
+            or not is_known
         ):
-            self._num_idle += 1
+            self._num_idle += max(1.0, num_bytes / _IDLE_BYTES)
             if self._num_idle > _MOST_IDLE:
                 raise FloodError("it sends frames that ask for nothing")
-        held = self._held.get(stream_id)
         if kind == FrameType.DATA and held is not None:
             held.num_body_bytes += num_bytes
             self._num_body_bytes += num_bytes
-        if kind == FrameType.RST_STREAM:
-            if held is not None:
-                held.is_reset = True
-                self._num_futile += self._looked_s - held.begun_s < _PATIENCE_S
-                if self._num_futile > _MOST_FUTILE:
-                    raise FloodError("it begins calls and resets them at once")
-            else:
+        if kind == FrameType.RST_STREAM and is_known:
+            self._num_resets += 1
+            if self._num_resets > _MOST_RESETS:
+                raise FloodError("it begins calls and resets them")
+            if held is None:
                 self._reset(stream_id)
+            elif not held.is_reset:
+                held.give_up()
+                self._num_given_up += 1
         return held
 
     def _begin(self, flags: int, stream_id: int, num_bytes: int) -> _Held | None:
         self._last_stream_id = stream_id
-        held = _Held(stream_id, self._looked_s)
+        held = _Held(stream_id)
         self._num_block_bytes = 0
         self._add_to_block(held, flags, num_bytes)
         if held.is_whole and self._may_begin(held):
             self._count(held)
             return None
-        if len(self._held) >= _MOST_HELD:
+        if len(self._held) - self._num_given_up >= _MOST_HELD:
             raise FloodError("it begins calls without end")
         self._held[stream_id] = held
         self._block = held
@@ -289,7 +346,9 @@ class RequestFrames:
 
     def _is_in_bounds(self, held: _Held) -> bool:
         """Whether this connection alone is no reason to have a call wait."""
-        num_own = len(self._open) + self._num_limbo
+        if not self._gate.may_queue(len(self._fresh) - self._num_spared):
+            return False
+        num_own = self.num_calls
         return not num_own or (
             num_own < self._most_calls
             and (
@@ -302,42 +361,60 @@ class RequestFrames:
         """Whether the first call that waits could begin, as far as its connection goes."""
         # grpcio may have the beginning of another frame.
         is_between = not self._num_left or self._target is not None
-        return is_between and held.is_whole and self._is_in_bounds(held)
+        return (
+            is_between and held.is_whole and (held.is_reset or self._is_in_bounds(held))
+        )
 
     def _may_begin(self, held: _Held) -> bool:
         first = next(iter(self._held.values()), held)
         if first is not held or not self._is_ready(held):
             return False
-        if self._is_pressed and (not held.is_reset or self._gate.may_reset()):
-            return True
-        return self._gate.may_begin(len(self._open) + self._num_limbo)
+        return held.is_reset or self._is_pressed or self._gate.may_begin(self.num_calls)
 
     def _let_in(self, held: _Held) -> bytearray:
         del self._held[held.stream_id]
         self.num_held_bytes -= len(held.data)
         self._num_body_bytes -= held.num_body_bytes
+        # What is missing of its last frame follows.
         if self._target is held:
-            self._target = None  # what is missing of its last frame follows
-        self._count(held)
+            self._target = None
+        if self._block is held:
+            self._block = None
         if held.is_reset:
-            self._reset(held.stream_id)
+            self._num_given_up -= 1
+        else:
+            self._count(held)
         return held.data
 
     def _count(self, held: _Held) -> None:
         self._gate.begin()
         self._open[held.stream_id] = held.num_header_bytes
+        self._fresh[held.stream_id] = self._looked_s
         self._num_header_bytes += held.num_header_bytes
 
     def _reset(self, stream_id: int) -> None:
-        num_bytes = self._open.pop(stream_id, None)
-        if num_bytes is not None:
-            self._num_header_bytes -= num_bytes
-            self._num_limbo += 1
-            self._gate.reset(self._leave_limbo)
+        self._num_header_bytes -= self._open.pop(stream_id)
+        if stream_id in self._fresh:
+            self._dead.add(stream_id)
+            self._gate.reset(functools.partial(self._note_dropped, stream_id))
+        else:
+            self._gate.end()
 
-    def _leave_limbo(self) -> None:
-        self._num_limbo -= 1
-        self._on_gone()
+    def _note_dropped(self, stream_id: int) -> None:
+        if stream_id in self._dead:
+            self._forget_up_to(stream_id)
+            self._on_gone()
+
+    def _forget_up_to(self, stream_id: int) -> None:
+        """Notes that grpcio has handed over, or dropped, the calls up to this one."""
+        for each in list(self._fresh):
+            del self._fresh[each]
+            self._gate.end_fresh()
+            if each in self._dead:
+                self._dead.remove(each)
+                self._gate.end()
+            if each == stream_id:
+                return
 
 
 def _do_nothing() -> None:

@@ -36,7 +36,6 @@ from tfs.core.stats import Stats
 from tfs.frontends.rpc.answer_sizes import AnswerSizes
 from tfs.frontends.rpc.grpcio.answer_room import AnswerRoom
 from tfs.frontends.rpc.grpcio.call_gate import CallGate
-from tfs.frontends.rpc.grpcio.flood_watch import FLOOD_LOOK_S, FloodWatch
 from tfs.frontends.rpc.grpcio.generic_handler import GenericHandler
 from tfs.frontends.rpc.grpcio.grpcio_call import GrpcioCall
 from tfs.frontends.rpc.grpcio.inflater import Inflater
@@ -57,7 +56,6 @@ _START_S = 30.0
 _LOOK_S = 0.5  # between two checks whether a listener is still open
 _LOOKS_A_SECOND = round(1 / LOOK_S)
 _STOP_S = 5.0
-_LOOKING = 0.05  # the most of a core that looking for floods may take
 # Calls of one connection at a time. Clients are told this limit and hold further calls
 # back. A call that has begun takes 21 KB in grpcio, even before any of its message has
 # come, and 4 KB here (resident, measured with 1.85.1). RFC 9113 advises 100 or more, but
@@ -132,12 +130,6 @@ class GrpcioTransport:
             loop.clock.now, self._room.is_open_to, self._relay, self._room.is_reader
         )
         self._stream_turns = StreamTurns(loop.clock.now, self._room.is_open_to)
-        self._floods = FloodWatch(
-            self._relay,
-            self._uploads.is_reading,
-            loop.clock.now,
-            most_calls * self._argument("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES),
-        )
         self._draining = False
         self._finished: deque[Callable[[], None]] = deque()
         self._armed = False
@@ -221,8 +213,7 @@ class GrpcioTransport:
         for index, door in enumerate(doors):
             keeper = self._keep_open(index, door, methods)
             self._keepers.append(asyncio.ensure_future(keeper))
-        for each in (self._look_at_memory(), self._look_at_floods()):
-            self._keepers.append(asyncio.ensure_future(each))
+        self._keepers.append(asyncio.ensure_future(self._look_at_memory()))
         return [door.listener.address for door in doors]
 
     def _make_server(
@@ -261,19 +252,6 @@ class GrpcioTransport:
                 self._room.most_bytes = self._room.taken_bytes
                 self._uploads.most_bytes = 0
                 self._loop.post(self._on_large_message)
-
-    async def _look_at_floods(self) -> None:
-        """Disconnects clients that flood; takes a small part of the time at most."""
-        pause_s = FLOOD_LOOK_S
-        while not self._draining:
-            await asyncio.sleep(pause_s)
-            begun_s = self._loop.clock.now()
-            num_disconnected = self._relay.num_disconnected
-            self._floods.look()
-            took_s = self._loop.clock.now() - begun_s
-            pause_s = max(FLOOD_LOOK_S, took_s / _LOOKING)
-            if num_disconnected != self._relay.num_disconnected:
-                pause_s = FLOOD_LOOK_S
 
     async def _keep_open(self, index: int, door: Door, methods: MethodTable) -> None:
         """Opens a listener again whose server ended by itself.
@@ -374,14 +352,9 @@ class GrpcioTransport:
         """Decides which requests are read."""
         return self._uploads
 
-    @property
-    def floods(self) -> FloodWatch:
-        """Accounts for what clients send."""
-        return self._floods
-
-    def note_call(self) -> None:
+    def note_call(self, peer: str) -> None:
         """Notes that grpcio has handed over a call."""
-        self._gate.note_taken()
+        self._relay.note_taken(peer)
 
     def client(self, peer: str) -> Peer | None:
         """Returns who a client is; None if it is gone."""

@@ -324,10 +324,15 @@ class Uploads:
             num_taken += self._num_whole + _KEPT_PLACES
         return num_taken < self._places and self._is_open_to(client.peer)
 
-    def _precedence(self, client: _Client) -> tuple[int, int, int]:
+    def _precedence(self, client: _Client) -> tuple[int, int, int, float]:
         is_short = client.manner is Manner.SHORT
         is_reader = self._num_turns % _TURNS and self._is_reader(client.peer)
-        return not (is_short or is_reader), client.manner, len(client.reading)
+        return (
+            not (is_short or is_reader),
+            client.manner,
+            len(client.reading),
+            client.waits_since_s,
+        )
 
     def _begin(self, client: _Client) -> Upload:
         now_s = self._now()
