@@ -49,7 +49,7 @@ def test_a_varint_that_is_cut_off_stays_so() -> None:
     st.lists(
         st.one_of(
             st.binary(max_size=5),
-            st.sampled_from([127, 128, 20_000, 65_533, 70_000]).map(bytes),
+            st.sampled_from([127, 128, 16_383, 16_384, 65_533, 70_000]).map(bytes),
         ),
         max_size=40,
     ),
@@ -68,6 +68,15 @@ def test_strings_are_read_whatever_their_lengths(
         assert strings == texts[:most]
         assert num == len(texts)
         assert end == len(head) + len(fields)
+
+
+@pytest.mark.parametrize("length", [b"\x83\x00", b"\x83\x80\x00", b"\x83\x80\x80\x00"])
+def test_a_length_may_take_more_bytes_than_it_needs(length: bytes) -> None:
+    """protobuf reads it like any other."""
+    fields = bytes([TAG]) + length + b"abc" + _field(bytes(20))
+    strings, num, end = read_strings(fields, 0, len(fields), TAG, 9)
+    assert strings == [b"abc", bytes(20)]
+    assert (num, end) == (2, len(fields))
 
 
 @pytest.mark.parametrize("size", [3, 200, 70_000])

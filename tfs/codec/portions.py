@@ -94,7 +94,12 @@ def read_strings(
             if length >= 0x80:
                 if size - index < _LONGEST_VARINT + 1:
                     break  # the length may be cut off
-                length, begin = read_size(window, index + 1)
+                high = window[begin]
+                if high < 0x80:  # mostly so: up to 16 KB
+                    length = length & 0x7F | high << 7
+                    begin += 1
+                else:
+                    length, begin = read_size(window, index + 1)
             end = begin + length
             if end > size:
                 break
