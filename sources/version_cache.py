@@ -44,6 +44,7 @@ from sources.storage_path import StoragePath
 from sources.version_policy import parse_version
 from tfs.core.errors import FailedPrecondition, Unavailable
 from tfs.core.manifest import MANIFEST, FileEntry, Manifest
+from tfs.core.own_descriptors import OWN
 from tfs.core.version_directory import TEMPORARY_PREFIX
 
 log = logging.getLogger(__name__)
@@ -150,6 +151,7 @@ class VersionCache:
             for leftover in folder.glob(f"{TEMPORARY_PREFIX}*"):
                 remove(leftover)
         self._records.read(lambda key: (self._versions / key).is_dir())
+        OWN.add(lock_file.fileno())
         return lock_file
 
     def close(self) -> None:
@@ -157,6 +159,7 @@ class VersionCache:
         with self._opening:
             lock_file, self._lock_file = self._lock_file, None
             if lock_file is not None:
+                OWN.remove(lock_file.fileno())
                 lock_file.close()
 
     def fetch(self, version: StoragePath) -> StoragePath:

@@ -25,6 +25,7 @@ from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.event_bus import EventAndTime, EventBus
 from tfs.core.executor import ThreadExecutor
 from tfs.core.loop_watchdog import LoopWatchdog
+from tfs.core.own_descriptors import OWN
 from tfs.core.right_of_way import note_answerer
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
@@ -235,6 +236,8 @@ class ModelServer:
                 decoding=DecodeOptions.of_fill(self._options.max_filled_bytes),
             ),
         )
+        for address in addresses:
+            OWN.add_address(address)
         self._metrics = metrics_door(
             self._options, self.stats, self.core, self.is_ready, self._clock.wall_s()
         )
@@ -274,6 +277,8 @@ class ModelServer:
         self._closed = True
         self._let_load()
         self._transport.close()
+        for address in self._addresses:
+            OWN.remove_address(address)
         if self._metrics is not None:
             self._metrics.close()
         self._decoders.close(deadline_s)

@@ -13,6 +13,8 @@ import fcntl
 import os
 from typing import Final
 
+from tfs.core.own_descriptors import OWN
+
 _HELD: Final = frozenset({errno.EACCES, errno.EAGAIN})
 
 
@@ -50,10 +52,12 @@ class StateLock:
             os.close(fd)
             return error.errno not in _HELD
         self._fd = fd
+        OWN.add(fd)
         return True
 
     def close(self) -> None:
         """Gives it back; idempotent."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
+            OWN.remove(fd)
             os.close(fd)

@@ -17,6 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar, Final
 
 from tfs.core.errors import Unavailable
+from tfs.core.own_descriptors import OWN
 from tfs.core.thread_priority import run_anywhere
 
 log = logging.getLogger(__name__)
@@ -77,7 +78,9 @@ class HttpDoor:
         self._server.let_in(self._num_readers, self._timeout_s)
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
         self._thread.start()
-        return f"{name}:{self._server.server_port}"
+        address = f"{name}:{self._server.server_port}"
+        OWN.add_address(address)
+        return address
 
     def close(self) -> None:
         """Closes the port; readers under way may finish; idempotent."""
@@ -86,6 +89,7 @@ class HttpDoor:
         self._server.is_closing = True
         self._server.shutdown()
         self._thread.join()
+        OWN.remove_address(f":{self._server.server_port}")
         self._server.server_close()
         self._server = None
 
