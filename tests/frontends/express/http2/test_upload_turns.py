@@ -7,7 +7,7 @@ from tfs.frontends.rpc.express.http2.messages import MessageAssembler
 from tfs.frontends.rpc.express.http2.request_head import RequestHead
 from tfs.frontends.rpc.express.http2.stream import Stream
 from tfs.frontends.rpc.express.http2.stream_state import OPENED, REQUESTED
-from tfs.frontends.rpc.express.http2.upload_turns import UploadTurns
+from tfs.frontends.rpc.express.http2.upload_turns import NARROW_WINDOW, UploadTurns
 from tfs.frontends.rpc.frames import (
     DEFAULT_WINDOW,
     LARGEST_WINDOW,
@@ -74,6 +74,44 @@ def test_the_upload_that_misses_least_goes_on_alone() -> None:
     assert client.windows[5] == 5 * MIB
     assert client.windows[1] < 0
     assert client.windows[3] < 0
+
+
+def test_uploads_that_have_no_turn_take_next_to_nothing() -> None:
+    """However many there are, and whether they have begun: it stays until their turns."""
+    streams = {each: uploading(each, MIB, 1000) for each in range(1, 33, 2)}
+    for each in range(33, 65, 2):
+        streams[each] = Stream(each, RequestHead("/tfs.test.Echo/Say"), OPENED, 0, 0.0)
+    turns = UploadTurns(streams)
+    client = Client(*streams.values())
+    num_bytes, out = turns.next_turn()
+    client.take(out)
+    chosen = turns.stream
+    assert chosen is not None
+    assert num_bytes <= chosen.missing_bytes + 31 * NARROW_WINDOW
+    for other in streams.values():
+        if other is not chosen:
+            assert 0 < client.windows[other.id] <= NARROW_WINDOW
+
+
+def test_an_upload_goes_on_alone_before_others_have_sent_anything() -> None:
+    """They would use what was meant for it, and keep that until their own turns."""
+    streams = {1: uploading(1, MIB, 1000)}
+    streams[3] = Stream(3, RequestHead("/tfs.test.Echo/Say"), OPENED, 0, 0.0)
+    turns = UploadTurns(streams)
+    client = Client(*streams.values())
+    client.take(turns.next_turn()[1])
+    assert turns.is_narrow
+    assert client.windows == {1: streams[1].missing_bytes, 3: NARROW_WINDOW}
+
+
+def test_what_others_send_before_they_are_told_to_wait_is_granted_again() -> None:
+    """It was meant for them; else nothing would be left for the one that goes on."""
+    streams = {each: uploading(each, MIB, 1000) for each in (1, 3)}
+    turns = UploadTurns(streams)
+    num_bytes, _ = turns.next_turn(2 * MIB)
+    assert num_bytes >= 2 * MIB + streams[1].missing_bytes
+    num_bytes, _ = turns.next_turn(2 * MIB)
+    assert num_bytes < 2 * MIB
 
 
 def test_all_go_on_when_the_one_in_turn_is_whole() -> None:
@@ -148,14 +186,14 @@ def test_an_upload_of_which_nothing_comes_is_helped_once() -> None:
 
 
 def test_who_goes_on_with_others_is_given_no_more_for_the_one_in_turn() -> None:
-    """No more is granted once other uploads send more than their initial windows."""
+    """No more is granted once others send more than was under way and they need no turn for."""
     streams = {each: uploading(each, 10 * MIB, each * MIB) for each in (1, 3)}
     turns = UploadTurns(streams)
-    turns.next_turn()
+    turns.next_turn(DEFAULT_WINDOW)
     assert turns.stream is streams[3]
     assert not turns.is_short(0)
     streams[3].received_bytes += MIB
-    streams[1].received_bytes += DEFAULT_WINDOW
+    streams[1].received_bytes += DEFAULT_WINDOW + NARROW_WINDOW
     assert turns.is_short(0)
     streams[1].received_bytes += 1
     assert not turns.is_short(0)

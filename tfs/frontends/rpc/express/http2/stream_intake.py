@@ -163,7 +163,7 @@ class StreamIntake(SendingHalf):
                 if window.reserve_bytes or not turns.is_short(window.size):
                     return
                 more_bytes = DEFAULT_WINDOW  # the requests beside it go on as well
-            num_bytes, out = turns.next_turn()
+            num_bytes, out = turns.next_turn(window.size)
             window.reserve_bytes = max(0, num_bytes + more_bytes - window.size)
             if out:
                 self.out.append(out)

@@ -5,6 +5,10 @@ only one of them, none would ever be complete. So SETTINGS narrow the windows of
 streams, and a WINDOW_UPDATE lets the upload that lacks the fewest bytes go on; then
 comes the next.
 
+What the others may still send stays in memory until their turns. So it is next to
+nothing, and they are told before they have sent anything: with 64 KB each, the uploads of
+a few clients filled all that could be lent, and none was ever complete.
+
 A client that ignores this gains nothing, because the connection's window limits it in
 any case. Other requests of the client use up a part of what that window was widened by
 for an upload, so it is widened again for one that goes on.
@@ -26,7 +30,10 @@ from tfs.frontends.rpc.frames import (
     window_update,
 )
 
-_NARROW: Final = frames.settings({Setting.INITIAL_WINDOW_SIZE: DEFAULT_WINDOW})
+NARROW_WINDOW: Final = 4096
+"""What each stream may send while another has its turn. A small request needs no turn."""
+
+_NARROW: Final = frames.settings({Setting.INITIAL_WINDOW_SIZE: NARROW_WINDOW})
 _WIDE: Final = frames.settings({Setting.INITIAL_WINDOW_SIZE: LARGEST_WINDOW})
 
 
@@ -34,7 +41,7 @@ class UploadTurns:
     """The turns of one connection's uploads. Loop-confined.
 
     Attributes:
-        is_narrow: Whether its streams have HTTP/2's initial windows.
+        is_narrow: Whether its streams were told to wait for their turns.
         stream: The stream whose turn it is.
 
     Args:
@@ -47,6 +54,7 @@ class UploadTurns:
         "_helped_in_vain",
         "_let_on",
         "_streams",
+        "_under_way_bytes",
         "is_narrow",
         "stream",
     )
@@ -57,6 +65,8 @@ class UploadTurns:
         self.stream: Stream | None = None
         # Bytes of each stream when the turn began.
         self._begun_bytes: dict[int, int] = {}
+        # What others could send then although they were told to wait.
+        self._under_way_bytes = 0
         self._let_on: list[int] = []  # streams whose windows are wider than the others'
         self._helped_in_vain = False
 
@@ -86,8 +96,12 @@ class UploadTurns:
         """Ends the turn, so that the next one may begin."""
         self.stream = None
 
-    def next_turn(self) -> tuple[int, bytes]:
+    def next_turn(self, window_bytes: int = 0) -> tuple[int, bytes]:
         """Chooses the upload that lacks the fewest bytes.
+
+        Args:
+            window_bytes: What the client may still send of what it was granted before,
+                on any stream: it may be under way.
 
         Returns:
             The bytes that the connection may need for it, including those that its
@@ -95,37 +109,34 @@ class UploadTurns:
             client.
 
         """
-        uploads = [
-            (stream.missing_bytes, stream)
-            for stream in self._streams.values()
-            if stream.state is OPENED and stream.missing_bytes
-        ]
-        num_others = len(self._streams)
+        opened = [each for each in self._streams.values() if each.state is OPENED]
+        uploads = [(each.missing_bytes, each) for each in opened if each.missing_bytes]
         if self.has_turn:
             assert self.stream is not None
             self._helped_in_vain = not self._has_gone_on(self.stream)
+        self._begun_bytes = {each.id: each.received_bytes for each in opened}
+        self._under_way_bytes = window_bytes
+        out = b""
+        used_bytes = 0  # by others, before they know that they are to wait
+        if len(opened) > 1 and not self.is_narrow:
+            self.is_narrow = True
+            out = _NARROW
+            used_bytes = window_bytes
         if not uploads:
             self.stream = None  # no upload has sent its first bytes yet
-            return DEFAULT_WINDOW * max(1, num_others), b""
+            return used_bytes + max(self._others_bytes(), DEFAULT_WINDOW), out
         missing_bytes, stream = min(uploads, key=lambda upload: upload[0])
         self.stream = stream
-        self._begun_bytes = {
-            each.id: each.received_bytes
-            for each in self._streams.values()
-            if each.state is OPENED
-        }
-        if len(uploads) == 1 and not self.is_narrow:
-            return missing_bytes, b""
-        out = b"" if self.is_narrow else _NARROW
-        self.is_narrow = True
+        if not self.is_narrow:
+            return missing_bytes, out
         if stream.id not in self._let_on:
             self._let_on.append(stream.id)
             # It gets no more than it lacks. Otherwise its window would exceed HTTP/2's
             # limit once all windows are widened again.
-            wanted = stream.received_bytes + missing_bytes - DEFAULT_WINDOW
+            wanted = stream.received_bytes + missing_bytes - NARROW_WINDOW
             if wanted > 0:
                 out += window_update(stream.id, wanted)
-        return missing_bytes + DEFAULT_WINDOW * num_others, out
+        return missing_bytes + self._others_bytes() + used_bytes, out
 
     def end(self) -> bytes:
         """Returns the frames that let every stream go on again; empty if that has to wait.
@@ -153,7 +164,15 @@ class UploadTurns:
             for each in self._streams.values()
             if each.state is OPENED and each is not stream
         ]
-        return sum(others) <= DEFAULT_WINDOW * len(others)
+        return sum(others) <= self._under_way_bytes + NARROW_WINDOW * len(others)
+
+    def _others_bytes(self) -> int:
+        """Returns what the streams that have no turn may send before they stop."""
+        return sum(
+            max(0, NARROW_WINDOW - each.received_bytes)
+            for each in self._streams.values()
+            if each.state is OPENED and each is not self.stream
+        )
 
     def _is_going_on(self, stream_id: int) -> bool:
         stream = self._streams.get(stream_id)
