@@ -31,6 +31,7 @@ from tests.frontends.express.wire import (
     headers_frame,
 )
 from tests.frontends.peers import connect
+from tests.runtime.process_host import until
 from tfs.core.call import Call, ListenerOptions, MethodKind, RpcMethod
 from tfs.core.errors import NotFound, Unavailable
 from tfs.core.serving_loop import ServingLoop
@@ -42,6 +43,7 @@ from tfs.frontends.rpc.frames import (
     FrameType,
     Setting,
 )
+from tfs.frontends.rpc.grpcio.answer_room import AnswerRoom
 from tfs.frontends.rpc.grpcio.options import GrpcioOptions
 from tfs.frontends.rpc.grpcio.transport import GrpcioTransport
 from tfs.testing.patience import PATIENCE_S
@@ -114,6 +116,46 @@ def test_a_path_that_is_not_utf_8_is_not_the_last_request() -> None:
             with grpc.insecure_channel(address, OPTIONS) as channel:
                 echo = channel.unary_unary(path, bytes, bytes)
                 assert echo(b"", timeout=PATIENCE_S, wait_for_ready=True) == b"here"
+    finally:
+        transport.close()
+        loop.close()
+
+
+def test_freed_memory_is_returned_at_every_look_while_requests_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Long messages leave holes of 100 MB in a second, if others come one after another."""
+    looks = []
+    room_look = AnswerRoom.look
+
+    def look(room: AnswerRoom) -> None:
+        looks.append("room")  # once a second
+        room_look(room)
+
+    monkeypatch.setattr(AnswerRoom, "look", look)
+    loop = ServingLoop()
+    loop.start()
+    path = "/test.Service/Echo"
+    calls: list[Call] = []
+    transport = GrpcioTransport(loop, on_look=lambda: looks.append("heap"))
+    large = bytes(12 << 20)
+    try:
+        (address,) = transport.start(
+            [ListenerOptions("grpc", "127.0.0.1:0")],
+            {path: RpcMethod(path, calls.append)},
+        )
+        with grpc.insecure_channel(address, OPTIONS) as channel:
+            echo = channel.unary_unary(path, bytes, bytes)
+            answers = [echo.future(large, timeout=PATIENCE_S) for _ in range(2)]
+            until(lambda: transport.answer_room.num_waiting == 1, "a call to wait")
+            begin = len(looks)
+            until(lambda: looks[begin:].count("room") >= 4, "looks")
+            seen = looks[begin:]
+            assert seen.count("heap") > 2 * seen.count("room")
+            for _ in answers:
+                until(lambda: bool(calls), "a call")
+                calls.pop().reply(b"here")
+            assert [each.result(PATIENCE_S) for each in answers] == [b"here"] * 2
     finally:
         transport.close()
         loop.close()

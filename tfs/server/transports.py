@@ -54,7 +54,8 @@ def make_transport(
             behind, if the transport can tell.
         on_scarcity: Called on the loop while requests wait for memory, at once and then
             about once a second, if the transport can tell.
-        on_look: Called on the loop once a second, if the transport cannot tell.
+        on_look: Called on the loop once a second, and more often while requests wait
+            for memory, if the transport cannot tell.
         answer_sizes: What is known of models' answers before anybody asked.
 
     """

@@ -106,6 +106,11 @@ class AnswerRoom:
         self._num_calm = 0  # looks in a row that found only good readers
         self._num_disconnected = 0
 
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait for room for their answers."""
+        return len(self._waiting)
+
     def is_open_to(self, peer: str) -> bool:
         """Tells whether another request of a client may be read."""
         num_bytes = self._by_peer.get(peer, 0)

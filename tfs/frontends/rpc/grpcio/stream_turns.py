@@ -39,6 +39,11 @@ class StreamTurns:
         self._reading: dict[asyncio.Future[None], float] = {}
         self._waiting: list[tuple[str, _Turn]] = []  # the longest waiting first
 
+    @property
+    def num_waiting(self) -> int:
+        """Streams that wait for a turn."""
+        return len(self._waiting)
+
     async def read(
         self, peer: str, read: Callable[[], Awaitable[object]]
     ) -> bytes | None:
