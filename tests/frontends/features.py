@@ -348,18 +348,21 @@ small calls took milliseconds, two seconds at most. November 2026, two busy core
 | sends half of 10 MB and leaves, again and again | 285 | 1.1 | 8.3 |
 | sends 10 MB at 17 KB/s | 303 | 1.1 | 6.5 |
 | asks reflection twenty times in 800 bytes, all the while | 297 | 1.1 | 0.7 |
-| sends 48 KB of 10 MB, as one of a thousand | 384 | 1.4 | 0.1 |
+| sends 48 KB of 10 MB, as one of a thousand | 364 | 1.3 | 0.2 |
 | asks in 40 bytes for 16 MB (one value for all elements), and reads nothing | 288 | 1.1 | 1.9 |
-| sends ten million integers in 10 MB, which are 80 MB, and reads nothing | 435 | 1.6 | 2.4 |
+| sends ten million integers in 10 MB, which are 80 MB, and reads nothing | 470 | 1.7 | 3.1 |
 
 What remains:
 
 - HTTP/2 lets each client send 64 KB before the server can object, and a connection takes 5 KB:
   ten thousand clients that do so take 690 MB. `--max_receive_bytes` does not limit that. The
-  thousand above take 316 MB, 1.2 times, while nobody calls.
+  thousand above take 311 MB, 1.1 times, while nobody calls: 48 KB and 8 KB more of each.
 - Integers may be sent in a byte each and take eight in memory, and the model's answer may take
-  as much: a good client that sends ten million of them takes as much. Two such requests are
-  not read at a time.
+  as much: a good client that sends ten million of them takes as much. That is 170 MB for one
+  call: the message, its elements and those of the answer, once each. Two such requests are not
+  read at a time.
+- Where `--max_receive_bytes` is a few megabytes and requests are a quarter of it, many of them at
+  once are refused with RESOURCE_EXHAUSTED, or wait until others are.
 - An upload that is slow, but not slower than 16 KB/s, has its turn for a second at a time while
   others wait for theirs, and any other one for four. So a good client waits for a few of sixty
   such clients. Once what interrupted uploads have sent takes a quarter of
