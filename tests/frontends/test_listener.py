@@ -15,6 +15,7 @@ from tfs.core.executor import InlineExecutor
 from tfs.core.serving_loop import ServingLoop
 from tfs.frontends.rpc.express.transport import ExpressTransport
 from tfs.frontends.rpc.listener import Listener
+from tfs.frontends.rpc.unix_socket import remedy
 from tfs.testing.fake_clock import FakeClock
 
 
@@ -188,3 +189,19 @@ def test_every_address_of_a_name_is_served(monkeypatch: pytest.MonkeyPatch) -> N
         loop.close()
     with socket.socket() as client, pytest.raises(ConnectionRefusedError):
         client.connect(("127.0.0.2", port))
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (socket.gaierror(-3, "no such name"), "an address of this machine"),
+        (OSError(errno.EADDRNOTAVAIL, "elsewhere"), "this machine does not have it"),
+        (OSError(errno.EACCES, "barred"), "ports below 1024"),
+        (OSError(errno.EADDRINUSE, "in use"), "stop what holds it"),
+    ],
+)
+def test_what_a_port_lacks_is_told_by_what_went_wrong(
+    error: OSError, words: str
+) -> None:
+    """Nothing holds an address that is another machine's, or none."""
+    assert words in remedy("", error)

@@ -57,6 +57,12 @@ def remedy(unix_path: str, error: OSError) -> str:
     with contextlib.suppress(OSError):
         if unix_path and not stat.S_ISSOCK(os.stat(unix_path).st_mode):
             return "what lies there is no socket: remove it, or choose another path"
+    if isinstance(error, socket.gaierror):
+        return "name an address of this machine, or 0.0.0.0 for all of them"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return "this machine does not have it; 0.0.0.0 stands for all that it has"
+    if not unix_path and error.errno == errno.EACCES:
+        return "ports below 1024 take a privilege: choose another one"
     return "choose another address or stop what holds it"
 
 
