@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import queue
 import signal
+import socket
 import threading
 from pathlib import Path
+from typing import Self
 
 import grpc
 import numpy as np
 import pytest
+import torch
 
-from tests.e2e.serving import Serving, config_text, export_busy, export_scale
+import tfs.export
+from tests.certificates import Certificates
+from tests.e2e.serving import (
+    Masks,
+    Serving,
+    config_text,
+    export_busy,
+    export_scale,
+)
 from tfs.client import requests
 from tfs.codec.tfrecord import read_records
 from tfs.proto.grpc.reflection.v1 import reflection_pb2
@@ -122,6 +134,103 @@ def test_streams_on_which_nobody_waits_hold_up_no_drain(
         assert server.stop() == 0
         for stream in streams:
             assert stream.end() is grpc.StatusCode.OK
+
+
+@pytest.mark.parametrize("transport", ["grpcio", "express", "grpcio over TLS"])
+def test_who_is_reading_an_answer_when_sigterm_comes_gets_all_of_it(
+    tmp_path: Path, transport: str
+) -> None:
+    """A client on a slow path takes its answer while the server drains."""
+    base_path = tmp_path / "masks"
+    tfs.export.save(Masks().eval(), {"x": torch.rand(2, 4)}, str(base_path), 1)
+    transport, _, is_tls = transport.partition(" over ")
+    flags = ["--model_name=masks", f"--model_base_path={base_path}"]
+    certificates = Certificates()
+    if is_tls:
+        flags.append(f"--ssl_config_file={certificates.write_config(tmp_path)}")
+    options = [
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.max_receive_message_length", -1),
+    ]
+    with Serving(*flags, f"--grpc_transport={transport}") as server:
+        server.wait_for("masks/1 is available")
+        with (
+            _SlowPath(server.address) as path,
+            grpc.secure_channel(
+                path.address, certificates.client_credentials(), options
+            )
+            if is_tls
+            else grpc.insecure_channel(path.address, options) as channel,
+        ):
+            x = np.ones((1, 4), np.float32)
+            asked = requests.predict(requests.Target("masks"), {"x": x}).message
+            call = channel.unary_unary(requests.PREDICT, bytes, bytes).future(asked)
+            assert path.has_begun.wait(PATIENCE_S)
+            server.process.send_signal(signal.SIGTERM)
+            server.wait_for("draining")
+            path.goes_on.set()
+            assert len(call.result(PATIENCE_S)) > 10 << 20
+        assert server.process.wait(PATIENCE_S) == 0
+
+
+_PIECE_S = 0.01  # 10 MB take 1.6 s then, which a server would not wait by chance
+
+
+class _SlowPath:
+    """A slow proxy for one client, which holds up the server's bytes after the first."""
+
+    def __init__(self, target: str) -> None:
+        self.has_begun, self.goes_on = threading.Event(), threading.Event()
+        self._is_over = threading.Event()
+        host, _, port = target.rpartition(":")
+        self._target = host, int(port)
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listening.getsockname()[1]}"
+        self._sockets = [self._listening]
+        self._threads = [threading.Thread(target=self._open, daemon=True)]
+
+    def __enter__(self) -> Self:
+        self._threads[0].start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.goes_on.set()
+        self._is_over.set()
+        for each in self._sockets:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive()
+        for each in self._sockets:
+            each.close()
+
+    def _open(self) -> None:
+        client, _ = self._listening.accept()
+        server = socket.socket()
+        # With much room on the path, all of the answer would be on it at once.
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        server.connect(self._target)
+        self._sockets += client, server
+        thread = threading.Thread(target=self._pass_on, args=(client, server))
+        self._threads.append(thread)
+        thread.start()
+        self._pass_on(server, client, 1 << 20)
+
+    def _pass_on(
+        self, source: socket.socket, target: socket.socket, hold_up_after: int = -1
+    ) -> None:
+        num_bytes = 0
+        with contextlib.suppress(OSError):
+            while data := source.recv(65_536):
+                target.sendall(data)
+                num_bytes += len(data)
+                if 0 < hold_up_after < num_bytes:
+                    self.has_begun.set()
+                    self.goes_on.wait(PATIENCE_S)
+                    self._is_over.wait(_PIECE_S)
+        with contextlib.suppress(OSError):
+            target.shutdown(socket.SHUT_RDWR)
 
 
 def test_a_call_that_computes_on_is_no_crash_of_the_server(tmp_path: Path) -> None:

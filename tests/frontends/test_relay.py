@@ -244,6 +244,40 @@ def test_the_last_answer_arrives_though_the_server_takes_nothing_more(
     run(body, tmp_path)
 
 
+def test_who_still_sends_while_it_reads_the_last_answer_is_not_reset(
+    tmp_path: Path,
+) -> None:
+    """The relay is empty when such a client has read all, and has closed."""
+
+    async def body(door: Door) -> None:
+        loop = asyncio.get_running_loop()
+        relay = door.relay
+        num_files = len(os.listdir("/proc/self/fd"))
+        client, server, name = await door.connect()
+        sending = asyncio.ensure_future(loop.sock_sendall(server, bytes(_MUCH_BYTES)))
+        received = len(await loop.sock_recv(client, 1 << 20))
+        while not sending.done():
+            client.sendall(b"window")
+            received += len(await loop.sock_recv(client, 1 << 20))
+        server.close()
+        drained = asyncio.ensure_future(relay.wait_until_empty(PATIENCE_S))
+        client.sendall(b"window")
+        while relay.traffic(name) is not None:
+            client.sendall(b"window")
+            received += len(await loop.sock_recv(client, 1 << 10))
+        client.sendall(b"window")
+        assert not drained.done()
+        while data := await loop.sock_recv(client, 1 << 20):
+            received += len(data)
+        assert received == _MUCH_BYTES
+        assert not drained.done()
+        client.close()
+        await drained
+        assert len(os.listdir("/proc/self/fd")) == num_files
+
+    run(body, tmp_path)
+
+
 def test_a_tcp_client_is_known_by_its_address_and_ends_by_its_flood(
     tmp_path: Path,
 ) -> None:

@@ -37,6 +37,7 @@ from tfs.core.errors import Unavailable
 from tfs.core.executor import Executor
 from tfs.frontends.rpc.grpcio.call_gate import CallGate
 from tfs.frontends.rpc.grpcio.connections import Traffic
+from tfs.frontends.rpc.grpcio.leaving_clients import LeavingClients
 from tfs.frontends.rpc.grpcio.left_folders import PREFIX, remove_left_folders
 from tfs.frontends.rpc.grpcio.read_turns import ReadTurns
 from tfs.frontends.rpc.grpcio.relayed_connection import RelayedConnection
@@ -109,6 +110,8 @@ class Relay:
         self._num_floods = 0  # that were not logged yet
         self._logged_s = float("-inf")
         self._lines: dict[str, tuple[RelayedConnection, Peer]] = {}
+        self._leaving = LeavingClients(self._note_gone)
+        self._is_empty = asyncio.Event()
 
     def open(self, options: ListenerOptions) -> Door:
         """Binds a listener's sockets.
@@ -160,12 +163,23 @@ class Relay:
         if self._handshakes is not None:
             self._handshakes.close()
 
+    async def wait_until_empty(self, timeout_s: float) -> None:
+        """Waits until all connections have ended, or for so long.
+
+        To be called when grpcio has ended its own: clients may still be reading.
+        """
+        if self._lines or self._leaving:
+            self._is_empty.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._is_empty.wait(), timeout_s)
+
     def close(self) -> None:
         """Passes on what grpcio has written, then ends all connections; idempotent."""
         self.stop_listening()
         for line, _ in list(self._lines.values()):
             line.flush()
             line.close()
+        self._leaving.close()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
@@ -265,14 +279,23 @@ class Relay:
                 self._gate,
                 self._turns,
                 self._most_calls,
-                lambda: self._lines.pop(name, None),
+                functools.partial(self._note_end, name),
                 functools.partial(self._note_flood, peer.address),
                 tls,
+                self._leaving.take,
             )
             self._lines[name] = line, peer
             stack.pop_all()
         if tls is not None:
             line.finish_handshake(unsent)
+
+    def _note_end(self, name: str) -> None:
+        self._lines.pop(name, None)
+        self._note_gone()
+
+    def _note_gone(self) -> None:
+        if not self._lines and not self._leaving:
+            self._is_empty.set()
 
     def _note_flood(self, address: str, what: str) -> None:
         self._num_floods += 1

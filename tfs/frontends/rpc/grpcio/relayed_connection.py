@@ -8,18 +8,16 @@ are encrypted before they wait.
 
 from __future__ import annotations
 
-import array
 import asyncio
 import contextlib
-import fcntl
 import socket
-import termios
 from collections.abc import Callable
 from typing import Final
 
 from tfs.frontends.rpc.grpcio.answer_frames import AnswerFrames
 from tfs.frontends.rpc.grpcio.call_gate import CallGate
 from tfs.frontends.rpc.grpcio.connections import Traffic
+from tfs.frontends.rpc.grpcio.leaving_clients import num_queued
 from tfs.frontends.rpc.grpcio.read_turns import ReadTurns
 from tfs.frontends.rpc.grpcio.request_frames import FloodError, RequestFrames
 from tfs.frontends.rpc.tls.tls_stream import TlsFault, TlsStream
@@ -38,8 +36,8 @@ class RelayedConnection:
 
     Begins at once, and owns both sockets. It ends when either side does, after all that
     this side had sent was passed on. So if grpcio takes nothing more, its last answers
-    still reach the client. (Who ends TLS is gone, and so are its calls: what it sent
-    last is passed on as far as grpcio takes it at once.)
+    still reach the client, whose socket is handed on then. (Who ends TLS is gone, and so
+    are its calls: what it sent last is passed on as far as grpcio takes it at once.)
 
     Args:
         loop: The running loop.
@@ -48,9 +46,11 @@ class RelayedConnection:
         gate: Limits the calls of all connections together.
         turns: Decides when the client is read.
         most_calls: How many calls this one may have.
-        on_end: Called once, when both sockets are closed.
+        on_end: Called once, when both sockets are closed or handed on.
         on_flood: Told what the client did, before its connection is closed for that.
         tls: The client's encryption, after the handshake; None for plain text.
+        on_left: Takes over the client's socket once grpcio has ended and all that it wrote
+            was passed on; the client may not have read it yet.
 
     """
 
@@ -65,12 +65,14 @@ class RelayedConnection:
         on_end: Callable[[], object],
         on_flood: Callable[[str], object],
         tls: TlsStream | None = None,
+        on_left: Callable[[socket.socket], object] = socket.socket.close,
     ) -> None:
         self._client = client
         self._inner = inner
         self._gate = gate
         self._on_end = on_end
         self._on_flood = on_flood
+        self._on_left = on_left
         self._tls = tls
         self._received_bytes = 0
         self._acked_bytes = 0
@@ -87,7 +89,7 @@ class RelayedConnection:
             _LEAST_PART_BYTES,
         )
         self._answers = _Flow(
-            loop, inner, client, self._note_answers, self.close, self.close
+            loop, inner, client, self._note_answers, self._leave, self.close
         )
 
     def finish_handshake(self, unsent: bytes) -> None:
@@ -100,10 +102,10 @@ class RelayedConnection:
         requests, answers = self._requests, self._answers
         # What waits in a socket counts more than its bytes, and never less.
         acked_bytes = (
-            answers.num_passed_on - answers.num_waiting - _num_queued(self._client)
+            answers.num_passed_on - answers.num_waiting - num_queued(self._client)
         )
         self._acked_bytes = max(self._acked_bytes, acked_bytes)
-        unread_bytes = requests.num_waiting + _num_queued(self._inner)
+        unread_bytes = requests.num_waiting + num_queued(self._inner)
         return Traffic(self._received_bytes, self._acked_bytes, unread_bytes)
 
     def flush(self) -> None:
@@ -116,15 +118,21 @@ class RelayedConnection:
 
     def close(self) -> None:
         """Ends both connections; idempotent."""
-        if self._is_closed:
-            return
+        if not self._is_closed:
+            self._end(socket.socket.close)
+
+    def _leave(self) -> None:
+        """Ends both connections, when grpcio has ended its own."""
+        self._end(self._on_left)
+
+    def _end(self, let_go: Callable[[socket.socket], object]) -> None:
         tls, self._tls = self._tls, None
         if tls is not None and not self._answers.num_waiting:
             with contextlib.suppress(OSError):
                 self._client.send(tls.end())
         self._requests.stop()
         self._answers.stop()
-        self._client.close()
+        let_go(socket.socket(fileno=self._client.detach()))
         self._inner.close()
         self._gate.forget(self)
         self._request_frames.close()
@@ -385,11 +393,3 @@ def _do_nothing() -> None:
 
 def _ignore(data: bytes) -> None:
     """Stands in for a connection that has ended."""
-
-
-def _num_queued(connection: socket.socket) -> int:
-    """Returns how much of what was sent the other side has not read, about."""
-    queued = array.array("i", [0])
-    with contextlib.suppress(OSError):
-        fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, queued)
-    return queued[0]

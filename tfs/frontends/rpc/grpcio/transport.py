@@ -305,6 +305,9 @@ class GrpcioTransport:
         self._relay.stop_listening()
         begun_s = aio.time()
         await asyncio.gather(*(server.stop(grace_s) for server in servers))
+        left_s = grace_s - (aio.time() - begun_s)
+        if left_s > 0.0:  # clients may be reading their answers
+            await self._relay.wait_until_empty(left_s)
         return aio.time() - begun_s < grace_s or grace_s == 0.0
 
     async def _end(self) -> None:
