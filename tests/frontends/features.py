@@ -376,8 +376,9 @@ What remains:
 grpcio tells nobody how long a request is before it is there, so its limits are coarser:
 
 - Four requests are read at a time, more while little was sent of them. Two of these places are
-  for clients whose last request was short. A client that has a place and sends nothing is
-  disconnected after a second if others wait, otherwise after a minute.
+  for clients whose last request was short, who go first; one turn in four goes to who has waited
+  longest. A client that has a place and sends nothing is disconnected after a second if others
+  wait, otherwise after a minute.
 - 16 MB of answers may be unread before longer ones wait, and more while clients read well. A
   client that takes no answers is disconnected after two seconds if others wait, otherwise after
   thirty. Who has read a long answer goes before those who have not, three times in four: with its

@@ -392,3 +392,31 @@ def test_clients_with_long_requests_take_turns() -> None:
             rig.uploads.end(upload)
 
     run(test)
+
+
+def test_a_long_request_waits_for_a_few_short_ones_at_most() -> None:
+    """One turn in four goes to who has waited longest, beside short ones without end."""
+
+    async def test(rig: Rig) -> None:
+        short = [f"s{number}" for number in range(8)]
+        for peer in short:
+            rig.call(peer)
+        reading = [rig.begin(peer) for peer in short[:4]]
+        long = rig.wait("long", LOOKAHEAD_BYTES)
+        await asyncio.sleep(0)
+        waiting = {peer: rig.wait(peer) for peer in short}
+        num_turns = 0
+        while not long.done():
+            rig.clock.advance(LOOK_S / 100)
+            rig.uploads.end(reading.pop(0))
+            await asyncio.sleep(0)
+            for peer in [each for each in short if waiting[each].done()]:
+                reading.append(waiting[peer].result())
+                waiting[peer] = rig.wait(peer)
+                await asyncio.sleep(0)
+            num_turns += 1
+            assert num_turns <= 4
+        for upload in (*reading, long.result()):
+            rig.uploads.end(upload)
+
+    run(test)

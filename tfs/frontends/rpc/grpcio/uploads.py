@@ -33,10 +33,10 @@ _PLACES: Final = 4
 _MOST_PLACES: Final = 48
 _MORE_PLACES: Final = 4  # opened, or closed, at one look
 _OPEN_BYTES: Final = 16 << 20  # no places are opened while partial requests hold this
-_KEPT_PLACES: Final = 2  # places that only clients with short requests get
+_KEPT_PLACES: Final = 2  # places that only short requests get
 _CALM_LOOKS: Final = 2  # looks that must find little sent before places are opened
 _QUICK_S: Final = 0.25
-_TURNS: Final = 4  # one of so many long requests is read of whoever waits longest
+_TURNS: Final = 4  # one of so many requests is read of whoever waits longest
 # Calls that may wait. Each takes some kilobytes, besides what grpcio reads ahead.
 _MAX_WAITING: Final = 4096
 _MANY_WAITING: Final = 512
@@ -60,12 +60,14 @@ class Upload:
     Attributes:
         client: The client that sends it.
         begun_s: When we asked for it.
+        is_short: Whether it should be, as its client's last one.
         is_whole: Whether it has arrived, and waits for something else.
 
     """
 
     client: _Client
     begun_s: float
+    is_short: bool
     is_whole: bool = False
 
 
@@ -95,7 +97,10 @@ class Uploads:
             when that changes.
         connections: The connections of the clients.
         is_reader: Tells whether a client is known to read long answers. Its long
-            requests go before those of others, except for one turn in four.
+            requests go before those of others.
+
+    One turn in four goes to whoever has waited longest, so that nobody waits for ever
+    for those that go first.
 
     """
 
@@ -115,6 +120,7 @@ class Uploads:
         self._num_turns = 0
         self._watch = SenderWatch(connections)
         self._num_reading = 0
+        self._num_long = 0  # of those that are read; may be long
         self._num_whole = 0
         self._places = _PLACES
         self._clients: dict[str, _Client] = {}
@@ -196,8 +202,7 @@ class Uploads:
         upload.is_whole = True
         client.num_whole += 1
         self._num_whole += 1
-        self._num_reading -= 1
-        del client.reading[upload]
+        self._note_read(upload)
         self.go_on()
 
     def is_reading(self, peer: str) -> bool:
@@ -213,8 +218,7 @@ class Uploads:
             client.num_whole -= 1
             self._num_whole -= 1
         elif upload in client.reading:
-            del client.reading[upload]
-            self._num_reading -= 1
+            self._note_read(upload)
         else:
             return
         self._tidy(client)
@@ -230,7 +234,7 @@ class Uploads:
             )
             if client is None:
                 return
-            self._num_turns += client.manner is not Manner.SHORT
+            self._num_turns += 1
             turn = client.waiting.popleft()
             client.waits_since_s = self._now()
             self._note_left(client)
@@ -319,16 +323,18 @@ class Uploads:
             client.manner = Manner.SHORT
 
     def _has_place(self, client: _Client) -> bool:
-        num_taken = self._num_reading
+        num_left = self._places - self._num_reading
         if client.manner is not Manner.SHORT:
-            num_taken += self._num_whole + _KEPT_PLACES
-        return num_taken < self._places and self._is_open_to(client.peer)
+            num_long = self._num_long + self._num_whole + _KEPT_PLACES
+            num_left = min(num_left, self._places - num_long)
+        return num_left > 0 and self._is_open_to(client.peer)
 
     def _precedence(self, client: _Client) -> tuple[int, int, int, float]:
+        if self._num_turns % _TURNS == 0:
+            return 0, 0, 0, client.waits_since_s
         is_short = client.manner is Manner.SHORT
-        is_reader = self._num_turns % _TURNS and self._is_reader(client.peer)
         return (
-            not (is_short or is_reader),
+            not (is_short or self._is_reader(client.peer)),
             client.manner,
             len(client.reading),
             client.waits_since_s,
@@ -338,11 +344,17 @@ class Uploads:
         now_s = self._now()
         if not client.reading:
             client.reading_since_s = now_s
-        upload = Upload(client, now_s)
+        upload = Upload(client, now_s, client.manner is Manner.SHORT)
         client.reading[upload] = None
         self._clients[client.peer] = client
         self._num_reading += 1
+        self._num_long += not upload.is_short
         return upload
+
+    def _note_read(self, upload: Upload) -> None:
+        del upload.client.reading[upload]
+        self._num_reading -= 1
+        self._num_long -= not upload.is_short
 
     def _note_left(self, client: _Client) -> None:
         self.num_waiting -= 1
