@@ -395,8 +395,8 @@ grpcio tells nobody how long a request is before it is there, so its limits are 
   Further ones wait, while frames of calls under way pass them; who has the fewest goes on first. A
   call with a body of more than 2 KB does not wait for those of other connections.
 - The library hands calls over in the order in which they came. Of those that it has not handed over,
-  a connection's own times all must be less than 512, so nobody fills that queue. A call that is
-  reset counts until it is handed over. One that is reset while it waits never begins: the library
+  a connection's own times all must be less than 512, so nobody fills that queue. (A call with such
+  a body does not wait for that, either.) A call that is reset counts until it is handed over. One that is reset while it waits never begins: the library
   reads its headers, and ignores them.
 - While clients bring more than can be read at once, they are read in turn, half a millisecond at a
   time, and everything else goes between.

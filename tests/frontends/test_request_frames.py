@@ -211,6 +211,19 @@ def test_no_client_fills_the_queue_of_calls_that_grpcio_has_not_handed_over() ->
     assert client.take(begin(1)) == begin(1)
 
 
+def test_bodies_do_not_wait_for_the_queue_of_calls_to_be_handed_over() -> None:
+    """Meanwhile the calls under way could send nothing, as if their client were stuck."""
+    rig = Rig()
+    for _ in range(600):
+        rig.connect().take(begin(1))
+    client = rig.client
+    assert client.take(begin(1)) == begin(1)
+    assert client.take(begin(3) + data_frame(3, bytes(2000), 0)) == b""
+    assert client.let_in() == b""
+    assert client.take(data_frame(3, bytes(2000))) == b""
+    assert len(client.let_in()) > 4000
+
+
 def given_up(client: RequestFrames, stream_id: int, body: bytes = b"") -> bytes:
     """Has a call held back, and reset; returns what grpcio gets of it."""
     assert client.take(begin(stream_id) + body) == b""

@@ -346,7 +346,9 @@ class RequestFrames:
 
     def _is_in_bounds(self, held: _Held) -> bool:
         """Whether this connection alone is no reason to have a call wait."""
-        if not self._gate.may_queue(len(self._fresh) - self._num_spared):
+        num_fresh = len(self._fresh) - self._num_spared
+        takes_window = self._num_body_bytes > _MOST_HELD_BODY_BYTES
+        if not takes_window and not self._gate.may_queue(num_fresh):
             return False
         num_own = self.num_calls
         return not num_own or (
