@@ -75,3 +75,32 @@ def test_connections_that_bring_much_are_read_in_turn() -> None:
     loop.run_until_complete(asyncio.sleep(0))
     assert "gone" not in log
     loop.close()
+
+
+def test_a_connection_that_fails_does_not_stop_the_others() -> None:
+    """All of them are read in the end."""
+    loop = Loop()
+    log: list[str] = []
+    turns = ReadTurns(loop)
+    errors: list[object] = []
+    loop.set_exception_handler(lambda _, context: errors.append(context["exception"]))
+
+    class Failing(Busy):
+        def read(self) -> None:
+            super().read()
+            raise ValueError
+
+    async def others() -> None:
+        while len(log) < 6:
+            loop.now_s += 0.001
+            await asyncio.sleep(0)
+
+    for _ in range(2):
+        turns.read(Busy("first", loop, log))
+    turns.read(Failing("fails", loop, log))
+    for name in "abc":
+        turns.read(Busy(name, loop, log))
+    loop.run_until_complete(asyncio.wait_for(others(), PATIENCE_S))
+    assert log == ["first", "first", "fails", "a", "b", "c"]
+    assert len(errors) == 1
+    loop.close()

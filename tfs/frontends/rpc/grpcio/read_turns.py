@@ -42,6 +42,7 @@ class ReadTurns:
         self._loop = loop
         self._waiting: OrderedDict[Source, None] = OrderedDict()
         self._since_s = self._spent_s = 0.0
+        self._is_armed = False
 
     def read(self, source: Source) -> None:
         """Reads a connection now, or in its turn if others wait or much was read."""
@@ -52,8 +53,7 @@ class ReadTurns:
             source.read()
             self._spent_s += self._loop.time() - begun_s
             return
-        if not self._waiting:
-            self._loop.call_later(_PAUSE_S, self._go_on)
+        self._go_on_later()
         self._waiting[source] = None
         source.hold_off(True)
 
@@ -61,11 +61,19 @@ class ReadTurns:
         """Forgets a connection that is gone; idempotent."""
         self._waiting.pop(source, None)
 
-    def _go_on(self) -> None:
-        until_s = self._loop.time() + _TURN_S
-        while self._waiting and self._loop.time() < until_s:
-            source = self._waiting.popitem(last=False)[0]
-            source.hold_off(False)
-            source.read()
-        if self._waiting:
+    def _go_on_later(self) -> None:
+        if not self._is_armed:
+            self._is_armed = True
             self._loop.call_later(_PAUSE_S, self._go_on)
+
+    def _go_on(self) -> None:
+        self._is_armed = False
+        until_s = self._loop.time() + _TURN_S
+        try:
+            while self._waiting and self._loop.time() < until_s:
+                source = self._waiting.popitem(last=False)[0]
+                source.hold_off(False)
+                source.read()
+        finally:  # a source that fails does not stop the others
+            if self._waiting:
+                self._go_on_later()
