@@ -409,7 +409,7 @@ grpcio tells nobody how long a request is before it is there, so its limits are 
   whose last answer was short do not wait, even if others get long ones of the same model. If an
   answer is longer than anybody could know and 128 MB are unread, the call is UNAVAILABLE, with a
   pause after which to try again.
-- Memory that was freed is given back to the system within seconds, four times a second while
+- Memory that was freed is given back to the system within seconds, eight times a second while
   requests wait for each other.
 - Large compressed requests are decompressed one at a time, and not by that library, which would
   make a gigabyte of a megabyte before it looks at any limit. What shrank to less than a 32nd may
