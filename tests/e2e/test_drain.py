@@ -136,7 +136,9 @@ def test_streams_on_which_nobody_waits_hold_up_no_drain(
             assert stream.end() is grpc.StatusCode.OK
 
 
-@pytest.mark.parametrize("transport", ["grpcio", "express", "grpcio over TLS"])
+@pytest.mark.parametrize(
+    "transport", ["grpcio", "express", "grpcio over TLS", "express over TLS"]
+)
 def test_who_is_reading_an_answer_when_sigterm_comes_gets_all_of_it(
     tmp_path: Path, transport: str
 ) -> None:

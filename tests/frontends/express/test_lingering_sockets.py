@@ -60,6 +60,38 @@ def test_nobody_is_waited_for_longer_than_a_second(kept: Kept) -> None:
     assert kept.is_closed
 
 
+def test_who_reads_an_answer_is_waited_for(kept: Kept) -> None:
+    """As long as it takes something every few seconds, for half a minute at most."""
+    client, server = socket.socketpair()
+    server.setblocking(False)
+    with client, server:
+        for _ in range(64):
+            server.send(bytes(1_000))
+        kept.sockets.take(server, has_answers=True)
+        for second in range(32):
+            assert (server.fileno() == -1) == (second >= 30)
+            client.recv(1_000)
+            kept.clock.advance(1.0)
+            kept.loop.step()
+
+
+@pytest.mark.parametrize(("num_bytes", "wait_s"), [(0, 1), (1_000, 5)])
+def test_who_takes_nothing_is_waited_for_briefly(
+    kept: Kept, num_bytes: int, wait_s: int
+) -> None:
+    """A client that has vanished, or that has all and stays, holds up no drain."""
+    client, server = socket.socketpair()
+    server.setblocking(False)
+    with client, server:
+        server.send(bytes(num_bytes))
+        kept.sockets.take(server, has_answers=True)
+        for second in range(wait_s):
+            assert server.fileno() != -1, second
+            kept.clock.advance(1.0)
+            kept.loop.step()
+        assert server.fileno() == -1
+
+
 def test_nobody_is_listened_to_for_long(kept: Kept) -> None:
     """A flood goes on for a few megabytes."""
     num_sent = 0
@@ -76,5 +108,16 @@ def test_a_crowd_is_let_go_of_at_once(kept: Kept) -> None:
     for _, server in pairs:
         kept.sockets.take(server)
     assert sum(server.fileno() == -1 for _, server in pairs) == 5
+    for client, _ in pairs:
+        client.close()
+
+
+def test_no_drained_client_is_one_too_many(kept: Kept) -> None:
+    """A server that ends needs the files for no others."""
+    kept.sockets.has_room = True
+    pairs = [socket.socketpair() for _ in range(260)]
+    for _, server in pairs:
+        kept.sockets.take(server, has_answers=True)
+    assert len(kept.sockets) == 261
     for client, _ in pairs:
         client.close()

@@ -193,8 +193,32 @@ def test_drain_finishes_what_was_taken_and_closes(rig: Rig) -> None:
     assert busy.answer(1).messages == [b"finished"]
     assert busy.answer(3).messages == []
     assert busy.is_closed
+    assert not rig.transport._is_drained
+    rig.advance(1.1)  # they have all, and do not end their connections
     drainer.join(10)
     assert done == [True]
+
+
+def test_a_drain_waits_for_who_still_reads(rig: Rig) -> None:
+    """What the client sends while it reads its last answer breaks no connection."""
+    client = rig.connect()
+    client.send(hold(1))
+    rig.step()
+    rig.loop.post(rig.transport._begin_drain)
+    rig.settle()
+    client.read()
+    client.send(frames.ping(client.pings[0], ack=True))
+    rig.held[0].reply(bytes(50_000))
+    rig.settle()
+    assert not rig.transport._sessions
+    for _ in range(3):
+        client.send(frames.ping(b"reading!"))
+        rig.advance(1.1)
+        assert not rig.transport._is_drained
+    assert client.answer(1).messages == [bytes(50_000)]
+    client.close()
+    rig.settle()
+    assert rig.transport._is_drained
 
 
 def test_a_slow_round_is_logged(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:

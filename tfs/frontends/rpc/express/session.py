@@ -225,13 +225,17 @@ class Session(SocketOutput):
         self.close()
 
     def close(self) -> None:
-        """Closes the socket and cuts off every call; idempotent."""
+        """Closes the socket and cuts off every call; idempotent.
+
+        If the client may still be reading what it was told last, the socket lingers.
+        """
         if self.is_closed:
             return
         self.is_closed = True
         shared = self._shared
         counters, connection = shared.counters, self.connection
         was_told = not self._unsent  # whether the socket took everything
+        has_answers = connection.is_drained and not connection.out
         try:
             shared.loop.unwatch(self._socket.fileno())
             self.uploads.close()
@@ -257,6 +261,8 @@ class Session(SocketOutput):
             del self._calls  # the calls refer to this session; no cycle may be left
             if was_told and connection.fault is not None:
                 shared.lingering.take(self._socket)
+            elif was_told and has_answers:
+                shared.lingering.take(self._socket, has_answers=True)
             else:
                 self._socket.close()
             self._on_closed(self)

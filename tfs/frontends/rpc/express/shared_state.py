@@ -51,7 +51,7 @@ class SharedState:
         buffers: Memory of large requests, to be used again.
         turns: Decides how much a connection may take in a round.
         deadlines: The deadlines of unfinished calls that began in earlier rounds.
-        lingering: Sockets of clients that were cut off, kept until they know why.
+        lingering: Sockets of clients that still read what they were told last.
         counters: The counters that are published.
         opened: Calls that began in this round and have a deadline; see
             :meth:`watch_deadlines`.

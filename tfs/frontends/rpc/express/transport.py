@@ -291,6 +291,7 @@ class ExpressTransport:
         if self._is_draining or self._is_closed:
             return
         self._is_draining = True
+        self._shared.lingering.has_room = True
         self._acceptor.close()
         for session in list(self._sessions):
             session.connection.begin_drain()
@@ -305,7 +306,9 @@ class ExpressTransport:
             session.mark_dirty()
 
     def _check_drained(self) -> None:
-        if not self._sessions and not self._is_drained:
+        # Clients whose sockets linger may still be reading their answers.
+        are_gone = not self._sessions and not self._shared.lingering
+        if are_gone and not self._is_drained:
             with self._changed:
                 self._is_drained = True
                 self._changed.notify_all()

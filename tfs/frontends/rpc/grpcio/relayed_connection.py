@@ -17,9 +17,9 @@ from typing import Final
 from tfs.frontends.rpc.grpcio.answer_frames import AnswerFrames
 from tfs.frontends.rpc.grpcio.call_gate import CallGate
 from tfs.frontends.rpc.grpcio.connections import Traffic
-from tfs.frontends.rpc.grpcio.leaving_clients import num_queued
 from tfs.frontends.rpc.grpcio.read_turns import ReadTurns
 from tfs.frontends.rpc.grpcio.request_frames import FloodError, RequestFrames
+from tfs.frontends.rpc.leaving import num_queued
 from tfs.frontends.rpc.tls.tls_stream import TlsFault, TlsStream
 
 _PART_BYTES: Final = 131_072
