@@ -140,7 +140,7 @@ def test_too_many_inputs_are_refused(slab: Slab) -> None:
     spec = TensorSpec(FLOAT32, (-1,))
     signature = Signature(Method.PREDICT, dict.fromkeys(names, spec), {"y": spec})
     view = TensorView(FLOAT32, (0,), b"")
-    with pytest.raises(InvalidArgument, match="too many inputs"):
+    with pytest.raises(InvalidArgument, match=r"take \d+ words, .* send fewer inputs"):
         write_request(
             slab, slab.slots[0], 0, 0, task(signature, **dict.fromkeys(names, view))
         )
