@@ -13,14 +13,14 @@ from sources.storage_path import StoragePath
 from tfs.core.loader import Loader
 from tfs.core.servable_id import ServableId
 from tfs.servables.built_in import default_registry
-from tfs.server.model_fleet import ModelFleet
+from tfs.server.model_placer import ModelPlacer
 from tfs.server.model_settings import DETECT, RuntimeSettings
 from tfs.server.options import ServerOptions
 
 
 def loader_makers(
     options: ServerOptions,
-    fleet: ModelFleet,
+    placer: ModelPlacer,
     runtime_of: Callable[[str], RuntimeSettings],
 ) -> Mapping[str, Convert[StoragePath, Loader[object]]]:
     """Returns what turns a version directory into a loader, by platform name."""
@@ -34,7 +34,7 @@ def loader_makers(
         def convert(servable_id: ServableId, storage: StoragePath) -> Loader[object]:
             runtime = runtime_of(servable_id.name)
             settings[runtime.fingerprint] = runtime
-            return fleet.loader(
+            return placer.loader(
                 lambda context: registry.loader(storage.path, context, name),
                 storage.path,
                 settings.get(storage.settings, runtime),

@@ -61,7 +61,7 @@ from tfs.server.loader_makers import loader_makers
 from tfs.server.memory.spare_memory import SpareMemory
 from tfs.server.metrics.http_door import HttpDoor
 from tfs.server.metrics.metrics_door import metrics_door
-from tfs.server.model_fleet import ModelFleet
+from tfs.server.model_placer import ModelPlacer
 from tfs.server.model_settings import DETECT, ModelSettings
 from tfs.server.model_sources import SourceParts
 from tfs.server.options import ServerOptions
@@ -117,7 +117,7 @@ class ModelServer:
         self._decoders = ThreadExecutor(
             options.num_decode_threads, "decode", self._clock
         )
-        self._fleet = ModelFleet(
+        self._placer = ModelPlacer(
             options,
             self._loop,
             self._manager,
@@ -129,7 +129,7 @@ class ModelServer:
         )
         platforms = loader_makers(
             options,
-            self._fleet,
+            self._placer,
             lambda name: self.core.config.runtime_settings(name),
         )
         self.core = ServerCore(
@@ -255,7 +255,7 @@ class ModelServer:
         Call it after ``start``, while versions are measured in other processes. A
         version that is to run in this process waits for it.
         """
-        self._fleet.prepare()
+        self._placer.prepare()
 
     def drain(self, deadline_s: float) -> bool:
         """Refuses new calls and waits for those taken.
@@ -285,7 +285,7 @@ class ModelServer:
         if not self.core.close(deadline_s):
             log.warning("event=unload_incomplete at=deadline")
         self._endings.close()
-        self._fleet.close(deadline_s)
+        self._placer.close(deadline_s)
         # A listing may hang with its store; its outcome is not needed any more.
         self._storage.close()
         self._remote_copies.close()
@@ -361,7 +361,7 @@ class ModelServer:
             is_draining=lambda: self._draining,
             stats=self.stats,
             memory=self._memory,
-            reserve_pids=self._fleet.reserve_pids,
+            reserve_pids=self._placer.reserve_pids,
             problems=lambda: [*self._log_writer.problems, *tls_problems(doors)],
         )
 

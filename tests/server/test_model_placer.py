@@ -1,4 +1,4 @@
-"""tfs.server.model_fleet."""
+"""tfs.server.model_placer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.serving_loop import ServingLoop
 from tfs.server.interpreters import Interpreters, interpreters_options
-from tfs.server.model_fleet import ModelFleet
+from tfs.server.model_placer import ModelPlacer
 from tfs.server.options import ServerOptions
 from tfs.testing.fake_clock import FakeClock
 
@@ -51,14 +51,14 @@ class Annotated:
 
 
 class Noting:
-    """A fleet, what reaches its manager, and the states it hears of."""
+    """A placer, what reaches its manager, and the states it hears of."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.loop = ServingLoop(self.clock)
         self.manager = Annotated()
         self.bus: EventBus[ServableState] = EventBus(self.clock)
-        self.fleet = ModelFleet(
+        self.placer = ModelPlacer(
             ServerOptions(model_base_path="/m"),
             self.loop,
             cast(AspiredVersionsManager, self.manager),
@@ -75,7 +75,7 @@ class Noting:
 def noting() -> Iterator[Noting]:
     made = Noting()
     yield made
-    made.fleet.close(0.0)
+    made.placer.close(0.0)
     made.loop.close()
 
 
@@ -105,8 +105,8 @@ def test_a_limit_on_models_memory_spares_the_templates(
 
 def test_a_slow_call_replaces_the_note_and_keeps_the_memory(noting: Noting) -> None:
     """What is said of the place changes, what the version holds does not."""
-    noting.fleet._notes.place(ID, "runs in front: x", 7, False)
-    noting.fleet._note_slow(ID, 0.0123)
+    noting.placer._notes.place(ID, "runs in front: x", 7, False)
+    noting.placer._note_slow(ID, 0.0123)
     noting.loop.step()
     slow = ("left the serving loop: a call took 12.3 ms", 7)
     assert noting.manager.notes[-1] == slow
@@ -123,15 +123,18 @@ def test_a_version_that_left_the_loop_moves_on_where_nothing_waits_for_it(
         moved.append((call_s, threading.current_thread().name))
         done.set()
 
-    noting.fleet._watch_front(ID, leave)
+    noting.placer._watch_front(ID, leave)
     for _ in range(2):
-        noting.fleet._note_slow(ID, 0.0123)
+        noting.placer._note_slow(ID, 0.0123)
     assert done.wait(30.0)
     assert moved == [(0.0123, "profiler")]
-    noting.fleet._watch_front(ID, leave)
+    noting.placer._watch_front(ID, leave)
     noting.publish(ManagerState.END)
-    noting.fleet._note_slow(ID, 0.0123)
-    assert not noting.fleet._leaving
+    noting.placer._note_slow(ID, 0.0123)
+    all_moved = threading.Event()
+    noting.placer._late_measurer.move(all_moved.set)
+    assert all_moved.wait(30.0)
+    assert len(moved) == 1
 
 
 def test_what_is_kept_for_the_next_version_goes_with_the_last(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
@@ -26,7 +25,6 @@ from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.serving_loop import ServingLoop
 from tfs.core.stats import Stats
-from tfs.core.thread_priority import run_anywhere
 from tfs.runtime.dlmopen import dlmopen_probe
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.interpreter import Interpreter
@@ -39,6 +37,7 @@ from tfs.servables.placed_loader import LeaveFront, PlacedLoader, PlacementConte
 from tfs.servables.platform import LoadContext
 from tfs.server.batching import Batcher, read_batching_file
 from tfs.server.interpreters import Interpreters, interpreters_options
+from tfs.server.late_measurer import LateMeasurer
 from tfs.server.model_settings import ConfiguredBackend, RuntimeSettings
 from tfs.server.options import ServerOptions
 from tfs.server.version_notes import VersionNotes
@@ -46,10 +45,9 @@ from tfs.server.version_notes import VersionNotes
 log = logging.getLogger(__name__)
 
 _PARALLEL_PER_PROCESS: Final = 2  # while one batch is computed, the next one waits
-_JOIN_S: Final = 10.0
 
 
-class ModelFleet:
+class ModelPlacer:
     """Makes loaders that decide where a version runs. Thread-safe; ``close`` blocks.
 
     Args:
@@ -129,18 +127,11 @@ class ModelFleet:
             warm_up_s=options.load_probe_budget_s,
             clock=loop.clock,
         )
+        self._late_measurer = LateMeasurer(self._profiler, self._is_crowded)
         # Guards the functions that move versions off the loop; leaf.
         self._lock = threading.Lock()
         self._on_front: dict[ServableId, LeaveFront] = {}
-        # Versions to be moved off the loop: the loop adds them, the thread that
-        # measures takes them.
-        self._leaving: deque[Callable[[], None]] = deque()
         self._intra_op_threads = options.intra_op_threads
-        # Wakes the thread that takes postponed measurements; guards the two flags.
-        self._changed = threading.Condition()
-        self._woken = False
-        self._closed = False
-        self._measurer: threading.Thread | None = None
         self._subscription = bus.subscribe(self._take_state)
 
     def loader(
@@ -192,12 +183,7 @@ class ModelFleet:
 
     def close(self, deadline_s: float) -> None:
         """Ends measuring and every interpreter; call it when all is unloaded."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-            measurer = self._measurer
-        if measurer is not None:
-            measurer.join(_JOIN_S)
+        self._late_measurer.close()
         self._subscription.close()
         self._interpreters.close(deadline_s)
 
@@ -208,44 +194,11 @@ class ModelFleet:
         may_grow = self._has_room if self._is_crowded() else None
         return self._interpreters.of(backend, may_grow=may_grow)
 
-    # -- measuring later ----------------------------------------------------------------
-
     def _is_crowded(self) -> bool:
         return self._manager.num_waiting_loads > 0
 
     def _has_room(self) -> bool:
         return not self._is_crowded()
-
-    def _wake_measurer(self) -> None:
-        with self._changed:
-            if self._closed:
-                return
-            self._woken = True
-            self._changed.notify_all()
-            has_work = self._profiler.num_postponed or self._leaving
-            if self._measurer is None and has_work:
-                self._measurer = threading.Thread(
-                    target=self._measure, name="profiler", daemon=True
-                )
-                self._measurer.start()
-
-    def _measure(self) -> None:
-        run_anywhere()
-        while True:
-            with self._changed:
-                while not self._woken and not self._closed:
-                    self._changed.wait()
-                if self._closed:
-                    return
-                self._woken = False
-            try:
-                while self._leaving:
-                    self._leaving.popleft()()
-                while not self._is_crowded() and self._profiler.measure_postponed():
-                    if self._closed:
-                        return
-            except Exception:
-                log.exception("event=late_measuring_failed")
 
     # -- states ---------------------------------------------------------------------------
 
@@ -253,7 +206,7 @@ class ModelFleet:
         state = event.event
         self._notes.follow(state)
         if state.manager_state in (ManagerState.AVAILABLE, ManagerState.END):
-            self._loop.post(self._wake_measurer)
+            self._loop.post(self._late_measurer.wake)
         if state.manager_state is ManagerState.END:
             with self._lock:
                 self._on_front.pop(state.id, None)
@@ -279,8 +232,7 @@ class ModelFleet:
         with self._lock:
             leave = self._on_front.pop(servable_id, None)
         if leave is not None:
-            self._leaving.append(functools.partial(leave, call_s))
-            self._wake_measurer()
+            self._late_measurer.move(functools.partial(leave, call_s))
 
     def _quarantine(self, servable_id: ServableId, reason: str) -> None:
         error = FailedPrecondition(
