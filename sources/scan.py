@@ -11,7 +11,7 @@ in it changed for ``settle_s``: half a copy is never served.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sources.servable_to_monitor import ServableToMonitor
@@ -43,7 +43,7 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """The outcome of one directories. Immutable.
+    """The outcome of one look at a base path. Immutable.
 
     Attributes:
         versions: The aspired versions, in the policy's order.
@@ -105,8 +105,9 @@ def scan(
         OSError: The base path cannot be listed, so nothing is known about any version.
 
     """
-    base_path = servable.base_path.rstrip("/") or "/"
+    base_path = servable.base_path.rstrip("/")
     names = name_versions(file_system.list_directories(servable.base_path))
+    paths = {version: f"{base_path}/{name}" for version, name in names.items()}
     directories = _VersionDirectories(
         file_system,
         servable,
@@ -119,66 +120,25 @@ def scan(
         has_other_platforms,
         None if known is None else frozenset(known),
     )
-
-    def path_of(version: int) -> str:
-        return f"{base_path.rstrip('/')}/{names[version]}"
-
-    broken = name_versions(file_system.broken_links(base_path))
+    broken = {
+        version: f"{base_path}/{name}"
+        for version, name in name_versions(
+            file_system.broken_links(base_path or "/")
+        ).items()
+        if version not in names
+    }
     chosen = choose(
         servable.policy,
         names,
-        lambda version: directories.is_ready(version, path_of(version)),
+        lambda version: directories.is_ready(version, paths[version]),
         servable.pinned,
     )
-    for version in chosen.missing:
-        if version not in names:
-            directories.problems.append(
-                f"version {version} of {servable.name} is wanted, but is not under "
-                f"{base_path}"
-            )
-    if servable.policy == Specific(()) and not servable.pinned:
-        directories.problems.append(
-            f"no version of {servable.name} is asked for: its policy, specific, lists none"
-        )
-    elif not names and not broken:
-        directories.problems.append(
-            f"no version of {servable.name} under {base_path}: "
-            + why_no_version(file_system, base_path)
-        )
-    for version, name in broken.items():
-        if version not in names:
-            directories.is_blind = True  # no event tells of what appears elsewhere
-            directories.problems.append(
-                f"version {version} of {servable.name} is a link that leads nowhere, or to "
-                f"where this server may not look: {base_path.rstrip('/')}/{name}"
-            )
-    # Versions that the policy did not ask about keep their memory of how long they have
-    # been unchanged.
-    sightings = {
-        path: sighting
-        for path in map(path_of, names)
-        if (sighting := directories.sightings.get(path, seen.get(path))) is not None
-    }
-    return Scan(
-        versions=tuple(
-            ServableData(
-                ServableId(servable.name, version),
-                StoragePath(
-                    path_of(version),
-                    sightings[path_of(version)].accepted,
-                    servable.platform,
-                    servable.settings,
-                ),
-            )
-            for version in chosen.versions
-        ),
-        at_hand=tuple(sorted(names)),
-        sightings=sightings,
-        overwritten=tuple(v for v in chosen.versions if v in directories.overwritten),
-        problems=tuple(directories.problems),
-        settled_at_s=min(directories.settled_at_s, default=None),
-        is_blind=directories.is_blind,
+    directories.note_absent(
+        version for version in chosen.missing if version not in names
     )
+    directories.note_why_none(has_any=bool(names or broken))
+    directories.note_broken(broken)
+    return directories.as_scan(chosen.versions, paths)
 
 
 @dataclass(slots=True)
@@ -239,6 +199,70 @@ class _VersionDirectories:
             self.settled_at_s.append(since_s + self.settle_s)
         self.sightings[path] = Sighting(contents.fingerprint, since_s, accepted)
         return bool(accepted)
+
+    def note_absent(self, versions: Iterable[int]) -> None:
+        """Notes versions that the policy names, and that have no directory."""
+        for version in versions:
+            self.problems.append(
+                f"version {version} of {self.servable.name} is wanted, but is not under "
+                f"{self._base_path}"
+            )
+
+    def note_why_none(self, *, has_any: bool) -> None:
+        """Notes why no version can be aspired, if none is asked for or there is none."""
+        if self.servable.policy == Specific(()) and not self.servable.pinned:
+            self.problems.append(
+                f"no version of {self.servable.name} is asked for: its policy, specific, "
+                "lists none"
+            )
+        elif not has_any:
+            self.problems.append(
+                f"no version of {self.servable.name} under {self._base_path}: "
+                + why_no_version(self.file_system, self._base_path)
+            )
+
+    def note_broken(self, paths: Mapping[int, str]) -> None:
+        """Notes versions that are links, and lead to nothing that can be seen."""
+        for version, path in paths.items():
+            self.is_blind = True  # no event tells of what appears elsewhere
+            self.problems.append(
+                f"version {version} of {self.servable.name} is a link that leads nowhere, "
+                f"or to where this server may not look: {path}"
+            )
+
+    def as_scan(self, versions: Sequence[int], paths: Mapping[int, str]) -> Scan:
+        """Returns all that was found; ``versions`` are those to be aspired."""
+        # Versions that the policy did not ask about keep their memory of how long they
+        # have been unchanged.
+        sightings = {
+            path: sighting
+            for path in paths.values()
+            if (sighting := self.sightings.get(path, self.seen.get(path))) is not None
+        }
+        return Scan(
+            versions=tuple(
+                ServableData(
+                    ServableId(self.servable.name, version),
+                    StoragePath(
+                        paths[version],
+                        sightings[paths[version]].accepted,
+                        self.servable.platform,
+                        self.servable.settings,
+                    ),
+                )
+                for version in versions
+            ),
+            at_hand=tuple(sorted(paths)),
+            sightings=sightings,
+            overwritten=tuple(each for each in versions if each in self.overwritten),
+            problems=tuple(self.problems),
+            settled_at_s=min(self.settled_at_s, default=None),
+            is_blind=self.is_blind,
+        )
+
+    @property
+    def _base_path(self) -> str:
+        return self.servable.base_path.rstrip("/") or "/"
 
     def _note_unreadable(
         self, version: int, path: str, before: Sighting | None, error: OSError
