@@ -17,6 +17,7 @@ import pytest
 
 from tests.frontends.express.wire import data_frame, headers_frame
 from tests.frontends.relay_door import Door, make_relay, run
+from tests.frontends.scarce_files import files_left
 from tfs.core.call import ListenerOptions
 from tfs.core.errors import Unavailable
 from tfs.frontends.rpc import frames
@@ -115,6 +116,39 @@ def test_a_client_is_disconnected_by_its_name(tmp_path: Path) -> None:
         assert relay.traffic(name) is not None
         first.close()
         server.close()
+
+    run(body, tmp_path)
+
+
+@pytest.mark.parametrize("num_left", [0, 1])
+def test_who_comes_while_no_descriptor_is_free_waits_or_is_told_of_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, num_left: int
+) -> None:
+    """It is counted, and nobody is accepted for a second; then the next is served.
+
+    With one descriptor free, which the first client takes, that client is gone.
+    """
+
+    async def body(door: Door) -> None:
+        loop = asyncio.get_running_loop()
+        clients = [socket.socket(socket.AF_UNIX) for _ in range(2)]
+        for client in clients:
+            client.connect(door.path)
+            client.setblocking(False)
+        with files_left(num_left):
+            for _ in range(100):
+                await asyncio.sleep(0)
+        assert door.relay.num_failed_accepts == 1
+        assert caplog.text.count("event=accept_failed listener=grpc") == 1
+        if num_left:
+            assert await loop.sock_recv(clients[0], 1) == b""
+        for client in clients[num_left:]:
+            await loop.sock_sendall(client, b"question")
+            server, _ = await door.accept()
+            assert await loop.sock_recv(server, 100) == b"question"
+            server.close()
+        for client in clients:
+            client.close()
 
     run(body, tmp_path)
 

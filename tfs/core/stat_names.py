@@ -54,6 +54,10 @@ RPC_CONNECTION_EVENTS: Final = "rpc_connection_events"
 many; failed_handshake; fault, the peer broke a rule; flood, of those the nuisances;
 failure, our own code raised; timeout, given up for being silent, calls too)."""
 
+RPC_FAILED_ACCEPTS: Final = "rpc_failed_accepts"
+"""Gauge: how often a client could not be taken, for want of a descriptor most likely. The
+log says why; no client is accepted for a second then, and those that come wait."""
+
 RPC_STREAMS: Final = "rpc_streams"
 """Gauge, express: calls whose streams are open."""
 
@@ -139,6 +143,7 @@ ONLY_GROW: Final = frozenset(
         SLOW_DECODES_SKIPPED,
         SLOW_ANSWERS,
         RPC_CONNECTION_EVENTS,
+        RPC_FAILED_ACCEPTS,
         RPC_CALL_EVENTS,
         RPC_HEADS,
         RPC_SLOW_ROUNDS,

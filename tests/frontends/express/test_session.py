@@ -13,6 +13,7 @@ import pytest
 from tests.frontends.express.rig import (
     HOLD,
     STREAM,
+    RawClient,
     Rig,
     head,
     hold,
@@ -25,6 +26,7 @@ from tests.frontends.express.wire import (
     prefixed,
     request,
 )
+from tests.frontends.scarce_files import files_left
 from tfs.core.call import ListenerOptions
 from tfs.core.executor import InlineExecutor
 from tfs.core.serving_loop import ServingLoop
@@ -151,6 +153,27 @@ def test_connections_beyond_the_limit_are_closed(tmp_path: Path) -> None:
             client.read()
         assert [client.is_closed for client in clients] == [False, False, True]
         assert rig.transport.counters.refused_connections == 1
+
+
+def test_who_comes_while_no_descriptor_is_free_waits(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    """That is logged and counted once a second, and the client is served then."""
+    client = RawClient(rig.path)
+    rig.clients.append(client)
+    client.send(HELLO + request(1))
+    counters = rig.transport.counters
+    with files_left(0):
+        rig.step(50)
+        assert counters.failed_accepts == 1
+        assert caplog.text.count("event=accept_failed") == 1
+        rig.clock.advance(1.0)
+        rig.step(50)
+        assert counters.failed_accepts == 2
+        assert counters.connections == 0
+    rig.clock.advance(1.0)
+    rig.step(6)
+    assert client.answer(1).has_ended
 
 
 def test_connections_that_come_and_go_leave_nothing(rig: Rig) -> None:

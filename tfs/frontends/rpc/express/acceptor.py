@@ -175,8 +175,13 @@ class Acceptor:
         self, listener: Listener, listening: socket.socket, error: OSError
     ) -> None:
         """Stops accepting on a listener for a while, because it cannot succeed now."""
+        counters = self._shared.counters
+        counters.failed_accepts += 1
         log.error(
-            "event=accept_failed listener=%s error=%s", listener.options.name, error
+            "event=accept_failed listener=%s num_failed=%d error=%s",
+            listener.options.name,
+            counters.failed_accepts,
+            error,
         )
         self._loop.unwatch(listening.fileno())
         self._loop.call_at(

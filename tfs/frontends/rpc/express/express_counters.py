@@ -12,6 +12,7 @@ class ExpressCounters:
     Attributes:
         connections: Connections that were accepted.
         refused_connections: Connections closed at once because there were too many.
+        failed_accepts: How often accepting failed, because no descriptor was free.
         failed_handshakes: TLS handshakes that failed because the client was unknown,
             too slow, or did not use TLS.
         faults: Connections closed because the peer broke a rule or was a nuisance.
@@ -31,6 +32,7 @@ class ExpressCounters:
 
     connections: int = 0
     refused_connections: int = 0
+    failed_accepts: int = 0
     failed_handshakes: int = 0
     faults: int = 0
     floods: int = 0

@@ -71,6 +71,7 @@ def publish(stats: Stats, transport: Counted) -> None:
         lambda: sum(len(each.streams) for each in transport.connections()),
     )
     gauge(stat_names.RPC_RECEIVE_BYTES, lambda: transport.budget.used_bytes)
+    gauge(stat_names.RPC_FAILED_ACCEPTS, lambda: counters.failed_accepts)
     gauge(stat_names.RPC_SLOW_ROUNDS, lambda: counters.slow_rounds)
     gauge(stat_names.RPC_HEADS, num_decoded, how="decoded")
     # Heads that were not decoded were found in the cache. Neither number includes

@@ -91,6 +91,9 @@ class Relay:
 
     Attributes:
         num_disconnected: Number of connections that were ended by ``disconnect``.
+        num_failed_accepts: How often a client could not be taken. None is accepted for a
+            second after that, because the next would fare no better: a descriptor is
+            missing, or grpcio is.
 
     """
 
@@ -98,6 +101,7 @@ class Relay:
         self, gate: CallGate, most_calls: int, clock: Clock, executor: Executor
     ) -> None:
         self.num_disconnected = 0
+        self.num_failed_accepts = 0
         self._gate = gate
         self._most_calls = most_calls
         self._clock = clock
@@ -112,6 +116,7 @@ class Relay:
         self._lines: dict[str, tuple[RelayedConnection, Peer]] = {}
         self._leaving = LeavingClients(self._note_gone)
         self._is_empty = asyncio.Event()
+        self._is_paused = False
 
     def open(self, options: ListenerOptions) -> Door:
         """Binds a listener's sockets.
@@ -143,9 +148,7 @@ class Relay:
             _MOST_HANDSHAKES,
             _HANDSHAKE_S,
         )
-        for door in self._doors:
-            for listening in door.listener.sockets:
-                self._loop.add_reader(listening, self._accept, door, listening)
+        self._watch_doors()
 
     def look(self) -> None:
         """Gives up handshakes that take too long; to be called now and then."""
@@ -216,16 +219,25 @@ class Relay:
         self.num_disconnected += 1
         return True
 
+    def _watch_doors(self) -> None:
+        self._is_paused = False
+        assert self._loop is not None
+        for door in self._doors:
+            for listening in door.listener.sockets:
+                self._loop.add_reader(listening, self._accept, door, listening)
+
     def _accept(self, door: Door, listening: socket.socket) -> None:
         listener = door.listener
         on_done = functools.partial(self._connect, door.inner_address)
         for _ in range(_ACCEPTS):
+            if self._is_paused:
+                return
             try:
                 client, peer = listener.accept(listening)
             except (BlockingIOError, ConnectionError):
                 return
-            except OSError:
-                self._pause(door, listening)
+            except OSError as error:
+                self._note_failure(listener.options.name, error)
                 return
             if listener.tls is None:
                 on_done(client, peer)
@@ -233,16 +245,24 @@ class Relay:
                 assert self._handshakes is not None
                 self._handshakes.begin(listener.tls, client, peer, on_done)
 
-    def _pause(self, door: Door, listening: socket.socket) -> None:
+    def _note_failure(self, listener: str, error: OSError) -> None:
+        """Has clients wait for a second, because one could not be taken."""
+        self.num_failed_accepts += 1
+        if self._is_paused:  # this client's handshake had begun before
+            return
+        log.error(
+            "event=accept_failed listener=%s num_failed=%d error=%s",
+            listener,
+            self.num_failed_accepts,
+            error,
+        )
+        self._is_paused = True
         loop = self._loop
         assert loop is not None
-        loop.remove_reader(listening)
-
-        def go_on() -> None:
-            if door in self._doors:
-                loop.add_reader(listening, self._accept, door, listening)
-
-        loop.call_later(_PAUSE_S, go_on)
+        for door in self._doors:
+            for listening in door.listener.sockets:
+                loop.remove_reader(listening)
+        loop.call_later(_PAUSE_S, self._watch_doors)
 
     def _connect(
         self,
@@ -267,7 +287,8 @@ class Relay:
                 )
                 inner.bind("\0" + name)
                 inner.connect(address.removeprefix(UNIX))
-            except OSError:
+            except OSError as error:
+                self._note_failure(peer.listener, error)
                 return
             name = _RELAYED + name
             assert self._loop is not None

@@ -31,7 +31,7 @@ from tfs.core.errors import (
 )
 from tfs.core.executor import ThreadExecutor
 from tfs.core.serving_loop import ServingLoop
-from tfs.core.stat_names import RPC_LATE_FINISHES
+from tfs.core.stat_names import RPC_FAILED_ACCEPTS, RPC_LATE_FINISHES
 from tfs.core.stats import Stats
 from tfs.frontends.rpc.answer_sizes import AnswerSizes
 from tfs.frontends.rpc.grpcio.answer_room import AnswerRoom
@@ -108,7 +108,8 @@ class GrpcioTransport:
     ) -> None:
         self._loop = loop
         self._options = options or GrpcioOptions()
-        self._late = (stats or Stats()).counter(RPC_LATE_FINISHES)
+        stats = stats or Stats()
+        self._late = stats.counter(RPC_LATE_FINISHES)
         self._aio: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._servers: list[grpc.aio.Server] = []
@@ -119,6 +120,7 @@ class GrpcioTransport:
         self._gate = CallGate(loop.clock.now)
         self._tls_executor = ThreadExecutor(1, "grpcio-tls")
         self._relay = Relay(self._gate, most_calls, loop.clock, self._tls_executor)
+        stats.gauge(RPC_FAILED_ACCEPTS, lambda: self._relay.num_failed_accepts)
         self._room = AnswerRoom(
             self._options.open_answer_bytes,
             loop.clock.now,
