@@ -292,6 +292,25 @@ def test_a_client_that_sends_much_stays_connected(host: str) -> None:
         loop.close()
 
 
+def test_who_reads_nothing_does_not_hold_up_a_drain() -> None:
+    """grpcio alone waits twenty seconds for a sign of life of a client without calls."""
+    loop = ServingLoop()
+    loop.start()
+    transport = make(loop)
+    try:
+        (address,) = transport.start([ListenerOptions("grpc", "127.0.0.1:0")], {})
+        host, _, port = address.rpartition(":")
+        with socket.create_connection((host, int(port)), PATIENCE_S) as client:
+            client.sendall(HELLO)
+            assert client.recv(1)
+            begun_s = loop.clock.now()
+            assert transport.drain(begun_s + PATIENCE_S)
+            assert loop.clock.now() - begun_s < 15.0
+    finally:
+        transport.close()
+        loop.close()
+
+
 def test_all_calls_of_a_client_with_hundreds_at_once_are_answered() -> None:
     """grpcio refuses some where as many are under way as it allows, or a few less."""
     loop = ServingLoop()

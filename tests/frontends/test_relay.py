@@ -278,6 +278,36 @@ def test_the_last_answer_arrives_though_the_server_takes_nothing_more(
     run(body, tmp_path)
 
 
+def test_who_has_no_call_is_let_go_and_who_has_one_stays(tmp_path: Path) -> None:
+    """The first reads all that the server wrote, and then the end."""
+
+    async def body(door: Door) -> None:
+        loop = asyncio.get_running_loop()
+        idle, server, name = await door.connect()
+        busy, other, other_name = await door.connect()
+        call = PREFACE + headers_frame(1, b"")
+        await loop.sock_sendall(busy, call)
+        assert await loop.sock_recv(other, 1 << 20) == call
+        server.sendall(_SOME)
+        door.relay.let_idle_go()
+        received = b""
+        while data := await loop.sock_recv(idle, 1 << 20):
+            received += data
+        assert received == _SOME
+        assert await loop.sock_recv(server, 1) == b""
+        assert door.relay.traffic(name) is None
+        assert door.relay.traffic(other_name) is not None
+        answered = headers_frame(1, b"", frames.END_HEADERS | frames.END_STREAM)
+        await loop.sock_sendall(other, answered)
+        assert await loop.sock_recv(busy, 1 << 20) == answered
+        door.relay.let_idle_go()
+        assert await loop.sock_recv(busy, 1) == b""
+        for each in (idle, server, busy, other):
+            each.close()
+
+    run(body, tmp_path)
+
+
 def test_who_still_sends_while_it_reads_the_last_answer_is_not_reset(
     tmp_path: Path,
 ) -> None:

@@ -112,6 +112,12 @@ class RelayedConnection:
         """Passes on what grpcio has written, as far as the client takes it at once."""
         self._answers.flush()
 
+    def leave_if_idle(self) -> None:
+        """Ends both connections as if grpcio had, if no call is under way."""
+        self.flush()
+        if not self._request_frames.has_calls and not self._answers.num_waiting:
+            self._leave()
+
     @property
     def _is_closed(self) -> bool:
         return self._client.fileno() < 0
@@ -122,8 +128,9 @@ class RelayedConnection:
             self._end(socket.socket.close)
 
     def _leave(self) -> None:
-        """Ends both connections, when grpcio has ended its own."""
-        self._end(self._on_left)
+        """Ends both connections, when grpcio has ended its own; idempotent."""
+        if not self._is_closed:
+            self._end(self._on_left)
 
     def _end(self, let_go: Callable[[socket.socket], object]) -> None:
         tls, self._tls = self._tls, None

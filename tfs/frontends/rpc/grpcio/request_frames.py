@@ -150,6 +150,11 @@ class RequestFrames:
         return len(self._open) + len(self._dead) - self._num_spared
 
     @property
+    def has_calls(self) -> bool:
+        """Whether calls are under way, or wait, that nobody has given up."""
+        return bool(self._open) or len(self._held) > self._num_given_up
+
+    @property
     def _num_spared(self) -> int:
         """Calls that do not count: one if all are dead.
 

@@ -59,6 +59,8 @@ _LOOKS_A_SECOND = round(1 / LOOK_S)
 # (40 clients, 10 MB each); with five, long requests took half as much CPU again.
 _TRIMS_A_LOOK = 2
 _STOP_S = 5.0
+# What clients have to see that the server drains; as through express.
+_DRAIN_GRACE_S = 1.0
 # Calls of one connection at a time. Clients are told this limit and hold further calls
 # back. A call that has begun takes 21 KB in grpcio, even before any of its message has
 # come, and 4 KB here (resident, measured with 1.85.1). RFC 9113 advises 100 or more, but
@@ -316,7 +318,12 @@ class GrpcioTransport:
         servers, aio = self._servers, asyncio.get_running_loop()
         self._relay.stop_listening()
         begun_s = aio.time()
-        await asyncio.gather(*(server.stop(grace_s) for server in servers))
+        stopping = asyncio.gather(*(server.stop(grace_s) for server in servers))
+        await asyncio.wait((stopping,), timeout=_DRAIN_GRACE_S)
+        while not stopping.done():
+            self._relay.let_idle_go()
+            await asyncio.wait((stopping,), timeout=LOOK_S)
+        await stopping
         left_s = grace_s - (aio.time() - begun_s)
         if left_s > 0.0:  # clients may be reading their answers
             await self._relay.wait_until_empty(left_s)
