@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -224,6 +225,28 @@ def test_a_full_disk_leaves_whole_records_and_no_litter(tmp_path: Path) -> None:
     written.writer.write_pending()
     assert written.files() == {f"log-{START}-0.tfrecord": [b"one", b"two"]}
     written.writer.close()
+
+
+@pytest.mark.parametrize("how", ["folder", "file", "moved"])
+def test_a_file_that_was_taken_away_is_followed_by_the_next(
+    written: Written, how: str
+) -> None:
+    """Nothing is written, and counted as written, where nobody finds it."""
+    written.submit(b"one")
+    written.writer.write_pending()
+    folder = written.folder / "deep"
+    if how == "folder":
+        shutil.rmtree(folder)
+    elif how == "file":
+        (folder / f"log-{START}-0.tfrecord").unlink()
+    else:
+        folder.joinpath(f"log-{START}-0.tfrecord").rename(written.folder / "elsewhere")
+    for record in (b"two", b"three"):
+        written.submit(record)
+        written.writer.write_pending()
+    assert written.files() == {f"log-{START}-1.tfrecord": [b"two", b"three"]}
+    assert written.counted("request_log_records") == 3
+    assert written.counted("request_log_dropped", reason="disk") == 0
 
 
 def test_a_record_that_cannot_be_made_costs_itself_only(written: Written) -> None:

@@ -34,7 +34,8 @@ class RotatedFile:
     whichever server wrote them, are deleted as far as the limits require.
 
     A file contains only whole records, whatever fails: parts of records that a full
-    disk took are cut off again, and the file goes on from there.
+    disk took are cut off again, and the file goes on from there. If somebody deletes or
+    moves the file, the next records begin another.
 
     Args:
         prefix: Absolute path with which the names begin.
@@ -89,6 +90,7 @@ class RotatedFile:
             return
         pending, self._pending = self._pending, bytearray()
         try:
+            self._leave_what_was_taken_away()
             if self._file is None:
                 self._file = self._open()
                 self._num_bytes = 0
@@ -111,6 +113,26 @@ class RotatedFile:
         if file is not None:
             with contextlib.suppress(OSError):
                 file.close()
+
+    def _leave_what_was_taken_away(self) -> None:
+        """Lets go of a file that somebody deleted or moved: what it got would be lost.
+
+        One ``stat`` for each burst of records, on the writer's thread.
+        """
+        file = self._file
+        if file is None:
+            return
+        try:
+            if os.path.samestat(os.stat(str(file.name)), os.fstat(file.fileno())):
+                return
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError:  # who cannot look can still write
+            return
+        log.warning("event=request_log_taken_away path=%s", file.name)
+        self._file = None
+        with contextlib.suppress(OSError):
+            file.close()
 
     def _cut_off(self) -> None:
         """Cuts off the parts of lost records that came into the file."""
