@@ -109,6 +109,46 @@ def test_a_manifest_that_lists_the_file_lets_go_of_it(version: Path) -> None:
     verify_files(str(version), read_manifest(str(version)))
 
 
+BY_HAND = """\
+class Servable:
+    signatures = {
+        "serving_default": {
+            "method": "predict",
+            "inputs": {"x": {"dtype": "float32", "shape": [-1, 2]}},
+            "outputs": {"y": {"dtype": "float32", "shape": [-1, 2]}},
+        }
+    }
+    raise RuntimeError("nothing of it runs")
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "words"),
+    [
+        ("servable.py", BY_HAND, "x=[[1, 2]]"),
+        ("table.csv", "sku,price:float32\nA1,9.5\n", 'sku=["A1"]'),
+    ],
+)
+def test_a_version_without_a_manifest_tells_its_signatures_itself(
+    tmp_path: Path, file: str, text: str, words: str
+) -> None:
+    """What a server serves as it stands can be given warm-up requests."""
+    version = tmp_path / "by-hand" / "1"
+    version.mkdir(parents=True)
+    (version / file).write_text(text)
+    assert main(["warmup", "record", str(version), "--input", words]) == 0
+    assert recorded(version) == ["predict_log"]
+
+
+def test_a_directory_that_nothing_can_serve_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A base path in place of a version is found out, and nothing is written."""
+    assert main(["warmup", "record", str(tmp_path), "--input", "x=1"]) == 1
+    assert f"{tmp_path} is no version directory: " in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [

@@ -16,6 +16,7 @@ from tfs.core.errors import FailedPrecondition, InvalidArgument
 from tfs.core.manifest import MANIFEST, read_signatures
 from tfs.core.signature import DEFAULT_SIGNATURE, Method, Signature
 from tfs.core.version_directory import (
+    SIGNATURES,
     WARMUP_REQUESTS,
     is_committed,
     read_manifest,
@@ -101,12 +102,20 @@ def run(arguments: argparse.Namespace) -> int:
 def _signatures(path: str) -> Mapping[str, Signature]:
     if is_committed(path):
         return read_manifest(path).signatures
-    by_hand = Path(path, "signatures.json")
-    if not by_hand.is_file():
-        raise FailedPrecondition(f"{path} is no version directory: no {MANIFEST}")
-    return read_signatures(
-        read_json(by_hand.read_text(encoding="utf-8"), str(by_hand)), str(by_hand)
-    )
+    by_hand = Path(path, SIGNATURES)
+    if by_hand.is_file():
+        return read_signatures(
+            read_json(by_hand.read_text(encoding="utf-8"), str(by_hand)), str(by_hand)
+        )
+    from tfs.servables.built_in import signatures_of
+
+    signatures = signatures_of(path)
+    if signatures is None:
+        raise FailedPrecondition(
+            f"{path} is no version directory: no {MANIFEST}, no {SIGNATURES}, and "
+            "nothing that tells its signatures itself"
+        )
+    return signatures
 
 
 def _check(

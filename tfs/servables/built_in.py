@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from tfs.core.signature import Signature
 from tfs.servables.hashmap import Hashmap
 from tfs.servables.platform import Platform
 from tfs.servables.python_model import PythonModel
@@ -13,6 +16,27 @@ from tfs.servables.torchscript import TorchScript
 
 def built_in_platforms() -> tuple[Platform, ...]:
     """Returns them; none imports torch before a version of it is loaded."""
+    return _platforms()
+
+
+def signatures_of(path: str) -> Mapping[str, Signature] | None:
+    """Returns what a version directory says of its signatures; runs nothing of it.
+
+    Returns None if it is not one of a built-in platform.
+
+    Raises:
+        ServingError: It is one, but its signatures cannot be read.
+
+    """
+    for platform in _platforms():
+        if platform.recognizes(path):
+            return platform.describe(path).signatures
+    return None
+
+
+def _platforms() -> tuple[
+    TorchPackage | TorchScript | TorchExport | PythonModel | Hashmap, ...
+]:
     return (TorchPackage(), TorchScript(), TorchExport(), PythonModel(), Hashmap())
 
 

@@ -25,7 +25,7 @@ from tfs.core.version_directory import (
     verify_files,
 )
 from tfs.servables.lookup_table import FOUND, LookupTable, read_table
-from tfs.servables.platform import LoadContext
+from tfs.servables.platform import LoadContext, VersionDescription, describe
 
 FILES: Final = tuple(name for name, of in PLATFORM_BY_FILE.items() if "hashmap" in of)
 _BYTES_PER_FILE_BYTE: Final = 12
@@ -45,6 +45,13 @@ class Hashmap:
 
     def loader(self, path: str, context: LoadContext) -> Loader[Servable]:
         return HashmapLoader(path)
+
+    def describe(self, path: str) -> VersionDescription:
+        """Returns the manifest's description, or else that of the table."""
+        return describe(path, self.name, self._own)
+
+    def _own(self, path: str) -> VersionDescription:
+        return VersionDescription(table_signatures(read_table(_table_file(path))))
 
 
 class HashmapLoader:
@@ -91,11 +98,7 @@ class HashmapLoader:
         return self._servable
 
     def _file(self) -> str:
-        for name in FILES:
-            file = os.path.join(self._path, name)
-            if os.path.isfile(file):
-                return file
-        raise InvalidArgument(f"no {' or '.join(FILES)} in the version")
+        return _table_file(self._path)
 
 
 class HashmapServable(OneByOne):
@@ -153,6 +156,14 @@ def table_signatures(table: LookupTable) -> dict[str, Signature]:
             {**outputs, FOUND: TensorSpec(BOOL, (-1,))},
         )
     }
+
+
+def _table_file(path: str) -> str:
+    for name in FILES:
+        file = os.path.join(path, name)
+        if os.path.isfile(file):
+            return file
+    raise InvalidArgument(f"no {' or '.join(FILES)} in the version")
 
 
 def _shown(specs: Mapping[str, TensorSpec]) -> str:
