@@ -12,7 +12,7 @@ from tfs.cli.main import main
 
 
 def test_sigterm_while_the_server_starts_ends_it_well(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A supervisor that changes its mind sees no failure; the signal means what it did."""
     before = signal.getsignal(signal.SIGTERM)
@@ -20,7 +20,7 @@ def test_sigterm_while_the_server_starts_ends_it_well(
         serve, "apply_settings", lambda: signal.raise_signal(signal.SIGTERM)
     )
     assert main(["serve", "--model_base_path=/models/m"]) == 0
-    assert "ended before anything was served" in capsys.readouterr().out
+    assert "ended before anything was served" in capfd.readouterr().out
     assert signal.getsignal(signal.SIGTERM) is before
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from tfs.cli.argument_range import seconds
 from tfs.cli.hosted_store import add_fleet_command, controller_of, open_store
+from tfs.cli.standard_streams import open_missing_streams, say
 from tfs.core.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from tfs.server.memory.malloc import apply_settings
     from tfs.server.signal_inbox import SignalInbox
 
+    open_missing_streams()
     log_to_stderr("info")
     apply_settings()
     options = ServiceOptions(
@@ -99,14 +101,14 @@ def _run(arguments: argparse.Namespace) -> int:
         inbox.hear(signal.SIGTERM, signal.SIGINT)
         try:
             for address in service.start():
-                print(f"tfs: listening on {address}", flush=True)
+                say(f"tfs: listening on {address}")
             name = inbox.receive()
-            print(f"tfs: {name}: draining", flush=True)
+            say(f"tfs: {name}: draining")
             drained = service.drain(clock.now() + arguments.drain_timeout_s)
         finally:
             service.close(clock.now() + _CLOSE_S)
             channels.close()
-    print("tfs: stopped", flush=True)
+    say("tfs: stopped")
     return 0 if drained else 1
 
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from tfs.cli.serve_arguments import add_flags, is_true, read_flags
+from tfs.cli.standard_streams import open_missing_streams, say
 from tfs.core.errors import ResourceExhausted
 from tfs.core.log_lines import log_to_stderr
 from tfs.core.thread_limit import is_out_of_threads, num_startable, thread_limits
@@ -69,12 +70,13 @@ def _run(arguments: argparse.Namespace) -> int:
 
         print("\n".join(version_lines()))
         return 0
+    open_missing_streams()
     try:
         with _ended_by_sigterm(), SignalInbox() as inbox:
             inbox.hear_unless_ignored(LOOK)
             return _serve(arguments, inbox)
     except _Ended:
-        _say("tfs: SIGTERM: ended before anything was served")
+        say("tfs: SIGTERM: ended before anything was served")
         return 0
 
 
@@ -135,7 +137,7 @@ def _serve(arguments: argparse.Namespace, inbox: SignalInbox) -> int:
         from tfs.server.process import run_server
 
         gc.enable()
-        code = run_server(options, _say, inbox, zygote)
+        code = run_server(options, say, inbox, zygote)
     except (RuntimeError, OSError) as error:
         if not is_out_of_threads(error):
             raise
@@ -157,8 +159,9 @@ def _end_beside_calls(code: int) -> None:
     if threading.active_count() == 1:
         return
     logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # as say does
+            stream.flush()
     os._exit(code)
 
 
@@ -175,10 +178,3 @@ def _loads_in_processes(options: ServerOptions) -> bool:
     return ZygoteProcess.is_available() and (
         in_processes or options.load_probe_budget_s > 0
     )
-
-
-def _say(line: str) -> None:
-    # In one write: if stdout is unbuffered, lines of the log could come between the
-    # text and its newline.
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
