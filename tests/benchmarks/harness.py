@@ -62,14 +62,14 @@ class Report:
         """Stores the measurement of row `name`; a bare number is one sample.
 
         Raises:
-            ValueError: the area declares no such row, says that it waits for a room,
-                or it was recorded before; nothing changed.
+            ValueError: the area declares no such row, says that it cannot be measured
+                here, or it was recorded before; nothing changed.
         """
         row = self._rows.get(name)
         if row is None:
             raise ValueError(f"the area declares no row {name!r}")
-        if row.waits_for is not None:
-            raise ValueError(f"{name} was measured; drop its waits_for")
+        if row.lacking is not None:
+            raise ValueError(f"{name} was measured, and was to be lacking")
         if name in self._measurements:
             raise ValueError(f"{name} was recorded twice")
         if isinstance(baseline, int | float):

@@ -29,7 +29,7 @@ WINDOW_S = 0.4
 CALL_WINDOW_S = 0.3
 REQUESTERS = (1, 2)
 
-_WAITS_FOR = dlmopen_probe.lacking() or None
+_LACKING = dlmopen_probe.lacking() or None
 """What this host lacks; what only a trial can tell ends the run with its reason."""
 
 
@@ -40,7 +40,7 @@ def figure_rows(model: str, num: int, goal: Goal | None) -> Iterator[Row]:
             f"runtime/{model}-{num}/dlmopen-vs-ceiling",
             "calls/s",
             goal,
-            waits_for=_WAITS_FOR,
+            lacking=_LACKING,
         )
 
 
@@ -49,12 +49,12 @@ ROWS = (
         "runtime/call-cost-4kb/dlmopen",
         "us",
         Goal("value", "<=", 30.0),
-        waits_for=_WAITS_FOR,
+        lacking=_LACKING,
     ),
-    Row("runtime/call-cost-4kb/dlmopen-from-loop", "us", waits_for=_WAITS_FOR),
-    Row("runtime/call-cost-600kb/dlmopen", "us", waits_for=_WAITS_FOR),
-    Row("runtime/extra-dlmopen/private", "MB", waits_for=_WAITS_FOR),
-    Row("runtime/extra-dlmopen/ready", "ms", waits_for=_WAITS_FOR),
+    Row("runtime/call-cost-4kb/dlmopen-from-loop", "us", lacking=_LACKING),
+    Row("runtime/call-cost-600kb/dlmopen", "us", lacking=_LACKING),
+    Row("runtime/extra-dlmopen/private", "MB", lacking=_LACKING),
+    Row("runtime/extra-dlmopen/ready", "ms", lacking=_LACKING),
 )
 
 
@@ -73,7 +73,7 @@ def private_pythons(num: int) -> Iterator[list[DlmopenInterpreter]]:
 
 def measure_extra(report: Report) -> None:
     """Memory and start of a private CPython beside the first, torch imported."""
-    if _WAITS_FOR is not None:
+    if _LACKING is not None:
         return
     with private_pythons(1):
         before_bytes, begun_s = _private_bytes(), time.perf_counter()
@@ -95,7 +95,7 @@ def measure_cost(
     direct: Callable[[], Sample],
 ) -> None:
     """The median call of a no-op model, less the direct call's."""
-    if _WAITS_FOR is not None:
+    if _LACKING is not None:
         return
     loop = ServingLoop(name="benchmark-loop")
     loop.start()
@@ -129,7 +129,7 @@ def measure_figure(
     loops: Sequence[ModelLoop],
 ) -> None:
     """Calls per second of as many requesters as interpreters, beside the ceiling."""
-    if _WAITS_FOR is not None:
+    if _LACKING is not None:
         return
     with private_pythons(max(REQUESTERS)) as interpreters:
         models = [each.load(source) for each in interpreters]

@@ -44,15 +44,15 @@ class Row:
         goal: None for a number that is only printed.
         ratio: which way the ratio goes. "baseline/value" is for goals of the form
             "N times less than".
-        waits_for: the room that must be built before the row can be measured; None if
-            it can be. Such a row is missed, but does not fail the run.
+        lacking: what this host lacks to measure the row; None for nothing. Such a row
+            is missed, but does not fail the run.
     """
 
     name: str
     unit: str
     goal: Goal | None = None
     ratio: Literal["value/baseline", "baseline/value"] = "value/baseline"
-    waits_for: str | None = None
+    lacking: str | None = None
 
     def __post_init__(self) -> None:
         if self.name.count("/") != 2 or "" in self.name.split("/"):
@@ -153,4 +153,4 @@ def _ratio(row: Row, value: float, baseline: float | None) -> float | None:
 
 def missing_from(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
     """Returns the rows that should have been measured and are not among `names`."""
-    return [row.name for row in rows if row.waits_for is None and row.name not in names]
+    return [row.name for row in rows if row.lacking is None and row.name not in names]

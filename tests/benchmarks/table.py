@@ -29,8 +29,8 @@ def format_table(outcomes: Sequence[Outcome]) -> str:
 def _cells(outcome: Outcome) -> tuple[str, ...]:
     row = outcome.row
     value = f"{_number(outcome.value)} {row.unit}".strip()
-    if outcome.value is None and row.waits_for is not None:
-        value = f"waits for {row.waits_for}"
+    if outcome.value is None and row.lacking is not None:
+        value = f"not here: {row.lacking}"
     spread = (
         " .. ".join(_number(end) for end in outcome.spread) if outcome.spread else ""
     )

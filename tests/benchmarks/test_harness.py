@@ -120,14 +120,19 @@ def test_a_part_that_fails_loses_its_own_rows_only(tmp_path: Path) -> None:
     assert "not measured: fake/second/small" in text
 
 
-def test_a_row_that_waits_for_a_room_is_missed_without_failing(tmp_path: Path) -> None:
-    """What can not be measured yet prints as missed; the area is still whole."""
-    rows = (ROWS[0], Row("fake/later/small", "us", ROWS[0].goal, waits_for="dlmopen"))
+def test_a_row_that_a_host_cannot_measure_is_missed_without_failing(
+    tmp_path: Path,
+) -> None:
+    """What the host lacks is printed in the number's place; the area is still whole."""
+    rows = (
+        ROWS[0],
+        Row("fake/later/small", "us", ROWS[0].goal, lacking="no libpython"),
+    )
     status, document, text = run(tmp_path, measure_first, rows=rows)
     assert status == 0
     assert document["rows"][1]["value"] is None
     assert document["rows"][1]["met"] is False
-    assert "waits for dlmopen" in text
+    assert "not here: no libpython" in text
 
 
 def test_a_part_alone_brings_its_rows_and_misses_no_others(tmp_path: Path) -> None:
@@ -162,14 +167,14 @@ def test_results_are_replaced_whole(tmp_path: Path) -> None:
 
 def test_a_report_takes_only_declared_rows_once() -> None:
     """A misspelt or repeated name is an error where it happens, not a lost number."""
-    waiting = Row("fake/later/small", "us", waits_for="dlmopen")
-    report = Report((*ROWS, waiting))
+    missing = Row("fake/later/small", "us", lacking="no libpython")
+    report = Report((*ROWS, missing))
     report.record("fake/first/small", 1.0)
     with pytest.raises(ValueError, match="recorded twice"):
         report.record("fake/first/small", 2.0)
     with pytest.raises(ValueError, match="declares no row"):
         report.record("fake/frist/small", 2.0)
-    with pytest.raises(ValueError, match="drop its waits_for"):
+    with pytest.raises(ValueError, match="was to be lacking"):
         report.record("fake/later/small", 2.0)
     assert report.outcomes()[0].value == 1.0
 

@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Final
 
-from tfs.cli.flags import FLAGS, NOT_BUILT, WITHOUT_MEANING, Flag
+from tfs.cli.flags import FLAGS, REFUSED, WITHOUT_MEANING, Flag
 from tfs.server.options import ServerOptions
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "flags.md"
@@ -26,10 +26,10 @@ work unchanged. An unknown flag is an error, and so is a word that is none. Besi
 |---|---|---|
 """
 
-_NOT_BUILT = """
+_REFUSED = """
 ## Refused
 
-TensorFlow Serving has these; what they ask for is not built. Leave them out, or set them to
+TensorFlow Serving has these; what they ask for is not supported. Leave them out, or set them to
 false or nothing.
 
 """
@@ -50,9 +50,9 @@ def page() -> str:
     """Returns docs/flags.md."""
     defaults = {field.name: field.default for field in fields(ServerOptions)}
     rows = "".join(_row(flag, defaults[flag.field]) for flag in FLAGS)
-    refused = "".join(f"- `--{name}`: {room}\n" for name, room in NOT_BUILT.items())
+    refused = "".join(f"- `--{name}`: {room}\n" for name, room in REFUSED.items())
     ignored = "".join(f"- `--{name}`\n" for name in sorted(WITHOUT_MEANING))
-    return _HEAD + rows + _NOT_BUILT + refused + _IGNORED + ignored + _TAIL
+    return _HEAD + rows + _REFUSED + refused + _IGNORED + ignored + _TAIL
 
 
 def _row(flag: Flag, default: object) -> str:

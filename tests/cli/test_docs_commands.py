@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.tree import ROOT, tracked_files
-from tfs.cli.flags import FLAGS, NOT_BUILT, WITHOUT_MEANING
+from tfs.cli.flags import FLAGS, REFUSED, WITHOUT_MEANING
 from tfs.cli.main import make_parser
 from tfs.server.batching import read_batching_parameters
 from tfs.server.config.server_config import read_config_text
@@ -100,7 +100,7 @@ def test_commands_named_in_the_text_exist(page: Path) -> None:
 def test_flags_exist(page: Path) -> None:
     """A flag that was renamed is renamed wherever it is spoken of."""
     known = {f"--{flag.name}" for flag in FLAGS}
-    known |= {f"--{name}" for name in (*NOT_BUILT, *WITHOUT_MEANING)}
+    known |= {f"--{name}" for name in (*REFUSED, *WITHOUT_MEANING)}
     known = known.union(FOREIGN, *map(flags_of, parsers().values()))
     for code in _CODE.findall(page.read_text(encoding="utf-8")):
         for word in re.findall(r"(?<!\S)--[a-zA-Z][\w-]*", code):

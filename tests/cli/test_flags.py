@@ -10,7 +10,7 @@ import re
 import pytest
 
 from managers.retry import RetryOptions
-from tfs.cli.flags import FLAGS, NOT_BUILT, WITHOUT_MEANING, Flag
+from tfs.cli.flags import FLAGS, REFUSED, WITHOUT_MEANING, Flag
 from tfs.cli.main import main
 from tfs.cli.serve_arguments import add_flags, read_flags
 from tfs.core.errors import InvalidArgument, Unavailable, Unimplemented
@@ -81,13 +81,13 @@ def read(*words: str) -> ServerOptions:
 @pytest.mark.parametrize("name", UPSTREAM_FLAGS)
 def test_every_upstream_flag_is_known(name: str) -> None:
     """An unchanged TensorFlow Serving start script names no unknown flag."""
-    known = {flag.name for flag in FLAGS} | NOT_BUILT.keys() | WITHOUT_MEANING
+    known = {flag.name for flag in FLAGS} | REFUSED.keys() | WITHOUT_MEANING
     assert name in known | {"version"}
 
 
 def test_no_flag_is_listed_twice() -> None:
     """One flag has one meaning."""
-    names = [*(flag.name for flag in FLAGS), *NOT_BUILT, *WITHOUT_MEANING]
+    names = [*(flag.name for flag in FLAGS), *REFUSED, *WITHOUT_MEANING]
     assert len(names) == len(set(names))
 
 
@@ -215,14 +215,14 @@ def test_a_flag_without_meaning_warns_once(caplog: pytest.LogCaptureFixture) -> 
     ]
 
 
-def test_a_flag_whose_room_is_missing_is_refused() -> None:
+def test_a_flag_that_would_do_harm_if_ignored_is_refused() -> None:
     """What keeps others out is never ignored: it would serve plain text instead."""
     with pytest.raises(Unimplemented, match="use_alts_credentials"):
         read(MODEL, "--use_alts_credentials")
 
 
 def test_such_a_flag_set_to_false_is_fine() -> None:
-    """Switching off what is not built asks for nothing."""
+    """Switching off what the server does not have asks for nothing."""
     options = read(MODEL, "--use_alts_credentials=false")
     assert options.model_base_path == "/models/digits"
 

@@ -588,8 +588,8 @@ def test_health_knows_every_service_that_reflection_lists() -> None:
         assert check.reply_bytes(), service.name
 
 
-def test_what_is_not_built_is_refused_by_name() -> None:
-    """Every method of the wire API has an entry; those without a room say so."""
+def test_what_is_not_offered_is_refused_by_name() -> None:
+    """Every method of the wire API has an entry, and what refuses one names it."""
     backend = FakeBackend()
     table = method_table(OneModel(), backend, backend, HealthHandler(backend))
     method = table["/tensorflow.serving.SessionService/SessionRun"]

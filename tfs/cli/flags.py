@@ -422,10 +422,10 @@ FLAGS: Final[tuple[Flag, ...]] = (
     ),
 )
 
-NOT_BUILT: Final[dict[str, str]] = {
+REFUSED: Final[dict[str, str]] = {
     "use_alts_credentials": "Google's ALTS",
 }
-"""Flags that are refused, because they are not built and must not be ignored."""
+"""Flags that are refused, because ignoring them would do harm, by what they ask for."""
 
 WITHOUT_MEANING: Final = frozenset(
     {

@@ -11,8 +11,8 @@ from typing import Final
 
 from tfs.cli.flags import (
     FLAGS,
-    NOT_BUILT,
     NUMBER,
+    REFUSED,
     WHOLE_NUMBER,
     WITHOUT_MEANING,
     Flag,
@@ -25,7 +25,7 @@ from tfs.server.options import ServerOptions
 log = logging.getLogger(__name__)
 
 _OFF: Final = frozenset({"", "0", "false"})
-"""Values by which a start script switches off a flag that is not built."""
+"""Values by which a start script switches off a flag that is refused."""
 
 _EXPECTED: Final[Mapping[Callable[[str], object], str]] = {
     int: WHOLE_NUMBER,
@@ -46,7 +46,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
             parser.add_argument(
                 f"--{flag.name}", metavar=_metavar(flag), help=flag.help
             )
-    for name in (*NOT_BUILT, *sorted(WITHOUT_MEANING)):
+    for name in (*REFUSED, *sorted(WITHOUT_MEANING)):
         _add_switch(parser, name, argparse.SUPPRESS)
 
 
@@ -78,11 +78,11 @@ def read_flags(arguments: argparse.Namespace) -> ServerOptions:
 
     Raises:
         InvalidArgument: A value is wrong; names the flag and says what is expected.
-        Unimplemented: A flag asks for something that is not built yet; names it.
+        Unimplemented: A flag asks for something that this server does not have; names it.
 
     """
     given = {name: text for name, text in vars(arguments).items() if text is not None}
-    _refuse_not_built(given)
+    _refuse_unsupported(given)
     _refuse_exclusive(given)
     ignored = sorted(WITHOUT_MEANING & given.keys())
     if ignored:
@@ -95,11 +95,11 @@ def read_flags(arguments: argparse.Namespace) -> ServerOptions:
     return ServerOptions(**fields)  # type: ignore[arg-type]  # the table's types
 
 
-def _refuse_not_built(given: Mapping[str, str]) -> None:
-    for name, what in NOT_BUILT.items():
+def _refuse_unsupported(given: Mapping[str, str]) -> None:
+    for name, what in REFUSED.items():
         if given.get(name, "").lower() not in _OFF:
             raise Unimplemented(
-                f"--{name}: {what} is not built yet; leave the flag out"
+                f"--{name}: {what} is not supported; leave the flag out"
             )
 
 
@@ -141,6 +141,6 @@ def flag_meant_by(word: str) -> str | None:
     name = word.lstrip("-").partition("=")[0].replace("-", "_").lower()
     if not word.startswith("-") or not name:
         return None
-    known = [*(flag.name for flag in FLAGS), *NOT_BUILT, *sorted(WITHOUT_MEANING)]
+    known = [*(flag.name for flag in FLAGS), *REFUSED, *sorted(WITHOUT_MEANING)]
     found = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
     return f"--{found[0]}" if found else None

@@ -123,14 +123,14 @@ def method_table(
             )
         )
     table = {method.path: method for method in methods}
-    for path in _unbuilt(table):
+    for path in _not_offered(table):
         table[path] = RpcMethod(path, _refuse(path))
     return table
 
 
-def _unbuilt(built: Iterable[str]) -> Iterable[str]:
+def _not_offered(offered: Iterable[str]) -> Iterable[str]:
     """Returns the paths of the wire API that nothing answers."""
-    known = set(built)
+    known = set(offered)
     for file in _SERVICE_FILES:
         for service in file.DESCRIPTOR.services_by_name.values():
             for method in service.methods:
