@@ -85,8 +85,11 @@ def read_fields(message: Buffer) -> tuple[list[bytes], list[bytes]]:
 
 
 _EXAMPLE_BYTES: Final = 64  # what one takes in memory at least
+# Members of Input's oneof, and the fields of both.
 _LIST: Final = 1
 _LIST_WITH_CONTEXT: Final = 2
+_EXAMPLE: Final = 1
+_CONTEXT: Final = 2
 
 
 def read_input(parts: Iterable[bytes]) -> ExampleInput:
@@ -101,7 +104,7 @@ def read_input(parts: Iterable[bytes]) -> ExampleInput:
     form = 0
     examples: list[bytes] = []
     context = b""
-    room = DEFAULT_OPTIONS.max_tensor_bytes
+    room_bytes = DEFAULT_OPTIONS.max_tensor_bytes
     try:
         for part in parts:
             for number, kind, start, stop in wire.fields(part, 0, len(part)):
@@ -109,22 +112,46 @@ def read_input(parts: Iterable[bytes]) -> ExampleInput:
                     continue
                 if number != form:  # the last member of a oneof counts
                     form, examples, context = number, [], b""
-                for inner, inner_kind, low, high in wire.fields(part, start, stop):
-                    if inner_kind != wire.DELIMITED:
-                        continue
-                    if inner == 1:
-                        examples.append(part[low:high])
-                        room -= max(0, _EXAMPLE_BYTES - (high - low))
-                        if room < 0:
-                            raise ResourceExhausted(
-                                f"more than {len(examples) - 1} Examples of next to "
-                                "nothing; send them in several requests"
-                            )
-                    elif inner == 2 and form == _LIST_WITH_CONTEXT:
-                        context = _merged(context, part[low:high])
+                has_context = form == _LIST_WITH_CONTEXT
+                more, room_bytes = _read_list(
+                    part, start, stop, has_context, examples, room_bytes
+                )
+                context = _merged(context, more)
     except wire.MalformedError as error:
         raise InvalidArgument(f"cannot parse the request's input: {error}") from error
     return ExampleInput(tuple(examples), context)
+
+
+def _read_list(
+    part: bytes,
+    start: int,
+    stop: int,
+    has_context: bool,
+    examples: list[bytes],
+    room_bytes: int,
+) -> tuple[bytes, int]:
+    """Adds a list's Examples to ``examples``; returns its context and the room left.
+
+    Raises:
+        MalformedError: Not such a list.
+        ResourceExhausted: The Examples take more room than there is.
+
+    """
+    context = b""
+    for number, kind, low, high in wire.fields(part, start, stop):
+        if kind != wire.DELIMITED:
+            continue
+        if number == _EXAMPLE:
+            examples.append(part[low:high])
+            room_bytes -= max(0, _EXAMPLE_BYTES - (high - low))
+            if room_bytes < 0:
+                raise ResourceExhausted(
+                    f"more than {len(examples) - 1} Examples of next to nothing; send "
+                    "them in several requests"
+                )
+        elif has_context and number == _CONTEXT:
+            context = _merged(context, part[low:high])
+    return context, room_bytes
 
 
 def _merged(context: bytes, more: bytes) -> bytes:

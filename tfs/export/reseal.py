@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import closing
 
 import torch
 
@@ -12,7 +13,7 @@ from tfs.core.manifest import Manifest
 from tfs.core.servable_id import ServableId
 from tfs.core.version_directory import commit, payload_files, read_manifest
 from tfs.export.publish import producer, publish
-from tfs.runtime.guest.guest_model import VersionFiles, load_guest_model
+from tfs.export.verify import loaded_as_served
 from tfs.runtime.guest.model_source import PLATFORMS, ModelSource
 
 
@@ -67,15 +68,7 @@ def _try(folder: str, manifest: Manifest) -> None:
         manifest.entry,
         manifest.signatures,
     )
-    files = VersionFiles.stage(source)
-    try:
-        model = load_guest_model(source, files)
-    finally:
-        files.close()
-    try:
-        with torch.inference_mode():
-            for key, signature in manifest.signatures.items():
-                if signature.examples:
-                    model.call(key, read_example(folder, signature))
-    finally:
-        model.close()
+    with closing(loaded_as_served(source)) as model, torch.inference_mode():
+        for key, signature in manifest.signatures.items():
+            if signature.examples:
+                model.call(key, read_example(folder, signature))

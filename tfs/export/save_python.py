@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -32,9 +33,9 @@ from tfs.export.servable_class import (
 )
 from tfs.export.server_defaults import server_defaults
 from tfs.export.values import Values, as_strings, from_array, is_strings, view_of
-from tfs.export.verify import warn_of_files
+from tfs.export.verify import loaded_as_served, warn_of_files
 from tfs.export.weights_file import Weights, write_weights
-from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, load_guest_model
+from tfs.runtime.guest.guest_model import GuestModel
 from tfs.runtime.guest.model_source import ModelSource
 
 log = logging.getLogger(__name__)
@@ -197,20 +198,14 @@ def _try(
 ) -> None:
     """Loads the version like an interpreter, and calls it on the example."""
     source = ModelSource(ServableId("export", 0), folder, "python", entry, signatures)
-    files = VersionFiles.stage(source)
-    try:
-        model = load_guest_model(source, files)
-    finally:
-        files.close()
-    try:
-        if example:
-            views = {name: view_of(value) for name, value in example.items()}
-            signature = signatures[DEFAULT_SIGNATURE]
-            with torch.inference_mode():
-                model.call(DEFAULT_SIGNATURE, signature.with_defaults(views))
-            _try_others(model, signatures, views)
-    finally:
-        model.close()
+    with closing(loaded_as_served(source)) as model:
+        if not example:
+            return
+        views = {name: view_of(value) for name, value in example.items()}
+        signature = signatures[DEFAULT_SIGNATURE]
+        with torch.inference_mode():
+            model.call(DEFAULT_SIGNATURE, signature.with_defaults(views))
+        _try_others(model, signatures, views)
 
 
 def _try_others(

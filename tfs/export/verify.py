@@ -114,17 +114,28 @@ def warn_of_files(opened: OpenedFiles) -> None:
         )
 
 
-def _load(source: ModelSource) -> GuestModel:
+def loaded_as_served(source: ModelSource) -> GuestModel:
+    """Loads a version like a server's interpreter; the caller closes it.
+
+    Raises:
+        ServingError: It does not load; nothing is left of it.
+
+    """
     files = VersionFiles.stage(source)
     try:
         return load_guest_model(source, files)
+    finally:
+        files.close()
+
+
+def _load(source: ModelSource) -> GuestModel:
+    try:
+        return loaded_as_served(source)
     except ServingError as error:
         raise InvalidArgument(
             f"it was packaged but cannot be loaded back: {error.message}"
             f"{_advice(source.platform, error.message)}"
         ) from error
-    finally:
-        files.close()
 
 
 def _differing(
