@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Self, cast
@@ -236,7 +235,7 @@ class InterpreterSession:
             target=self.ref_of(obj),
         )
         # Sealed by whoever wrote it; sealing again would be refused.
-        arena = SealedFile(arena_fd, os.fstat(arena_fd).st_size)
+        arena = SealedFile.adopt(arena_fd)
         return MovableObject(
             self._lender,
             packages,

@@ -51,7 +51,7 @@ class SealedFile:
         """
         source_fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         if not hasattr(os, "memfd_create"):
-            return cls(source_fd, os.fstat(source_fd).st_size)
+            return cls.adopt(source_fd)
         try:
             fd = new_memfd(os.path.basename(path))
             try:
@@ -72,6 +72,11 @@ class SealedFile:
 
         """
         fcntl.fcntl(fd, ADD_SEALS, _SEALS)
+        return cls.adopt(fd)
+
+    @classmethod
+    def adopt(cls, fd: int) -> SealedFile:
+        """Takes over the descriptor of a memfd that whoever filled it has sealed."""
         return cls(fd, os.fstat(fd).st_size)
 
     @property

@@ -44,6 +44,11 @@ class VersionFiles:
             raise unreadable(source, error) from error
         return staged
 
+    @classmethod
+    def adopt(cls, fds: Mapping[str, int]) -> VersionFiles:
+        """Takes over the descriptors of files that are in memory already, by name."""
+        return cls({name: SealedFile.adopt(fd) for name, fd in fds.items()})
+
     def __getitem__(self, name: str) -> SealedFile:
         return self.files[name]
 

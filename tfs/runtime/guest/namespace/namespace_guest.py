@@ -38,7 +38,6 @@ from tfs.runtime.guest.namespace.shared_tensors import (
     value_at,
 )
 from tfs.runtime.guest.random_numbers import seed_random
-from tfs.runtime.guest.sealed_file import SealedFile
 from tfs.runtime.guest.sessions.session_guest import SessionGuest
 from tfs.runtime.guest.slab import DTYPE_CODES
 from tfs.runtime.guest.torch_tensor import nest
@@ -155,12 +154,7 @@ class NamespaceGuest:
         version: ModelSource = pickle.loads(source)
         begun_s = time.perf_counter()
         torch.set_num_threads(1)
-        staged = VersionFiles(
-            {
-                name: SealedFile(os.dup(fd), os.fstat(fd).st_size)
-                for name, fd in files.items()
-            }
-        )
+        staged = VersionFiles.adopt({name: os.dup(fd) for name, fd in files.items()})
         try:
             guest = load_guest_model(version, staged)
         finally:

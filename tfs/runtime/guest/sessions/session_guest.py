@@ -135,7 +135,7 @@ class SessionGuest:
     ) -> object:
         package_id = cast("int", form["package"])
         if package_id not in self._packages:
-            file = SealedFile(os.dup(fds[0]), os.fstat(fds[0]).st_size)
+            file = SealedFile.adopt(os.dup(fds[0]))
             try:
                 importer = open_package(file, str(form["name"]), self._on_map)
             finally:
@@ -168,7 +168,7 @@ class SessionGuest:
                 raise NotFound(f"the package holds no {resource!r} in {name!r}")
             obj = package.importer.load_pickle(name, resource)
         else:
-            arena = SealedFile(os.dup(fds[0]), os.fstat(fds[0]).st_size)
+            arena = SealedFile.adopt(os.dup(fds[0]))
             try:
                 data = cast("bytes", form["data"])
                 obj = unpickle_movable(data, arena, packages, self._on_map)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, load_guest_model
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.platforms.platform_imports import imported_s
-from tfs.runtime.guest.sealed_file import SealedFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +44,7 @@ class PreloadedModel:
         before = open_descriptors() - set(fds)
         begun_s = time.thread_time()
         inodes = _inodes(fds)
-        files = VersionFiles(
-            {
-                name: SealedFile(fd, os.fstat(fd).st_size)
-                for name, fd in zip(names, fds, strict=True)
-            }
-        )
+        files = VersionFiles.adopt(dict(zip(names, fds, strict=True)))
         try:
             guest = load_guest_model(source, files)
         finally:

@@ -18,12 +18,11 @@ from tfs.runtime.guest.devices.device_memory import device_memory
 from tfs.runtime.guest.devices.device_weights import DeviceWeights
 from tfs.runtime.guest.devices.weights_lease import WeightsLease
 from tfs.runtime.guest.freed_memory import give_back
-from tfs.runtime.guest.guest_model import load_guest_model
+from tfs.runtime.guest.guest_model import GuestModel, load_guest_model
 from tfs.runtime.guest.loaded_model import ForkWatch, LoadedModel, not_loaded
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.platforms.platform_imports import imported_s
 from tfs.runtime.guest.process_name import name_process
-from tfs.runtime.guest.sealed_file import SealedFile
 from tfs.runtime.guest.traces.process_state import ProcessState
 from tfs.runtime.guest.traces.process_surface import WatchedSurface
 from tfs.runtime.guest.two_thread_scaling import two_thread_scaling
@@ -115,25 +114,21 @@ class WorkerModels:
 
         """
         source, model_id, names = (request[key] for key in ("source", "model", "files"))
-        weights: DeviceWeights | None = None
         assert isinstance(source, ModelSource)
         assert isinstance(model_id, int)
         assert isinstance(names, list)
         # Set now, in case the process dies during the load.
         name_process(f"tfs:{source.id.slashed}")
+        weights: DeviceWeights | None = None
         keeper = request.get("keeper")
         if isinstance(keeper, str):
-            channel = socket.socket(fileno=os.dup(fds[-1]))
-            lease = WeightsLease(channel, device_memory(keeper, source.device))
-            weights = DeviceWeights(source.device, lease)
+            weights = _leased_weights(source, keeper, fds[-1])
             fds = fds[:-1]
         make_way()
         meter = LoadMeter()
         # Looking twice takes as long as a small load itself.
         state = None if source.was_measured else ProcessState(self._surface)
-        # Of this thread's processor time: at the lowest priority, beside others that
-        # load, the clock on the wall says little of what the import is.
-        begun_s = time.thread_time()
+        size_bytes = sum(os.fstat(fd).st_size for fd in fds)
         preloaded, self._preloaded = self._preloaded, None
         if preloaded is not None and preloaded.is_of(source, fds):
             self.by_id[model_id] = LoadedModel(source, preloaded.guest)
@@ -141,15 +136,32 @@ class WorkerModels:
                 "code": 0,
                 "import_s": preloaded.import_s,
                 "changes": "" if state is None else state.changes(),
-                **meter.read(sum(os.fstat(fd).st_size for fd in fds)),
+                **meter.read(size_bytes),
             }
         del preloaded  # it is of another version
-        files = VersionFiles(
-            {
-                name: SealedFile(os.dup(fd), os.fstat(fd).st_size)
-                for name, fd in zip(names, fds, strict=True)
-            }
-        )
+        # Of this thread's processor time: at the lowest priority, beside others that
+        # load, the clock on the wall says little of what the import is.
+        begun_s = time.thread_time()
+        copies = {name: os.dup(fd) for name, fd in zip(names, fds, strict=True)}
+        guest = self._load_guest(source, VersionFiles.adopt(copies), weights)
+        import_s = time.thread_time() - begun_s + imported_s(source.platform)
+        loaded = self.by_id[model_id] = LoadedModel(source, guest, weights)
+        if state is not None:
+            self._states[loaded] = state
+        return {
+            "code": 0,
+            "import_s": import_s,
+            "changes": "" if state is None else state.changes(),
+            "shared_bytes": loaded.weights.shared_bytes,
+            "not_shared": loaded.weights.refusal,
+            "cannot_share": loaded.weights.is_refusal_final,
+            **meter.read(size_bytes),
+        }
+
+    def _load_guest(
+        self, source: ModelSource, files: VersionFiles, weights: DeviceWeights | None
+    ) -> GuestModel:
+        """Loads a model from its files within the limit; closes the files."""
         try:
             if self.is_empty:
                 self._limit.count_from_here()  # counts the threads of the load
@@ -165,21 +177,9 @@ class WorkerModels:
                 if weights is not None:
                     weights.close_channel()
                 raise
+            return guest
         finally:
             files.close()
-        import_s = time.thread_time() - begun_s + imported_s(source.platform)
-        loaded = self.by_id[model_id] = LoadedModel(source, guest, weights)
-        if state is not None:
-            self._states[loaded] = state
-        return {
-            "code": 0,
-            "import_s": import_s,
-            "changes": "" if state is None else state.changes(),
-            "shared_bytes": loaded.weights.shared_bytes,
-            "not_shared": loaded.weights.refusal,
-            "cannot_share": loaded.weights.is_refusal_final,
-            **meter.read(files.size_bytes),
-        }
 
     def open(self, request: Mapping[str, object], fds: list[int]) -> dict[str, object]:
         """Begins to take several calls of a model at once, over a channel of its own.
@@ -271,3 +271,10 @@ class WorkerModels:
             file.seek(0)
             inputs: Tensors = pickle.load(file)
         return loaded, name, inputs
+
+
+def _leased_weights(source: ModelSource, keeper: str, lease_fd: int) -> DeviceWeights:
+    """Returns the weights that a model shares by a keeper, over a copy of ``lease_fd``."""
+    channel = socket.socket(fileno=os.dup(lease_fd))
+    lease = WeightsLease(channel, device_memory(keeper, source.device))
+    return DeviceWeights(source.device, lease)
