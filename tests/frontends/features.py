@@ -1,8 +1,8 @@
-"""What every transport must do for every peer, as functions; docs/transports.md.
+"""What every transport must do for every peer, as functions; the pages about transports.
 
-``python -m tests.frontends.features`` prints the page: a feature is listed as working
-only because the function beside its name passes in the suite, and as refused only
-because the refusal is tested.
+``python -m tests.frontends.features`` prints docs/transports.md and
+docs/hostile-clients.md: a feature is listed as working only because the function beside
+its name passes in the suite, and as refused only because the refusal is tested.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from tfs.proto.google.rpc import error_details_pb2, status_pb2
 
 PATH: Final = "/test.Service/Ask"
 LIMIT_BYTES: Final = 1 << 20
+_DOCS: Final = Path(__file__).parents[2] / "docs"
 
 
 def _grpcio(loop: ServingLoop, max_message_bytes: int) -> Transport:
@@ -326,14 +327,27 @@ returns what it gets.
 | p99 of a quiet client beside a connection with 128 small requests in flight | 251 us | alone 247 us |
 | the same beside a connection with 8 images in flight | 322 us | alone 247 us |
 
-## Hostile clients
+Both transports bound what clients can take of a server; [hostile clients](hostile-clients.md)
+has the limits, and what was measured beside such clients.
+"""
+_HOSTILE = """\
+# Hostile clients
+
+What a server promises beside clients that flood it, dawdle, or do not read their answers: it
+stays up, its memory is bounded, and good clients are answered. `--max_receive_bytes`,
+`--max_in_flight` and `--max_filled_bytes` ([flags](flags.md)) set the bounds; this page says what
+they come to. **Where strangers connect, use express**, the default of the two
+[transports](transports.md).
+
+## Through express
 
 express limits the memory of requests and unread answers, of each connection and of all
-together, byte by byte. **Where strangers connect, use express.** MB that a server has resident
-(243 to 255 at first, 264 to 282 after one good call of 10 MB, which the third column compares it with)
-while sixty clients are connected through express. Meanwhile a good client calls with 10 MB twice a
-second, which alone makes 274 to 297, and the last column has the longest of these calls. Its
-small calls took milliseconds, two seconds at most. November 2026, two busy cores:
+together, byte by byte. The table has the resident memory of a server, in MB, while sixty
+clients are connected that all do the same. A server has 243 to 255 MB at first, and 264 to 282
+after one good call of 10 MB, with which the third column compares. Beside the sixty, a good
+client calls with 10 MB twice a second, which alone makes 274 to 297 MB; the last column has
+the longest of these calls. Its small calls took milliseconds, two seconds at most. Measured in
+November 2026 on two busy cores:
 
 | what each client does | MB | times | 10 MB took, s |
 |---|---|---|---|
@@ -372,6 +386,8 @@ What remains:
   model than the connection's first, one waits, up to some twenty seconds. If the answer is long
   after all and a quarter of `--max_receive_bytes` would be unread with it, the call is
   UNAVAILABLE, with a pause after which to try again.
+
+## Through grpcio
 
 grpcio tells nobody how long a request is before it is there, so its limits are coarser:
 
@@ -425,9 +441,10 @@ grpcio tells nobody how long a request is before it is there, so its limits are 
   one does not (httpx does not, when a connection begins with a request beyond 64 KB), set
   `grpc.http2.lookahead_bytes=65535`.
 
-The library itself keeps some 20 KB of each call. MB that a server has resident (257 at first, 297
-to 327 after one good call of 10 MB, which the last column compares it with) while sixty clients
-are connected through grpcio, November 2026, two busy cores:
+The library itself keeps some 20 KB of each call. This table, too, has the resident memory of a
+server, in MB, beside sixty such clients. The server has 257 MB at first, and 297 to 327 after
+one good call of 10 MB, with which the last column compares. Measured in November 2026 on two
+busy cores:
 
 | what each client does | MB | times |
 |---|---|---|
@@ -459,6 +476,9 @@ thousand, and come back when they are disconnected, take 329 MB, which is what t
 one good call of 10 MB. Beside both, four good clients had all of their calls answered, the slowest
 in 0.8 s.
 
+This page is printed by `python -m tests.frontends.features`.
+"""
+_DETAILS = """
 ## TLS, and details that differ
 
 TLS is 1.2 or 1.3, with `h2` agreed by ALPN. A handshake costs 0.4 to 2 ms of CPU, on a
@@ -479,12 +499,20 @@ A request whose path is not UTF-8 ends grpcio's server, with the calls that it w
 with 1.85.1). The listener is open again within a second. express resets the stream and goes on
 serving.
 
-This page is printed by `python -m tests.frontends.features > docs/transports.md`.
+This page is printed by `python -m tests.frontends.features`.
 """
 
 
-def page() -> str:
-    """Returns docs/transports.md."""
+def pages() -> dict[Path, str]:
+    """Returns docs/transports.md and docs/hostile-clients.md, by path."""
+    return {
+        _DOCS / "transports.md": _HEAD + _matrix() + _TAIL + _DETAILS,
+        _DOCS / "hostile-clients.md": _HOSTILE,
+    }
+
+
+def _matrix() -> str:
+    """Returns the table of features by transport and client."""
     columns = [(transport, peer.name) for transport in TRANSPORTS for peer in PEERS]
     lines = [
         "| feature | " + " | ".join(f"{t}, {p} client" for t, p in columns) + " |",
@@ -500,8 +528,9 @@ def page() -> str:
             else:
                 cells.append("yes" if peer in feature.peers else "-")
         lines.append(f"| {feature.name} | {' | '.join(cells)} |")
-    return _HEAD + "\n".join(lines) + "\n" + _TAIL
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":
-    print(page(), end="")
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")

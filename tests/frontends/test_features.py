@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from tests.frontends.features import FEATURES, TRANSPORTS, Feature, page
+from tests.frontends.features import FEATURES, TRANSPORTS, Feature, pages
 from tests.frontends.peers import PEERS, Peer
 from tfs.core.errors import ServingError
 
@@ -36,7 +34,7 @@ def test_a_transport_does_what_the_page_says(
         feature.check(transport, peer)
 
 
-def test_the_page_is_what_the_tests_say() -> None:
-    """docs/transports.md is printed, not written."""
-    committed = Path(__file__).parents[2] / "docs" / "transports.md"
-    assert committed.read_text(encoding="utf-8") == page()
+def test_the_pages_are_what_the_tests_say() -> None:
+    """docs/transports.md and docs/hostile-clients.md are printed, not written."""
+    for path, text in pages().items():
+        assert path.read_text(encoding="utf-8") == text, path.name
