@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import dataclass
 
 import pytest
 
@@ -16,6 +17,7 @@ from tfs.core.errors import (
     ServingError,
     Unavailable,
     Unknown,
+    forget_frames,
     serving_error,
 )
 
@@ -98,3 +100,20 @@ def test_invalid_items_cross_a_process_boundary_within_their_limit() -> None:
     assert 1 < len(again.rows) < 100
     assert InvalidItems.from_bytes(b"the weights are gone") is None
     assert InvalidItems.from_bytes(b"\0items[") is None
+
+
+@dataclass(frozen=True)
+class _Refused(Exception):
+    reason: str
+
+
+def test_frames_of_errors_that_refuse_attributes_are_dropped() -> None:
+    """A model may raise a frozen dataclass; nothing but its own call may fail over it."""
+    try:
+        raise _Refused("too long")
+    except _Refused as error:
+        fault = serving_error(error, "m/1")
+    assert fault.__cause__ is not None
+    assert fault.__cause__.__traceback__ is not None
+    forget_frames(fault)
+    assert fault.__cause__.__traceback__ is None

@@ -55,6 +55,7 @@ SCALE_SIGNATURES = {
             "quantised",
             "meta",
             "speechless",
+            "frozen",
             "exit",
             "crash",
             "slow",

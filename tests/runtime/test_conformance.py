@@ -265,6 +265,7 @@ def test_versions_whose_modules_share_a_name_live_side_by_side(
         ("fail", "ValueError: no such thing"),
         ("garbled", "ValueError: half a \\ud800 pair"),
         ("speechless", "Speechless"),
+        ("frozen", "Frozen"),
         ("exit", "SystemExit"),
         ("unreadable", "SystemExit: no words"),
         ("untouchable", "Speechless"),

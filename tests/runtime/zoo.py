@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import logging
 import os
 import random
@@ -86,6 +87,9 @@ class Scale(torch.nn.Module):
     def speechless(self, x: torch.Tensor) -> torch.Tensor:
         raise Speechless
 
+    def frozen(self, x: torch.Tensor) -> torch.Tensor:
+        raise Frozen("no changes")
+
     def exit(self, x: torch.Tensor) -> torch.Tensor:
         sys.exit(3)
 
@@ -167,6 +171,13 @@ class Speechless(BaseException):
         raise SystemExit("no words")
 
     __repr__ = __str__
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen(Exception):
+    """Refuses to have its traceback set, as all its attributes."""
+
+    reason: str
 
 
 class Untouchable(torch.Tensor):

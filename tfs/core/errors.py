@@ -292,6 +292,11 @@ def serving_error(error: BaseException, context: str) -> ServingError:
     return wrapped
 
 
+_TRACEBACK, _CAUSE, _CONTEXT = (
+    vars(BaseException)[name] for name in ("__traceback__", "__cause__", "__context__")
+)
+
+
 def forget_frames(error: BaseException) -> None:
     """Drops the tracebacks of an error and its causes.
 
@@ -304,8 +309,10 @@ def forget_frames(error: BaseException) -> None:
         if id(each) in seen:
             continue
         seen.add(id(each))
-        each.__traceback__ = None
-        left += [e for e in (each.__cause__, each.__context__) if e is not None]
+        # Past the class's own attributes: a frozen dataclass, for one, refuses this.
+        _TRACEBACK.__set__(each, None)
+        chain = (_CAUSE.__get__(each), _CONTEXT.__get__(each))
+        left += [e for e in chain if e is not None]
 
 
 def text_of(error: BaseException) -> str:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import platform
 import subprocess
 import sys
+import sysconfig
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -16,10 +20,10 @@ from tfs.runtime.dlmopen import dlmopen_probe, libpython
 @pytest.fixture(autouse=True)
 def _asks_anew() -> Iterator[None]:
     """What a test makes the probe believe is forgotten after it."""
-    before = dlmopen_probe.refusal
-    dlmopen_probe.refusal = before.__wrapped__  # type: ignore[assignment]
+    before = dlmopen_probe._refusal
+    dlmopen_probe._refusal = before.__wrapped__  # type: ignore[assignment]
     yield
-    dlmopen_probe.refusal = before
+    dlmopen_probe._refusal = before
 
 
 def answer(
@@ -108,6 +112,41 @@ def test_the_library_found_is_this_python_s() -> None:
     if path is None:
         pytest.skip("this Python has no shared library")
     assert f"libpython3.{sys.version_info[1]}" in path
+
+
+def test_the_library_is_found_whatever_sysconfig_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Threads that ask sysconfig for the first time at once may be told nothing."""
+    path = libpython.find_libpython()
+    monkeypatch.setattr(sysconfig, "get_config_var", lambda _: None)
+    assert libpython.find_libpython() == path
+
+
+def test_versions_that_load_at_once_share_one_trial(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A trial takes seconds for each interpreter; it is made once for a number of them."""
+    trials: list[int] = []
+    begun, may_end = threading.Event(), threading.Event()
+
+    def run(*_: object, **__: object) -> subprocess.CompletedProcess[str]:
+        trials.append(1)
+        begun.set()
+        may_end.wait(10)
+        return subprocess.CompletedProcess([], 0, 'dlmopen-probe: ""\n', "")
+
+    monkeypatch.setattr(dlmopen_probe, "lacking", lambda: "")
+    monkeypatch.setattr(subprocess, "run", run)
+    remembering = functools.lru_cache(dlmopen_probe._refusal)
+    monkeypatch.setattr(dlmopen_probe, "_refusal", remembering)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(dlmopen_probe.refusal, 1)
+        assert begun.wait(10)
+        second = pool.submit(dlmopen_probe.refusal, 1)
+        may_end.set()
+        assert (first.result(10), second.result(10)) == ("", "")
+    assert len(trials) == 1
 
 
 @pytest.mark.parametrize(

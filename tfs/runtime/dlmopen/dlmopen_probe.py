@@ -36,6 +36,10 @@ _TIMEOUT_EACH_S: Final = 30.0  # for each interpreter
 _NUM_THREADS: Final = 4
 _ANSWER: Final = "dlmopen-probe: "
 
+# Guards no field: held while it is tried, because nobody who asks can go on before that.
+# A leaf.
+_trying = threading.Lock()
+
 
 def most_interpreters() -> int:
     """Returns how many are likely to have room, given how the process was started.
@@ -65,9 +69,17 @@ def require(num_interpreters: int) -> None:
         )
 
 
-@functools.lru_cache
 def refusal(num_interpreters: int) -> str:
-    """Returns why so many private CPythons cannot run here; "" if they can."""
+    """Returns why so many private CPythons cannot run here; "" if they can.
+
+    Of several threads that ask at once, the first tries, and the others wait for it.
+    """
+    with _trying:
+        return _refusal(num_interpreters)
+
+
+@functools.lru_cache
+def _refusal(num_interpreters: int) -> str:
     return lacking() or _tried(num_interpreters)
 
 

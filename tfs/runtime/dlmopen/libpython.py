@@ -15,9 +15,10 @@ def find_libpython() -> str | None:
     has Python built in, it is the library that is installed beside it. None if there is
     none.
     """
-    name = sysconfig.get_config_var("INSTSONAME")
-    if not isinstance(name, str) or ".so" not in name:
-        name = f"libpython{sysconfig.get_config_var('LDVERSION')}.so.1.0"
+    # Not from sysconfig: before Python 3.12, threads that ask it for the first time at
+    # once may be told that there is nothing.
+    major, minor = sys.version_info[:2]
+    name = f"libpython{major}.{minor}{sys.abiflags}.so.1.0"
     for path in (*_mapped(name), *_installed(name)):
         if os.path.isfile(path):
             return path
@@ -36,8 +37,8 @@ def _mapped(name: str) -> Iterator[str]:
 
 
 def _installed(name: str) -> Iterator[str]:
-    folders = [sysconfig.get_config_var("LIBDIR"), os.path.join(sys.base_prefix, "lib")]
-    multiarch = sysconfig.get_config_var("MULTIARCH")
+    folders = [os.path.join(sys.base_prefix, "lib"), sysconfig.get_config_var("LIBDIR")]
+    multiarch = getattr(sys.implementation, "_multiarch", None)
     if isinstance(multiarch, str):
         folders.append(os.path.join("/usr/lib", multiarch))
     for folder in folders:
