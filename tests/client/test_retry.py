@@ -34,7 +34,17 @@ def test_a_call_is_repeated_only_when_that_is_safe(
     assert pause_s == expected
 
 
-def test_a_senseless_policy_is_refused() -> None:
-    """Options are checked on creation."""
-    with pytest.raises(InvalidArgument):
-        RetryPolicy(max_attempts=0)
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("max_attempts", 0),
+        ("first_pause_s", -0.1),
+        ("pause_factor", 0.5),
+        ("longest_pause_s", -1.0),
+        ("longest_pause_s", float("nan")),
+    ],
+)
+def test_a_senseless_policy_is_refused(field: str, value: float) -> None:
+    """Options are checked on creation, and the error names the field."""
+    with pytest.raises(InvalidArgument, match=f"{field} must be at least"):
+        RetryPolicy(**{field: value})  # type: ignore[arg-type]  # some are whole

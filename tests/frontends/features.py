@@ -392,12 +392,12 @@ What remains:
 grpcio tells nobody how long a request is before it is there, so its limits are coarser:
 
 - Four requests are read at a time, more while little was sent of them. Two of these places are
-  for clients whose last request was short, who go first; one turn in four goes to who has waited
-  longest. A client that has a place and sends nothing is disconnected after a second if others
+  for clients whose last request was short, who go first; one turn in four goes to the client
+  that has waited longest. A client that has a place and sends nothing is disconnected after a second if others
   wait, otherwise after a minute.
 - 16 MB of answers may be unread before longer ones wait, and more while clients read well. A
   client that takes no answers is disconnected after two seconds if others wait, otherwise after
-  thirty. Who has read a long answer goes before those who have not, three times in four: with its
+  thirty. A client that has read a long answer goes before those that have not, three times in four: with its
   long requests, and where answers wait for room.
 - The library takes any number of headers, and of calls that are reset at once, whatever it is told.
   So the server accepts clients itself, ends their TLS, looks at their frames and passes them on
@@ -408,7 +408,7 @@ grpcio tells nobody how long a request is before it is there, so its limits are 
   the library when all of them are there.
 - The more calls there are, the fewer each connection may have: its own times all must be less than
   32,768, and one may begin in any case. So eight connections may have 64 each, sixty may have 23.
-  Further ones wait, while frames of calls under way pass them; who has the fewest goes on first. A
+  Further ones wait, while frames of calls under way pass them; the client with the fewest goes on first. A
   call with a body of more than 2 KB does not wait for those of other connections.
 - The library hands calls over in the order in which they came. Of those that it has not handed over,
   a connection's own times all must be less than 512, so nobody fills that queue. (A call with such

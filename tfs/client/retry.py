@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from tfs.core.errors import Code, InvalidArgument, ServingError
+
+_LEAST: Final = {
+    "max_attempts": 1,
+    "first_pause_s": 0,
+    "pause_factor": 1,
+    "longest_pause_s": 0,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +38,10 @@ class RetryPolicy:
     longest_pause_s: float = 2.0
 
     def __post_init__(self) -> None:
-        if self.max_attempts < 1 or self.first_pause_s < 0 or self.pause_factor < 1:
-            raise InvalidArgument(f"a retry policy that makes no sense: {self}")
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if not value >= least:
+                raise InvalidArgument(f"{name} must be at least {least}: {value}")
 
     def pause_s(
         self,

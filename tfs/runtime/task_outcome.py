@@ -13,13 +13,17 @@ log = logging.getLogger(__name__)
 RETRY_AFTER_S = 0.1
 
 
-def why_not_run(task: InferenceTask, now_s: float) -> ServingError | None:
+def why_not_run(
+    task: InferenceTask, servable: ServableId, now_s: float
+) -> ServingError | None:
     """Returns why a task that waited must not be computed any more; None if it must be."""
     error = task.cancel.error
     if error is not None:
         return error
     if task.deadline_s is not None and now_s >= task.deadline_s:
-        return DeadlineExceeded("the deadline passed before the model could run")
+        return DeadlineExceeded(
+            f"{servable.slashed}: the deadline passed before the model could run"
+        )
     return None
 
 

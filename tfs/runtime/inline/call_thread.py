@@ -224,7 +224,7 @@ class CallThread:
             hangs.end()
 
     def _outcome(self, model: InlineModel, task: InferenceTask) -> Outcome:
-        refused = why_not_run(task, self._clock.now())
+        refused = why_not_run(task, model.source.id, self._clock.now())
         if refused is not None:
             self._calls.num_dropped += 1
             return refused

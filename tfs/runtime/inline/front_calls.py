@@ -87,7 +87,7 @@ class FrontCalls:
             if thread.is_closing or model.unloading:
                 return None
             if task is not None:
-                refused = why_not_run(task, self._now())
+                refused = why_not_run(task, model.source.id, self._now())
                 if refused is not None:
                     self._calls.num_dropped += 1
                     return refused

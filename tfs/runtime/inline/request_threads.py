@@ -134,7 +134,7 @@ class RequestThreads:
                 del task
 
     def _outcome(self, task: InferenceTask) -> Outcome:
-        refused = why_not_run(task, self._clock.now())
+        refused = why_not_run(task, self._source.id, self._clock.now())
         if refused is not None:
             with self._lock:
                 self._num_dropped += 1

@@ -65,7 +65,7 @@ class CallLane(Lane):
             if (
                 model.health.quarantine is None
                 and task.signature_name in model.signature_indexes
-                and why_not_run(task, now_s) is None
+                and why_not_run(task, model.source.id, now_s) is None
             ):
                 self._write(channel, model, task, now_s)
                 return

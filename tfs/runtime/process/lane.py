@@ -158,7 +158,7 @@ class Lane(ABC):
         have them handed over.
         """
         model, task, _ = self._queue.popleft()
-        refused = why_not_run(task, now_s) or model.refusal()
+        refused = why_not_run(task, model.source.id, now_s) or model.refusal()
         if refused is None:
             return model, task
         self._num_dropped += 1
