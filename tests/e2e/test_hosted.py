@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests.certificates import Certificates
-from tests.e2e.serving import Serving, fork_tfs, run_command
+from tests.e2e.serving import Serving, export_sleeper, fork_tfs, run_command
 from tfs.client import Client
 from tfs.client.retry import RetryPolicy
 from tfs.core.errors import ServingError
@@ -82,3 +83,45 @@ def test_a_fleet_serves_through_rollback_and_a_killed_server(
         assert router.stop() == 0
     finally:
         router.close()
+
+
+def test_signals_mean_to_a_router_what_they_mean_to_a_server(
+    jobs: list[Serving], tmp_path: Path
+) -> None:
+    """A SIGHUP ends nothing; a second SIGTERM ends a drain that waits for a request."""
+    store = f"--store={tmp_path / 'fleet.db'}"
+    export_sleeper(tmp_path / "sleeper")
+    for words in (
+        ("add-job", jobs[0].address, "--memory=1G"),
+        ("add-model", "sleeper", str(tmp_path / "sleeper")),
+    ):
+        code, printed = run_command("hosted", *words, store)
+        assert code == 0, printed
+    router = Serving.of(fork_tfs("hosted", "run", "--listen=127.0.0.1:0", store))
+    try:
+        address = router.wait_for(r"listening on (\S+)")
+        router.process.send_signal(signal.SIGHUP)
+        router.wait_for("SIGHUP: the store is looked at")
+        with Client(address, timeout_s=PATIENCE_S) as client:
+            patient = threading.Event()
+            while True:  # until the router has seen it
+                with contextlib.suppress(ServingError):
+                    client.predict("sleeper", {"x": X * 0})
+                    break
+                assert not patient.wait(0.05)
+            jobs[0].wait_for("asleep")
+            sleeping = threading.Thread(target=_sleep, args=(client,))
+            sleeping.start()
+            jobs[0].wait_for("asleep")
+            router.process.send_signal(signal.SIGTERM)
+            router.wait_for("draining; again to end at once")
+            router.process.send_signal(signal.SIGTERM)
+            assert router.process.wait(PATIENCE_S) == 130
+            sleeping.join()
+    finally:
+        router.close()
+
+
+def _sleep(client: Client) -> None:
+    with contextlib.suppress(ServingError):
+        client.predict("sleeper", {"x": X * PATIENCE_S})

@@ -100,6 +100,10 @@ class Bench:
         self.clock.advance(after_s)
         self.synchronizer.look()
 
+    def look_for(self, num_seconds: int) -> None:
+        for _ in range(num_seconds):
+            self.look()
+
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
@@ -212,7 +216,7 @@ def test_a_silent_job_is_replaced_and_comes_back(bench: Bench) -> None:
     bench.look()
     assert bench.routes == {"m": ("a",)}
     assert bench.controller.fleet().placement == {"m": ("a",)}
-    bench.look(10)
+    bench.look_for(9)
     assert bench.routes == {"m": ()}
     assert bench.controller.fleet().placement == {"m": ("b",)}
     bench.look()
@@ -251,7 +255,7 @@ def test_a_job_that_comes_back_keeps_what_it_has(bench: Bench) -> None:
         bench.look()
     assert bench.routes == {"m": ("a", "b")}
     bench.jobs.dead.add("b")
-    bench.look(10)
+    bench.look_for(10)
     bench.look()
     assert bench.controller.fleet().placement == {"m": ("a",)}
     bench.jobs.dead.clear()
@@ -267,7 +271,7 @@ def test_a_job_that_never_answered_is_given_the_same_patience(bench: Bench) -> N
     bench.jobs.dead.add("a")
     bench.look()
     assert not bench.controller.fleet().jobs["a"].is_down
-    bench.look(10)
+    bench.look_for(10)
     assert bench.controller.fleet().jobs["a"].is_down
 
 
@@ -313,7 +317,7 @@ def test_a_job_that_leaves_stays_while_it_is_not_known_what_it_serves(
     bench.jobs.dead.add("a")
     bench.look()
     assert set(bench.controller.fleet().jobs) == {"a", "b"}
-    bench.look(10)  # given up: there is nothing to wait for
+    bench.look_for(10)  # given up: there is nothing to wait for
     assert set(bench.controller.fleet().jobs) == {"b"}
 
 
@@ -381,6 +385,49 @@ def test_a_store_that_is_lost_takes_no_route_and_no_model_away(bench: Bench) -> 
     path.write_bytes(kept)
     bench.look()
     assert bench.routes == {"m": ("a",)}
+
+
+def test_no_job_is_down_because_nobody_looked(tmp_path: Path) -> None:
+    """While the store is away, or the router's machine asleep, no job can answer."""
+    bench = Bench(tmp_path)
+    threads = HeldExecutor()
+    bench.synchronizer = Synchronizer(
+        bench.store, bench.controller, bench.jobs, bench.take, bench.clock, threads
+    )
+
+    def look(after_s: float = 1.0) -> None:
+        bench.look(after_s)
+        threads.run_held()  # jobs answer after the look that asked them
+
+    bench.controller.scale("m", 2)
+    for _ in range(4):
+        look()
+    bench.jobs.told.clear()
+    path = Path(bench.store.path)
+    kept = path.read_bytes()
+    path.write_text("no database " * 100)
+    for _ in range(20):
+        bench.clock.advance(1.0)
+        bench.synchronizer.look_safely()
+    path.write_bytes(kept)
+    look()
+    look()
+    look(600)
+    look()
+    assert not any(each.is_down for each in bench.controller.fleet().jobs.values())
+    assert bench.routes == {"m": ("a", "b")}
+    assert not bench.jobs.told
+
+
+def test_a_job_that_ends_while_nobody_looks_is_given_its_patience(bench: Bench) -> None:
+    """What it was silent before counts as ever."""
+    bench.look_for(3)
+    bench.jobs.dead.add("a")
+    bench.look_for(5)
+    bench.look(600)
+    assert not bench.controller.fleet().jobs["a"].is_down
+    bench.look_for(10)
+    assert bench.controller.fleet().jobs["a"].is_down
 
 
 def test_the_thread_outlives_a_store_that_cannot_be_read(bench: Bench) -> None:

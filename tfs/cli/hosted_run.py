@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _CLOSE_S: Final = 5.0
+_ONE_WISH_S: Final = 0.05  # signals that come this close together count as one
+_FORCED_EXIT: Final = 130
 
 
 def add_run(commands: Subparsers) -> None:
@@ -80,7 +83,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from tfs.hosted.service import HostedService, ServiceOptions
     from tfs.hosted.synchronizer import SynchronizerOptions
     from tfs.server.memory.malloc import apply_settings
-    from tfs.server.signal_inbox import SignalInbox
+    from tfs.server.signal_inbox import LOOK, SignalInbox
 
     open_missing_streams()
     log_to_stderr("info")
@@ -98,18 +101,27 @@ def _run(arguments: argparse.Namespace) -> int:
     channels = JobChannels(_credentials(arguments))
     service = HostedService(store, controller_of(arguments), channels, options, clock)
     with SignalInbox() as inbox:
+        inbox.hear_unless_ignored(LOOK)
         inbox.hear(signal.SIGTERM, signal.SIGINT)
         try:
             for address in service.start():
                 say(f"tfs: listening on {address}")
-            name = inbox.receive()
-            say(f"tfs: {name}: draining")
+            while (name := inbox.receive()) == LOOK.name:
+                say(f"tfs: {name}: the store is looked at every second anyway")
+            inbox.drop_repeats(_ONE_WISH_S)
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, _end_at_once)
+            say(f"tfs: {name}: draining; again to end at once")
             drained = service.drain(clock.now() + arguments.drain_timeout_s)
         finally:
             service.close(clock.now() + _CLOSE_S)
             channels.close()
     say("tfs: stopped")
     return 0 if drained else 1
+
+
+def _end_at_once(number: int, frame: object) -> None:
+    os._exit(_FORCED_EXIT)
 
 
 def _door(address: str, ssl_config_file: str) -> ListenerOptions:

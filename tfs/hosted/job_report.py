@@ -21,7 +21,8 @@ class JobReport:
             before was told.
         base_paths: The base path of every model that it is configured to serve.
         answering: Models that answer requests which name no version.
-        failing: What is wrong with its other models, by name.
+        failing: What is wrong with models, by name: why they do not answer, or why
+            nothing newer does.
         version_bytes: How much the largest version of each model takes there.
 
     """
@@ -38,11 +39,11 @@ def report_of(reply: admin_service_pb2.ListModelsResponse) -> JobReport:
     failing = {}
     version_bytes = {}
     for model in reply.models:
-        if not model.HasField("primary"):
-            errors = [model.error, *(each.error for each in model.versions)]
-            said = [error.message for error in errors if error.code]
-            if said:
-                failing[model.name] = said[0]
+        answers = model.primary if model.HasField("primary") else -1
+        newer = [each.error for each in model.versions if each.version > answers]
+        said = [error.message for error in (model.error, *newer) if error.code]
+        if said:
+            failing[model.name] = said[0]
         taken = [
             max(each.memory.reserved_bytes, each.memory.resident_bytes)
             for each in model.versions
@@ -90,7 +91,7 @@ def routes_of(
 def sightings_of(
     fleet: Fleet, reports: Mapping[str, JobReport]
 ) -> dict[str, ModelSighting]:
-    """Returns how each model fares: how many jobs answer for it, and why not others."""
+    """Returns how each model fares: how many jobs answer for it, and what is wrong."""
     return {
         name: ModelSighting(
             sum(name in report.answering for report in reports.values()),

@@ -163,6 +163,7 @@ class Synchronizer:
         self._noted_s = clock.now()
         self._trouble = ""  # why the last look failed; empty if it did not
         self._revision = 0  # the last one that was read
+        self._looked_s: float | None = None  # when the last look began
         # Guards the next; notified to end the thread. Leaf.
         self._changed = threading.Condition()
         self._stopping = False
@@ -192,6 +193,7 @@ class Synchronizer:
 
         """
         fleet = self._read()
+        self._excuse()
         gone = [each for each in self._jobs if each not in fleet.jobs]
         for address in gone:
             del self._jobs[address]
@@ -261,6 +263,21 @@ class Synchronizer:
         """The last reports of all jobs that answer."""
         records = [(address, each.report) for address, each in self._jobs.items()]
         return {address: report for address, report in records if report is not None}
+
+    def _excuse(self) -> None:
+        """Holds it against no job that for a while nobody looked.
+
+        The store could not be read, or this process was stopped, or its machine asleep:
+        all jobs would count as down at the next look.
+        """
+        now_s, before_s = self._clock.now(), self._looked_s
+        self._looked_s = now_s
+        # Looks may come late on a busy machine, and take as long again themselves.
+        if before_s is None or now_s - before_s <= 2 * self._options.look_s:
+            return
+        unseen_s = now_s - before_s - self._options.look_s
+        for record in self._jobs.values():
+            record.answered_s = min(record.answered_s + unseen_s, now_s)
 
     def _silent(self) -> Mapping[str, JobReport]:
         """The last reports of the jobs that missed a question and are not given up."""

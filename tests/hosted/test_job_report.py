@@ -1,0 +1,37 @@
+"""What a fleet learns from what its servers report."""
+
+from __future__ import annotations
+
+import pytest
+
+from tfs.hosted.job_report import report_of
+from tfs.proto.tfs.v1 import admin_service_pb2
+
+DAMAGED = "model.pt is damaged"
+MISSING = "version 9 of m is wanted, but is not under /m"
+
+
+@pytest.mark.parametrize(
+    ("primary", "failed", "missing", "said"),
+    [
+        (None, 1, False, DAMAGED),
+        (2, None, False, None),
+        (2, 1, False, None),  # an old one, which nobody waits for
+        (2, 3, False, DAMAGED),
+        (2, None, True, MISSING),
+    ],
+)
+def test_a_model_that_answers_may_lack_what_was_asked_for(
+    primary: int | None, failed: int | None, missing: bool, said: str | None
+) -> None:
+    """A promoted version that is not there, or a new one that fails, shows in the fleet."""
+    reply = admin_service_pb2.ListModelsResponse()
+    model = reply.models.add(name="m", base_path="/m", primary=primary)
+    if failed is not None:
+        version = model.versions.add(version=failed)
+        version.error.code, version.error.message = 15, DAMAGED
+    if missing:
+        model.error.code, model.error.message = 5, MISSING
+    report = report_of(reply)
+    assert report.failing.get("m") == said
+    assert ("m" in report.answering) == (primary is not None)
