@@ -17,13 +17,16 @@ def anonymous_bytes(pid: int) -> int | None:
 
 def private_bytes(pid: int) -> int | None:
     """Returns the bytes that a process shares with no other. Takes 1 ms."""
-    total = None
-    rollup = f"/proc/{pid}/smaps_rollup"
-    with contextlib.suppress(OSError, ValueError), open(rollup, "rb") as file:
-        for line in file:
-            if line.startswith((b"Private_Clean:", b"Private_Dirty:")):
-                total = (total or 0) + (int(line.split()[1]) << 10)
-    return total
+    return _rollup(pid, b"Private_Clean:", b"Private_Dirty:")
+
+
+def proportional_bytes(pid: int) -> int | None:
+    """Returns the bytes that a process holds, with its part of those that it shares.
+
+    If the system does not tell the parts, shared bytes count in full. Takes 1 ms.
+    """
+    parts = _rollup(pid, b"Pss:")
+    return resident_bytes(pid) if parts is None else parts
 
 
 def data_bytes(pid: int) -> int | None:
@@ -43,6 +46,16 @@ def reset_peak(pid: int) -> bool:
             file.write(b"5")
         return True
     return False
+
+
+def _rollup(pid: int, *fields: bytes) -> int | None:
+    total = None
+    path = f"/proc/{pid}/smaps_rollup"
+    with contextlib.suppress(OSError, ValueError), open(path, "rb") as file:
+        for line in file:
+            if line.startswith(fields):
+                total = (total or 0) + (int(line.split()[1]) << 10)
+    return total
 
 
 def _status(pid: int, field: bytes) -> int | None:

@@ -39,7 +39,7 @@ from tfs.server.config.running_config import (
     resting_note,
 )
 from tfs.server.core import ServerCore
-from tfs.server.memory.resident_memory import resident_bytes, tree_resident_bytes
+from tfs.server.memory.resident_memory import resident_bytes_of, tree_resident_bytes
 
 log = logging.getLogger(__name__)
 
@@ -213,7 +213,7 @@ class CoreReports:
             resident_bytes=tree_resident_bytes(os.getpid()),
             stats=stats_report(facts.stats) if include_stats else (),
             num_reserve_processes=len(reserve),
-            reserve_bytes=resident_bytes(reserve),
+            reserve_bytes=resident_bytes_of(reserve),
         )
         if facts.memory is not None:
             used, total = memory_bytes(facts.memory)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+
+from tfs.core.process_memory import proportional_bytes
 
 
 def tree_resident_bytes(pid: int) -> int:
@@ -14,34 +15,30 @@ def tree_resident_bytes(pid: int) -> int:
     tell the parts, it is counted once per process. Takes about a millisecond for each
     process.
     """
-    total, waiting = 0, [pid]
+    return resident_bytes_of(_tree(pid))
+
+
+def resident_bytes_of(pids: Iterable[int]) -> int:
+    """Returns the resident memory of some processes, counted in the same way."""
+    return sum(proportional_bytes(pid) or 0 for pid in pids)
+
+
+def _tree(pid: int) -> Iterator[int]:
+    """Yields a process and its descendants; those that end meanwhile may be left out."""
+    waiting = [pid]
     while waiting:
         each = waiting.pop()
-        try:
-            total += _proportional_bytes(each)
-            for thread in os.listdir(f"/proc/{each}/task"):
-                path = f"/proc/{each}/task/{thread}/children"
-                with open(path, encoding="ascii") as file:
-                    waiting += map(int, file.read().split())
-        except (OSError, ValueError, IndexError):
-            continue  # the process ended meanwhile
-    return total
+        yield each
+        waiting += _children(each)
 
 
-def resident_bytes(pids: Iterable[int]) -> int:
-    """Returns the resident memory of some processes, counted in the same way."""
-    total = 0
-    for pid in pids:
-        with contextlib.suppress(OSError, ValueError, IndexError):  # the process ended
-            total += _proportional_bytes(pid)
-    return total
-
-
-def _proportional_bytes(pid: int) -> int:
-    rollup = f"/proc/{pid}/smaps_rollup"
-    with contextlib.suppress(OSError), open(rollup, encoding="ascii") as file:
-        for line in file:
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) << 10
-    with open(f"/proc/{pid}/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+def _children(pid: int) -> list[int]:
+    children: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            path = f"/proc/{pid}/task/{thread}/children"
+            with open(path, encoding="ascii") as file:
+                children += map(int, file.read().split())
+    except (OSError, ValueError):
+        pass  # it ended meanwhile
+    return children
