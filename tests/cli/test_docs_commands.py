@@ -13,7 +13,7 @@ import pytest
 from tests.architecture.tree import ROOT, tracked_files
 from tfs.cli.flags import FLAGS, REFUSED, WITHOUT_MEANING
 from tfs.cli.main import make_parser
-from tfs.server.batching import read_batching_parameters
+from tfs.server.batching_parameters import read_batching_parameters
 from tfs.server.config.server_config import read_config_text
 
 PAGES = [ROOT / page for page in tracked_files("*.md")]

@@ -35,7 +35,8 @@ from tfs.servables.measuring.profile_cache import ProfileCache
 from tfs.servables.measuring.profiler import Profiler
 from tfs.servables.placed_loader import LeaveFront, PlacedLoader, PlacementContext
 from tfs.servables.platform import LoadContext
-from tfs.server.batching import Batcher, read_batching_file
+from tfs.server.batcher import Batcher
+from tfs.server.batching_parameters import read_batching_file
 from tfs.server.interpreters import Interpreters, interpreters_options
 from tfs.server.late_measurer import LateMeasurer
 from tfs.server.model_settings import ConfiguredBackend, RuntimeSettings
