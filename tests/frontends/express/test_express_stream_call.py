@@ -16,6 +16,7 @@ from tests.frontends.express.rig import (
 )
 from tests.frontends.express.wire import (
     CLOSED_HELLO,
+    WIDE_HELLO,
     data_frame,
     prefixed,
     request,
@@ -25,7 +26,7 @@ from tfs.core.errors import Code
 from tfs.frontends.rpc import frames
 from tfs.frontends.rpc.express.http2.connection_limits import ConnectionLimits
 from tfs.frontends.rpc.express.options import ExpressOptions
-from tfs.frontends.rpc.frames import Setting
+from tfs.frontends.rpc.frames import ErrorCode, Setting
 
 
 def test_a_server_stream_sends_until_the_client_reads_too_slowly(
@@ -132,6 +133,34 @@ def test_a_stream_goes_on_as_its_answers_are_read(rig: Rig) -> None:
     assert client.answer(1).messages == [bytes(40_000)] * 50
     assert client.answer(1).status == "0"
     assert rig.transport.budget.used_bytes == rig.granted_bytes
+
+
+def test_a_stream_goes_on_after_answers_that_are_taken_at_once(rig: Rig) -> None:
+    """What waits for answers to be read also hears of those that never had to wait."""
+    heard: list[bytes] = []
+    rig.on_stream = _answering_at_length(rig, heard)
+    client = rig.connect(WIDE_HELLO)
+    asked = b"".join(prefixed(b"%d" % index) for index in range(9))
+    client.send(head(1, BOTH) + data_frame(1, asked))
+    for _ in range(9):
+        rig.settle()
+        client.read()
+    assert client.answer(1).messages == [bytes(40_000)] * 9
+    assert client.answer(1).status == "0"
+
+
+def test_a_stream_goes_on_after_answers_that_its_client_gave_up(rig: Rig) -> None:
+    """Answers that nobody wants any more are no reason to wait."""
+    heard: list[bytes] = []
+    rig.on_stream = _answering_at_length(rig, heard)
+    client = rig.connect(CLOSED_HELLO)
+    client.send(head(1, BOTH) + data_frame(1, prefixed(b"?") * 3, 0))
+    client.send(head(3, BOTH) + data_frame(3, prefixed(b"a") + prefixed(b"b")))
+    rig.settle()
+    assert heard == [b"?", b"?", b"a"]
+    client.send(frames.rst_stream(1, ErrorCode.CANCEL))
+    rig.settle()
+    assert heard == [b"?", b"?", b"a", b"b"]
 
 
 def test_a_stream_that_asks_on_and_reads_nothing_fails(rig: Rig) -> None:

@@ -202,7 +202,7 @@ class Session(SocketOutput):
         log.warning(
             "event=slow_reader peer=%s waiting_bytes=%d note=%r",
             self.peer.address,
-            self._noted_bytes,
+            self.unread_bytes,
             "closed: clients that take no answers have more waiting than there is room "
             "for",
         )

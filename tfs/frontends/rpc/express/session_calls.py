@@ -311,6 +311,7 @@ class SessionCalls:
     def pause(self, go_on: Callable[[], None]) -> None:
         """Calls ``go_on`` once the client has read some of its answers."""
         self._paused.append(go_on)
+        self._session.note_soon()
 
     def on_late_finish(self, call: ExpressCall) -> None:
         """Notes that a call was finished twice, or after it was cut off."""

@@ -27,6 +27,7 @@ _FILL_BYTES: Final = 262_144  # bytes of queued answers per system call
 _KERNEL_BYTES: Final = 524_288  # kept by the kernel without being sent
 _FEW_ANSWERS: Final = 64  # however long, they are no reason to read no requests
 _MAX_BUFFERS: Final = 512  # per sendmsg; the kernel takes 1,024
+_STALE: Final = -1  # as the number of bytes noted last: as many never wait
 
 
 class SocketOutput(abc.ABC):
@@ -116,6 +117,15 @@ class SocketOutput(abc.ABC):
                 self._note(waiting_bytes)
         except Exception as error:
             self.on_failure(error)
+
+    def note_soon(self) -> None:
+        """Has the next :meth:`flush` note what waits, if answers were queued meanwhile.
+
+        It may write all of them. Then just as much waits as was noted before, but
+        somebody waits to hear that they are gone.
+        """
+        if self.unread_bytes != self._noted_bytes:
+            self._noted_bytes = _STALE
 
     def _note(self, waiting_bytes: int) -> None:
         """Notes how many bytes wait for the client now."""
