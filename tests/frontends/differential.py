@@ -165,6 +165,13 @@ class Outcome:
     initial: Metadata
     trailing: Metadata
 
+    @property
+    def short(self) -> str:
+        """The outcome in words, with the lengths of what may be long."""
+        lengths = [len(reply) for reply in self.replies]
+        message = None if self.message is None else self.message[:100]
+        return f"{self.code} {message!r} {lengths} {self.initial} {self.trailing}"
+
 
 @dataclass(frozen=True, slots=True)
 class Started:
@@ -273,7 +280,10 @@ class Pair:
         )
         theirs, ours = run(self.grpcio), run(self.express)
         for sent, reference, outcome in zip(calls, theirs, ours, strict=True):
-            assert outcome == reference, sent
+            assert outcome == reference, (
+                f"{sent}: {outcome.short} through express, {reference.short} through "
+                "grpcio"
+            )
         return ours
 
 
@@ -314,3 +324,6 @@ SHORT = settings(
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
+
+# Other examples each time; whoever sees one fail is told how to repeat it.
+LONG = settings(SHORT, derandomize=False, print_blob=True)

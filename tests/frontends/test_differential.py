@@ -33,6 +33,7 @@ from tests.frontends.differential import (
     ENDS,
     ERRORS,
     FAILURES,
+    LONG,
     MAKERS,
     MAX_MESSAGE_BYTES,
     MESSAGES,
@@ -114,7 +115,7 @@ def test_no_client_can_tell_the_transports_apart(
 @pytest.mark.stress
 @pytest.mark.timeout(3600)
 @given(calls=st.lists(CALLS, min_size=1, max_size=20), at_once=st.booleans())
-@settings(SHORT, max_examples=2000, derandomize=False)
+@settings(LONG, max_examples=2000)
 def test_no_client_can_tell_the_transports_apart_for_minutes(
     pair: Pair, calls: list[Sent], at_once: bool
 ) -> None:

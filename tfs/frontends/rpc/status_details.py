@@ -55,10 +55,20 @@ def handler_error(error: BaseException, path: str) -> ServingError:
 
 
 def percent_encode(message: str) -> bytes:
-    """Returns ``message`` percent-encoded for ``grpc-message``: printable ASCII."""
+    """Returns ``message`` percent-encoded for ``grpc-message``: printable ASCII.
+
+    A space that it begins or ends with is encoded as well. HTTP/2 allows none there (RFC
+    9113 section 8.2.1), and clients that check it take the connection for broken.
+    """
     if message.isascii() and message.isprintable() and "%" not in message:
-        return message.encode()
-    return b"".join(map(_encoded_char, message))
+        encoded = message.encode()
+    else:
+        encoded = b"".join(map(_encoded_char, message))
+    if encoded.startswith(b" "):
+        encoded = b"%20" + encoded[1:]
+    if encoded.endswith(b" "):
+        encoded = encoded[:-1] + b"%20"
+    return encoded
 
 
 def _encoded_char(char: str) -> bytes:

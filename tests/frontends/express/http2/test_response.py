@@ -62,6 +62,14 @@ def test_messages_are_percent_encoded(text: str) -> None:
     assert urllib.parse.unquote(headers["grpc-message"]) == text
 
 
+@pytest.mark.parametrize("text", [" led by", "followed by ", " ", "  ", " %", "% "])
+def test_a_message_neither_begins_nor_ends_with_a_space_on_the_wire(text: str) -> None:
+    """HTTP/2 forbids it of a header's value; clients close the connection for it."""
+    message = decode(response.error_block(InvalidArgument(text), False))["grpc-message"]
+    assert message == message.strip()
+    assert urllib.parse.unquote(message) == text
+
+
 def test_the_longest_error_fits_into_what_clients_take_as_headers() -> None:
     """With its details, the longest error is below gRPC's soft limit of 8 KB."""
     for text in ("x", "%", "ä", "\U0001f600"):
