@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.package.package_importer import PackageImporter
 
+from tests.export.called_version import call_version
 from tests.models.adds_one import AddsOne
 from tests.models.with_config import Configured
 from tests.models.with_state import (
@@ -20,7 +21,9 @@ from tests.models.with_state import (
     Differentiates,
     DifferentiatesInThreads,
     DifferentiatesOnServers,
+    FourBits,
     Halfway,
+    Hooked,
     Overwrites,
     Remembers,
 )
@@ -31,7 +34,7 @@ from tfs.export import (
     explain,
     save,
 )
-from tfs.export.values import same
+from tfs.export.values import same, view_of
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -207,3 +210,21 @@ def test_model_that_differentiates_learns_how_servers_call_it(tmp_path: Path) ->
     with pytest.raises(InvalidArgument, match=r"starts threads.*inference_mode\(\)"):
         save(DifferentiatesInThreads(), torch.rand(2, 3), tmp_path)
     save(DifferentiatesOnServers(), torch.rand(2, 3), tmp_path)
+
+
+def test_hooks_see_inputs_as_they_do_where_the_model_was_trained(
+    tmp_path: Path,
+) -> None:
+    """A hook that takes no keywords would be called without any inputs, and say nothing."""
+    module, x, y = Hooked(), torch.rand(2, 3), torch.rand(2, 3)
+    path = save(module, (x, y), tmp_path)
+    outputs = call_version(path, {"x": x, "y": y})
+    assert outputs["output"] == view_of(module(x, y))
+
+
+@pytest.mark.filterwarnings("ignore:.*quantize_per_channel")
+def test_weights_that_cannot_be_cloned_are_saved(tmp_path: Path) -> None:
+    """torch clones only some kinds of quantised tensors."""
+    module, x = FourBits(), torch.rand(2, 3)
+    outputs = call_version(save(module, x, tmp_path), {"x": x})
+    assert outputs["output"] == view_of(module(x))

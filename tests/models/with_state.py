@@ -189,3 +189,43 @@ class Widened(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x + torch.ones(3)
+
+
+class Hooked(nn.Module):
+    """Its hooks see the inputs that are passed by position, as hooks do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_forward_pre_hook(tripled)
+        self.register_forward_hook(added)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x - y
+
+
+def tripled(_: nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """A hook that changes every input."""
+    return tuple(each * 3 for each in args)
+
+
+def added(
+    _: nn.Module, args: tuple[torch.Tensor, ...], output: torch.Tensor
+) -> torch.Tensor:
+    """A hook that adds every input to the output."""
+    return sum(args, output)
+
+
+class FourBits(nn.Module):
+    """Has a table that torch cannot clone."""
+
+    table: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        table = torch.quantize_per_channel(
+            torch.rand(4, 3), torch.full((4,), 0.1), torch.zeros(4), 0, torch.quint4x2
+        )
+        self.register_buffer("table", table)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.table.dequantize().sum()

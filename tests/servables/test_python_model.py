@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.core.conformance.servable import run_task
 from tests.servables.fakes import ID, FakeInterpreter
-from tests.tensors import floats
+from tests.tensors import floats, floats_of
 from tfs.core.dtype import FLOAT32, STRING
 from tfs.core.errors import (
     DataLoss,
@@ -250,6 +250,51 @@ def test_class_says_itself_which_method_answers_a_signature(
     source.write_text(SEVERAL.replace('{"halves": "halved"}', '{"half": "halved"}'))
     with pytest.raises(InvalidArgument, match="'half', which is no signature"):
         save_python(source, tmp_path / "base")
+
+
+FIELDS = """
+import dataclasses, typing
+import torch
+class Pair(typing.NamedTuple):
+    low: torch.Tensor
+    high: torch.Tensor
+@dataclasses.dataclass
+class Scored:
+    low: torch.Tensor
+    high: torch.Tensor
+    note: str = ""
+class Fields:
+    signatures = {
+        key: {
+            "method": "predict",
+            "inputs": {"x": {"dtype": "float32", "shape": [-1]}},
+            "outputs": {
+                "high": {"dtype": "float32", "shape": [-1]},
+                "low": {"dtype": "float32", "shape": [-1]},
+            },
+        }
+        for key in ("serving_default", "scored", "placed")
+    }
+    methods = {"scored": "scored", "placed": "placed"}
+    def predict(self, x): return Pair(x - 1, x + 1)
+    def scored(self, x): return Scored(x - 1, x + 1)
+    def placed(self, x): return x + 1, x - 1
+"""
+
+
+@pytest.mark.parametrize("key", [DEFAULT_SIGNATURE, "scored", "placed"])
+def test_fields_that_are_named_as_the_outputs_are_those(
+    tmp_path: Path, load: Load, key: str
+) -> None:
+    """Whatever their order: a named tuple by position would swap them, unseen."""
+    source = tmp_path / "fields.py"
+    source.write_text(FIELDS)
+    servable = load(save_python(source, tmp_path / "base"))
+    view = TensorView(FLOAT32, (1,), struct.pack("f", 3.0))
+    outcome = run_task(servable, key, {"x": view})
+    assert not isinstance(outcome, ServingError), outcome
+    found = {name: floats_of(each) for name, each in outcome.items()}
+    assert found == {"high": [4.0], "low": [2.0]}
 
 
 def test_methods_of_a_signature_that_is_not_there_keep_a_version_from_loading(

@@ -14,6 +14,7 @@ can be saved can be copied.
 from __future__ import annotations
 
 import collections
+import io
 import random
 import sys
 import types
@@ -167,7 +168,7 @@ class _KeptTensor:
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._tensor = tensor
-        self._value = tensor.detach().clone()
+        self._value = _copy_of(tensor.detach())
         self._version = _version(tensor)
 
     def restore(self) -> None:
@@ -192,6 +193,18 @@ class _KeptTensor:
             return torch.equal(tensor, value)
         except RuntimeError:  # tensors of this kind cannot be compared
             return True
+
+
+def _copy_of(tensor: torch.Tensor) -> torch.Tensor:
+    try:
+        return tensor.clone()
+    except RuntimeError:
+        # Tensors of some quantisation schemes cannot be cloned, but pickled.
+        file = io.BytesIO()
+        torch.save(tensor, file)
+        file.seek(0)
+        copy: torch.Tensor = torch.load(file, weights_only=True)
+        return copy
 
 
 def _version(tensor: torch.Tensor) -> int | None:

@@ -17,6 +17,7 @@ from tfs.export.kept_state import KeptState
 from tfs.export.named_outputs import is_nested, name_outputs
 from tfs.export.signature_options import SignatureOptions
 from tfs.export.values import Value, Values, dtype_of, shape_of
+from tfs.runtime.guest.fast_layers.module_call import module_call
 from tfs.runtime.guest.platforms.nested_values import Form, nesting
 
 log = logging.getLogger(__name__)
@@ -60,7 +61,11 @@ def outputs_of(
     """
     where = f"{type(module).__name__}.{options.call}"
     # Hooks of ``forward`` run only if the module itself is called.
-    call = module if options.call == "forward" else getattr(module, options.call)
+    call = (
+        module_call(module)
+        if options.call == "forward"
+        else getattr(module, options.call)
+    )
     single = SINGLE_OUTPUT[Method(options.method)]
     try:
         result = run(nesting(call, forms), inputs)

@@ -50,6 +50,31 @@ def test_hooks_that_come_later_run_too() -> None:
     assert seen == [module]
 
 
+class Differs(torch.nn.Module):
+    """Outputs x - y."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor, z: int = 0) -> torch.Tensor:
+        return x - y + z
+
+
+def test_hooks_that_take_no_keywords_get_inputs_by_position() -> None:
+    """They would see nothing of what is passed by name; others get it by name."""
+    module = Differs()
+    call = module_call(module)
+    seen: list[object] = []
+    hook = module.register_forward_pre_hook(lambda own, args: seen.append(args))
+    assert call(y=ONE, x=2 * ONE) == 1
+    assert seen == [(2 * ONE, ONE)]
+    assert call(z=3, x=ONE, y=ONE) == 3
+    hook.remove()
+    module.register_forward_hook(
+        lambda own, args, keywords, output: seen.append((args, keywords)),
+        with_kwargs=True,
+    )
+    call(y=ONE, x=2 * ONE)
+    assert seen[-1] == ((), {"x": 2 * ONE, "y": ONE})
+
+
 def test_a_forward_that_is_replaced_counts() -> None:
     """A ``forward`` that is replaced after the load is the one that is called."""
     module = Doubler()

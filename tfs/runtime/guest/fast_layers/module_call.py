@@ -8,7 +8,8 @@ always the same objects, whatever is put into them later.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Container
 from typing import Final
 
 import torch
@@ -48,7 +49,39 @@ def module_call(module: torch.nn.Module) -> Callable[..., object]:
 
     def call(**inputs: object) -> object:
         if a or b or c or d or e or f or g or h:
-            return module(**inputs)
+            return _with_hooks(module, inputs)
         return module.forward(**inputs)
 
     return call
+
+
+def _with_hooks(module: torch.nn.Module, inputs: dict[str, object]) -> object:
+    """Calls a module by position as far as it goes, if that is how its hooks get inputs.
+
+    A hook sees what is passed by keyword only if it was registered with ``with_kwargs``;
+    others would be called with no inputs at all.
+    """
+    names: list[str] = []
+    if any(
+        key not in with_keywords
+        for hooks, with_keywords in (
+            (module._forward_hooks, module._forward_hooks_with_kwargs),
+            (module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs),
+            (torch_module._global_forward_hooks, ()),
+            (torch_module._global_forward_pre_hooks, ()),
+        )
+        for key in hooks
+    ):
+        names = _leading(module.forward, inputs)
+    rest = {name: value for name, value in inputs.items() if name not in names}
+    return module(*(inputs[name] for name in names), **rest)
+
+
+def _leading(function: Callable[..., object], inputs: Container[str]) -> list[str]:
+    """Returns the first parameters of a function, up to one for which there is no input."""
+    names = []
+    for each in inspect.signature(function).parameters.values():
+        if each.kind is not each.POSITIONAL_OR_KEYWORD or each.name not in inputs:
+            break
+        names.append(each.name)
+    return names

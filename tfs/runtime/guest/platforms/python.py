@@ -18,6 +18,7 @@ Only ``predict`` is required. Inputs are tensors; strings are nested lists of by
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
@@ -267,9 +268,26 @@ def _pipeline(
         if preprocess is not None:
             inputs = _prepared(preprocess(**inputs))
         outputs = predict(**inputs)
-        return outputs if postprocess is None else postprocess(outputs)
+        if postprocess is not None:
+            outputs = postprocess(outputs)
+        return _by_field(outputs, signature)
 
     return call
+
+
+def _by_field(outputs: object, signature: Signature) -> object:
+    """Returns a named tuple or dataclass by its fields, if these are the outputs' names.
+
+    Other results are returned as they are: those of a tuple count by position.
+    """
+    if isinstance(outputs, dict | torch.Tensor):  # nearly all are
+        return outputs
+    names = getattr(outputs, "_fields", None) if isinstance(outputs, tuple) else None
+    if names is None and dataclasses.is_dataclass(outputs):
+        names = [each.name for each in dataclasses.fields(outputs)]
+    if names is None or not signature.outputs.keys() <= {*names}:
+        return outputs
+    return {name: getattr(outputs, name) for name in signature.outputs}
 
 
 def _prepared(inputs: Any) -> dict[str, Any]:

@@ -78,7 +78,10 @@ _TORCH_SETTINGS: Final = (
 _WORDS: Final = {
     "_get_deterministic_algorithms": "deterministic algorithms",
     "_get_float32_matmul_precision": "the precision of matmul",
+    "_is_any_autocast_enabled": "automatic casts",
+    "_len_torch_function_stack": "modes of torch",
     "get_default_dtype": "the default dtype",
+    "get_num_threads": "the number of torch's threads",
 }
 # The value of these can only be learned by setting them.
 _TORCH_SWITCHES: Final = (

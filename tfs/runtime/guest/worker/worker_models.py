@@ -6,7 +6,7 @@ import os
 import pickle
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from weakref import WeakKeyDictionary
 
 import torch
@@ -25,6 +25,7 @@ from tfs.runtime.guest.platforms.platform_imports import imported_s
 from tfs.runtime.guest.process_name import name_process
 from tfs.runtime.guest.traces.process_state import ProcessState
 from tfs.runtime.guest.traces.process_surface import WatchedSurface
+from tfs.runtime.guest.traces.thread_state import ThreadState
 from tfs.runtime.guest.two_thread_scaling import two_thread_scaling
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.guest.worker.call_channel import CallChannel
@@ -128,6 +129,7 @@ class WorkerModels:
         meter = LoadMeter()
         # Looking twice takes as long as a small load itself.
         state = None if source.was_measured else ProcessState(self._surface)
+        thread = None if source.was_measured else ThreadState()
         size_bytes = sum(os.fstat(fd).st_size for fd in fds)
         preloaded, self._preloaded = self._preloaded, None
         if preloaded is not None and preloaded.is_of(source, fds):
@@ -151,7 +153,11 @@ class WorkerModels:
         return {
             "code": 0,
             "import_s": import_s,
-            "changes": "" if state is None else state.changes(),
+            "changes": (
+                ""
+                if state is None or thread is None
+                else _in_words(state, thread.changes())
+            ),
             "shared_bytes": loaded.weights.shared_bytes,
             "not_shared": loaded.weights.refusal,
             "cannot_share": loaded.weights.is_refusal_final,
@@ -205,9 +211,12 @@ class WorkerModels:
         duration_s = request["duration_s"]
         assert isinstance(duration_s, float)
         loaded, name, inputs = self._trial(request, fds)
-        scaling = two_thread_scaling(loaded.guest, name, inputs, duration_s)
         state = self._states.get(loaded)
-        changes = state.changes() if state is not None else ""
+        changed: set[str] = set()
+        scaling = two_thread_scaling(
+            loaded.guest, name, inputs, duration_s, None if state is None else changed
+        )
+        changes = "" if state is None else _in_words(state, sorted(changed))
         return {"code": 0, "scaling": scaling, "changes": changes}
 
     def rehearse(
@@ -271,6 +280,11 @@ class WorkerModels:
             file.seek(0)
             inputs: Tensors = pickle.load(file)
         return loaded, name, inputs
+
+
+def _in_words(state: ProcessState, of_thread: Sequence[str]) -> str:
+    """Returns what a model changed in its process and its thread, as a list for people."""
+    return ", ".join(filter(None, [state.changes(), *of_thread]))
 
 
 def _leased_weights(source: ModelSource, keeper: str, lease_fd: int) -> DeviceWeights:
