@@ -54,8 +54,7 @@ def decide(
     if not found.versions and before and not _may_empty(servable, unload_when_empty):
         problem = (
             f"{servable.base_path} shows no version of {servable.name} to serve; "
-            f"version {list_versions(_numbers(before))} stays loaded "
-            "(unload_when_empty is off)"
+            "what is loaded stays (unload_when_empty is off)"
         )
         return Decision(None, (problem,))
     kept = _kept_though_gone(servable, before or (), found, unload_when_empty)

@@ -6,13 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
 import pytest
 
 from tests.e2e.serving import QUICK
-from tfs.cli.standard_streams import say
+from tests.full_pipe import fill
 from tfs.testing.patience import PATIENCE_S
 
 _OPENS_MISSING = """
@@ -25,54 +26,42 @@ assert os.open(os.devnull, os.O_RDONLY) > 2
 """
 
 
-def test_a_line_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
-    """A path of any bytes is printed as it is."""
-    say("tfs: serving m from /models/\udcff")
-    out, _ = capfd.readouterr()
-    assert out.startswith("tfs: serving m from /models/")
-
-
-def test_a_full_disk_raises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What cannot be printed is lost, and does not come back when Python ends."""
-    with open("/dev/full", "w", encoding="utf-8") as full:
-        monkeypatch.setattr(sys, "stdout", full)
-        say("tfs: stopped")
-
-
-def test_a_reader_that_has_gone_raises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The program at the other end of a pipe may end before the server."""
-    reader, writer = os.pipe()
-    os.close(reader)
-    with open(writer, "w", encoding="utf-8") as pipe:
-        monkeypatch.setattr(sys, "stdout", pipe)
-        say("tfs: stopped")
-
-
-def test_no_stdout_raises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python has none if the parent has closed it."""
-    monkeypatch.setattr(sys, "stdout", None)
-    say("tfs: stopped")
-
-
 def test_numbers_of_missing_streams_are_taken() -> None:
     """What libraries print must not go into a socket that got the number of stderr."""
     subprocess.run([sys.executable, "-c", _OPENS_MISSING], check=True)
 
 
-def test_a_server_whose_lines_nobody_takes_serves_and_drains(tmp_path: Path) -> None:
-    """A full disk under its outputs neither keeps it from starting nor from draining."""
+@pytest.fixture(params=["full disk", "nobody reads", "reader gone"])
+def output(request: pytest.FixtureRequest) -> Iterator[int]:
+    """A file that takes nothing."""
+    if request.param == "full disk":
+        files = [os.open("/dev/full", os.O_WRONLY)]
+    else:
+        files = list(os.pipe())
+        if request.param == "nobody reads":
+            fill(files[1])
+        else:
+            os.close(files.pop(0))
+    yield files[-1]
+    for fd in files:
+        os.close(fd)
+
+
+def test_a_server_whose_lines_nobody_takes_serves_and_drains(
+    output: int, tmp_path: Path
+) -> None:
+    """Neither starting, nor serving, nor draining waits for a reader."""
     socket = tmp_path / "tfs.sock"
     flags = (
         "--port=0",
         f"--grpc_socket_path={socket}",
         f"--model_repository={tmp_path}",
     )
-    with open("/dev/full", "w", encoding="utf-8") as full:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tfs", "serve", *QUICK, *flags],
-            stdout=full,
-            stderr=full,
-        )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tfs", "serve", *QUICK, *flags],
+        stdout=output,
+        stderr=output,
+    )
     try:
         with grpc.insecure_channel(f"unix:{socket}") as channel:
             grpc.channel_ready_future(channel).result(PATIENCE_S)

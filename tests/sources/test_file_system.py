@@ -261,7 +261,7 @@ def test_the_last_version_is_not_unloaded_because_it_vanished() -> None:
     w.poll()
     w.files.remove("/models/digits/1")
     assert w.poll() == []
-    assert "stays loaded" in " ".join(w.source.problems()["digits"])
+    assert "what is loaded stays" in " ".join(w.source.problems()["digits"])
     w.publish(2)
     assert w.poll() == [("digits", [2])]
     assert w.source.problems() == {}

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import sys
 from typing import TYPE_CHECKING, Final
 
 from tfs.cli.argument_range import seconds
 from tfs.cli.hosted_store import add_fleet_command, controller_of, open_store
-from tfs.cli.standard_streams import open_missing_streams, say
+from tfs.cli.standard_streams import open_missing_streams
 from tfs.core.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ def _run(arguments: argparse.Namespace) -> int:
     import signal
 
     from tfs.core.clock import MonotonicClock
+    from tfs.core.line_output import LineOutput
     from tfs.core.log_lines import log_to_stderr
     from tfs.hosted.hedging import HedgeOptions
     from tfs.hosted.job_channels import JobChannels
@@ -86,6 +88,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from tfs.server.signal_inbox import LOOK, SignalInbox
 
     open_missing_streams()
+    say = LineOutput(sys.stdout).write
     log_to_stderr("info")
     apply_settings()
     options = ServiceOptions(

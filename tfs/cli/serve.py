@@ -16,8 +16,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from tfs.cli.serve_arguments import add_flags, is_true, read_flags
-from tfs.cli.standard_streams import open_missing_streams, say
+from tfs.cli.standard_streams import open_missing_streams
 from tfs.core.errors import ResourceExhausted
+from tfs.core.line_output import LineOutput
 from tfs.core.log_lines import log_to_stderr
 from tfs.core.thread_limit import is_out_of_threads, num_startable, thread_limits
 from tfs.runtime.placement import Backend
@@ -33,6 +34,8 @@ from tfs.server.signal_inbox import LOOK, SignalInbox
 _NUM_THREADS: Final = 16
 
 if TYPE_CHECKING:
+    from tfs.server.process import Say
+
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 
@@ -71,10 +74,11 @@ def _run(arguments: argparse.Namespace) -> int:
         print("\n".join(version_lines()))
         return 0
     open_missing_streams()
+    say = LineOutput(sys.stdout).write
     try:
         with _ended_by_sigterm(), SignalInbox() as inbox:
             inbox.hear_unless_ignored(LOOK)
-            return _serve(arguments, inbox)
+            return _serve(arguments, inbox, say)
     except _Ended:
         say("tfs: SIGTERM: ended before anything was served")
         return 0
@@ -109,7 +113,7 @@ def _end(number: int, frame: object) -> None:
     raise _Ended
 
 
-def _serve(arguments: argparse.Namespace, inbox: SignalInbox) -> int:
+def _serve(arguments: argparse.Namespace, inbox: SignalInbox, say: Say) -> int:
     log_to_stderr(arguments.log_level)
     # torch.package warns of its own use of it, which no operator can change.
     warnings.filterwarnings("ignore", message="TypedStorage is deprecated")
@@ -160,7 +164,9 @@ def _end_beside_calls(code: int) -> None:
         return
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # as say does
+        with contextlib.suppress(
+            OSError, ValueError, AttributeError
+        ):  # full, closed, or None
             stream.flush()
     os._exit(code)
 

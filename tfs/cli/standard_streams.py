@@ -1,24 +1,8 @@
-"""stdin, stdout and stderr of programs that run for long.
-
-Whoever reads what such a program prints may go away, and a disk may be full. Neither is a
-reason to end a server, or to end it otherwise than by draining. So what cannot be printed
-is lost; the log says the same and more.
-"""
+"""stdin, stdout and stderr of programs that run for long."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import sys
-
-
-def say(line: str) -> None:
-    """Prints a line for the operator on stdout, if that can be done; never raises."""
-    # Past the buffers: a line that they could not get rid of would change the exit code
-    # when Python ends. In one write: lines of the log come before or after it.
-    text = f"{line}\n".encode(errors="surrogateescape")
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or None
-        os.write(sys.stdout.fileno(), text)
 
 
 def open_missing_streams() -> None:

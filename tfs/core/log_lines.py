@@ -14,6 +14,8 @@ import re
 import sys
 from typing import Final
 
+from tfs.core.line_output import LineOutput
+
 LOG_FORMAT: Final = "%(asctime)s %(levelname).1s %(name)s %(message)s"
 
 # A place for an argument, and whether it is all of a key's value.
@@ -56,9 +58,23 @@ def _one_word(value: object) -> object:
     return repr(text) if not text or _NOT_ONE_WORD.search(text) else value
 
 
+class _LineHandler(logging.Handler):
+    def __init__(self, output: LineOutput) -> None:
+        super().__init__()
+        self._output = output
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            line = self.format(record)
+        except Exception:
+            self.handleError(record)
+        else:
+            self._output.write(line)
+
+
 def log_to_stderr(level: str) -> None:
     """Has all loggers of a program write such lines to stderr, from that level on."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _LineHandler(LineOutput(sys.stderr))
     handler.setFormatter(LineFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler])
 
@@ -79,7 +95,7 @@ def write_own_lines() -> None:
     a program of its own. Once per process.
     """
     ours = logging.getLogger("tfs")
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _LineHandler(LineOutput(sys.stderr))
     handler.setFormatter(LineFormatter())
     ours.addHandler(handler)
     ours.propagate = False
