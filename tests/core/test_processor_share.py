@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.core.written_groups import written_groups
 from tfs.core.processor_share import num_processors
 
 
@@ -47,13 +48,7 @@ def test_a_quota_makes_the_cores_fewer(
 ) -> None:
     """The lowest of its groups counts; one that is none, or makes no sense, does not."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
-    (tmp_path / "proc" / "self").mkdir(parents=True)
-    (tmp_path / "proc" / "self" / "cgroup").write_text(f"{lines}\n")
-    for name, text in files.items():
-        path = tmp_path / "groups" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"{text}\n")
-    assert num_processors(tmp_path / "proc", tmp_path / "groups") == cores
+    assert num_processors(*written_groups(tmp_path, lines, files)) == cores
 
 
 def test_where_nothing_is_known_of_groups_the_cores_count(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.core.written_groups import written_groups
 from tfs.core import thread_limit
 from tfs.core.errors import Code, serving_error
 from tfs.core.thread_limit import is_out_of_threads, num_startable, thread_limits
@@ -80,13 +81,7 @@ def test_the_lowest_limit_of_the_control_groups_is_told(
 ) -> None:
     """Groups of both versions are found, by the kernel's path or a container's root."""
     limits(monkeypatch)
-    (tmp_path / "proc" / "self").mkdir(parents=True)
-    (tmp_path / "proc" / "self" / "cgroup").write_text(f"{lines}\n")
-    for name, text in files.items():
-        path = tmp_path / "groups" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"{text}\n")
-    assert words in thread_limits(tmp_path / "proc", tmp_path / "groups")
+    assert words in thread_limits(*written_groups(tmp_path, lines, files))
 
 
 def test_the_limits_of_the_user_and_of_addresses_are_told(

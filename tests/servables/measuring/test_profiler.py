@@ -104,11 +104,6 @@ def test_code_that_remembers_its_calls_is_not_called_again(wanted: Wanted) -> No
 def test_other_weights_may_connect_rows(wanted: Wanted) -> None:
     """A coefficient that was zero hid what the code does; known code is no proof."""
     assert wanted.profiler.profile(wanted.request(1)) is not None
-
-    def centred(rows: list[tuple[float, ...]]) -> list[tuple[float, ...]]:
-        mean = sum(row[0] for row in rows) / len(rows)
-        return [(row[0] - mean, row[1]) for row in rows]
-
     wanted.subject.function = centred
     second = wanted.profiler.profile(wanted.request(2))
     assert second is not None

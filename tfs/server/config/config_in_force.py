@@ -8,7 +8,7 @@ they will not. A newer config supersedes one that is still waited for.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -217,34 +217,15 @@ class ConfigInForce:
                 return
             changed = changes(running, new)
             if validate_only:
-                outcomes = tuple(ModelOutcome(each) for each in changed)
-                on_done(ConfigOutcome(None, False, outcomes, (_ONLY_CHECKED,)))
+                on_done(_only_checked(changed))
                 return
-            self._drop_redundant(running.kept, new)
             stale = self._waiters.ended([each.name for each in changed])
-            # Those for which somebody may have stopped waiting. Who asks again is not to
-            # be told that they answer.
-            kept = running.effective.models.keys() & new.effective.models
-            unsettled = {
-                name for name, why in self._waiters.failures(kept) if why is None
-            }
-            self._commit(new)
-            self._refusal = None
-            added = [each.name for each in changed if each.change is Change.ADDED]
-            log.info(
-                "event=config_applied reason=%r models=%d new=%s",
-                reason,
-                len(new.effective.models),
-                ",".join(added) or "none",
-            )
+            unsettled = self._unsettled(running, new)
+            self._put_base_in_force(running, new, changed, reason)
             self._wait(
                 Waiter(
                     on_done,
-                    frozenset(
-                        new.effective.models
-                        if waits_for_all
-                        else unsettled.union(added)
-                    ),
+                    frozenset(new.effective.models) if waits_for_all else unsettled,
                     changed,
                     stale,
                     is_base=True,
@@ -298,8 +279,7 @@ class ConfigInForce:
                 return
             mine = tuple(each for each in changed if each.name == name)
             if validate_only:
-                outcomes = tuple(ModelOutcome(each) for each in mine)
-                on_done(ConfigOutcome(None, False, outcomes, (_ONLY_CHECKED,)))
+                on_done(_only_checked(mine))
                 return
             log.info("event=override_changed servable=%s reason=%r", name, reason)
             version = waits_for_version(new)
@@ -361,6 +341,34 @@ class ConfigInForce:
                 errors[name] = error
         return models, errors
 
+    def _unsettled(self, before: RunningConfig, new: RunningConfig) -> frozenset[str]:
+        """Returns the models that are new, and those that have not settled since they were.
+
+        For the latter somebody may have stopped waiting. Who asks again is not to be told
+        that they answer.
+        """
+        kept = before.effective.models.keys() & new.effective.models
+        unsettled = {name for name, why in self._waiters.failures(kept) if why is None}
+        return frozenset(unsettled | (new.effective.models.keys() - kept))
+
+    def _put_base_in_force(
+        self,
+        before: RunningConfig,
+        new: RunningConfig,
+        changed: Sequence[ModelChange],
+        reason: str,
+    ) -> None:
+        self._drop_redundant(before.kept, new)
+        self._commit(new)
+        self._refusal = None
+        added = [each.name for each in changed if each.change is Change.ADDED]
+        log.info(
+            "event=config_applied reason=%r models=%d new=%s",
+            reason,
+            len(new.effective.models),
+            ",".join(added) or "none",
+        )
+
     def _drop_redundant(self, before: Overrides, new: RunningConfig) -> None:
         """Removes overrides that say the same as the base from the file."""
         gone = sorted(before.keys() - new.kept.keys())
@@ -393,6 +401,11 @@ class ConfigInForce:
         if name in new.why_inactive:
             notes.append(f"the override is not in force: {new.why_inactive[name]}")
         return tuple(notes)
+
+
+def _only_checked(changed: Iterable[ModelChange]) -> ConfigOutcome:
+    outcomes = tuple(ModelOutcome(each) for each in changed)
+    return ConfigOutcome(None, False, outcomes, (_ONLY_CHECKED,))
 
 
 def _wrong(
