@@ -146,7 +146,7 @@ def test_a_hang_up_during_the_start_waits_until_somebody_looks(
     before = signal.getsignal(signal.SIGHUP)
     received: list[str] = []
 
-    def start(arguments: object, inbox: SignalInbox) -> int:
+    def start(arguments: object, inbox: SignalInbox, say: object) -> int:
         signal.raise_signal(signal.SIGHUP)
         inbox.hear(signal.SIGTERM)
         signal.raise_signal(signal.SIGTERM)
