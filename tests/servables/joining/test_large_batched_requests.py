@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from tests.servables.joining.batched_sums import (
     BatchedSums,
+    PromptSums,
     Sums,
     error_of,
     options_of,
@@ -45,6 +46,22 @@ def test_a_large_request_is_split_and_joined() -> None:
     assert floats_of(outputs_of(first)["sum"]) == [1, 5, 9]
     assert floats_of(outputs_of(large)["sum"]) == [1, 5, 9, 13, 17, 21, 25]
     assert len(outputs_of(large)["name"].data) == 7
+    at.close()
+
+
+def test_the_parts_of_a_request_give_the_outputs_that_it_asked_for() -> None:
+    """A part that is a batch of its own may be answered with all outputs, and one that
+    shares a batch with those of its filter: the others are left out of both.
+    """
+    at = BatchedSums(PromptSums(), options_of(splits=True))
+    _, large = at.submit({"x": floats((7, 2), *range(14))}, output_filter=("sum",))
+    _, other = at.submit({"x": floats((1, 2), 3, 4)})
+    while at.scheduler.num_in_flight or not (large and other):
+        at.step()
+    assert [task.num_rows for task in at.inner.seen] == [4, 4]
+    assert outputs_of(large).keys() == {"sum"}
+    assert floats_of(outputs_of(large)["sum"]) == [1, 5, 9, 13, 17, 21, 25]
+    assert outputs_of(other).keys() == {"sum", "name"}
     at.close()
 
 

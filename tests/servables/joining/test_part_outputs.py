@@ -120,6 +120,18 @@ def test_small_outputs_and_strings_are_joined_at_the_end() -> None:
     assert whole["s"].data == (b"a", b"b", b"c")
 
 
+def test_outputs_that_were_not_asked_for_are_left_out() -> None:
+    """Whichever part has them; one that was asked for and is missing is an error."""
+    outputs = PartOutputs(3, wanted=("y",))
+    name = TensorView(STRING, (1,), (b"a",))
+    outputs.add(0, {"y": rows(1), "name": name})
+    outputs.add(2, {"name": name, "y": rows(3)})
+    outputs.add(1, {"y": rows(2)})
+    assert outputs.whole() == {"y": rows(1, 2, 3)}
+    with pytest.raises(KeyError):
+        PartOutputs(3, wanted=("y",)).add(0, {"name": name})
+
+
 def test_a_part_that_is_all_there_is_stays_where_it_lies() -> None:
     """An output that comes in one part is not copied."""
     outputs = PartOutputs(4)

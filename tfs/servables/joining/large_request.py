@@ -103,7 +103,7 @@ class LargeRequest:
         self._start = 0
         self._stop = 0
         self._begun_s = 0.0
-        self._outputs = PartOutputs(task.num_rows, loop)
+        self._outputs = PartOutputs(task.num_rows, loop, task.output_filter)
 
     def go_on(self) -> None:
         """Submits the next portion."""

@@ -20,7 +20,7 @@ import itertools
 import math
 import mmap
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -41,14 +41,22 @@ class PartOutputs:
     Args:
         num_rows: The rows of the whole request.
         loop: What must not be held up, if parts come on its thread.
+        wanted: Names of the outputs that the request asked for; empty means all. Parts
+            may come with further ones, and not all with the same.
 
     """
 
-    __slots__ = ("_loop", "_num_rows", "_tensors", "_waiting")
+    __slots__ = ("_loop", "_num_rows", "_tensors", "_waiting", "_wanted")
 
-    def __init__(self, num_rows: int, loop: BatchingLoop | None = None) -> None:
+    def __init__(
+        self,
+        num_rows: int,
+        loop: BatchingLoop | None = None,
+        wanted: Sequence[str] = (),
+    ) -> None:
         self._num_rows = num_rows
         self._loop = loop
+        self._wanted = wanted
         # The copies that are left to make, by part, and who wants to know.
         self._waiting: deque[tuple[Iterator[None], Callable[[], None]]] = deque()
         self._tensors: dict[str, _Pages | _Views] | None = None
@@ -60,14 +68,14 @@ class PartOutputs:
         done in portions; the others come with the function that it returns.
 
         Raises:
-            KeyError: An output is missing that another part has.
+            KeyError: An output is missing that was asked for, or that another part has.
             ValueError: An output does not fit to those of other parts.
 
         """
         tensors = self._tensors
         if tensors is None:
             tensors = self._tensors = {
-                name: self._begin(view) for name, view in outputs.items()
+                name: self._begin(outputs[name]) for name in self._wanted or outputs
             }
         copies = [tensor.add(start, outputs[name]) for name, tensor in tensors.items()]
         loop = self._loop

@@ -386,7 +386,9 @@ class SignatureQueues:
             options.policy,
             costs=CostTable(self._call_s),
             split=self._split,
-            join=lambda task: PartOutputs(task.num_rows, self._loop),
+            join=lambda task: PartOutputs(
+                task.num_rows, self._loop, task.output_filter
+            ),
         )
         self._input_names[key] = tuple(task.inputs)
         before = self._inherited.pop(key, None)
