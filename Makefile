@@ -104,8 +104,10 @@ pages: $(STAMP) ## reprint the pages of docs/ that are printed from code
 test-clients: $(STAMP) ## clients that are not ours (pip, npm, curl, h2load), over both transports
 	@$(BIN)/python tests/clients/run.py
 
-stress: $(STAMP) ## the tests that hammer one mechanism for minutes
-	@$(BIN)/python -m pytest -q -m stress $(PYTEST_ARGS)
+stress: $(STAMP) ## the tests that hammer one mechanism: half an hour on two cores
+	@echo "==> pytest -m stress, about half an hour on two cores; each test is told as it ends"
+	@$(BIN)/python -m pytest -v -m stress --durations=15 \
+	  --numprocesses=$(PYTEST_PROCESSES) --dist=loadfile $(PYTEST_ARGS)
 
 bench: $(BENCH_AREAS:%=bench-%) ## every benchmark area, into bench-results/
 

@@ -113,7 +113,7 @@ def test_no_client_can_tell_the_transports_apart(
 
 
 @pytest.mark.stress
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(1800)
 @given(calls=st.lists(CALLS, min_size=1, max_size=20), at_once=st.booleans())
 @settings(LONG, max_examples=2000)
 def test_no_client_can_tell_the_transports_apart_for_minutes(

@@ -135,7 +135,7 @@ def test_no_asyncio_client_can_tell_the_transports_apart(
 
 
 @pytest.mark.stress
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(1800)
 @given(calls=st.lists(CALLS, min_size=1, max_size=100))
 @settings(LONG, max_examples=500)
 def test_no_asyncio_client_can_tell_the_transports_apart_for_minutes(
@@ -265,7 +265,7 @@ def test_no_cutting_of_frames_tells_the_transports_apart(
 
 
 @pytest.mark.stress
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(1800)
 @given(calls=st.lists(CALLS, min_size=1, max_size=20), seed=st.integers(0, 1 << 32))
 @settings(LONG, max_examples=1000)
 def test_no_cutting_of_frames_tells_the_transports_apart_for_minutes(

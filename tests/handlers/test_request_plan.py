@@ -249,7 +249,7 @@ def test_mutated_requests_are_answered_as_one_by_one() -> None:
 
 
 @pytest.mark.stress
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(1800)
 def test_mutated_requests_are_answered_as_one_by_one_for_long() -> None:
     """The same, for as long as a stress run may take."""
     for seed in range(1000, 3000):

@@ -243,11 +243,12 @@ def test_random_clients_are_answered_or_closed() -> None:
 
 
 @pytest.mark.stress
-@pytest.mark.timeout(3600)
-def test_very_many_random_clients_are_answered_or_closed() -> None:
-    """The same for half an hour's worth of seeds."""
-    num_faults, num_requests = run(first_seed=1_000_000, num_runs=100_000)
-    assert num_faults < 100_000 < num_requests
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("first_seed", range(1_000_000, 1_100_000, 10_000))
+def test_very_many_random_clients_are_answered_or_closed(first_seed: int) -> None:
+    """The same for a hundred thousand seeds."""
+    num_faults, num_requests = run(first_seed, num_runs=10_000)
+    assert num_faults < 10_000 < num_requests
 
 
 @given(st.binary(max_size=300), st.booleans())

@@ -144,7 +144,7 @@ def test_only_the_servers_end_ends_the_others(family: Family) -> None:
 
 
 @pytest.mark.stress
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(1800)
 def test_two_deaths_at_once_end_nobody_else(family: Family) -> None:
     """Each two of all kinds, but for a keeper and its worker.
 

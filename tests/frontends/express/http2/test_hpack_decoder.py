@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import random
 
 import pytest
 from hpack import Decoder, Encoder
 from hpack.exceptions import HPACKError
+from hpack.huffman import HuffmanEncoder
+from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
+from hpack.huffman_table import decode_huffman
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -114,10 +118,22 @@ def test_damaged_blocks_are_judged_as_in_the_library() -> None:
 
 
 @pytest.mark.stress
-@pytest.mark.timeout(3600)
-def test_a_million_blocks_decode_as_in_the_library() -> None:
-    """The differential test at the length the decoder was promised with."""
-    assert 0 < run_differential(seed=3, num_blocks=1_000_000, mutate=0.5) < 1_000_000
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("part", range(10))
+def test_a_million_blocks_decode_as_in_the_library(
+    monkeypatch: pytest.MonkeyPatch, part: int
+) -> None:
+    """The differential test at the length the decoder was promised with.
+
+    The library remembers what it made of a string by Huffman's code: the strings are
+    the same over and over, and took it twice as long as all the rest. Ours does not.
+    """
+    coder = HuffmanEncoder(REQUEST_CODES, REQUEST_CODES_LENGTH)
+    remembers = functools.lru_cache(1000)
+    encoded = remembers(coder.encode)
+    monkeypatch.setattr(HuffmanEncoder, "encode", lambda _, text: encoded(text))
+    monkeypatch.setattr("hpack.hpack.decode_huffman", remembers(decode_huffman))
+    assert 0 < run_differential(3 + part, num_blocks=100_000, mutate=0.5) < 100_000
 
 
 @given(st.binary(max_size=60))
