@@ -21,7 +21,7 @@ _HEAD = """\
 """
 
 _STATS = """
-Those of a version go with it.
+What is counted of a version disappears when it is unloaded.
 
 | `tfs status --stats` | Prometheus | kind | meaning |
 |---|---|---|---|
