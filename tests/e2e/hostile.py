@@ -21,6 +21,7 @@ from tests.frontends.express.wire import (
     literal_block,
     prefixed,
 )
+from tests.frontends.hostile_heads import conversations
 from tfs.frontends.rpc import frames
 from tfs.frontends.rpc.frames import ErrorCode, FrameType, Setting
 from tfs.proto.tensorflow.core.framework import types_pb2
@@ -155,6 +156,13 @@ def _mutated(victim: Victim, rng: random.Random) -> None:
     for _ in range(rng.randint(1, 8)):
         whole[rng.randrange(len(whole))] = rng.randrange(256)
     victim.send(bytes(whole))
+    victim.listen()
+
+
+def _heads(victim: Victim, rng: random.Random) -> None:
+    """Header blocks that no good client sends."""
+    (sent,) = conversations(rng.randrange(1 << 30), PREDICT, 1)
+    victim.send(sent)
     victim.listen()
 
 
@@ -295,6 +303,7 @@ ATTACKS: Final[dict[str, Attack]] = {
     "truncated": _truncated,
     "mutated": _mutated,
     "noise": _noise,
+    "malformed heads": _heads,
     "oversized frames": _oversized,
     "claimed lengths": _claims,
     "bad payloads": _payloads,

@@ -10,18 +10,12 @@ from tests.certificates import Certificates
 from tests.e2e import hostile
 from tfs.testing.patience import PATIENCE_S
 
-_GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
-
 
 class Regular(threading.Thread):
     """A client that calls all the while over one connection, and wants answers.
 
-    grpcio's own server ends when a path is not UTF-8, and is opened again: there, a
-    client that comes back must be answered.
-
     Args:
         address: The server's.
-        comes_back: Whether it goes on after a call was cut off.
         certificates: Of a server that speaks TLS.
         request: What it asks.
     """
@@ -29,14 +23,12 @@ class Regular(threading.Thread):
     def __init__(
         self,
         address: str,
-        comes_back: bool,
         certificates: Certificates | None = None,
         request: bytes = hostile.GOOD,
     ) -> None:
         super().__init__(daemon=True)
         self._certificates = certificates
         self._request = request
-        self._comes_back = comes_back
         self.num_answered = 0
         self.error: grpc.RpcError | None = None
         self._address = address
@@ -56,11 +48,9 @@ class Regular(threading.Thread):
                 try:
                     predict(self._request, timeout=PATIENCE_S, wait_for_ready=True)
                 except grpc.RpcError as error:
-                    if not self._comes_back or error.code() not in _GONE:
-                        self.error = error
-                        return
-                else:
-                    self.num_answered += 1
+                    self.error = error
+                    return
+                self.num_answered += 1
 
     def stop(self) -> None:
         self._enough.set()

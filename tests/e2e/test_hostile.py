@@ -54,11 +54,7 @@ def _besiege(
     """
     process = psutil.Process(serving.process.pid)
     is_tls = serving.flag("ssl_config_file") is not None
-    regular = Regular(
-        serving.address,
-        serving.flag("grpc_transport") == "grpcio",
-        certificates if is_tls else None,
-    )
+    regular = Regular(serving.address, certificates if is_tls else None)
     tls = trusting(certificates) if is_tls else None
     regular.start()
     seed = 0

@@ -662,7 +662,7 @@ def test_floods_take_little_memory_over_tls(
     with Serving(*flags, is_fresh=True) as serving:
         serving.wait_for("double/1 is available")
         small = _request(16)[5:]
-        regular = Regular(serving.address, False, certificates, small)
+        regular = Regular(serving.address, certificates, small)
         regular.start()
         _flood(serving, piece, certificates)
         regular.stop()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import socket
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,7 +17,15 @@ from pathlib import Path
 from typing import Final
 
 from tests.certificates import CLIENT_NAME, Certificates
-from tests.frontends.peers import H2, PEERS, Peer, Trust, is_ping_answered
+from tests.frontends.express.wire import (
+    HELLO,
+    data_frame,
+    grpc_headers,
+    headers_frame,
+    literal_block,
+    prefixed,
+)
+from tests.frontends.peers import H2, PEERS, Peer, Trust, connect, is_ping_answered
 from tfs.core.call import (
     Call,
     Handler,
@@ -28,9 +37,11 @@ from tfs.core.call import (
 )
 from tfs.core.errors import Code, Unavailable
 from tfs.core.serving_loop import ServingLoop
+from tfs.frontends.rpc import frames
 from tfs.frontends.rpc.express.http2.connection_limits import ConnectionLimits
 from tfs.frontends.rpc.express.options import ExpressOptions
 from tfs.frontends.rpc.express.transport import ExpressTransport
+from tfs.frontends.rpc.frames import ErrorCode
 from tfs.frontends.rpc.grpcio.options import GrpcioOptions
 from tfs.frontends.rpc.grpcio.transport import GrpcioTransport
 from tfs.proto.google.rpc import error_details_pb2, status_pb2
@@ -227,6 +238,31 @@ def renewed_certificates(transport: str, peer: Peer) -> None:
         assert answer.code != Code.OK
 
 
+def malformed_head(transport: str, peer: Peer) -> None:
+    """A raw client sends a path that is no text, and calls on over the same connection."""
+    bad = literal_block(grpc_headers(path="/\xff"))
+    good = literal_block(grpc_headers(path=PATH))
+    reset = frames.rst_stream(1, ErrorCode.PROTOCOL_ERROR)
+    with (
+        served(transport, _echo) as address,
+        connect(address, None) as raw,
+    ):
+        raw.sendall(HELLO + headers_frame(1, bad) + data_frame(1, prefixed(b"x")))
+        received = b""
+        while reset not in received:
+            received += receive(raw)
+        assert peer.call(address, PATH, b"abc").message == b"abc"
+        raw.sendall(headers_frame(3, good) + data_frame(3, prefixed(b"once more")))
+        while b"once more" not in received:
+            received += receive(raw)
+
+
+def receive(raw: socket.socket) -> bytes:
+    data = raw.recv(1 << 16)
+    assert data, "the server closed the connection"
+    return data
+
+
 @dataclass(frozen=True, slots=True)
 class Feature:
     """One row of the matrix.
@@ -259,6 +295,7 @@ FEATURES: Final = (
     Feature("errors with RetryInfo", retry_info),
     Feature("metadata, binary values too", metadata),
     Feature("unknown methods are UNIMPLEMENTED", unknown_method),
+    Feature("a call whose headers are malformed harms no other", malformed_head),
     Feature("keep-alive: PINGs are answered without a call", ping, ("h2",)),
     Feature("TLS, plain text refused", tls),
     Feature("mutual TLS, client's names known, strangers refused", mutual_tls),
@@ -400,8 +437,9 @@ grpcio tells nobody how long a request is before it is there, so its limits are 
   thirty. A client that has read a long answer goes before those that have not, three times in four: with its
   long requests, and where answers wait for room.
 - The library takes any number of headers, and of calls that are reset at once, whatever it is told.
-  So the server accepts clients itself, ends their TLS, looks at their frames and passes them on
-  over a Unix socket: each byte is copied twice more, and a connection takes three descriptors.
+  So the server accepts clients itself, ends their TLS, looks at their frames, writes their headers
+  anew and passes them on over a Unix socket: each byte is copied twice more, and a connection takes
+  three descriptors.
   That is some 15 % more CPU for a small request (over TLS, none), and half as much again for
   602 KB and for 10 MB; the numbers of grpcio above are without it.
 - 64 KB of headers in one block end a connection, as through express. The headers of a call reach
@@ -495,9 +533,15 @@ To both transports, a client that closes only its sending direction (`shutdown(S
 calls that are not answered by then are cancelled. HTTP/2 ends requests by END_STREAM, and a
 server could not tell such a client from one that has crashed.
 
-A request whose path is not UTF-8 ends grpcio's server, with the calls that it was answering (seen
-with 1.85.1). The listener is open again within a second. express resets the stream and goes on
-serving.
+A request whose headers break the rules of HTTP/2 is reset by both transports (PROTOCOL_ERROR), and
+the other calls of its connection go on: a path that is not ASCII, a pseudo-header that is missing,
+repeated or late, a name in upper case, NUL or a line break in a value. Headers that cannot be
+decompressed end the connection. grpcio would end its server by a path that is not UTF-8, with the
+calls of everybody (seen with 1.85.1). So the relay decompresses and checks the headers, and writes
+them anew for that library, which never sees the bytes that a client sent. A header list of more than
+16 KB (`grpc.absolute_max_metadata_size`) is reset with ENHANCE_YOUR_CALM, of which clients make
+RESOURCE_EXHAUSTED; that limit counts what is decompressed. Metadata that is not ASCII is passed on,
+as UTF-8 or Latin-1 by grpcio, as Latin-1 by express.
 
 This page is printed by `python -m tests.frontends.features`.
 """

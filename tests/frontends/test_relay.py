@@ -15,7 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.frontends.express.wire import data_frame, headers_frame
+from tests.frontends.express.wire import (
+    LITERALS,
+    data_frame,
+    grpc_headers,
+    headers_frame,
+    literal_block,
+)
 from tests.frontends.relay_door import Door, make_relay, run
 from tests.frontends.scarce_files import files_left
 from tfs.core.call import ListenerOptions
@@ -214,23 +220,24 @@ def test_who_has_given_up_all_calls_is_not_kept_waiting(tmp_path: Path) -> None:
         client, server, name = await door.connect()
         sent = PREFACE
         for stream_id in range(1, 129, 2):
-            sent += headers_frame(stream_id, b"\x82")
+            sent += headers_frame(stream_id, LITERALS)
         client.sendall(sent)
         received = b""
-        while len(received) < len(PREFACE) + 23 * 10:
+        size = len(headers_frame(1, LITERALS))
+        while len(received) < len(PREFACE) + 23 * size:
             received += await loop.sock_recv(server, 1 << 20)
         num_passed = len(received) - len(PREFACE)
         resets = b"".join(
             frames.rst_stream(stream_id, ErrorCode.CANCEL)
             for stream_id in range(1, 129, 2)
         )
-        call = headers_frame(129, b"\x82") + data_frame(129, b"later")
+        call = headers_frame(129, LITERALS) + data_frame(129, b"later")
         client.sendall(resets + call)
         received = b""
         while not received.endswith(call):
             received += await loop.sock_recv(server, 1 << 20)
-        assert door.gate.num_calls == num_passed // 10 + 1
-        for _ in range(num_passed // 10):
+        assert door.gate.num_calls == num_passed // size + 1
+        for _ in range(num_passed // size):
             door.relay.note_taken(name)
         assert door.gate.num_calls == 1
         client.close()
@@ -285,7 +292,7 @@ def test_who_has_no_call_is_let_go_and_who_has_one_stays(tmp_path: Path) -> None
         loop = asyncio.get_running_loop()
         idle, server, name = await door.connect()
         busy, other, other_name = await door.connect()
-        call = PREFACE + headers_frame(1, b"")
+        call = PREFACE + headers_frame(1, LITERALS)
         await loop.sock_sendall(busy, call)
         assert await loop.sock_recv(other, 1 << 20) == call
         server.sendall(_SOME)
@@ -378,6 +385,67 @@ def test_a_tcp_client_is_known_by_its_address_and_ends_by_its_flood(
         assert relay.client(name) is None
         for each in (client, server, behind):
             each.close()
+
+    run(body, tmp_path)
+
+
+_MALFORMED = literal_block(grpc_headers(path=""))
+
+
+def test_a_refused_call_is_reset_between_frames_of_the_server(tmp_path: Path) -> None:
+    """The client understands both; nothing comes before the server's first frame."""
+
+    async def body(door: Door) -> None:
+        loop = asyncio.get_running_loop()
+        client, server, _ = await door.connect()
+        await loop.sock_sendall(client, PREFACE + headers_frame(1, _MALFORMED))
+        assert await loop.sock_recv(server, 1 << 16) == PREFACE
+        resets = [
+            frames.rst_stream(stream_id, ErrorCode.PROTOCOL_ERROR)
+            for stream_id in (1, 3, 5)
+        ]
+        first = frames.settings({})
+        await loop.sock_sendall(server, first)
+        assert await loop.sock_recv(client, 100) == first + resets[0]
+        await loop.sock_sendall(client, headers_frame(3, _MALFORMED))
+        assert await loop.sock_recv(client, 100) == resets[1]
+        answer = data_frame(7, b"answer")
+        await loop.sock_sendall(server, answer[:5])
+        assert await loop.sock_recv(client, 100) == answer[:5]
+        window = frames.window_update(0, 1)
+        await loop.sock_sendall(client, headers_frame(5, _MALFORMED) + window)
+        assert await loop.sock_recv(server, 100) == window
+        await loop.sock_sendall(server, answer[5:] + answer[:12])
+        expected = answer[5:] + resets[2] + answer[:12]
+        assert await loop.sock_recv(client, 100) == expected
+        client.close()
+        server.close()
+
+    run(body, tmp_path)
+
+
+def test_who_sends_headers_that_cannot_be_read_is_told_why(tmp_path: Path) -> None:
+    """By GOAWAY, which names the last stream that the client began."""
+
+    async def body(door: Door) -> None:
+        loop = asyncio.get_running_loop()
+        client, server, name = await door.connect()
+        first, call = frames.settings({}), headers_frame(1, LITERALS)
+        await loop.sock_sendall(server, first)
+        await loop.sock_sendall(client, PREFACE + call)
+        received = b""
+        while len(received) < len(PREFACE + call):
+            received += await loop.sock_recv(server, 1 << 16)
+        await loop.sock_sendall(client, headers_frame(3, b"\x80"))
+        received = b""
+        while data := await loop.sock_recv(client, 1 << 16):
+            received += data
+        code = ErrorCode.COMPRESSION_ERROR
+        assert received == first + frames.goaway(3, code, "HPACK: index 0")
+        assert await loop.sock_recv(server, 1 << 16) == b""
+        assert door.relay.client(name) is None
+        client.close()
+        server.close()
 
     run(body, tmp_path)
 

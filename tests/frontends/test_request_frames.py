@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+from collections.abc import Callable
 
+import hpack
 import pytest
 
-from tests.frontends.express.wire import data_frame, headers_frame
+from tests.frontends.express.wire import (
+    LITERALS,
+    data_frame,
+    grpc_headers,
+    headers_frame,
+    parse_frames,
+)
 from tfs.frontends.rpc import frames
-from tfs.frontends.rpc.frames import PREFACE, ErrorCode, FrameType
+from tfs.frontends.rpc.frames import PREFACE, ConnectionFault, ErrorCode, FrameType
 from tfs.frontends.rpc.grpcio.answer_frames import AnswerFrames
 from tfs.frontends.rpc.grpcio.call_gate import CallGate
+from tfs.frontends.rpc.grpcio.client_heads import ClientHeads, HeadLimits
 from tfs.frontends.rpc.grpcio.request_frames import FloodError, RequestFrames
+from tfs.frontends.rpc.heads.hpack_decoder import encode_literal
 
-BLOCK = b"\x82" * 20
+
+def make(
+    gate: CallGate, most_calls: int, on_refused: Callable[[bytes], None]
+) -> RequestFrames:
+    return RequestFrames(gate, most_calls, ClientHeads(HeadLimits()), on_refused)
+
+
+def _refuse_none(reset: bytes) -> None:
+    raise AssertionError("a good call was refused")
 
 
 class Rig:
@@ -23,16 +42,20 @@ class Rig:
         self.now_s = 0.0
         self.gate = CallGate(lambda: self.now_s)
         self.most_calls = most_calls
+        self.refused: list[bytes] = []
         self.client = self.connect()
 
     def connect(self) -> RequestFrames:
-        client = RequestFrames(self.gate, self.most_calls)
+        client = make(self.gate, self.most_calls, self.refused.append)
         assert client.take(PREFACE) == PREFACE
         return client
 
 
-def begin(stream_id: int, num_bytes: int = 20) -> bytes:
-    return headers_frame(stream_id, b"\x82" * num_bytes)
+def begin(stream_id: int, num_bytes: int = 0) -> bytes:
+    """Returns a request's headers, of about that size if they would be shorter."""
+    missing = b"x" * max(0, num_bytes - len(LITERALS))
+    more = encode_literal(b"x", missing) if missing else b""
+    return headers_frame(stream_id, LITERALS + more)
 
 
 def send_all(client: RequestFrames, pieces: list[bytes], passed: list[bytes]) -> None:
@@ -45,7 +68,7 @@ def test_frames_pass_as_they_come_however_they_are_cut() -> None:
     sent += frames.ping(b"12345678") + data_frame(1, b"", 1) + begin(3)
     rng = random.Random(7)
     for _ in range(50):
-        client = RequestFrames(CallGate(lambda: 0.0), 64)
+        client = make(CallGate(lambda: 0.0), 64, _refuse_none)
         passed = b""
         index = 0
         while index < len(sent):
@@ -53,7 +76,7 @@ def test_frames_pass_as_they_come_however_they_are_cut() -> None:
             passed += client.take(sent[index : index + size])
             assert passed == sent[: len(passed)]
             index += size
-            assert min(index, len(sent)) - len(passed) < 9 + 9 + 20
+            assert min(index, len(sent)) - len(passed) < 9 + 9 + len(LITERALS)
         assert passed == sent
         assert client.num_held_bytes == 0
 
@@ -61,12 +84,12 @@ def test_frames_pass_as_they_come_however_they_are_cut() -> None:
 def test_headers_in_several_frames_pass_together() -> None:
     """grpcio gets none of them before the last one is there."""
     rig = Rig()
-    first = headers_frame(1, BLOCK, 0)
-    last = frames.frame(FrameType.CONTINUATION, frames.END_HEADERS, 1, BLOCK)
+    first = headers_frame(1, LITERALS[:50], 0)
+    last = frames.frame(FrameType.CONTINUATION, frames.END_HEADERS, 1, LITERALS[50:])
     assert rig.client.take(first) == b""
     assert rig.client.take(last[:15]) == b""
     assert rig.client.take(last[15:] + data_frame(1, b"x")) == (
-        first + last + data_frame(1, b"x")
+        begin(1) + data_frame(1, b"x")
     )
 
 
@@ -75,7 +98,7 @@ def test_headers_without_end_end_the_connection(size: int) -> None:
     """After 64 KB, or a hundred frames of nothing; nothing of them has passed."""
     rig = Rig()
     more = frames.frame(FrameType.CONTINUATION, 0, 1, bytes(size))
-    passed = [rig.client.take(headers_frame(1, BLOCK, 0))]
+    passed = [rig.client.take(headers_frame(1, LITERALS, 0))]
     with pytest.raises(FloodError, match="without end"):
         send_all(rig.client, [more] * 130, passed)
     assert b"".join(passed) == b""
@@ -86,7 +109,7 @@ def test_frames_between_headers_end_the_connection() -> None:
     """RFC 9113, section 4.3: nothing may come between the frames of a block."""
     rig = Rig()
     with pytest.raises(FloodError, match="within a block"):
-        rig.client.take(headers_frame(1, BLOCK, 0) + frames.ping(b"12345678"))
+        rig.client.take(headers_frame(1, LITERALS, 0) + frames.ping(b"12345678"))
 
 
 def test_a_call_too_many_waits_until_another_is_over() -> None:
@@ -232,22 +255,18 @@ def given_up(client: RequestFrames, stream_id: int, body: bytes = b"") -> bytes:
 
 
 def test_a_call_that_is_given_up_while_it_waits_never_begins() -> None:
-    """Its headers and its body go to a stream that no client may begin."""
+    """grpcio gets none of its headers; its body, for the connection's window."""
     rig = Rig(most_calls=1)
     client = rig.client
     client.take(begin(1))
     client.note_taken()
     body = data_frame(3, b"body", 0)
-    expected = begin(2) + data_frame(2, b"body", 0)
-    assert given_up(client, 3, body) == expected + frames.rst_stream(
-        3, ErrorCode.CANCEL
-    )
+    assert given_up(client, 3, body) == body + frames.rst_stream(3, ErrorCode.CANCEL)
     assert (rig.gate.num_calls, client.num_held_bytes) == (1, 0)
     assert client.take(begin(5)) == b""
     assert given_up(client, 7) == b""
     client.note_ended(1)
-    rest = begin(2) + frames.rst_stream(7, ErrorCode.CANCEL)
-    assert client.let_in() == begin(5) + rest
+    assert client.let_in() == begin(5) + frames.rst_stream(7, ErrorCode.CANCEL)
 
 
 def test_a_call_that_was_handed_over_counts_no_more_when_it_is_reset() -> None:
@@ -307,17 +326,17 @@ def test_calls_that_are_reset_by_the_thousand_end_the_connection() -> None:
     assert rig.gate.num_calls < 64
 
 
-def test_a_call_whose_headers_are_not_whole_yet_may_begin_once_alone() -> None:
-    """What follows of the frame goes to grpcio, and nothing is passed on twice."""
+def test_a_call_whose_headers_are_not_whole_yet_begins_when_they_are() -> None:
+    """grpcio gets nothing of them before they were checked."""
     rig = Rig(most_calls=1)
     client = rig.client
     client.take(begin(1))
     call = begin(3)
     assert client.take(call[:15]) == b""
     client.note_ended(1)
-    assert client.let_in() == call[:15]
+    assert client.let_in() == b""
     after = data_frame(3, bytes(100))
-    assert client.take(call[15:] + after) == call[15:] + after
+    assert client.take(call[15:] + after) == call + after
 
 
 @pytest.mark.parametrize(
@@ -375,14 +394,148 @@ def test_calls_without_end_that_wait_end_the_connection() -> None:
         send_all(rig.client, pieces, [])
 
 
+def trailers(stream_id: int, name: bytes = b"x") -> bytes:
+    """Returns headers behind a request."""
+    flags = frames.END_HEADERS | frames.END_STREAM
+    return headers_frame(stream_id, encode_literal(name, b"y"), flags)
+
+
+def test_headers_after_a_request_end_it() -> None:
+    """They mean nothing to gRPC, so grpcio gets no more than that."""
+    rig = Rig()
+    rig.client.take(begin(1) + data_frame(1, b"x", 0))
+    assert rig.client.take(trailers(1)) == data_frame(1, b"")
+    assert (rig.client.num_held_bytes, rig.refused) == (0, [])
+    assert rig.client.take(begin(3)) == begin(3)
+    rig.client.note_ended(1)
+    assert rig.client.take(trailers(1)) == b""
+
+
+@pytest.mark.parametrize("block", [LITERALS, encode_literal(b"X", b"y"), b""])
+def test_malformed_headers_after_a_request_reset_its_stream(block: bytes) -> None:
+    """Pseudo-headers, or names in upper case, or headers that do not end the request."""
+    rig = Rig()
+    rig.client.take(begin(1))
+    reset = frames.rst_stream(1, ErrorCode.PROTOCOL_ERROR)
+    flags = frames.END_HEADERS | (frames.END_STREAM if block else 0)
+    assert rig.client.take(headers_frame(1, block, flags)) == reset
+    assert rig.refused == [reset]
+    assert rig.client.take(headers_frame(1, block, flags)) == b""
+    assert len(rig.refused) == 1
+
+
 def test_headers_after_a_request_end_the_connection_if_they_had_to_wait() -> None:
     """They are compressed by what came before them, so they could not pass it."""
     rig = Rig(most_calls=1)
     rig.client.take(begin(1))
-    assert rig.client.take(begin(1)) == begin(1)
     rig.client.take(begin(3))
     with pytest.raises(FloodError, match="within a call"):
-        rig.client.take(begin(1))
+        rig.client.take(trailers(1))
+
+
+def malformed(*extra: tuple[str, str]) -> list[tuple[str, str]]:
+    """Returns the headers of a request whose path is no text."""
+    return grpc_headers(*extra, path="/\xff")
+
+
+def encode(encoder: hpack.Encoder, headers: list[tuple[str, str]]) -> bytes:
+    """Returns a block that may change the dynamic table."""
+    return encoder.encode([(name, value.encode("latin-1")) for name, value in headers])
+
+
+def passed_heads(passed: bytes) -> list[tuple[int, list[tuple[str, str]]]]:
+    """Returns the streams that begin, and their headers."""
+    decoder = hpack.Decoder()
+    return [
+        (
+            sent.stream_id,
+            [(str(name), str(value)) for name, value in decoder.decode(sent.payload)],
+        )
+        for sent in parse_frames(passed)
+        if sent.frame_type == FrameType.HEADERS
+    ]
+
+
+def test_a_malformed_request_never_reaches_grpcio() -> None:
+    """Its stream is reset; later requests that are compressed by its headers are read."""
+    rig = Rig()
+    encoder = hpack.Encoder()
+    good = grpc_headers(("x-a", "said before"))
+    sent = headers_frame(1, encode(encoder, malformed(("x-a", "said before"))))
+    sent += data_frame(1, b"body") + headers_frame(3, encode(encoder, good))
+    for cut in range(len(sent)):
+        rig = Rig()
+        passed = rig.client.take(sent[:cut]) + rig.client.take(sent[cut:])
+        assert passed.startswith(data_frame(1, b"body"))
+        assert passed_heads(passed) == [(3, good)]
+        assert rig.refused == [frames.rst_stream(1, ErrorCode.PROTOCOL_ERROR)]
+        assert (rig.gate.num_calls, rig.client.num_held_bytes) == (1, 0)
+
+
+def test_a_malformed_request_that_waits_is_refused_in_its_turn() -> None:
+    """Those before and behind it, given up or not, are read as they were compressed."""
+    rig = Rig(most_calls=1)
+    client, encoder = rig.client, hpack.Encoder()
+    rounds = [grpc_headers(("x-a", str(index))) for index in range(6)]
+    rounds[2] = malformed(("x-a", "0"))
+    for index, headers in enumerate(rounds):
+        frame = headers_frame(2 * index + 1, encode(encoder, headers))
+        passed = client.take(frame + data_frame(2 * index + 1, b"", 0))
+        assert bool(passed) is (index == 0)
+    client.take(frames.rst_stream(3, ErrorCode.CANCEL))
+    begun = []
+    for stream_id in (1, 7, 9):
+        client.note_ended(stream_id)
+        begun += passed_heads(client.let_in())
+    assert begun == [(7, rounds[3]), (9, rounds[4]), (11, rounds[5])]
+    assert rig.refused == [frames.rst_stream(5, ErrorCode.PROTOCOL_ERROR)]
+    assert client.num_held_bytes == 0
+
+
+def test_headers_that_are_too_long_reset_their_stream() -> None:
+    """Clients make RESOURCE_EXHAUSTED of that; few bytes may stand for many headers."""
+    rig = Rig()
+    repeated = b"\x40" + encode_literal(b"x", b"y" * 3000)[1:] + b"\xbe" * 5
+    assert rig.client.take(headers_frame(1, LITERALS + repeated)) == b""
+    assert rig.refused == [frames.rst_stream(1, ErrorCode.ENHANCE_YOUR_CALM)]
+    assert rig.client.take(begin(3)) == begin(3)
+
+
+def test_malformed_requests_without_end_end_the_connection() -> None:
+    """They are limited as resets are."""
+    rig = Rig()
+    pieces = [headers_frame(stream_id, b"") for stream_id in range(1, 10_000, 2)]
+    with pytest.raises(FloodError, match="resets"):
+        send_all(rig.client, pieces, [])
+    assert len(rig.refused) == 1000
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        headers_frame(1, b"\xff\xff\x03"),
+        headers_frame(1, LITERALS[:-1]),
+        headers_frame(1, LITERALS + b"\x3e"),
+        headers_frame(1, b"\xff" + LITERALS, frames.END_HEADERS | frames.PADDED),
+        begin(2),
+        begin(0),
+        frames.frame(FrameType.CONTINUATION, frames.END_HEADERS, 1, LITERALS),
+    ],
+    ids=["index", "cut", "late", "padding", "even", "none", "continuation"],
+)
+def test_headers_that_cannot_be_read_are_a_fault_of_the_connection(sent: bytes) -> None:
+    """Nothing that follows could be understood; grpcio gets nothing of it."""
+    rig = Rig()
+    with pytest.raises(ConnectionFault):
+        rig.client.take(sent)
+
+
+def test_grpcio_gets_no_padding_and_no_priority() -> None:
+    """It takes padding for headers."""
+    rig = Rig()
+    flags = frames.END_HEADERS | frames.PADDED | frames.PRIORITIZED
+    payload = b"\x02" + bytes(4) + b"\x10" + LITERALS + b"\x83\x84"
+    assert rig.client.take(headers_frame(1, payload, flags)) == begin(1)
 
 
 def test_a_connection_that_ends_gives_its_calls_back() -> None:
@@ -401,12 +554,20 @@ def test_a_connection_that_ends_gives_its_calls_back() -> None:
     assert (rig.gate.num_calls, rig.gate.num_fresh) == (0, 0)
 
 
+ANSWERS = (
+    headers_frame(1, LITERALS, frames.END_HEADERS),
+    data_frame(1, bytes(300), 0),
+    headers_frame(1, LITERALS, frames.END_HEADERS | frames.END_STREAM),
+    frames.settings({}),
+    data_frame(3, b"x", 1),
+    frames.rst_stream(5, ErrorCode.CANCEL),
+    frames.ping(b"12345678", ack=True),
+)
+
+
 def test_streams_that_the_server_ends_are_known_however_frames_are_cut() -> None:
     """By the flag at the end of a stream, or a reset."""
-    sent = headers_frame(1, BLOCK, frames.END_HEADERS) + data_frame(1, bytes(300), 0)
-    sent += headers_frame(1, BLOCK, frames.END_HEADERS | frames.END_STREAM)
-    sent += frames.settings({}) + data_frame(3, b"x", 1)
-    sent += frames.rst_stream(5, ErrorCode.CANCEL) + frames.ping(b"12345678", ack=True)
+    sent = b"".join(ANSWERS)
     for size in (1, 2, 5, 10, 100, 1000):
         answers = AnswerFrames()
         ended = [
@@ -415,3 +576,18 @@ def test_streams_that_the_server_ends_are_known_however_frames_are_cut() -> None
             for stream_id in answers.ended(sent[index : index + size])
         ]
         assert ended == [1, 3, 5]
+
+
+def test_the_ends_of_frames_are_known_however_they_are_cut() -> None:
+    """Between two frames others may be sent, but not before the first."""
+    sent = b"".join(ANSWERS)
+    ends = set(itertools.accumulate(map(len, ANSWERS)))
+    for size in (1, 2, 5, 10, 100, 1000):
+        answers = AnswerFrames()
+        assert not answers.is_between
+        for index in range(0, len(sent), size):
+            cut = min(index + size, len(sent))
+            answers.ended(sent[index:cut])
+            assert answers.is_between is (cut in ends)
+            last = max((end for end in ends if index < end <= cut), default=index)
+            assert answers.num_whole == last - index

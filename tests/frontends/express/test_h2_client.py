@@ -15,9 +15,9 @@ import pytest
 from tests.frontends.express.wire import PATH, Wire, grpc_headers, prefixed
 from tfs.core.errors import InvalidArgument
 from tfs.frontends.rpc.express.http2.connection_limits import ConnectionLimits
-from tfs.frontends.rpc.express.http2.request_head import HttpRefusal
 from tfs.frontends.rpc.express.http2.response import OK_TRAILERS_BLOCK
 from tfs.frontends.rpc.frames import ErrorCode
+from tfs.frontends.rpc.heads.request_head import HttpRefusal
 
 
 class H2Client:

@@ -16,6 +16,7 @@ from tfs.frontends.rpc.express.http2.connection_limits import ConnectionLimits
 from tfs.frontends.rpc.express.http2.flow_control import ReceiveBudget
 from tfs.frontends.rpc.express.http2.stream import Stream
 from tfs.frontends.rpc.frames import ErrorCode, FrameType, Setting
+from tfs.frontends.rpc.heads.hpack_decoder import encode_literal
 
 PATH = "/tfs.test.Echo/Say"
 HELLO = frames.PREFACE + frames.settings({})
@@ -59,6 +60,12 @@ def literal_block(headers: list[tuple[str, str]]) -> bytes:
 
 BLOCK = literal_block(grpc_headers())
 """The header block of a plain request."""
+
+
+LITERALS = b"".join(
+    encode_literal(name.encode(), value.encode()) for name, value in GRPC_HEADERS
+)
+"""The same as grpcio gets it, however it was compressed."""
 
 
 def headers_frame(

@@ -172,6 +172,31 @@ def parse_settings(payload: bytes) -> Iterable[tuple[int, int]]:
     return _unpack_setting(payload)
 
 
+def first_piece(flags: int, stream_id: int, payload: bytes) -> bytes:
+    """Returns the header block in a HEADERS payload, without padding and priority.
+
+    Raises:
+        ConnectionFault: Padding or priority do not fit, or the stream depends on
+            itself.
+
+    """
+    start, end = 0, len(payload)
+    if flags & PADDED:
+        if not payload:
+            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "no pad length")
+        start = 1
+        end -= payload[0]
+    if flags & PRIORITIZED:
+        if end - start >= 5 and (
+            unpack_uint32(payload, start)[0] & LARGEST_WINDOW == stream_id
+        ):
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "depends on itself")
+        start += 5
+    if start > end:
+        raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "padding too long")
+    return payload[start:end]
+
+
 def ping(payload: bytes, ack: bool = False) -> bytes:
     """Returns a PING frame around eight bytes."""
     return frame(FrameType.PING, ACK if ack else 0, 0, payload)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tfs.frontends.rpc.express.http2.connection_limits import ConnectionLimits
-from tfs.frontends.rpc.express.http2.header_block import HeaderBlock, first_piece
+from tfs.frontends.rpc.express.http2.header_block import HeaderBlock
 from tfs.frontends.rpc.frames import (
-    PADDED,
-    PRIORITIZED,
     ConnectionFault,
     ErrorCode,
 )
@@ -49,39 +47,3 @@ def test_too_many_pieces_or_bytes_are_a_nuisance(pieces: list[bytes]) -> None:
     with pytest.raises(ConnectionFault) as raised:
         block.append(pieces[-1])
     assert raised.value.code is ErrorCode.ENHANCE_YOUR_CALM
-
-
-@pytest.mark.parametrize(
-    ("flags", "payload", "piece"),
-    [
-        (0, b"abc", b"abc"),
-        (PADDED, b"\x02abc\0\0", b"abc"),
-        (PADDED, b"\x00", b""),
-        (PRIORITIZED, b"\0\0\0\x03\x10abc", b"abc"),
-        (PADDED | PRIORITIZED, b"\x01\0\0\0\x03\x10abc\0", b"abc"),
-    ],
-)
-def test_padding_and_priority_are_no_header_block(
-    flags: int, payload: bytes, piece: bytes
-) -> None:
-    """Only what is between them is for HPACK."""
-    assert first_piece(flags, 1, payload) == piece
-
-
-@pytest.mark.parametrize(
-    ("flags", "payload", "code"),
-    [
-        (PADDED, b"", ErrorCode.FRAME_SIZE_ERROR),
-        (PADDED, b"\x02a", ErrorCode.PROTOCOL_ERROR),
-        (PRIORITIZED, b"\0\0\0\x03", ErrorCode.PROTOCOL_ERROR),
-        (PRIORITIZED, b"\0\0\0\x01\x10", ErrorCode.PROTOCOL_ERROR),
-        (PADDED | PRIORITIZED, b"\x02\0\0\0\x03\x10a", ErrorCode.PROTOCOL_ERROR),
-    ],
-)
-def test_what_does_not_fit_is_a_fault(
-    flags: int, payload: bytes, code: ErrorCode
-) -> None:
-    """Padding, priority, or a stream that depends on itself."""
-    with pytest.raises(ConnectionFault) as raised:
-        first_piece(flags, 1, payload)
-    assert raised.value.code is code

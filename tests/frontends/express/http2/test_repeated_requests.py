@@ -20,7 +20,6 @@ from tests.frontends.express.wire import (
 from tfs.core.errors import Unavailable
 from tfs.frontends.rpc import frames
 from tfs.frontends.rpc.express.http2.connection_limits import ConnectionLimits
-from tfs.frontends.rpc.express.http2.request_head import RequestHead
 from tfs.frontends.rpc.express.http2.stream import Stream
 from tfs.frontends.rpc.frames import (
     DEFAULT_WINDOW,
@@ -32,6 +31,7 @@ from tfs.frontends.rpc.frames import (
     FrameType,
     Setting,
 )
+from tfs.frontends.rpc.heads.request_head import RequestHead
 
 BEFORE = range(1, 12, 2)
 """Streams of requests that are alike, after which the next is known."""

@@ -14,7 +14,6 @@ from tests.frontends.express.wire import (
 from tfs.core.errors import InvalidArgument, Unavailable
 from tfs.frontends.rpc import frames
 from tfs.frontends.rpc.express.http2 import response
-from tfs.frontends.rpc.express.http2.request_head import HttpRefusal
 from tfs.frontends.rpc.frames import (
     DEFAULT_WINDOW,
     LARGEST_WINDOW,
@@ -22,6 +21,7 @@ from tfs.frontends.rpc.frames import (
     FrameType,
     Setting,
 )
+from tfs.frontends.rpc.heads.request_head import HttpRefusal
 
 
 def test_an_answer_stops_at_the_streams_window_and_goes_on() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tests.frontends.express.wire import parse_frames
 from tfs.frontends.rpc.express.http2.messages import MessageAssembler
-from tfs.frontends.rpc.express.http2.request_head import RequestHead
 from tfs.frontends.rpc.express.http2.stream import Stream
 from tfs.frontends.rpc.express.http2.stream_state import OPENED, REQUESTED
 from tfs.frontends.rpc.express.http2.upload_turns import NARROW_WINDOW, UploadTurns
@@ -14,6 +13,7 @@ from tfs.frontends.rpc.frames import (
     FrameType,
     unpack_uint32,
 )
+from tfs.frontends.rpc.heads.request_head import RequestHead
 
 MIB = 1 << 20
 

@@ -31,13 +31,13 @@ from tfs.frontends.rpc.express.express_call import ExpressCall
 from tfs.frontends.rpc.express.express_stream_call import ExpressStreamCall
 from tfs.frontends.rpc.express.http2.connection import Connection
 from tfs.frontends.rpc.express.http2.connection_context import ConnectionContext
-from tfs.frontends.rpc.express.http2.request_head import HttpRefusal
 from tfs.frontends.rpc.express.http2.stream import Stream
 from tfs.frontends.rpc.express.inbox import Inbox
 from tfs.frontends.rpc.express.shared_state import SharedState
 from tfs.frontends.rpc.express.socket_output import SocketOutput
 from tfs.frontends.rpc.express.waiting_requests import WaitingRequests
 from tfs.frontends.rpc.frames import ErrorCode
+from tfs.frontends.rpc.heads.request_head import HttpRefusal
 
 log = logging.getLogger(__name__)
 

@@ -36,6 +36,7 @@ from tfs.core.clock import Clock
 from tfs.core.errors import Unavailable
 from tfs.core.executor import Executor
 from tfs.frontends.rpc.grpcio.call_gate import CallGate
+from tfs.frontends.rpc.grpcio.client_heads import HeadLimits
 from tfs.frontends.rpc.grpcio.connections import Traffic
 from tfs.frontends.rpc.grpcio.leaving_clients import LeavingClients
 from tfs.frontends.rpc.grpcio.left_folders import PREFIX, remove_left_folders
@@ -88,6 +89,7 @@ class Relay:
         most_calls: How many calls one connection may have.
         clock: The clock.
         executor: Does the cryptography of TLS handshakes.
+        head_limits: How long a request's headers may be.
 
     Attributes:
         num_disconnected: Number of connections that were ended by ``disconnect``.
@@ -98,7 +100,12 @@ class Relay:
     """
 
     def __init__(
-        self, gate: CallGate, most_calls: int, clock: Clock, executor: Executor
+        self,
+        gate: CallGate,
+        most_calls: int,
+        clock: Clock,
+        executor: Executor,
+        head_limits: HeadLimits = HeadLimits(),  # noqa: B008 - immutable
     ) -> None:
         self.num_disconnected = 0
         self.num_failed_accepts = 0
@@ -106,6 +113,7 @@ class Relay:
         self._most_calls = most_calls
         self._clock = clock
         self._executor = executor
+        self._head_limits = head_limits
         self._handshakes: Handshakes | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._turns: ReadTurns | None = None
@@ -312,6 +320,7 @@ class Relay:
                 functools.partial(self._note_flood, peer.address),
                 tls,
                 self._leaving.take,
+                self._head_limits,
             )
             self._lines[name] = line, peer
             stack.pop_all()

@@ -11,11 +11,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
+from tfs.frontends.rpc.frames import ConnectionFault, goaway
 from tfs.frontends.rpc.grpcio.answer_frames import AnswerFrames
 from tfs.frontends.rpc.grpcio.call_gate import CallGate
+from tfs.frontends.rpc.grpcio.client_heads import ClientHeads, HeadLimits
 from tfs.frontends.rpc.grpcio.connections import Traffic
 from tfs.frontends.rpc.grpcio.read_turns import ReadTurns
 from tfs.frontends.rpc.grpcio.request_frames import FloodError, RequestFrames
@@ -51,6 +53,7 @@ class RelayedConnection:
         tls: The client's encryption, after the handshake; None for plain text.
         on_left: Takes over the client's socket once grpcio has ended and all that it wrote
             was passed on; the client may not have read it yet.
+        head_limits: How long the client's headers may be.
 
     """
 
@@ -66,6 +69,7 @@ class RelayedConnection:
         on_flood: Callable[[str], object],
         tls: TlsStream | None = None,
         on_left: Callable[[socket.socket], object] = socket.socket.close,
+        head_limits: HeadLimits = HeadLimits(),  # noqa: B008 - immutable
     ) -> None:
         self._client = client
         self._inner = inner
@@ -76,8 +80,15 @@ class RelayedConnection:
         self._tls = tls
         self._received_bytes = 0
         self._acked_bytes = 0
-        self._request_frames = RequestFrames(gate, most_calls, self._push_held)
+        self._request_frames = RequestFrames(
+            gate,
+            most_calls,
+            ClientHeads(head_limits),
+            self._insert_answer,
+            self._push_held,
+        )
         self._answer_frames = AnswerFrames()
+        self._inserted = b""  # what waits for the end of a frame of grpcio's
         self._requests = _Flow(
             loop,
             client,
@@ -153,28 +164,40 @@ class RelayedConnection:
 
     def go_on(self) -> None:
         """Lets in the call that has waited longest; see :class:`Holder`."""
-        self._requests.push(self._request_frames.let_in_next())
-        self._wait_for_others()
+        with self._ending_at_fault():
+            self._requests.push(self._request_frames.let_in_next())
+            self._wait_for_others()
 
     def _take(self, data: bytes) -> None:
         """Passes on what grpcio may have of what the client sent."""
-        tls, has_ended = self._tls, False
-        frames = self._request_frames
+        with self._ending_at_fault():
+            self._take_all(data)
+
+    @contextlib.contextmanager
+    def _ending_at_fault(self) -> Iterator[None]:
+        """Ends the connection if what its client sent is not to be borne."""
         try:
-            if tls is not None:
-                data, has_ended = tls.decrypt(data)
-                self._answer_tls(tls)
-                if self._is_closed:
-                    return
-            self._received_bytes += len(data)
-            passed = frames.take(data)
+            yield
         except FloodError as flood:
             self._on_flood(str(flood))
             self.close()
-            return
+        except ConnectionFault as fault:
+            last_id = self._request_frames.last_stream_id
+            self._insert_answer(goaway(last_id, fault.code, fault.reason))
+            self._leave()
         except TlsFault:
             self.close()  # sends the alert
-            return
+
+    def _take_all(self, data: bytes) -> None:
+        tls, has_ended = self._tls, False
+        frames = self._request_frames
+        if tls is not None:
+            data, has_ended = tls.decrypt(data)
+            self._answer_tls(tls)
+            if self._is_closed:
+                return
+        self._received_bytes += len(data)
+        passed = frames.take(data)
         self._requests.part_bytes = _part_bytes(len(data), frames.num_frames)
         more = self._let_in()
         self._requests.push(passed + more if more else passed)
@@ -206,25 +229,41 @@ class RelayedConnection:
 
     def _note_answers(self, data: bytes) -> None:
         """Passes on what grpcio wrote, and takes note of it."""
-        sent = data
-        if self._tls is not None:
-            try:
-                sent = b"".join(self._tls.encrypt(data))
-            except TlsFault:
-                self.close()
-                return
         self._request_frames.note_answered(len(data))
-        for stream_id in self._answer_frames.ended(data):
+        frames = self._answer_frames
+        ended = frames.ended(data)
+        inserted, end = self._inserted, frames.num_whole
+        if inserted and end:
+            self._inserted = b""
+            data = data[:end] + inserted + data[end:]
+        self._send_answer(data)
+        for stream_id in ended:
             self._request_frames.note_ended(stream_id)
-        self._answers.push(sent)
         self._push_held()
         self._gate.go_on()
 
+    def _insert_answer(self, frames: bytes) -> None:
+        """Sends the client frames of ours, between those of grpcio."""
+        if self._answer_frames.is_between:
+            self._send_answer(frames)
+        else:
+            self._inserted += frames
+
+    def _send_answer(self, data: bytes) -> None:
+        if self._tls is not None:
+            try:
+                data = b"".join(self._tls.encrypt(data))
+            except TlsFault:
+                self.close()
+                return
+        self._answers.push(data)
+
     def _push_held(self) -> None:
         """Passes on the calls that have waited and may begin now."""
-        more = self._let_in()
-        if more:
-            self._requests.push(more)
+        with self._ending_at_fault():
+            more = self._let_in()
+            if more:
+                self._requests.push(more)
 
     def _on_refused(self) -> None:
         # grpcio has ended the connection. What it wrote before is read up to its end.

@@ -9,12 +9,13 @@ has enough of this client's that it has not handed over. It hands over calls in 
 in which they came, so no client's should fill its queue. Frames that belong to calls
 under way pass those that wait.
 
-A call that its client gives up while it waits never reaches grpcio. Its headers do,
-because those of later calls are compressed by them: on a stream that no client may
-begin, which grpcio reads and ignores.
+Headers are checked and written anew (:mod:`tfs.frontends.rpc.grpcio.client_heads`). A
+call that its client gives up while it waits, or whose headers are malformed, never
+reaches grpcio. Its body does: grpcio ignores it, and opens the connection's window
+again.
 
-This knows frames (RFC 9113, section 4.1), and nothing of what is in them: what breaks
-the protocol otherwise is for grpcio to find.
+Of other frames (RFC 9113, section 4.1) only the heads are known here: what breaks the
+protocol otherwise is for grpcio to find.
 """
 
 from __future__ import annotations
@@ -28,10 +29,16 @@ from tfs.frontends.rpc.frames import (
     END_STREAM,
     HEAD_SIZE,
     PREFACE,
+    ConnectionFault,
+    ErrorCode,
     FrameType,
+    frame,
+    rst_stream,
     unpack_head,
 )
 from tfs.frontends.rpc.grpcio.call_gate import CallGate
+from tfs.frontends.rpc.grpcio.client_heads import ClientHeads, RefusedHead
+from tfs.frontends.rpc.grpcio.held_call import HeldCall
 
 _MOST_BLOCK_BYTES: Final = 65_536  # of headers; through express a connection ends, too
 _FRAME_BYTES: Final = 512  # what each frame of a block counts besides what is in it
@@ -49,8 +56,6 @@ _MOST_HELD_BODY_BYTES: Final = 2048
 # after a tenth of a second, one with 64 calls at a time resets 640 in a second.
 _MOST_RESETS: Final = 1000
 _RESETS_PER_S: Final = 1000.0
-_NO_STREAM: Final = (2).to_bytes(4, "big")  # clients begin odd ones
-_DECODED_BYTES: Final = 16_384
 # Frames that ask for nothing, each of which costs microseconds: SETTINGS, PING, PRIORITY,
 # windows, resets, unknown ones, scraps of data, and data of no call. Good clients send
 # some with each call, and windows for what they read.
@@ -68,48 +73,21 @@ class FloodError(Exception):
     """A client floods us; its connection is to be closed."""
 
 
-class _Held:
-    """The frames of a call that has to wait. Confined to grpcio's thread."""
-
-    __slots__ = (
-        "data",
-        "is_reset",
-        "is_whole",
-        "num_body_bytes",
-        "num_header_bytes",
-        "stream_id",
-    )
-
-    def __init__(self, stream_id: int) -> None:
-        self.data = bytearray()
-        self.num_body_bytes = 0
-        self.stream_id = stream_id
-        self.num_header_bytes = 0
-        self.is_whole = False  # whether the block of headers has ended
-        self.is_reset = False
-
-    def give_up(self) -> None:
-        """Moves its frames to a stream that grpcio ignores."""
-        self.is_reset = True
-        index = 0
-        while index < len(self.data):
-            num_bytes = HEAD_SIZE + (unpack_head(self.data, index)[0] >> 8)
-            self.data[index + HEAD_SIZE - 4 : index + HEAD_SIZE] = _NO_STREAM
-            index += num_bytes
-
-
 class RequestFrames:
     """Decides which of a client's bytes grpcio gets now. Confined to grpcio's thread.
 
     Args:
         gate: Limits the calls of all connections together.
         most_calls: How many calls this connection may have.
+        heads: Reads this client's headers.
+        on_refused: Told what to send to the client: that one of its streams is reset.
         on_gone: Called when a call counts no more, so that another one of this
             connection may begin.
 
     Attributes:
         num_held_bytes: Bytes that are held back.
         num_frames: Frames that began in what was taken last.
+        last_stream_id: The last stream that the client began.
 
     """
 
@@ -117,6 +95,8 @@ class RequestFrames:
         self,
         gate: CallGate,
         most_calls: int,
+        heads: ClientHeads,
+        on_refused: Callable[[bytes], None],
         on_gone: Callable[[], None] = lambda: None,
     ) -> None:
         self.num_held_bytes = 0
@@ -126,6 +106,8 @@ class RequestFrames:
         self._looked_s = gate.now()
         self._gate = gate
         self._most_calls = most_calls
+        self._heads = heads
+        self._on_refused = on_refused
         self._on_gone = on_gone
         # Calls under way, and the bytes of their headers.
         self._open: dict[int, int] = {}
@@ -134,15 +116,15 @@ class RequestFrames:
         # of them that were reset, which it may still hold.
         self._fresh: dict[int, float] = {}
         self._dead: set[int] = set()
-        self._held: dict[int, _Held] = {}  # by stream, the longest waiting first
+        self._held: dict[int, HeldCall] = {}  # by stream, the longest waiting first
         self._num_given_up = 0  # of those that wait
         self._num_body_bytes = 0  # of the calls that wait
-        self._last_stream_id = 0
-        self._block: _Held | None = None  # whose block of headers has not ended
+        self.last_stream_id = 0
+        self._block: HeldCall | None = None  # whose block of headers has not ended
         self._num_block_bytes = 0
         self._rest = b""  # the beginning of a head
         self._num_left = len(PREFACE)  # bytes of the frame that is being read
-        self._target: _Held | None = None  # who gets them; None for grpcio
+        self._target: HeldCall | None = None  # who gets them; None for grpcio
 
     @property
     def num_calls(self) -> int:
@@ -183,6 +165,7 @@ class RequestFrames:
 
         Raises:
             FloodError: The client sends headers, resets or idle frames without end.
+            ConnectionFault: Its headers cannot be read.
 
         """
         now_s = self._gate.now()
@@ -206,9 +189,11 @@ class RequestFrames:
                 if self._num_left:
                     break
             block = self._block
-            if block is not None and block.is_whole and not self._num_left:
+            if block is not None and block.is_whole:
                 self._block = None
-                if self._may_begin(block):
+                if block.stream_id not in self._held:
+                    parts.append(self._end_by_headers(block))
+                elif self._may_begin(block):
                     parts.append(self._let_in(block))
             if len(data) - index < HEAD_SIZE:
                 self._rest = data[index:]
@@ -230,7 +215,13 @@ class RequestFrames:
         return b"".join(parts)
 
     def let_in(self) -> bytes:
-        """Returns the frames of the calls that have waited and may begin now."""
+        """Returns the frames of the calls that have waited and may begin now.
+
+        Raises:
+            FloodError: The client sends malformed headers without end.
+            ConnectionFault: Its headers cannot be read.
+
+        """
         parts = []
         for held in list(self._held.values()):
             if not self._may_begin(held):
@@ -239,7 +230,13 @@ class RequestFrames:
         return b"".join(parts)
 
     def let_in_next(self) -> bytes:
-        """Returns the frames of the call that has waited longest, if it may begin."""
+        """Returns the frames of the call that has waited longest, if it may begin.
+
+        Raises:
+            FloodError: The client sends malformed headers without end.
+            ConnectionFault: Its headers cannot be read.
+
+        """
         held = next(iter(self._held.values()), None)
         if held is None or not self._is_ready(held):
             return b""
@@ -278,11 +275,12 @@ class RequestFrames:
         self._fresh.clear()
         self._dead.clear()
         self._held.clear()
-        self._on_gone = _do_nothing  # it refers to the connection
+        self._on_gone = _do_nothing  # they refer to the connection
+        self._on_refused = _ignore
 
     def _target_of(
         self, kind: int, flags: int, stream_id: int, num_bytes: int
-    ) -> _Held | None:
+    ) -> HeldCall | None:
         """Returns who gets a frame; None for grpcio."""
         block = self._block
         if block is not None:
@@ -290,13 +288,10 @@ class RequestFrames:
                 raise FloodError("it sends other frames within a block of headers")
             self._add_to_block(block, flags, num_bytes)
             return block
-        if kind == FrameType.HEADERS and stream_id > self._last_stream_id:
-            self._num_idle -= _IDLE_PER_CALL
+        if kind == FrameType.HEADERS:
             return self._begin(flags, stream_id, num_bytes)
-        if kind == FrameType.HEADERS and (self._held or not flags & END_HEADERS):
-            # No gRPC client sends headers after its request. They would have to wait
-            # for all that came before, by which they are compressed.
-            raise FloodError("it sends headers within a call")
+        if kind == FrameType.CONTINUATION:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "headers without a begin")
         held = self._held.get(stream_id)
         is_known = held is not None or stream_id in self._open
         if (
@@ -304,52 +299,64 @@ class RequestFrames:
             or (num_bytes < _SCRAP_BYTES and not flags & END_STREAM)
             or not is_known
         ):
-            self._num_idle += max(1.0, num_bytes / _IDLE_BYTES)
-            if self._num_idle > _MOST_IDLE:
-                raise FloodError("it sends frames that ask for nothing")
+            self._note_idle(num_bytes)
         if kind == FrameType.DATA and held is not None:
             held.num_body_bytes += num_bytes
             self._num_body_bytes += num_bytes
         if kind == FrameType.RST_STREAM and is_known:
-            self._num_resets += 1
-            if self._num_resets > _MOST_RESETS:
-                raise FloodError("it begins calls and resets them")
+            self._note_reset()
             if held is None:
                 self._reset(stream_id)
             elif not held.is_reset:
-                held.give_up()
-                self._num_given_up += 1
+                self._give_up(held)
         return held
 
-    def _begin(self, flags: int, stream_id: int, num_bytes: int) -> _Held | None:
-        self._last_stream_id = stream_id
-        held = _Held(stream_id)
+    def _begin(self, flags: int, stream_id: int, num_bytes: int) -> HeldCall:
+        """Returns who gets the first frame of a block of headers."""
+        if not stream_id & 1:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "even stream id")
+        block = self._block = HeldCall(stream_id)
         self._num_block_bytes = 0
-        self._add_to_block(held, flags, num_bytes)
-        if held.is_whole and self._may_begin(held):
-            self._count(held)
-            return None
-        if len(self._held) - self._num_given_up >= _MOST_HELD:
-            raise FloodError("it begins calls without end")
-        self._held[stream_id] = held
-        self._block = held
-        return held
+        self._add_to_block(block, flags, num_bytes)
+        if stream_id > self.last_stream_id:
+            self.last_stream_id = stream_id
+            self._num_idle -= _IDLE_PER_CALL
+            self._held[stream_id] = block
+            if len(self._held) - self._num_given_up > _MOST_HELD:
+                raise FloodError("it begins calls without end")
+        else:
+            self._note_idle(num_bytes)
+            if self._held or not flags & END_HEADERS:
+                # No gRPC client sends headers after its request. They would have to
+                # wait for all that came before, by which they are compressed.
+                raise FloodError("it sends headers within a call")
+        return block
 
-    def _add_to_block(self, held: _Held, flags: int, num_bytes: int) -> None:
+    def _add_to_block(self, block: HeldCall, flags: int, num_bytes: int) -> None:
         self._num_block_bytes += num_bytes + _FRAME_BYTES
         if self._num_block_bytes > _MOST_BLOCK_BYTES:
             raise FloodError("it sends headers without end")
-        # What one further frame stands for is limited by grpcio, to this.
-        held.num_header_bytes += (
-            max(num_bytes, _DECODED_BYTES) if self._block else num_bytes
-        )
-        held.is_whole = bool(flags & END_HEADERS)
+        block.note_frame(flags, num_bytes)
 
-    def _hold(self, held: _Held, data: memoryview) -> None:
+    def _note_idle(self, num_bytes: int) -> None:
+        self._num_idle += max(1.0, num_bytes / _IDLE_BYTES)
+        if self._num_idle > _MOST_IDLE:
+            raise FloodError("it sends frames that ask for nothing")
+
+    def _note_reset(self) -> None:
+        self._num_resets += 1
+        if self._num_resets > _MOST_RESETS:
+            raise FloodError("it begins calls and resets them")
+
+    def _give_up(self, held: HeldCall) -> None:
+        held.is_reset = True
+        self._num_given_up += 1
+
+    def _hold(self, held: HeldCall, data: memoryview) -> None:
         held.data += data
         self.num_held_bytes += len(data)
 
-    def _is_in_bounds(self, held: _Held) -> bool:
+    def _is_in_bounds(self, held: HeldCall) -> bool:
         """Whether this connection alone is no reason to have a call wait."""
         num_fresh = len(self._fresh) - self._num_spared
         takes_window = self._num_body_bytes > _MOST_HELD_BODY_BYTES
@@ -364,7 +371,7 @@ class RequestFrames:
             )
         )
 
-    def _is_ready(self, held: _Held) -> bool:
+    def _is_ready(self, held: HeldCall) -> bool:
         """Whether the first call that waits could begin, as far as its connection goes."""
         # grpcio may have the beginning of another frame.
         is_between = not self._num_left or self._target is not None
@@ -372,13 +379,14 @@ class RequestFrames:
             is_between and held.is_whole and (held.is_reset or self._is_in_bounds(held))
         )
 
-    def _may_begin(self, held: _Held) -> bool:
+    def _may_begin(self, held: HeldCall) -> bool:
         first = next(iter(self._held.values()), held)
         if first is not held or not self._is_ready(held):
             return False
         return held.is_reset or self._is_pressed or self._gate.may_begin(self.num_calls)
 
-    def _let_in(self, held: _Held) -> bytearray:
+    def _let_in(self, held: HeldCall) -> bytes | bytearray:
+        """Returns what grpcio gets of a call that begins, or that never will."""
         del self._held[held.stream_id]
         self.num_held_bytes -= len(held.data)
         self._num_body_bytes -= held.num_body_bytes
@@ -387,17 +395,47 @@ class RequestFrames:
             self._target = None
         if self._block is held:
             self._block = None
+        block = held.block()
         if held.is_reset:
             self._num_given_up -= 1
-        else:
-            self._count(held)
-        return held.data
+            self._heads.skip(block)
+            return held.body()
+        try:
+            head = self._heads.read(block)
+        except RefusedHead as refusal:
+            self._refuse(held.stream_id, refusal.code)
+            return held.body()
+        self._count(held.stream_id, head.num_bytes)
+        return held.opened(head.block)
 
-    def _count(self, held: _Held) -> None:
+    def _end_by_headers(self, block: HeldCall) -> bytes:
+        """Returns what grpcio gets of headers behind a request."""
+        self._target = None
+        self.num_held_bytes -= len(block.data)
+        stream_id = block.stream_id
+        try:
+            self._heads.read_trailers(block.block())
+            if not block.ends_stream:
+                raise RefusedHead(ErrorCode.PROTOCOL_ERROR)
+        except RefusedHead as refusal:
+            if stream_id not in self._open:
+                return b""
+            self._refuse(stream_id, refusal.code)
+            self._reset(stream_id)
+            return rst_stream(stream_id, refusal.code)
+        if stream_id not in self._open:
+            return b""
+        return frame(FrameType.DATA, END_STREAM, stream_id)
+
+    def _refuse(self, stream_id: int, code: ErrorCode) -> None:
+        self._note_reset()
+        self._on_refused(rst_stream(stream_id, code))
+
+    def _count(self, stream_id: int, num_header_bytes: int) -> None:
         self._gate.begin()
-        self._open[held.stream_id] = held.num_header_bytes
-        self._fresh[held.stream_id] = self._looked_s
-        self._num_header_bytes += held.num_header_bytes
+        self._open[stream_id] = num_header_bytes
+        self._fresh[stream_id] = self._looked_s
+        self._num_header_bytes += num_header_bytes
 
     def _reset(self, stream_id: int) -> None:
         self._num_header_bytes -= self._open.pop(stream_id)
@@ -425,4 +463,8 @@ class RequestFrames:
 
 
 def _do_nothing() -> None:
+    """Stands in for a connection that has ended."""
+
+
+def _ignore(data: bytes) -> None:
     """Stands in for a connection that has ended."""

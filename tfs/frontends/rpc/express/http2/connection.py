@@ -17,7 +17,7 @@ and all make up one object, because they work on the same streams and windows:
 
 What the layers work on is in modules of its own: the streams (``stream_table``) and
 their states (``stream_state``), an unfinished header block (``header_block``) and its
-contents (``hpack_cache``), the windows of both directions (``flow_control``,
+contents (``head_cache``), the windows of both directions (``flow_control``,
 ``outbox``), what a client may ask for (``connection_limits``), and how much
 misbehaviour is tolerated (``patience``).
 

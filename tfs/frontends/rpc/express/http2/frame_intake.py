@@ -16,12 +16,9 @@ from tfs.frontends.rpc.express.http2.header_block import (
     MAX_LARGE_BLOCKS,
     HeaderBlock,
     block_too_long,
-    first_piece,
 )
-from tfs.frontends.rpc.express.http2.hpack_cache import HeadCache
-from tfs.frontends.rpc.express.http2.hpack_decoder import HpackDecoder
 from tfs.frontends.rpc.express.http2.patience import Annoyance
-from tfs.frontends.rpc.express.http2.request_head import MalformedHead
+from tfs.frontends.rpc.express.http2.request_opening import RequestOpening
 from tfs.frontends.rpc.express.http2.stream import Stream
 from tfs.frontends.rpc.express.http2.stream_intake import LARGE_REQUEST, StreamIntake
 from tfs.frontends.rpc.express.http2.stream_state import (
@@ -40,8 +37,12 @@ from tfs.frontends.rpc.frames import (
     ConnectionFault,
     ErrorCode,
     FrameType,
+    first_piece,
     unpack_uint32,
 )
+from tfs.frontends.rpc.heads.head_cache import HeadCache
+from tfs.frontends.rpc.heads.hpack_decoder import HpackDecoder
+from tfs.frontends.rpc.heads.request_head import MalformedHead, parse_head
 
 BLOCK_FRAMES: Final = frozenset((FrameType.HEADERS, FrameType.CONTINUATION))
 
@@ -86,6 +87,7 @@ class FrameIntake(StreamIntake, abc.ABC):
         "_cache",
         "_has_large_block",
         "_heads",
+        "_openings",
         "_ping_mark",
         "_saw_settings",
         "num_cut_off",
@@ -98,8 +100,11 @@ class FrameIntake(StreamIntake, abc.ABC):
         self.num_resets = 0
         limits = context.limits
         self._block = HeaderBlock(limits, context.begun_s)
+        self._openings: dict[bytes, RequestOpening] = {}
         self._cache = HeadCache(
-            HpackDecoder(max_list_bytes=limits.max_header_list_bytes)
+            HpackDecoder(max_list_bytes=limits.max_header_list_bytes),
+            parse_head,
+            self._openings.clear,
         )
         self._heads = self._cache.by_block
         self._has_large_block = False

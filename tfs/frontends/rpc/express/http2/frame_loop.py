@@ -221,9 +221,11 @@ class FrameLoop(RepeatedRequests, abc.ABC):
                             self._now_s,
                         )
                         if opening is None and is_followed:
-                            self._cache.note_opening(
-                                read_opening(data, index, stream_id, fragment, head)
+                            opening = read_opening(
+                                data, index, stream_id, fragment, head
                             )
+                            if opening is not None:
+                                openings[fragment] = opening
                         events.on_open(stream)
                         index = end
                         if self.is_closed:

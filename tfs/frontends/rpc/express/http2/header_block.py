@@ -9,14 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from tfs.frontends.rpc.express.http2.connection_limits import ConnectionLimits
-from tfs.frontends.rpc.frames import (
-    LARGEST_WINDOW,
-    PADDED,
-    PRIORITIZED,
-    ConnectionFault,
-    ErrorCode,
-    unpack_uint32,
-)
+from tfs.frontends.rpc.frames import ConnectionFault, ErrorCode
 
 _SLACK_BYTES: Final = 256
 """Bytes by which a header block may exceed its header list, for padding, priority and
@@ -113,28 +106,3 @@ def block_too_long() -> ConnectionFault:
     return ConnectionFault(
         ErrorCode.ENHANCE_YOUR_CALM, "header block too long or too cut up"
     )
-
-
-def first_piece(flags: int, stream_id: int, payload: bytes) -> bytes:
-    """Returns the header block in a HEADERS payload, without padding and priority.
-
-    Raises:
-        ConnectionFault: Padding or priority do not fit, or the stream depends on
-            itself.
-
-    """
-    start, end = 0, len(payload)
-    if flags & PADDED:
-        if not payload:
-            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "no pad length")
-        start = 1
-        end -= payload[0]
-    if flags & PRIORITIZED:
-        if end - start >= 5 and (
-            unpack_uint32(payload, start)[0] & LARGEST_WINDOW == stream_id
-        ):
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "depends on itself")
-        start += 5
-    if start > end:
-        raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "padding too long")
-    return payload[start:end]

@@ -54,13 +54,12 @@ class RepeatedRequests(FrameIntake, abc.ABC):
 
     """
 
-    __slots__ = ("_num_tiny_updates", "_opening", "_openings", "is_closed")
+    __slots__ = ("_num_tiny_updates", "_opening", "is_closed")
 
     def __init__(self, context: ConnectionContext) -> None:
         super().__init__(context)
         self.is_closed = False
         self._num_tiny_updates = 0
-        self._openings = self._cache.openings
         self._opening: RequestOpening | None = None  # that of the last request
 
     def _take_repeated(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from tfs.frontends.rpc.express.http2.request_head import RequestHead
 from tfs.frontends.rpc.frames import (
     HEAD_SIZE,
     LARGEST_WINDOW,
@@ -13,11 +12,15 @@ from tfs.frontends.rpc.frames import (
     pack_uint32,
     unpack_head,
 )
+from tfs.frontends.rpc.heads.request_head import RequestHead
 
 UPDATE: Final = Struct(">IBII")
 """A whole WINDOW_UPDATE frame: (length << 8 | type, flags, stream id, increment)."""
 
 UPDATE_WORD: Final = 4 << 8 | FrameType.WINDOW_UPDATE
+
+# Longest block of an opening, which holds a second copy of it. Longer ones are rare.
+_MAX_OPENING_BYTES: Final = 256
 
 _TYPE_PLACE: Final = 3  # in a frame's head
 _ID_PLACE: Final = 5
@@ -53,7 +56,9 @@ class RequestOpening:
 def read_opening(
     data: bytes, index: int, stream_id: int, block: bytes, head: RequestHead
 ) -> RequestOpening | None:
-    """Returns how a request begins; None if its DATA does not follow its HEADERS.
+    """Returns how a request begins.
+
+    None if its DATA does not follow its HEADERS, or these are long.
 
     Args:
         data: Bytes received.
@@ -63,6 +68,8 @@ def read_opening(
         head: What the block says.
 
     """
+    if len(block) > _MAX_OPENING_BYTES:
+        return None
     end = index + HEAD_SIZE + len(block)
     flagged = data[index : index + _ID_PLACE]
     if _is_data(data, end, stream_id):

@@ -13,8 +13,6 @@ from math import inf
 from typing import Final
 
 from tfs.core.errors import Code, ServingError
-from tfs.frontends.rpc.express.http2.hpack_decoder import encode_literal
-from tfs.frontends.rpc.express.http2.request_head import HttpRefusal
 from tfs.frontends.rpc.frames import (
     END_HEADERS,
     END_STREAM,
@@ -22,6 +20,8 @@ from tfs.frontends.rpc.frames import (
     frame,
     frame_head,
 )
+from tfs.frontends.rpc.heads.hpack_decoder import encode_literal
+from tfs.frontends.rpc.heads.request_head import HttpRefusal
 from tfs.frontends.rpc.status_details import (
     DETAILS_KEY,
     percent_encode,

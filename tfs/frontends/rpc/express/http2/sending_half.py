@@ -17,7 +17,6 @@ from tfs.frontends.rpc.express.http2 import response
 from tfs.frontends.rpc.express.http2.messages import PREFIX_SIZE
 from tfs.frontends.rpc.express.http2.outbox import Outbox, Output
 from tfs.frontends.rpc.express.http2.peer_settings import PeerSettings
-from tfs.frontends.rpc.express.http2.request_head import HttpRefusal
 from tfs.frontends.rpc.express.http2.stream import Stream
 from tfs.frontends.rpc.express.http2.stream_state import (
     ANSWERED,
@@ -34,6 +33,7 @@ from tfs.frontends.rpc.frames import (
     ErrorCode,
     FrameType,
 )
+from tfs.frontends.rpc.heads.request_head import HttpRefusal
 from tfs.frontends.rpc.least_pace import LEAST_PACE_BYTES_PER_S
 
 _before_message = response.before_message

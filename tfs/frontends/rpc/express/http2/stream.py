@@ -6,8 +6,8 @@ from typing import Any
 
 from tfs.frontends.rpc.express.http2.messages import MessageAssembler
 from tfs.frontends.rpc.express.http2.outbox import Outbox
-from tfs.frontends.rpc.express.http2.request_head import RequestHead
 from tfs.frontends.rpc.express.http2.stream_state import StreamState
+from tfs.frontends.rpc.heads.request_head import RequestHead
 
 
 class Stream:

@@ -9,24 +9,24 @@ import pytest
 from hpack import Decoder, Encoder
 
 from tests.frontends.express.wire import grpc_headers, literal_block
-from tfs.frontends.rpc.express.http2.hpack_cache import HeadCache
-from tfs.frontends.rpc.express.http2.hpack_decoder import HpackDecoder
-from tfs.frontends.rpc.express.http2.request_head import MalformedHead
 from tfs.frontends.rpc.frames import ConnectionFault
+from tfs.frontends.rpc.heads.head_cache import HeadCache
+from tfs.frontends.rpc.heads.hpack_decoder import HpackDecoder
+from tfs.frontends.rpc.heads.request_head import MalformedHead, parse_head
 
 PLAIN = literal_block(grpc_headers())
 
 
 def test_a_block_that_leaves_the_table_alone_is_kept() -> None:
     """The second time the same head comes without decoding."""
-    cache = HeadCache(HpackDecoder())
+    cache = HeadCache(HpackDecoder(), parse_head)
     head = cache.decode(PLAIN)
     assert cache.by_block[PLAIN] is head
 
 
 def test_a_block_that_inserts_is_not_kept() -> None:
     """Decoding it again would change the table again."""
-    cache = HeadCache(HpackDecoder())
+    cache = HeadCache(HpackDecoder(), parse_head)
     block = Encoder().encode(grpc_headers(("x-a", "1")))
     cache.decode(block)
     assert block not in cache.by_block
@@ -34,7 +34,7 @@ def test_a_block_that_inserts_is_not_kept() -> None:
 
 def test_an_insertion_empties_the_cache() -> None:
     """Every dynamic index moves, so equal bytes no longer mean equal headers."""
-    cache = HeadCache(HpackDecoder())
+    cache = HeadCache(HpackDecoder(), parse_head)
     cache.decode(PLAIN)
     cache.decode(Encoder().encode(grpc_headers(("x-a", "1"))))
     assert cache.by_block == {}
@@ -42,7 +42,7 @@ def test_an_insertion_empties_the_cache() -> None:
 
 def test_a_size_update_empties_the_cache() -> None:
     """It may have evicted what a block refers to."""
-    cache = HeadCache(HpackDecoder())
+    cache = HeadCache(HpackDecoder(), parse_head)
     cache.decode(PLAIN)
     cache.decode(b"\x20" + PLAIN)
     assert cache.by_block == {}
@@ -51,7 +51,7 @@ def test_a_size_update_empties_the_cache() -> None:
 @pytest.mark.parametrize("is_good", [True, False])
 def test_trailers_that_insert_empty_the_cache(is_good: bool) -> None:
     """They change the table like any other block, malformed ones too."""
-    cache = HeadCache(HpackDecoder())
+    cache = HeadCache(HpackDecoder(), parse_head)
     cache.decode(PLAIN)
     block = b"\x40\x01a\x01b" if is_good else b"\x40\x01A\x01b"
     with contextlib.nullcontext() if is_good else pytest.raises(MalformedHead):
@@ -61,7 +61,7 @@ def test_trailers_that_insert_empty_the_cache(is_good: bool) -> None:
 
 def test_a_head_is_no_trailers() -> None:
     """Pseudo-headers come first or never, be the block known or not."""
-    cache = HeadCache(HpackDecoder())
+    cache = HeadCache(HpackDecoder(), parse_head)
     for _ in range(2):
         with pytest.raises(MalformedHead):
             cache.decode_trailers(PLAIN)
@@ -70,7 +70,7 @@ def test_a_head_is_no_trailers() -> None:
 
 def test_a_malformed_head_is_not_kept_but_its_insertions_count() -> None:
     """HPACK is in step although the stream is reset."""
-    cache = HeadCache(HpackDecoder())
+    cache = HeadCache(HpackDecoder(), parse_head)
     cache.decode(PLAIN)
     with pytest.raises(MalformedHead):
         cache.decode(b"\x40\x01A\x01b")
@@ -79,7 +79,7 @@ def test_a_malformed_head_is_not_kept_but_its_insertions_count() -> None:
 
 def test_the_cache_is_bounded_by_what_it_holds() -> None:
     """Ever new blocks, or large ones, do not make it grow."""
-    cache = HeadCache(HpackDecoder(), max_bytes=10_000)
+    cache = HeadCache(HpackDecoder(), parse_head, max_bytes=10_000)
     for index in range(500):
         cache.decode(literal_block(grpc_headers(("x-n", str(index)))))
         assert len(cache.by_block) <= 40
@@ -91,7 +91,7 @@ def test_the_cache_is_bounded_by_what_it_holds() -> None:
 def test_cached_heads_equal_decoded_ones(seed: int) -> None:
     """Over long random contexts, looking up and decoding never disagree."""
     rng = random.Random(seed)
-    encoder, oracle, cache = Encoder(), Decoder(), HeadCache(HpackDecoder())
+    encoder, oracle, cache = Encoder(), Decoder(), HeadCache(HpackDecoder(), parse_head)
     for _ in range(400):
         if rng.random() < 0.02:
             encoder.header_table_size = rng.choice([0, 200, 4096])
@@ -111,4 +111,4 @@ def test_cached_heads_equal_decoded_ones(seed: int) -> None:
 def test_an_hpack_fault_passes_through() -> None:
     """The connection must close; the cache does not hide it."""
     with pytest.raises(ConnectionFault):
-        HeadCache(HpackDecoder()).decode(b"\x80")
+        HeadCache(HpackDecoder(), parse_head).decode(b"\x80")

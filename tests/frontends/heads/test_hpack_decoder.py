@@ -14,8 +14,8 @@ from hpack.huffman_table import decode_huffman
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfs.frontends.rpc.express.http2.hpack_decoder import HpackDecoder, encode_literal
 from tfs.frontends.rpc.frames import ConnectionFault, ErrorCode
+from tfs.frontends.rpc.heads.hpack_decoder import HpackDecoder, encode_literal
 
 NAMES = [b":path", b":method", b"te", b"x-a", b"grpc-timeout", b"user-agent", b"k" * 90]
 VALUES = [

@@ -23,7 +23,7 @@ from tfs.core.errors import (
     Unimplemented,
 )
 from tfs.frontends.rpc.encoding import Encoding
-from tfs.frontends.rpc.express.http2.hpack_decoder import Header
+from tfs.frontends.rpc.heads.hpack_decoder import Header
 
 Metadata = tuple[tuple[str, str | bytes], ...]
 

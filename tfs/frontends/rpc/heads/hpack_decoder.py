@@ -17,7 +17,11 @@ from hpack.exceptions import HPACKError
 from hpack.huffman_table import decode_huffman
 from hpack.table import HeaderTable
 
-from tfs.frontends.rpc.frames import ConnectionFault, ErrorCode
+from tfs.frontends.rpc.frames import (
+    DEFAULT_TABLE_SIZE,
+    ConnectionFault,
+    ErrorCode,
+)
 
 Header = tuple[bytes, bytes]
 
@@ -36,7 +40,7 @@ _HUFFMAN_CACHED_LENGTH: Final = 64
 
 
 class HpackDecoder:
-    """One connection's decoding context. Confined to the serving loop.
+    """One connection's decoding context. Confined to one thread.
 
     Attributes:
         generation: Grows with every insertion, eviction and size update of the
@@ -71,7 +75,8 @@ class HpackDecoder:
         self.was_cut = False
         self._entries: list[Header] = []  # the newest first
         self._size_bytes = 0
-        self._limit_bytes = max_table_bytes  # what the peer chose to use
+        # What the peer chose to use. It begins with the default, whatever we announce.
+        self._limit_bytes = min(max_table_bytes, DEFAULT_TABLE_SIZE)
         self._max_table_bytes = max_table_bytes
         self._max_list_bytes = max_list_bytes
         self._huffman: dict[bytes, bytes] = {}

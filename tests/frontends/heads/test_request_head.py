@@ -7,7 +7,7 @@ import pytest
 from tests.frontends.express.wire import grpc_headers
 from tfs.core.errors import Code, ResourceExhausted, ServingError
 from tfs.frontends.rpc.encoding import Encoding
-from tfs.frontends.rpc.express.http2.request_head import (
+from tfs.frontends.rpc.heads.request_head import (
     HttpRefusal,
     MalformedHead,
     RequestHead,
