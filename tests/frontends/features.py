@@ -412,8 +412,9 @@ What remains:
   as much: a good client that sends ten million of them takes as much. That is 170 MB for one
   call: the message, its elements and those of the answer, once each. Two such requests are not
   read at a time.
-- Where `--max_receive_bytes` is a few megabytes and requests are a quarter of it, many of them at
-  once are refused with RESOURCE_EXHAUSTED, or wait until others are.
+- Where `--max_receive_bytes` is a few megabytes and requests are about half of it, many of them at
+  once are refused with RESOURCE_EXHAUSTED, or wait until others are. With a quarter of it, they go
+  on one by one.
 - An upload that is slow, but not slower than 16 KB/s, has its turn for a second at a time while
   others wait for theirs, and any other one for four. So a good client waits for a few of sixty
   such clients. Once what interrupted uploads have sent takes a quarter of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import socket
 from pathlib import Path
@@ -205,3 +206,16 @@ def test_what_a_port_lacks_is_told_by_what_went_wrong(
 ) -> None:
     """Nothing holds an address that is another machine's, or none."""
     assert words in remedy("", error)
+
+
+def test_a_wave_of_clients_waits_to_be_accepted() -> None:
+    """Beyond the backlog, the kernel drops clients, who try again after a second or three."""
+    with open("/proc/sys/net/core/somaxconn") as limit:
+        num_clients = min(1500, int(limit.read()))
+    listener = Listener(ListenerOptions("wave", "127.0.0.1:0"))
+    with contextlib.ExitStack() as clients:
+        clients.callback(listener.close)
+        where = listener.sockets[0].getsockname()
+        for _ in range(num_clients):
+            # It would block for a second if its first packet were dropped.
+            clients.enter_context(socket.create_connection(where, timeout=0.9))

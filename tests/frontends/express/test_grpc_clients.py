@@ -328,3 +328,27 @@ def test_draining_under_load_loses_no_accepted_request(server: Server) -> None:
         thread.join(PATIENCE_S)
     assert set(outcomes) <= {True, grpc.StatusCode.UNAVAILABLE}
     assert server.transport.counters.cut_off_calls == 0
+
+
+def test_clients_with_large_requests_share_a_small_budget() -> None:
+    """Eight clients with eight requests of a quarter of it each: none is refused."""
+    message = bytes(1_000_000)
+
+    async def call_all(address: str) -> None:
+        channels = [grpc.aio.insecure_channel(address, OPTIONS) for _ in range(8)]
+        calls = [
+            channel.unary_unary(THREAD, bytes, bytes)(message, timeout=PATIENCE_S)
+            for channel in channels
+            for _ in range(8)
+        ]
+        for answer in await asyncio.gather(*calls):
+            assert len(answer) == len(message)
+        for channel in channels:
+            await channel.close(None)
+
+    server = Server(ExpressOptions(max_receive_bytes=4 << 20))
+    try:
+        asyncio.run(call_all(server.address))
+        assert server.transport.counters.timeouts == 0
+    finally:
+        server.close()

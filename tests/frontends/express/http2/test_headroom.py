@@ -15,14 +15,14 @@ MIB = 1 << 20
     ("limit_bytes", "open_bytes", "to_answers_bytes"),
     [
         (512 * MIB, 32 * MIB, 32 * MIB),
-        (16 * MIB, 8 * MIB, 8 * MIB),
-        (1 * MIB, 3 * MIB // 4, 8 * MIB),
+        (16 * MIB, 4 * MIB, 8 * MIB),
+        (1 * MIB, MIB // 4, 8 * MIB),
     ],
 )
 def test_a_sixteenth_of_the_limit_is_open_at_first(
     limit_bytes: int, open_bytes: int, to_answers_bytes: int
 ) -> None:
-    """A sixteenth or 8 MB are open; requests get no more than the limit allows."""
+    """A sixteenth or 8 MB; of a small limit requests get no more than a quarter."""
     headroom = Headroom(limit_bytes)
     assert headroom.open_bytes == open_bytes
     assert headroom.open_to_answers_bytes == to_answers_bytes

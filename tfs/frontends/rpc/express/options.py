@@ -33,7 +33,7 @@ class ExpressOptions:
             connections. Beyond that, the slowest connections are closed.
         least_open_bytes: The least that requests and such answers may take together
             before they wait for each other. It applies if it is more than a sixteenth
-            of ``max_receive_bytes``.
+            of ``max_receive_bytes``; requests get no more than a quarter of that.
         handshake_timeout_s: Time from accept until preface and SETTINGS have arrived.
             A TLS handshake before that may take as long again.
         header_timeout_s: Time for a header block, or any frame but DATA, to arrive.

@@ -7,13 +7,14 @@ many that keep what they got do not keep others out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from math import inf
 from typing import Final
 
 from tfs.frontends.rpc.express.backlog import CUT_OFF_AT_ONCE
 from tfs.frontends.rpc.express.client_uploads import ClientUploads
 from tfs.frontends.rpc.express.express_call import ExpressCall
+from tfs.frontends.rpc.express.feeding import Feeding
 from tfs.frontends.rpc.express.shared_state import SharedState
 
 _MIN_GRANT_BYTES: Final = 16_384
@@ -44,6 +45,7 @@ class Shortage:
         self._scarce_at_s = -inf  # when on_scarcity was last called
         self._num_turns = 0  # turns given to starved clients
         self._had_turn: ClientUploads | None = None  # favoured last
+        self._feeding = Feeding(shared)
 
     def feed_starved(self) -> None:
         """Grants what the budget has left, and its reserve to one client at a time."""
@@ -77,8 +79,7 @@ class Shortage:
                 shared.num_favoured_uploads = favoured.num_finished
         self._look_at_scarcity()
         if shared.budget.free_to_favoured_bytes >= _MIN_GRANT_BYTES:
-            for each in list(shared.starved):
-                each.refill()
+            self._feeding.feed()
 
     def look_at_waiting(self) -> None:
         """Begins requests that waited for unread answers in the next round, if possible."""
@@ -108,6 +109,7 @@ class Shortage:
         )
         self._look_at_scarcity()
         self._ask_newcomer(now_s)
+        self._feeding.forget_fed()
         shared.headroom.look(
             shared.is_contested,
             shared.counters.timeouts,
@@ -158,6 +160,8 @@ class Shortage:
         clients at a time are granted next to nothing, and one that makes use of it is
         next.
         """
+        if not self._feeding.may_ask():
+            return None
         wanting = [each for each in self._shared.starved if each.wants_favour]
         wanting = [each for each in wanting if each.can_be_answered] or wanting
         if len(wanting) < 2:
@@ -168,7 +172,7 @@ class Shortage:
         lately_s = now_s - _RESPONSIVE_S if may_probe else -inf
         ready: list[ClientUploads] = []
         num_probed = 0
-        newest = _newcomer(wanting) or wanting[-1]
+        newest = _newcomer(reversed(wanting)) or wanting[-1]
         wanting.remove(newest)
         wanting.sort(key=lambda each: each.num_finished == 0)
         for each in (newest, *wanting):
@@ -198,7 +202,7 @@ class Shortage:
     def _ask_newcomer(self, now_s: float) -> None:
         """Grants the latest client a little, to see whether it goes on."""
         newcomer = _newcomer(
-            [each for each in self._shared.starved if each.wants_favour]
+            each for each in reversed(self._shared.starved) if each.wants_favour
         )
         if (
             newcomer is not None
@@ -224,6 +228,6 @@ def _is_worked_on(call: ExpressCall | None) -> bool:
     return call is not None and (not call.is_finished or call.cancel.error is not None)
 
 
-def _newcomer(clients: Sequence[ClientUploads]) -> ClientUploads | None:
+def _newcomer(latest_first: Iterable[ClientUploads]) -> ClientUploads | None:
     """Returns the latest client among those that were not favoured yet."""
-    return next((each for each in reversed(clients) if not each.had_favour), None)
+    return next((each for each in latest_first if not each.had_favour), None)

@@ -20,6 +20,10 @@ from typing import Final
 
 _SHARE: Final = 16
 _LEAST_BYTES: Final = 8 << 20
+# At first no more than this fraction (1/4) of a small limit is open to all. What uploads
+# that are not whole take of it, none can use to become whole: with 3 of 4 MB open, half of
+# a crowd's requests of 1 MB waited until others were given up.
+_LARGEST_SHARE: Final = 4
 _STEPS: Final = 64  # one step is this fraction (1/64) of the limit
 # Looks, a second apart, before more is opened for readers. Those that make no progress
 # are gone by then.
@@ -48,7 +52,7 @@ class Headroom:
     Args:
         limit_bytes: As above.
         least_bytes: The least that is open if the limit is small. Answers may take all
-            of it, requests no more than three quarters of the limit.
+            of it, requests no more than a quarter of the limit.
 
     """
 
@@ -71,7 +75,7 @@ class Headroom:
         self.limit_bytes = limit_bytes
         self._most_bytes = limit_bytes - limit_bytes // 4
         self._least_bytes = min(
-            max(limit_bytes // _SHARE, least_bytes), self._most_bytes
+            max(limit_bytes // _SHARE, least_bytes), limit_bytes // _LARGEST_SHARE
         )
         self._least_to_answers_bytes = least_bytes
         self._step_bytes = max(1, limit_bytes // _STEPS)
