@@ -406,12 +406,12 @@ November 2026 on two busy cores:
 What remains:
 
 - HTTP/2 lets each client send 64 KB before the server can object, and a connection takes 5 KB:
-  ten thousand clients that do so take 690 MB. `--max_receive_bytes` does not limit that. The
+  ten thousand clients that send 48 KB take 770 MB. `--max_receive_bytes` does not limit that. The
   thousand above take 311 MB, 1.1 times, while nobody calls: 48 KB and 8 KB more of each.
 - Integers may be sent in a byte each and take eight in memory, and the model's answer may take
   as much: a good client that sends ten million of them takes as much. That is 170 MB for one
-  call: the message, its elements and those of the answer, once each. Two such requests are not
-  read at a time.
+  call: the message, its elements and those of the answer, once each; a model that returns its
+  input takes 106, one that returns a sum 88. Two such requests are not read at a time.
 - Where `--max_receive_bytes` is a few megabytes and requests are about half of it, many of them at
   once are refused with RESOURCE_EXHAUSTED, or wait until others are. With a quarter of it, they go
   on one by one.
