@@ -441,7 +441,7 @@ grpcio tells nobody how long a request is before it is there, so its limits are 
   So the server accepts clients itself, ends their TLS, looks at their frames, writes their headers
   anew and passes them on over a Unix socket: each byte is copied twice more, and a connection takes
   three descriptors.
-  That is some 15 % more CPU for a small request (over TLS, none), and half as much again for
+  That is some 20 % more CPU for a small request (over TLS, none), and half as much again for
   602 KB and for 10 MB; the numbers of grpcio above are without it.
 - 64 KB of headers in one block end a connection, as through express. The headers of a call reach
   the library when all of them are there.
