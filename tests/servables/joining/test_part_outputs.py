@@ -132,6 +132,19 @@ def test_outputs_that_were_not_asked_for_are_left_out() -> None:
         PartOutputs(3, wanted=("y",)).add(0, {"name": name})
 
 
+@pytest.mark.parametrize("num_bytes", [4, ROW_BYTES])
+def test_parts_padded_to_different_sizes_are_cut_to_the_smallest(
+    num_bytes: int,
+) -> None:
+    """What a part answers beyond the others is for padding that the request never had."""
+    outputs = PartOutputs(3, is_padded=True)
+    short = bytes([1]) * num_bytes
+    outputs.add(1, {"y": TensorView(INT8, (1, num_bytes + 2), short + b"00")})
+    outputs.add(0, {"y": TensorView(INT8, (1, num_bytes), short)})
+    outputs.add(2, {"y": TensorView(INT8, (1, num_bytes + 1), short + b"0")})
+    assert outputs.whole() == {"y": TensorView(INT8, (3, num_bytes), short * 3)}
+
+
 def test_a_part_that_is_all_there_is_stays_where_it_lies() -> None:
     """An output that comes in one part is not copied."""
     outputs = PartOutputs(4)

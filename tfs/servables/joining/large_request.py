@@ -79,6 +79,7 @@ class LargeRequest:
         split: Makes a portion.
         submit: Takes a portion.
         loop: The loop on which the next portion is submitted.
+        outputs: Takes the outputs of the portions.
         on_end: Called once, after the request has ended, on any thread.
 
     """
@@ -92,6 +93,7 @@ class LargeRequest:
         ],
         submit: Callable[[InferenceTask], None],
         loop: BatchingLoop,
+        outputs: PartOutputs,
         on_end: Callable[[], None] = lambda: None,
     ) -> None:
         self._task = task
@@ -103,7 +105,7 @@ class LargeRequest:
         self._start = 0
         self._stop = 0
         self._begun_s = 0.0
-        self._outputs = PartOutputs(task.num_rows, loop, task.output_filter)
+        self._outputs = outputs
 
     def go_on(self) -> None:
         """Submits the next portion."""

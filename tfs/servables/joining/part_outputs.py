@@ -29,6 +29,7 @@ from tfs.core.dtype import STRING
 from tfs.core.servable import Tensors
 from tfs.core.tensor_view import TensorView, concatenate
 from tfs.servables.joining.batching_loop import BatchingLoop
+from tfs.servables.joining.tensor_join import cut_inner
 
 _LARGE_BYTES: Final = 1 << 20  # fewer are joined at the end, within half a millisecond
 _COPIED_BYTES: Final = 1 << 20  # at a time; between two, other threads have their turn
@@ -43,18 +44,30 @@ class PartOutputs:
         loop: What must not be held up, if parts come on its thread.
         wanted: Names of the outputs that the request asked for; empty means all. Parts
             may come with further ones, and not all with the same.
+        is_padded: Whether parts were computed in batches that are padded to different
+            sizes. Then what some answer beyond the others, for padding, is cut off.
 
     """
 
-    __slots__ = ("_loop", "_num_rows", "_tensors", "_waiting", "_wanted")
+    __slots__ = (
+        "_is_padded",
+        "_loop",
+        "_num_rows",
+        "_tensors",
+        "_waiting",
+        "_wanted",
+    )
 
     def __init__(
         self,
         num_rows: int,
         loop: BatchingLoop | None = None,
         wanted: Sequence[str] = (),
+        *,
+        is_padded: bool = False,
     ) -> None:
         self._num_rows = num_rows
+        self._is_padded = is_padded
         self._loop = loop
         self._wanted = wanted
         # The copies that are left to make, by part, and who wants to know.
@@ -116,6 +129,8 @@ class PartOutputs:
             loop.post(partial(self._go_on, loop))
 
     def _begin(self, view: TensorView) -> _Pages | _Views:
+        if self._is_padded:  # how much is to be kept of it is known at the end
+            return _Views(is_padded=True)
         if view.dtype is not STRING and view.shape and view.shape[0] < self._num_rows:
             row_bytes = math.prod(view.shape[1:]) * view.dtype.item_bytes
             if row_bytes * self._num_rows >= _LARGE_BYTES:
@@ -126,9 +141,10 @@ class PartOutputs:
 class _Views:
     """Parts that are joined at the end."""
 
-    __slots__ = ("_views",)
+    __slots__ = ("_is_padded", "_views")
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_padded: bool = False) -> None:
+        self._is_padded = is_padded
         self._views: dict[int, TensorView] = {}
 
     def add(self, start: int, view: TensorView) -> Iterable[None]:
@@ -136,7 +152,18 @@ class _Views:
         return ()
 
     def whole(self) -> TensorView:
-        return concatenate([self._views[start] for start in sorted(self._views)])
+        views = [self._views[start] for start in sorted(self._views)]
+        if self._is_padded and len({view.shape[1:] for view in views}) > 1:
+            views = _equally_long(views)
+        return concatenate(views)
+
+
+def _equally_long(views: list[TensorView]) -> list[TensorView]:
+    """Returns the views, cut to the smallest of each inner size if ranks are equal."""
+    if len({len(view.shape) for view in views}) > 1:
+        return views
+    inner = tuple(map(min, zip(*(view.shape[1:] for view in views), strict=True)))
+    return [cut_inner(view, inner) for view in views]
 
 
 class _Pages:

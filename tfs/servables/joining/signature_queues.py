@@ -285,8 +285,18 @@ class SignatureQueues:
             self._split,
             submit,
             self._loop,
+            self._part_outputs(task),
             partial(self._loop.post, self._one_less_beside),
         ).go_on()
+
+    def _part_outputs(self, task: InferenceTask) -> PartOutputs:
+        """Returns what takes the outputs of a request that is computed in parts."""
+        return PartOutputs(
+            task.num_rows,
+            self._loop,
+            task.output_filter,
+            is_padded=bool(self._fillers),
+        )
 
     def _queue_portion(self, task: InferenceTask) -> None:
         """Queues a portion; past the queues once they are closed.
@@ -386,9 +396,7 @@ class SignatureQueues:
             options.policy,
             costs=CostTable(self._call_s),
             split=self._split,
-            join=lambda task: PartOutputs(
-                task.num_rows, self._loop, task.output_filter
-            ),
+            join=self._part_outputs,
         )
         self._input_names[key] = tuple(task.inputs)
         before = self._inherited.pop(key, None)
