@@ -531,21 +531,24 @@ def test_long_messages_of_streams_take_little_memory(serving: Serving) -> None:
     assert bad.peak_bytes < _MOST_GROWTH * good.peak_bytes
 
 
+@pytest.mark.parametrize(
+    ("num_clients", "num_questions", "num_good"), [(30, 20, 4), (60, 100, 2)]
+)
 def test_answers_of_streams_that_nobody_reads_take_little_memory(
-    serving: Serving,
+    serving: Serving, num_clients: int, num_questions: int, num_good: int
 ) -> None:
-    """Thirty clients, 64 streams each, with 20 questions: as much as four good calls."""
+    """Clients with 64 streams each, full of questions: as much as a few good calls."""
     question = reflection_pb2.ServerReflectionRequest(
         file_containing_symbol="tensorflow.serving.PredictionService"
     )
-    questions = prefixed(question.SerializeToString()) * 20
+    questions = prefixed(question.SerializeToString()) * num_questions
     pid = serving.process.pid
     with Watch(pid) as good:
-        _ask(serving, _request(10 << 20), 4, None)
+        _ask(serving, _request(10 << 20), num_good, None)
     with Watch(pid) as bad:
         crowd = [
             Caller(serving.address, _NOTHING, [questions] * 64, path=_REFLECTION)
-            for _ in range(30)
+            for _ in range(num_clients)
         ]
         _drive(crowd, _over_after(3.0), _always)
         _ask(serving, _request(16), 1, None)

@@ -88,6 +88,7 @@ def test_who_waits_with_as_many_calls_keeps_its_place() -> None:
 def test_no_client_fills_the_queue_of_calls_to_be_handed_over() -> None:
     """The more are in it, the fewer each connection may add; all together, 2048."""
     gate = Rig(100, 100).gate
+    gate.num_queuing = 10
     assert gate.may_queue(5)
     assert not gate.may_queue(6)
     assert Rig(2047, 2047).gate.may_begin(0)

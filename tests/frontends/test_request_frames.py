@@ -234,6 +234,24 @@ def test_no_client_fills_the_queue_of_calls_that_grpcio_has_not_handed_over() ->
     assert client.take(begin(1)) == begin(1)
 
 
+def test_nobody_waits_for_the_queue_that_others_have_filled() -> None:
+    """Whoever has less than half of what others have on average goes on."""
+    rig = Rig()
+    for _ in range(20):
+        other = rig.connect()
+        assert other.take(begin(1))
+        other.note_taken()
+        for stream_id in range(3, 83, 2):
+            other.take(begin(stream_id) + data_frame(stream_id, bytes(3000)))
+            other.let_in()
+    assert rig.gate.num_fresh == 800
+    assert rig.gate.num_queuing == 20
+    sent = b"".join(begin(stream_id) for stream_id in range(1, 129, 2))
+    assert len(rig.client.take(sent)) == 20 * len(begin(1))
+    rig.client.close()
+    assert rig.gate.num_queuing == 20
+
+
 def test_bodies_do_not_wait_for_the_queue_of_calls_to_be_handed_over() -> None:
     """Meanwhile the calls under way could send nothing, as if their client were stuck."""
     rig = Rig()
@@ -241,10 +259,34 @@ def test_bodies_do_not_wait_for_the_queue_of_calls_to_be_handed_over() -> None:
         rig.connect().take(begin(1))
     client = rig.client
     assert client.take(begin(1)) == begin(1)
-    assert client.take(begin(3) + data_frame(3, bytes(2000), 0)) == b""
+    client.note_taken()
+    assert client.take(begin(3)) == begin(3)
+    assert client.take(begin(5) + data_frame(5, bytes(2000), 0)) == b""
     assert client.let_in() == b""
-    assert client.take(data_frame(3, bytes(2000))) == b""
+    assert client.take(data_frame(5, bytes(2000))) == b""
     assert len(client.let_in()) > 4000
+
+
+@pytest.mark.parametrize("state", ["sent", "a stream", "reset", "not handed over"])
+def test_bodies_wait_if_no_request_that_is_read_needs_their_window(state: str) -> None:
+    """Otherwise sixty clients would fill the queue, and memory, with short requests."""
+    rig = Rig()
+    fill(rig)
+    client = rig.client
+    for stream_id in range(1, 33, 2):
+        ends = frames.END_STREAM if state == "sent" else 0
+        assert client.take(begin(stream_id) + data_frame(stream_id, b"x", ends))
+        if state != "not handed over":
+            client.note_taken(is_read=state != "a stream")
+    if state == "reset":
+        client.take(frames.rst_stream(1, ErrorCode.CANCEL))
+        for stream_id in range(3, 33, 2):
+            client.take(data_frame(stream_id, b"x"))
+        assert client.take(begin(33)) == begin(33)
+    sent = begin(35) + data_frame(35, bytes(4000))
+    assert client.take(sent) == client.let_in() == b""
+    client.note_ended(31)
+    assert client.let_in() == sent
 
 
 def given_up(client: RequestFrames, stream_id: int, body: bytes = b"") -> bytes:

@@ -40,6 +40,7 @@ class CallGate:
     Attributes:
         num_calls: Calls that grpcio may hold now.
         num_fresh: Those of them that it has not handed over.
+        num_queuing: Connections that have fresh calls, which say so.
         now: The time in seconds.
 
     Args:
@@ -50,6 +51,7 @@ class CallGate:
     def __init__(self, now: Callable[[], float]) -> None:
         self.num_calls = 0
         self.num_fresh = 0
+        self.num_queuing = 0
         self.now = now
         # Those that wait, by how many calls they have; the longest waiting first.
         self._waiting: dict[int, OrderedDict[Holder, None]] = {}
@@ -68,9 +70,13 @@ class CallGate:
     def may_queue(self, num_own: int) -> bool:
         """Tells whether a connection of which so many calls are fresh may begin another.
 
-        If not, it may when one of its own is handed over.
+        It may have half as many as others have on average in any case. If it may not
+        now, it may when one of its own is handed over.
         """
-        return num_own * self.num_fresh < _MOST_FRESH_PRODUCT
+        return (
+            num_own * self.num_fresh < _MOST_FRESH_PRODUCT
+            or 2 * num_own * self.num_queuing < self.num_fresh
+        )
 
     def begin(self) -> None:
         """Counts a fresh call, which is owed an ``end_fresh`` and an ``end``."""

@@ -63,8 +63,8 @@ class MethodHost(CallHost, Protocol):
     def uploads(self) -> Uploads:
         """Decides which requests are read."""
 
-    def note_call(self, peer: str) -> None:
-        """Notes that grpcio has handed over a call."""
+    def note_call(self, peer: str, is_read: bool) -> None:
+        """Notes that grpcio has handed over a call, and if its request is read."""
 
     def client(self, peer: str) -> Peer | None:
         """Returns who a client is, by grpcio's name; None if it is gone."""
@@ -149,7 +149,7 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         host = self._host
         room = host.answer_room
         peer = str(context.peer())
-        upload = await self._begin(peer)
+        upload = await self._begin(peer, is_read=True)
         try:
             message = await _read(context)
             if message is None:
@@ -189,7 +189,7 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         self, method: RpcMethod, metadata: Metadata, requests: Any, context: Any
     ) -> AsyncIterator[bytes]:
         try:
-            request = await self._first(context)
+            request = await self._first(context, is_only=True)
             if request is None:
                 raise CARDINALITY
             call = self._call(method, metadata, request, context)
@@ -203,7 +203,7 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         self, method: RpcMethod, metadata: Metadata, requests: Any, context: Any
     ) -> AsyncIterator[bytes]:
         try:
-            first = await self._first(context)
+            first = await self._first(context, is_only=False)
             if first is None:
                 return  # a client that sends no message gets no answer, and OK
             call = self._call(method, metadata, first, context)
@@ -227,18 +227,18 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         finally:
             room.leave(taken)
 
-    async def _begin(self, peer: str) -> Upload | None:
+    async def _begin(self, peer: str, *, is_read: bool) -> Upload | None:
         """Waits until a request may be read; None for peers that have no name."""
         uploads = self._host.uploads
-        self._host.note_call(peer)
+        self._host.note_call(peer, is_read)
         return uploads.take(peer) or await uploads.wait(peer)
 
-    async def _first(self, context: Any) -> bytes | memoryview | None:
+    async def _first(self, context: Any, *, is_only: bool) -> bytes | memoryview | None:
         """Returns the first message of a stream; None if there is none."""
         peer = str(context.peer())
         upload = None
         try:
-            upload = await self._begin(peer)
+            upload = await self._begin(peer, is_read=is_only)
             message = await _read(context)
             if message is None:
                 return None
@@ -326,7 +326,7 @@ class GenericHandler(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 async def _refuse(
     host: MethodHost, error: ServingError, requests: Any, context: Any
 ) -> None:
-    host.note_call(str(context.peer()))
+    host.note_call(str(context.peer()), False)
     _fail(context, error)
 
 

@@ -31,6 +31,7 @@ class HeldCall:
         num_body_bytes: How much DATA it has.
         has_all_headers: Whether the last of those frames has begun.
         is_reset: Whether it never begins.
+        is_sent: Whether its DATA ends the request.
 
     Args:
         stream_id: Its stream.
@@ -41,6 +42,7 @@ class HeldCall:
         "data",
         "has_all_headers",
         "is_reset",
+        "is_sent",
         "num_body_bytes",
         "num_frames_bytes",
         "num_header_bytes",
@@ -55,6 +57,7 @@ class HeldCall:
         self.num_body_bytes = 0
         self.has_all_headers = False
         self.is_reset = False
+        self.is_sent = False
 
     @property
     def is_whole(self) -> bool:

@@ -213,11 +213,18 @@ class Relay:
         client = self.client(peer)
         return peer if client is None else client.address
 
-    def note_taken(self, peer: str) -> None:
-        """Notes that grpcio has handed over a call of a client."""
+    def note_taken(self, peer: str, is_read: bool) -> None:
+        """Notes that grpcio has handed over a call of a client.
+
+        Args:
+            peer: The client.
+            is_read: Whether the request is going to be read to its end, for which the
+                client must be able to send it.
+
+        """
         line = self._lines.get(peer)
         if line is not None:
-            line[0].note_taken()
+            line[0].note_taken(is_read)
         else:
             self._gate.note_orphan_taken()
 

@@ -157,9 +157,9 @@ class RelayedConnection:
         self._on_end()
         self._gate.go_on()
 
-    def note_taken(self) -> None:
-        """Notes that grpcio has handed over a call of this client."""
-        self._request_frames.note_taken()
+    def note_taken(self, is_read: bool) -> None:
+        """Notes that grpcio has handed over a call of this client; see RequestFrames."""
+        self._request_frames.note_taken(is_read)
         self._gate.go_on()
 
     def go_on(self) -> None:

@@ -7,7 +7,8 @@ The frames with which a call begins are held back while its client, or all clien
 together, have enough calls (:mod:`tfs.frontends.rpc.grpcio.call_gate`), or while grpcio
 has enough of this client's that it has not handed over. It hands over calls in the order
 in which they came, so no client's should fill its queue. Frames that belong to calls
-under way pass those that wait.
+under way pass those that wait. Bodies of calls that wait take the connection's window,
+so they do not wait where a request that is read could not be sent without it.
 
 Headers are checked and written anew (:mod:`tfs.frontends.rpc.grpcio.client_heads`). A
 call that its client gives up while it waits, or whose headers are malformed, never
@@ -50,7 +51,7 @@ _MOST_HELD_BYTES: Final = 262_144
 _MOST_HELD: Final = 1000  # calls
 # What the bodies of calls that wait may take. They use up the connection's window, which
 # grpcio does not open again for what it has not seen, and which is as long as what a
-# client may send unasked (8 KB). Without it the calls under way would never end.
+# client may send unasked (8 KB). Calls that are read would never be whole without it.
 _MOST_HELD_BODY_BYTES: Final = 2048
 # Calls that a client may reset at once, and in a second. Where all its deadlines pass
 # after a tenth of a second, one with 64 calls at a time resets 640 in a second.
@@ -112,6 +113,9 @@ class RequestFrames:
         # Calls under way, and the bytes of their headers.
         self._open: dict[int, int] = {}
         self._num_header_bytes = 0
+        # Those of them whose requests have not ended, and those of these that are read.
+        self._unsent: set[int] = set()
+        self._hungry: set[int] = set()
         # Calls that grpcio has not handed over, in order, and when they began; and those
         # of them that were reset, which it may still hold.
         self._fresh: dict[int, float] = {}
@@ -151,9 +155,14 @@ class RequestFrames:
         return held is not None and self._is_ready(held)
 
     @property
+    def _takes_window(self) -> bool:
+        """Whether calls that wait keep one that is read from being sent."""
+        return bool(self._hungry) and self._num_body_bytes > _MOST_HELD_BODY_BYTES
+
+    @property
     def _is_pressed(self) -> bool:
         """Whether calls that wait may keep those under way from ending."""
-        return self._num_body_bytes > _MOST_HELD_BODY_BYTES or self.is_full
+        return self._takes_window or self.is_full
 
     @property
     def is_full(self) -> bool:
@@ -247,10 +256,17 @@ class RequestFrames:
         num_windows = num_bytes / _BYTES_PER_IDLE + _LEAST_WINDOWS
         self._num_idle = max(0.0, self._num_idle - num_windows)
 
-    def note_taken(self) -> None:
-        """Notes that grpcio has handed over a call: the one that is fresh for longest."""
+    def note_taken(self, is_read: bool = True) -> None:
+        """Notes that grpcio has handed over a call: the one that is fresh for longest.
+
+        Args:
+            is_read: Whether its request is going to be read to its end.
+
+        """
         stream_id = next(iter(self._fresh), None)
         if stream_id is not None:
+            if is_read and stream_id in self._unsent:
+                self._hungry.add(stream_id)
             self._gate.note_taken(self._fresh[stream_id])
             self._forget_up_to(stream_id)
             self._on_gone()
@@ -260,6 +276,7 @@ class RequestFrames:
         num_bytes = self._open.pop(stream_id, None)
         if num_bytes is not None:
             self._num_header_bytes -= num_bytes
+            self._note_sent(stream_id)
             if stream_id in self._fresh:
                 self._forget_up_to(stream_id)
             self._gate.end()
@@ -271,8 +288,11 @@ class RequestFrames:
             self._gate.end()
         for _ in self._fresh:
             self._gate.leave()
+        self._gate.num_queuing -= bool(self._fresh)
         self._open.clear()
         self._fresh.clear()
+        self._unsent.clear()
+        self._hungry.clear()
         self._dead.clear()
         self._held.clear()
         self._on_gone = _do_nothing  # they refer to the connection
@@ -293,6 +313,10 @@ class RequestFrames:
         if kind == FrameType.CONTINUATION:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "headers without a begin")
         held = self._held.get(stream_id)
+        if flags & END_STREAM and kind == FrameType.DATA:
+            self._note_sent(stream_id)
+            if held is not None:
+                held.is_sent = True
         is_known = held is not None or stream_id in self._open
         if (
             kind != FrameType.DATA
@@ -359,8 +383,7 @@ class RequestFrames:
     def _is_in_bounds(self, held: HeldCall) -> bool:
         """Whether this connection alone is no reason to have a call wait."""
         num_fresh = len(self._fresh) - self._num_spared
-        takes_window = self._num_body_bytes > _MOST_HELD_BODY_BYTES
-        if not takes_window and not self._gate.may_queue(num_fresh):
+        if not self._takes_window and not self._gate.may_queue(num_fresh):
             return False
         num_own = self.num_calls
         return not num_own or (
@@ -405,7 +428,8 @@ class RequestFrames:
         except RefusedHead as refusal:
             self._refuse(held.stream_id, refusal.code)
             return held.body()
-        self._count(held.stream_id, head.num_bytes)
+        is_sent = held.is_sent or held.ends_stream
+        self._count(held.stream_id, head.num_bytes, is_sent)
         return held.opened(head.block)
 
     def _end_by_headers(self, block: HeldCall) -> bytes:
@@ -425,25 +449,35 @@ class RequestFrames:
             return rst_stream(stream_id, refusal.code)
         if stream_id not in self._open:
             return b""
+        self._note_sent(stream_id)
         return frame(FrameType.DATA, END_STREAM, stream_id)
 
     def _refuse(self, stream_id: int, code: ErrorCode) -> None:
         self._note_reset()
         self._on_refused(rst_stream(stream_id, code))
 
-    def _count(self, stream_id: int, num_header_bytes: int) -> None:
+    def _count(self, stream_id: int, num_header_bytes: int, is_sent: bool) -> None:
         self._gate.begin()
         self._open[stream_id] = num_header_bytes
+        self._gate.num_queuing += not self._fresh
         self._fresh[stream_id] = self._looked_s
+        if not is_sent:
+            self._unsent.add(stream_id)
         self._num_header_bytes += num_header_bytes
 
     def _reset(self, stream_id: int) -> None:
         self._num_header_bytes -= self._open.pop(stream_id)
+        self._note_sent(stream_id)
         if stream_id in self._fresh:
             self._dead.add(stream_id)
             self._gate.reset(functools.partial(self._note_dropped, stream_id))
         else:
             self._gate.end()
+
+    def _note_sent(self, stream_id: int) -> None:
+        """Notes that a client sends no more of a request."""
+        self._unsent.discard(stream_id)
+        self._hungry.discard(stream_id)
 
     def _note_dropped(self, stream_id: int) -> None:
         if stream_id in self._dead:
@@ -459,7 +493,8 @@ class RequestFrames:
                 self._dead.remove(each)
                 self._gate.end()
             if each == stream_id:
-                return
+                break
+        self._gate.num_queuing -= not self._fresh
 
 
 def _do_nothing() -> None:

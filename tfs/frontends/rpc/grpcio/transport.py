@@ -407,9 +407,9 @@ class GrpcioTransport:
         """Decides which requests are read."""
         return self._uploads
 
-    def note_call(self, peer: str) -> None:
-        """Notes that grpcio has handed over a call."""
-        self._relay.note_taken(peer)
+    def note_call(self, peer: str, is_read: bool) -> None:
+        """Notes that grpcio has handed over a call; see :meth:`Relay.note_taken`."""
+        self._relay.note_taken(peer, is_read)
 
     def client(self, peer: str) -> Peer | None:
         """Returns who a client is; None if it is gone."""
