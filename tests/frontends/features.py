@@ -408,6 +408,8 @@ What remains:
 - HTTP/2 lets each client send 64 KB before the server can object, and a connection takes 5 KB:
   ten thousand clients that send 48 KB take 770 MB. `--max_receive_bytes` does not limit that. The
   thousand above take 311 MB, 1.1 times, while nobody calls: 48 KB and 8 KB more of each.
+  Beside 9,900 that come within two seconds, small calls take 0.2 s at most on a connection that
+  is there, and 0.9 s with a new one.
 - Integers may be sent in a byte each and take eight in memory, and the model's answer may take
   as much: a good client that sends ten million of them takes as much. That is 170 MB for one
   call: the message, its elements and those of the answer, once each; a model that returns its
