@@ -137,12 +137,25 @@ def test_parts_padded_to_different_sizes_are_cut_to_the_smallest(
     num_bytes: int,
 ) -> None:
     """What a part answers beyond the others is for padding that the request never had."""
-    outputs = PartOutputs(3, is_padded=True)
+    outputs = PartOutputs(3, padded={"y"})
     short = bytes([1]) * num_bytes
     outputs.add(1, {"y": TensorView(INT8, (1, num_bytes + 2), short + b"00")})
     outputs.add(0, {"y": TensorView(INT8, (1, num_bytes), short)})
     outputs.add(2, {"y": TensorView(INT8, (1, num_bytes + 1), short + b"0")})
     assert outputs.whole() == {"y": TensorView(INT8, (3, num_bytes), short * 3)}
+
+
+def test_beside_padded_outputs_others_are_taken_at_once() -> None:
+    """Only of those that depend on the padding the size is known at the end."""
+    loop = Loop()
+    outputs = PartOutputs(12, loop, padded={"y"})
+    rest = outputs.add(0, {"y": rows(*range(10)), "z": rows(*range(10))})
+    assert rest is not None, "z is copied in portions already"
+    rest(lambda: None)
+    while loop.posted:
+        loop.posted.popleft()()
+    outputs.add(10, {"y": rows(10, 11), "z": rows(10, 11)})
+    assert outputs.whole() == {"y": rows(*range(12)), "z": rows(*range(12))}
 
 
 def test_a_part_that_is_all_there_is_stays_where_it_lies() -> None:

@@ -20,7 +20,7 @@ import itertools
 import math
 import mmap
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -44,15 +44,16 @@ class PartOutputs:
         loop: What must not be held up, if parts come on its thread.
         wanted: Names of the outputs that the request asked for; empty means all. Parts
             may come with further ones, and not all with the same.
-        is_padded: Whether parts were computed in batches that are padded to different
-            sizes. Then what some answer beyond the others, for padding, is cut off.
+        padded: Names of the outputs whose inner sizes depend on the batch in which a part
+            was computed. What some parts answer beyond the others is for padding, and is
+            cut off.
 
     """
 
     __slots__ = (
-        "_is_padded",
         "_loop",
         "_num_rows",
+        "_padded",
         "_tensors",
         "_waiting",
         "_wanted",
@@ -64,10 +65,10 @@ class PartOutputs:
         loop: BatchingLoop | None = None,
         wanted: Sequence[str] = (),
         *,
-        is_padded: bool = False,
+        padded: Container[str] = (),
     ) -> None:
         self._num_rows = num_rows
-        self._is_padded = is_padded
+        self._padded = padded
         self._loop = loop
         self._wanted = wanted
         # The copies that are left to make, by part, and who wants to know.
@@ -88,7 +89,8 @@ class PartOutputs:
         tensors = self._tensors
         if tensors is None:
             tensors = self._tensors = {
-                name: self._begin(outputs[name]) for name in self._wanted or outputs
+                name: self._begin(name, outputs[name])
+                for name in self._wanted or outputs
             }
         copies = [tensor.add(start, outputs[name]) for name, tensor in tensors.items()]
         loop = self._loop
@@ -128,8 +130,8 @@ class PartOutputs:
         if waiting:
             loop.post(partial(self._go_on, loop))
 
-    def _begin(self, view: TensorView) -> _Pages | _Views:
-        if self._is_padded:  # how much is to be kept of it is known at the end
+    def _begin(self, name: str, view: TensorView) -> _Pages | _Views:
+        if name in self._padded:  # how much is to be kept of it is known at the end
             return _Views(is_padded=True)
         if view.dtype is not STRING and view.shape and view.shape[0] < self._num_rows:
             row_bytes = math.prod(view.shape[1:]) * view.dtype.item_bytes

@@ -96,6 +96,11 @@ class SignatureQueues:
         self._inherited: dict[object, SharedQueue[InferenceTask]] = {}
         self._dropped: SharedQueue[InferenceTask] | None = None
         self._fillers = _fillers_of(signature, measured, options.pads_variable_length)
+        self._padded = frozenset(
+            name
+            for name, spec in signature.outputs.items()
+            if self._fillers and _has_free_inner(spec)
+        )
         # If the signature fixes all sizes, all requests fit together, and looking at
         # their shapes again would only cost time.
         self._names = signature.inputs.keys()
@@ -295,7 +300,7 @@ class SignatureQueues:
             task.num_rows,
             self._loop,
             task.output_filter,
-            is_padded=bool(self._fillers),
+            padded=self._padded,
         )
 
     def _queue_portion(self, task: InferenceTask) -> None:
