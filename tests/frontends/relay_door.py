@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -14,6 +15,14 @@ from tfs.frontends.rpc.grpcio.call_gate import CallGate
 from tfs.frontends.rpc.grpcio.relay import Relay
 from tfs.frontends.rpc.unix_socket import UNIX
 from tfs.testing.patience import PATIENCE_S
+
+
+def open_files() -> set[str]:
+    """Returns the descriptors of this process.
+
+    Compared as sets, because what earlier tests left may be closed meanwhile.
+    """
+    return set(os.listdir("/proc/self/fd"))
 
 
 def make_relay(

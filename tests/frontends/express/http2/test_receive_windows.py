@@ -145,7 +145,7 @@ def test_more_than_the_window_closes_the_connection() -> None:
 
 def test_without_budget_no_window_is_granted_until_bytes_are_released() -> None:
     """One connection's unfinished work holds another's window back."""
-    budget = ReceiveBudget(150_000)
+    budget = ReceiveBudget(450_000)
     first = Wire(budget=budget)
     second = Wire(budget=budget)
     message = prefixed(b"x" * 60_000)

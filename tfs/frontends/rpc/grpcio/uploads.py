@@ -205,11 +205,6 @@ class Uploads:
         self._note_read(upload)
         self.go_on()
 
-    def is_reading(self, peer: str) -> bool:
-        """Tells whether a request of a client is being read and has not arrived yet."""
-        client = self._clients.get(peer)
-        return client is not None and bool(client.reading)
-
     def end(self, upload: Upload) -> None:
         """Gives a right back, whatever happened to the request; idempotent."""
         client = upload.client

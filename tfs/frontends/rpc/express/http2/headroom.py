@@ -98,16 +98,11 @@ class Headroom:
         """Whether unread answers take over half of what is open to them."""
         return 2 * self.unread_bytes > self.open_to_answers_bytes
 
-    @property
-    def is_blocked(self) -> bool:
-        """Whether unread answers may keep a request waiting, so that idle readers must go.
-
-        If they take less, a request of any size may begin.
-        """
-        return self.would_block(self.unread_bytes)
-
     def would_block(self, unread_bytes: int) -> bool:
-        """Tells whether :attr:`is_blocked` would hold while so much is unread."""
+        """Tells whether so much unread may keep a request waiting, so that idle readers go.
+
+        With less unread, a request of any size may begin.
+        """
         return unread_bytes > self.open_to_answers_bytes // _READERS
 
     def has_room(self, num_bytes: int) -> bool:
