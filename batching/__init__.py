@@ -24,7 +24,7 @@ from batching.in_flight_limit import (
     SerialDeviceLimit,
     SerialDeviceOptions,
 )
-from batching.options import Order, Padding, QueuePolicy, SchedulerOptions
+from batching.scheduler_options import Order, Padding, QueuePolicy, SchedulerOptions
 from batching.shared_queue import SharedQueue
 from batching.shared_scheduler import SharedBatchScheduler
 from tfs.core.batch_queue_options import BatchQueueOptions, LowPriority, Mixing

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from batching.cost_table import CostTable
-from batching.options import QueuePolicy
+from batching.scheduler_options import QueuePolicy
 from tfs.core.batch_queue_options import BatchQueueOptions, LowPriority
 from tfs.core.errors import InvalidArgument
 

@@ -14,7 +14,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from batching.batch import Batch
 from batching.cost_table import CostTable
-from batching.options import QueuePolicy, SchedulerOptions
+from batching.scheduler_options import QueuePolicy, SchedulerOptions
 from batching.shared_queue import SharedQueue
 from batching.shared_scheduler import SharedBatchScheduler
 from tfs.core.batch_queue_options import BatchQueueOptions

@@ -11,8 +11,8 @@ from batching.batch import Batch, FaultSearch, FaultyTasks, Runner
 from batching.burst_window import BurstWindow
 from batching.cost_table import CostTable
 from batching.deadline_window import DeadlineWindow
-from batching.options import Padding, QueuePolicy
 from batching.queue_stats import QueueStats
+from batching.scheduler_options import Padding, QueuePolicy
 from tfs.core.batch_queue import BatchQueue
 from tfs.core.batch_task import Task
 from tfs.core.errors import DeadlineExceeded, ServingError

@@ -20,9 +20,9 @@ from typing import Any, TypeVar
 from batching.batch import Batch, EndAll, Outcomes, Runner
 from batching.cost_table import CostTable
 from batching.in_flight_limit import InFlightLimit
-from batching.options import Order, QueuePolicy, SchedulerOptions
 from batching.queue_stats import EARLY, SAMPLE, SHORT_S, num_batches_meant
 from batching.queue_timers import QueueTimers
+from batching.scheduler_options import Order, QueuePolicy, SchedulerOptions
 from batching.shared_queue import AnyQueue, SharedQueue
 from batching.turn_order import TurnOrder
 from tfs.core.batch_queue import BatchQueue

@@ -25,12 +25,12 @@ from dataclasses import dataclass, field
 from managers.action_queue import ActionOrder, ActionQueue
 from managers.basic_manager import PATIENCE_S, BasicManager, BasicManagerOptions
 from managers.driver import Driver
+from managers.freed_memory import MemoryReleaser, release_to_system
 from managers.harness_snapshot import HarnessSnapshot
 from managers.harness_state import HarnessState
 from managers.inbox import Aspired, Inbox
 from managers.load_status import LoadStatus
 from managers.loader_harness import LoaderHarness
-from managers.memory import MemoryReleaser, release_to_system
 from managers.planner import Planner, unload_everything
 from managers.planning_pace import PlanningPace
 from managers.reconciliation import reconcile

@@ -36,6 +36,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from managers.freed_memory import MemoryReleaser
 from managers.harness_snapshot import HarnessSnapshot
 from managers.harness_state import HarnessState
 from managers.load_admission import LoadAdmission
@@ -44,7 +45,6 @@ from managers.load_status import LoadStatus
 from managers.loader_harness import LoaderHarness
 from managers.managed_version import Done, ManagedVersion
 from managers.managed_versions import ManagedVersions
-from managers.memory import MemoryReleaser
 from managers.patient_pool import PatientPool
 from managers.preflight import Preflight
 from managers.resource_tracker import ResourceTracker

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from managers.basic_manager import BasicManager, BasicManagerOptions, LoaderData
 from managers.driver import Driver
-from managers.memory import MemoryReleaser
+from managers.freed_memory import MemoryReleaser
 from managers.resource_tracker import ResourceTracker
 from managers.retry import RetryOptions
 from managers.serving_map import Handle, ServingMap

@@ -14,11 +14,11 @@ import logging
 import threading
 from collections.abc import Callable
 
+from managers.freed_memory import MemoryReleaser
 from managers.harness_state import HarnessState
 from managers.load_admission import LoadAdmission
 from managers.loader_harness import Progress
 from managers.managed_version import ManagedVersion
-from managers.memory import MemoryReleaser
 from managers.patient_pool import PatientPool
 from managers.serving_map import ServingMap
 from managers.version_events import VersionEvents

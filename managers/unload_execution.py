@@ -13,10 +13,10 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
+from managers.freed_memory import MemoryReleaser
 from managers.harness_state import HarnessState
 from managers.load_admission import LoadAdmission
 from managers.managed_version import ManagedVersion
-from managers.memory import MemoryReleaser
 from managers.patient_pool import PatientPool
 from managers.serving_map import ServingMap, retire
 from managers.version_events import VersionEvents

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 from batching.batch import Batch, FaultyTasks
-from batching.options import Order, QueuePolicy, SchedulerOptions
+from batching.scheduler_options import Order, QueuePolicy, SchedulerOptions
 from batching.shared_queue import SharedQueue
 from batching.shared_scheduler import SharedBatchScheduler
 from tests.batching.fakes import FakeTask, JoinedOutcomes, split_task

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from batching.batch import Batch
-from batching.options import QueuePolicy
+from batching.scheduler_options import QueuePolicy
 from batching.shared_queue import SharedQueue
 from tests.batching.fakes import FakeTask, PuppetRunner
 from tests.batching.stepped_scheduler import START_S, SteppedScheduler

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from batching.cost_table import CostTable
-from batching.options import Padding, QueuePolicy
+from batching.scheduler_options import Padding, QueuePolicy
 from tests.batching.fakes import PuppetRunner
 from tests.batching.stepped_scheduler import SteppedScheduler
 from tfs.core.batch_queue_options import BatchQueueOptions

@@ -13,7 +13,7 @@ from batching.in_flight_limit import (
     SerialDeviceLimit,
     SerialDeviceOptions,
 )
-from batching.options import SchedulerOptions
+from batching.scheduler_options import SchedulerOptions
 from batching.shared_scheduler import SharedBatchScheduler
 from tests.batching.fakes import FakeTask, PuppetRunner
 from tfs.core.batch_queue_options import BatchQueueOptions

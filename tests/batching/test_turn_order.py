@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from batching.options import Order, QueuePolicy
+from batching.scheduler_options import Order, QueuePolicy
 from tests.batching.fakes import PuppetRunner
 from tests.batching.stepped_scheduler import SteppedScheduler
 from tfs.core.errors import (

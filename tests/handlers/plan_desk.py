@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from batching.batching_options import BatchingOptions, options_from_parameters
 from batching.deadline_window import WindowOptions
-from batching.options import QueuePolicy
+from batching.scheduler_options import QueuePolicy
 from batching.shared_scheduler import SharedBatchScheduler
 from managers.serving_map import ServingMap
 from tfs.core.call import Call

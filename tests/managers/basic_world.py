@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable
 
 from managers.basic_manager import BasicManager, BasicManagerOptions, LoaderData
+from managers.freed_memory import MemoryReleaser
 from managers.harness_state import HarnessState
-from managers.memory import MemoryReleaser
 from managers.resource_tracker import ResourceTracker
 from managers.retry import RetryOptions
 from tests.managers.environment import Pools, Surroundings

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from managers.basic_manager import BasicManagerOptions
+from managers.freed_memory import MemoryReleaser
 from managers.harness_state import HarnessState
-from managers.memory import MemoryReleaser
 from managers.retry import RetryOptions
 from tests.managers.basic_world import S1_1, S3_1, THREADS, Outcome, World
 from tests.managers.environment import POOLS, Pools

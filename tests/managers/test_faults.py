@@ -15,7 +15,7 @@ from managers.aspired_versions_manager import (
     AspiredVersionsManager,
     AspiredVersionsManagerOptions,
 )
-from managers.memory import TRIM_INTERVAL_S
+from managers.freed_memory import TRIM_INTERVAL_S
 from managers.resource_tracker import ResourceTracker
 from managers.retry import RetryOptions
 from managers.state_monitor import ServableStateMonitor

@@ -1,4 +1,4 @@
-"""tfs.server.served_models and tfs.server.canary.traffic."""
+"""tfs.server.served_models and tfs.server.canary.trial_route."""
 
 from __future__ import annotations
 

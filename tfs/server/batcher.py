@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final
 
 from batching.batching_options import BatchingOptions
-from batching.options import SchedulerOptions
+from batching.scheduler_options import SchedulerOptions
 from batching.shared_scheduler import SharedBatchScheduler
 from tfs.core.model_profile import ModelProfile
 from tfs.core.servable import Servable

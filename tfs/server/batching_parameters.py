@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 
 from batching.batching_options import BatchingOptions, options_from_parameters
 from batching.deadline_window import WindowOptions
-from batching.options import Padding, QueuePolicy
+from batching.scheduler_options import Padding, QueuePolicy
 from tfs.core.batch_queue_options import LowPriority, Mixing
 from tfs.core.errors import FailedPrecondition, InvalidArgument
 from tfs.proto._text_form import ParseError, read_text

@@ -19,9 +19,9 @@ from tfs.core.errors import InvalidArgument, NotFound
 from tfs.core.servable import Servable
 from tfs.core.servable_handle import ServableHandle
 from tfs.server.canary.rejections import CanaryRejections, Rejection
-from tfs.server.canary.traffic import TrialRoute
 from tfs.server.canary.trial import Trial, TrialParts
 from tfs.server.canary.trial_counts import TrialRecord
+from tfs.server.canary.trial_route import TrialRoute
 from tfs.server.config.server_config import ServerConfig
 from tfs.server.labels import effective_labels
 from tfs.server.model_settings import CanarySettings, ModelSettings

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from batching.batching_options import BatchingOptions
-from batching.options import SchedulerOptions
+from batching.scheduler_options import SchedulerOptions
 from batching.shared_scheduler import SharedBatchScheduler
 from tests.tensors import floats, floats_of
 from tfs.core.batch_queue_options import BatchQueueOptions

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batching.batching_options import BatchingOptions, options_from_parameters
-from batching.options import QueuePolicy
+from batching.scheduler_options import QueuePolicy
 from batching.shared_scheduler import SharedBatchScheduler
 from tests.core.conformance.servable import SERVABLE_CHECKS, ServableCheck
 from tests.servables.joining.batched_sums import (

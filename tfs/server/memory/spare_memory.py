@@ -18,12 +18,14 @@ not come from the heap during that time, so that freed memory goes back to the s
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from math import inf
 from typing import Final
 
-from managers.memory import own_resident_bytes, trim_heap
+from managers.freed_memory import trim_heap
 from tfs.core.executor import Executor
+from tfs.core.process_memory import resident_bytes
 from tfs.core.serving_loop import ServingLoop
 from tfs.server.memory.malloc import set_scarce
 
@@ -40,6 +42,10 @@ LOOK_S: Final = 1.0
 RETURNED_BYTES_PER_S: Final = 10 << 20
 """How much is returned while large messages come, on average. It may be needed again at
 once, and a megabyte takes the system 0.4 ms then: less than a hundredth of the time."""
+
+
+def _own_bytes() -> int:
+    return resident_bytes(os.getpid()) or 0
 
 
 class SpareMemory:
@@ -59,7 +65,7 @@ class SpareMemory:
         loop: ServingLoop,
         executor: Executor,
         trim: Callable[[], None] = trim_heap,
-        resident_bytes: Callable[[], int] = own_resident_bytes,
+        resident_bytes: Callable[[], int] = _own_bytes,
         set_scarce: Callable[[bool], None] = set_scarce,
     ) -> None:
         self._loop = loop

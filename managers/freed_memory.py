@@ -16,7 +16,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import logging
-import os
 import threading
 from collections.abc import Callable
 from typing import Final
@@ -47,15 +46,6 @@ def trim_heap() -> None:
     """Returns free heap pages to the system. Blocks; without glibc it does nothing."""
     if _malloc_trim is not None:
         _malloc_trim(0)
-
-
-def own_resident_bytes() -> int:
-    """Returns the resident bytes of this process; 0 if they cannot be found out."""
-    try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return 0
 
 
 def release_to_system() -> None:

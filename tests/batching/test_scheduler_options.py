@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from batching.deadline_window import WindowOptions
-from batching.options import QueuePolicy, SchedulerOptions
+from batching.scheduler_options import QueuePolicy, SchedulerOptions
 from tests.batching.stepped_scheduler import SteppedScheduler
 from tfs.core.errors import (
     FailedPrecondition,
