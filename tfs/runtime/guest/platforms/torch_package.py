@@ -212,9 +212,10 @@ def close_package(importer: PackageImporter) -> None:
     """Removes what importing left in the process; the rest is freed as garbage."""
     importer.zip_reader.release()
     prefix = f"{importer.id()}."  # type: ignore[no-untyped-call]
-    for name in [name for name in linecache.cache if name.startswith(prefix)]:
-        del linecache.cache[name]
-    for name in [name for name in sys.modules if name.startswith(prefix)]:
+    # Other threads add to both, so their names are copied, which no thread interrupts.
+    for name in [name for name in list(linecache.cache) if name.startswith(prefix)]:
+        linecache.cache.pop(name, None)
+    for name in [name for name in list(sys.modules) if name.startswith(prefix)]:
         del sys.modules[name]
     importer.modules.clear()
     # Whoever prints an old traceback asks for source, which would import it again.

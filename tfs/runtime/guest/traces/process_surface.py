@@ -160,7 +160,7 @@ def _version_of(owners: Sequence[Any], index: int) -> Callable[[], _Version]:
 
 def _owners() -> list[Any]:
     """Returns the objects whose functions are compared."""
-    names = [each for each in sys.modules if each in sys.stdlib_module_names]
+    names = [each for each in list(sys.modules) if each in sys.stdlib_module_names]
     modules = [sys.modules[name] for name in names if name != "__main__"]
     return [*_OF_TORCH, *(each for each in modules if type(each) is types.ModuleType)]
 
