@@ -75,6 +75,22 @@ def test_files_that_are_no_arrays_are_refused(tmp_path: Path, contents: bytes) -
         read_inputs([f"x={path}"], {})
 
 
+@pytest.mark.parametrize("is_array", [True, False])
+def test_a_file_of_objects_is_not_told_a_way_that_there_is_not(
+    tmp_path: Path, is_array: bool
+) -> None:
+    """numpy names an argument of its own, also for a file that is none of its own."""
+    path = tmp_path / "x.npy"
+    path.write_bytes(b"text")
+    if is_array:
+        np.save(path, np.array([1, None], dtype=object), allow_pickle=True)
+    with pytest.raises(
+        InvalidArgument, match="holds Python objects, or is no"
+    ) as caught:
+        read_inputs([f"x={path}"], {})
+    assert "allow_pickle" not in caught.value.message
+
+
 def test_an_archive_of_arrays_is_told_from_an_array(tmp_path: Path) -> None:
     """Which of its arrays is meant, nobody said."""
     np.savez(tmp_path / "x.npz", a=np.ones(2))

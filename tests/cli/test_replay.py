@@ -156,11 +156,12 @@ def test_every_difference_is_counted_and_the_first_are_told_by_their_place(
 def test_how_many_records_is_bounded_by_a_whole_number(
     log: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A negative one is a wrong command line."""
+    """Any other is a wrong command line, and told in words that users know."""
     answers = answering(monkeypatch, b"")
     assert main(["replay", str(log), "--max_records=2"]) == 0
     assert answers.num_calls == 2
-    with pytest.raises(SystemExit) as ended:
-        main(["replay", str(log), "--max_records=-1"])
-    assert ended.value.code == 2
-    assert "must not be negative" in capsys.readouterr().err
+    for wrong in ("-1", "x", "2.5"):
+        with pytest.raises(SystemExit) as ended:
+            main(["replay", str(log), f"--max_records={wrong}"])
+        assert ended.value.code == 2
+        assert f"a whole number, at least 0, not '{wrong}'" in capsys.readouterr().err

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -350,6 +351,37 @@ def test_an_address_is_no_url(kind: type[Client | AsyncClient], address: str) ->
         kind(address)
 
 
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("/run/tfs.sock", "give unix:/run/tfs.sock"),
+        ("::1:8500", "brackets"),
+        ("HTTP://tfs:8500", "without HTTP://, tfs:8500"),
+        (8500, "an address is a text, host:port, not 8500"),
+    ],
+)
+def test_what_is_almost_an_address_is_told_what_to_be(
+    kind: Callable[[Any], object], address: object, words: str
+) -> None:
+    """grpcio would take it for a host's name, or for another address at port 443."""
+    with pytest.raises(InvalidArgument, match=words):
+        kind(address)
+
+
+@pytest.mark.parametrize("address", ["[::1]:8500", "ipv6:[::1]:8500", "unix:/a:b:c"])
+def test_addresses_with_many_colons_are_taken(address: str) -> None:
+    """Brackets and schemes say what they are."""
+    Client(address).close()
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_what_is_no_retry_policy_is_refused_at_once(kind: Any) -> None:
+    """It would show only once a call fails."""
+    with pytest.raises(InvalidArgument, match="a RetryPolicy, such as"):
+        kind("127.0.0.1:1", retry=3)
+
+
 def test_a_call_of_a_closed_client_is_an_error_of_ours() -> None:
     """Who catches what calls raise also catches this one, of either client."""
 
@@ -366,20 +398,29 @@ def test_a_call_of_a_closed_client_is_an_error_of_ours() -> None:
         client.send(PATH, b"abc")
 
 
-def test_a_guessed_dtype_that_is_not_the_models_says_how_to_send_it(
+def test_a_dtype_that_is_not_the_models_is_told_by_numpys_name(
     ask_predict: Callable[[object], object], answers: Answers
 ) -> None:
-    """The client chose a list's dtype, so it says how to choose; arrays have their own."""
-    fault = "input 'x' expected to be float but int64 is provided"
+    """The wire's "float" is another type than numpy's, which astype would make."""
+    fault = "input 'x' expected to be float but double is provided"
     answers.errors = [InvalidArgument(fault)] * 2
+    for value in ([[1, 2]], np.array([[1.0, 2.0]])):
+        with pytest.raises(InvalidArgument) as caught:
+            ask_predict(value)
+        assert caught.value.message == (
+            f"{fault}; send an array of dtype float32, or Typed(values, 'float32')"
+        )
+
+
+def test_what_should_be_text_is_not_told_to_become_it(
+    ask_predict: Callable[[object], object], answers: Answers
+) -> None:
+    """No dtype makes text of numbers."""
+    fault = "input 'x' expected to be string but float is provided"
+    answers.errors = [InvalidArgument(fault)]
     with pytest.raises(InvalidArgument) as caught:
-        ask_predict([[1, 2]])
-    assert caught.value.message == (
-        f"{fault}; send an array of that dtype, or Typed(values, 'float32')"
-    )
-    with pytest.raises(InvalidArgument) as caught:
-        ask_predict(np.array([[1, 2]]))
-    assert caught.value.message == fault
+        ask_predict([[1.0]])
+    assert caught.value.message == f"{fault}; send text or bytes"
 
 
 def test_a_timeout_may_be_endless_but_must_be_a_number(ask: Ask) -> None:
@@ -389,3 +430,7 @@ def test_a_timeout_may_be_endless_but_must_be_a_number(ask: Ask) -> None:
         ask(timeout_s=math.nan)
     with pytest.raises(InvalidArgument):
         Client("127.0.0.1:1", timeout_s=math.nan)
+    with pytest.raises(InvalidArgument, match="a number of seconds, not '5'"):
+        ask(timeout_s="5")
+    with pytest.raises(InvalidArgument, match="a number of seconds, not None"):
+        Client("127.0.0.1:1", timeout_s=None)  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -119,6 +120,10 @@ def test_masked_values_are_not_sent_as_what_lies_under_the_mask() -> None:
     array = np.ma.masked_array([1.0, 2.0], mask=[False, True])
     with pytest.raises(InvalidArgument, match="'x' has masked values"):
         sent(array)
+    for rows in ([array], (np.ones(2), array), [1.0, np.ma.masked]):
+        with pytest.raises(InvalidArgument, match="'x' has masked values"):
+            sent(rows)
+    assert sent([array[:1]]).tolist() == [[1]]
     assert sent(array.filled(0)).tolist() == [1, 0]
     assert sent(array[:1]).tolist() == [1]
 
@@ -136,6 +141,11 @@ def test_what_cannot_be_sent_is_refused_by_name(value: object) -> None:
         ([1, None], "holds None"),
         (["a", 2], "holds 2;"),
         ([1 << 70, 1], "holds 1180591"),
+        (
+            np.array([1, 2.5], dtype=object),
+            "Python objects, such as 1; give it a dtype",
+        ),
+        ([Decimal("1.5")], r"such as Decimal\('1.5'\); give it a dtype"),
         ([[1, 2], [3]], "its lists differ in length; fill them up"),
     ],
 )
@@ -285,6 +295,23 @@ def test_typed_fields_are_read_by_upstreams_rule(
     tensor.tensor_shape.dim.add(size=3)
     getattr(tensor, field).extend(values)
     assert read_tensor(tensor, "x").tolist() == expected
+
+
+def test_floats_are_read_without_an_object_for_each() -> None:
+    """They arrive bit for bit; Python's floats would quieten NaNs that signal."""
+    bits = b"\x01\x00\xa0\x7f" * 2
+    packed = b"\x08\x01\x12\x04\x12\x02\x08\x02\x2a\x08" + bits
+    found = read_tensor(tensor_pb2.TensorProto.FromString(packed), "x")
+    assert found.tobytes() == bits
+    found[0] = 1.0  # it is the caller's own
+
+
+def test_an_odd_number_of_parts_makes_no_complex_number() -> None:
+    """The half of a number is left out, and the last whole one is repeated."""
+    tensor = tensor_pb2.TensorProto(dtype=types_pb2.DT_COMPLEX64)
+    tensor.tensor_shape.dim.add(size=2)
+    tensor.scomplex_val.extend([1, 2, 3])
+    assert read_tensor(tensor, "x").tolist() == [1 + 2j, 1 + 2j]
 
 
 @pytest.mark.parametrize(

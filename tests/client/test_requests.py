@@ -82,6 +82,8 @@ def test_a_feature_is_called_one(value: object, words: str) -> None:
         (lambda: predict(Target("m"), {}, [7]), "an output's name is a text, not 7"),  # type: ignore[list-item]
         (lambda: classify(Target("m"), [{2: 1}]), "a feature's name is a text, not 2"),  # type: ignore[dict-item]
         (lambda: status(Target("m", signature=4)), "signature's name is a text, not 4"),  # type: ignore[arg-type]
+        (lambda: predict(Target("m"), {}, (), 7), "routing key is a text or bytes: 7"),  # type: ignore[arg-type]
+        (lambda: predict(Target("m"), {}, 7), "outputs are names, in a list: 7"),  # type: ignore[arg-type]
     ],
 )
 def test_a_name_that_is_no_text_is_refused(
@@ -107,9 +109,10 @@ def test_one_output_may_be_asked_for_by_its_name() -> None:
 
 @pytest.mark.parametrize("ask", [classify, regress])
 def test_an_example_that_is_in_no_list_is_refused(ask: Callable[..., object]) -> None:
-    """Whoever means a single row learns that rows come in a list."""
-    with pytest.raises(InvalidArgument, match="a list, with a dict for each row"):
-        ask(Target("m"), {"x": [1.0, 2.0]})
+    """Whoever means a single row, or none, learns that rows come in a list."""
+    for examples in ({"x": [1.0, 2.0]}, None):
+        with pytest.raises(InvalidArgument, match="a list, with a dict for each row"):
+            ask(Target("m"), examples)
 
 
 def test_values_that_are_no_strings_are_not_sent_as_what_they_are() -> None:

@@ -132,6 +132,14 @@ def _read_array(path: str, dtype: str | None, name: str) -> object:
             loaded = np.load(file, allow_pickle=False)
     except (EOFError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path}: {error}") from error
+    except ValueError as error:
+        if "allow_pickle" not in str(error):
+            raise
+        # Also what numpy says of a file that is none of its own.
+        raise ValueError(
+            f"{path} holds Python objects, or is no .npy file; numpy.save an array of "
+            "numbers or text"
+        ) from error
     if not isinstance(loaded, np.ndarray):
         raise ValueError(f"{path} is an archive of arrays (.npz), not one array")
     array: npt.NDArray[Any] = loaded

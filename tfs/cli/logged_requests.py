@@ -80,7 +80,6 @@ def _size_bytes(path: str) -> int | None:
 
 def num_records(text: str) -> int:
     """Reads how many records a command may take, for ``argparse``."""
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"must not be negative: {number}")
-    return number
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"a whole number, at least 0, not {text!r}")
+    return int(text)

@@ -17,6 +17,7 @@ from tfs.client.arguments import (
     call_timeout_s,
     channel_options,
     checked_address,
+    checked_retry,
     default_timeout_s,
 )
 from tfs.client.call_errors import read_error
@@ -55,7 +56,7 @@ class AsyncClient:
             turn, but to none that says by its health that it starts or drains.
 
     Raises:
-        InvalidArgument: No address, or a timeout that is not positive.
+        InvalidArgument: No address, a timeout that is not positive, or no policy.
 
     """
 
@@ -69,7 +70,7 @@ class AsyncClient:
         balanced: bool = False,
     ) -> None:
         self._timeout_s = default_timeout_s(timeout_s)
-        self._retry = retry or RetryPolicy()
+        self._retry = checked_retry(retry)
         self._address = checked_address(address)
         self._credentials = credentials
         self._options = channel_options(balanced=balanced)
@@ -234,7 +235,7 @@ class AsyncClient:
             try:
                 reply = await call(what.message, timeout=attempts.remaining_s)
             except grpc.RpcError as rpc_error:
-                error = read_error(rpc_error, self._address, what.untyped)
+                error = read_error(rpc_error, self._address, what.inputs)
             except asyncio.CancelledError:
                 task = asyncio.current_task()
                 if self._closed and (task is None or not task.cancelling()):

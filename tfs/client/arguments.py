@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from numbers import Real
 from typing import Final
 
+from tfs.client.retry import RetryPolicy
 from tfs.core.errors import DeadlineExceeded, InvalidArgument
 
 DEFAULT_TIMEOUT_S: Final = 30.0
@@ -28,6 +30,9 @@ _BALANCED_OPTION: Final = (
 _LAST_PORT: Final = 65_535
 # What people write before a host, and grpcio takes for a part of the host's name.
 _OTHER_SCHEMES: Final = ("http://", "https://", "grpc://", "grpcs://", "tcp://")
+_IPV6: Final = frozenset("0123456789abcdefABCDEF:.")
+"""What an IPv6 address without brackets is made of; host names and schemes have more."""
+
 _LONGEST_S: Final = 1e9
 """Longest timeout in seconds that is passed on. At some ten times as much, grpcio's
 clock overflows and the call ends at once."""
@@ -42,14 +47,22 @@ def checked_address(address: str) -> str:
     """Returns the address.
 
     Raises:
-        InvalidArgument: There is no address, or it is a URL, which grpcio would report
-            only at the first call; or its port is beyond 65,535, and would be taken
-            modulo 65,536.
+        InvalidArgument: There is no address, or it is a URL, a path or a bare IPv6
+            address, which grpcio would report only at the first call, or take for
+            another one; or its port is beyond 65,535, and would be taken modulo 65,536.
 
     """
     if not address:
         raise InvalidArgument("no address; give host:port or unix:/path")
-    if address.startswith(_OTHER_SCHEMES):
+    if not isinstance(address, str):
+        raise InvalidArgument(f"an address is a text, host:port, not {address!r:.40}")
+    if address.startswith("/"):
+        raise InvalidArgument(f"{address}: for a Unix socket give unix:{address}")
+    if address.count(":") > 1 and _IPV6.issuperset(address):
+        raise InvalidArgument(
+            f"{address}: put an IPv6 address into brackets, before its port: [::1]:8500"
+        )
+    if address.lower().startswith(_OTHER_SCHEMES):
         scheme, _, rest = address.partition("://")
         raise InvalidArgument(f"{address}: give host:port without {scheme}://, {rest}")
     port = address.rpartition(":")[2]
@@ -62,9 +75,10 @@ def default_timeout_s(timeout_s: float) -> float:
     """Returns the timeout of calls that name none.
 
     Raises:
-        InvalidArgument: It is not positive.
+        InvalidArgument: It is not a number, or not positive.
 
     """
+    _check_number(timeout_s)
     if not timeout_s > 0:  # nor is NaN
         raise InvalidArgument(f"timeout_s must be positive: {timeout_s}")
     return min(timeout_s, _LONGEST_S)
@@ -81,8 +95,33 @@ def call_timeout_s(timeout_s: float | None, default_s: float) -> float:
     """
     if timeout_s is None:
         return default_s
+    _check_number(timeout_s)
     if math.isnan(timeout_s):
         raise InvalidArgument("timeout_s is not a number")
     if timeout_s <= 0:
         raise DeadlineExceeded(f"no time for the call: timeout_s is {timeout_s}")
     return min(timeout_s, _LONGEST_S)
+
+
+def checked_retry(retry: RetryPolicy | None) -> RetryPolicy:
+    """Returns the policy; None is the default one.
+
+    Raises:
+        InvalidArgument: It is none, which would show only when a call has failed.
+
+    """
+    if retry is None:
+        return RetryPolicy()
+    if not isinstance(retry, RetryPolicy):
+        raise InvalidArgument(
+            f"retry is a RetryPolicy, such as RetryPolicy(max_attempts=4), not "
+            f"{retry!r:.40}"
+        )
+    return retry
+
+
+def _check_number(timeout_s: object) -> None:
+    if not isinstance(timeout_s, Real):
+        raise InvalidArgument(
+            f"timeout_s is a number of seconds, not {timeout_s!r:.40}"
+        )

@@ -12,7 +12,8 @@ import numpy as np
 
 from tfs.client.narrow_floats import NARROW_FLOATS, decode, encode
 from tfs.client.results import Array
-from tfs.codec.tensor import are_bools, split_strings
+from tfs.codec.tensor import are_bools, split_strings, typed_payload
+from tfs.codec.wire_type import BY_NUMBER
 from tfs.core.errors import InvalidArgument
 from tfs.proto.tensorflow.core.framework import tensor_pb2, types_pb2
 
@@ -45,22 +46,6 @@ shape alone must not make a client take gigabytes."""
 _UINT64_ONLY: Final = 2.0**63
 """Numbers from this one on do not fit into int64."""
 _WIRE: Final = {dtype: number for number, dtype in _NUMPY.items()}
-_TYPED_FIELD: Final = {
-    types_pb2.DT_FLOAT: "float_val",
-    types_pb2.DT_DOUBLE: "double_val",
-    types_pb2.DT_INT32: "int_val",
-    types_pb2.DT_UINT8: "int_val",
-    types_pb2.DT_INT16: "int_val",
-    types_pb2.DT_INT8: "int_val",
-    types_pb2.DT_UINT16: "int_val",
-    types_pb2.DT_INT64: "int64_val",
-    types_pb2.DT_BOOL: "bool_val",
-    types_pb2.DT_UINT32: "uint32_val",
-    types_pb2.DT_UINT64: "uint64_val",
-    types_pb2.DT_COMPLEX64: "scomplex_val",
-    types_pb2.DT_COMPLEX128: "dcomplex_val",
-    types_pb2.DT_HALF: "half_val",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +97,7 @@ def fill_tensor(tensor: tensor_pb2.TensorProto, value: object, name: str) -> Non
         if odd:
             others = [item for item in odd if not isinstance(item, Number)]
             if not others and len(odd) == len(items):
-                raise InvalidArgument(
-                    f"input {name!r} holds {max(odd, key=abs)}, for which there is no "
-                    "dtype"
-                )
+                raise InvalidArgument(f"input {name!r} {_why_no_dtype(odd)}")
             raise InvalidArgument(
                 f"input {name!r} holds {(others or odd)[0]!r:.40}; send numbers only, or "
                 "strings only"
@@ -128,6 +110,17 @@ def fill_tensor(tensor: tensor_pb2.TensorProto, value: object, name: str) -> Non
         raise InvalidArgument(f"input {name!r}: dtype {array.dtype} cannot be sent")
     tensor.dtype = number  # type: ignore[assignment]  # the enum's int
     tensor.tensor_content = np.ascontiguousarray(array, dtype=little).tobytes()
+
+
+def _why_no_dtype(numbers: list[Any]) -> str:
+    if all(isinstance(each, int) for each in numbers):
+        largest = max(numbers, key=abs)
+        if abs(largest) >= _UINT64_ONLY:
+            return f"holds {largest}, for which there is no dtype"
+    return (
+        f"holds numbers as Python objects, such as {numbers[0]!r:.40}; give it a dtype: "
+        "astype('float32'), or Typed(values, 'float32')"
+    )
 
 
 def read_tensor(tensor: tensor_pb2.TensorProto, name: str) -> Array:
@@ -175,12 +168,15 @@ def _read_shaped(
         except ValueError:
             known = f"data type {tensor.dtype}"
         raise InvalidArgument(f"output {name!r}: numpy has no {known}")
-    values = getattr(tensor, _TYPED_FIELD[tensor.dtype])
-    if tensor.dtype == types_pb2.DT_HALF:
+    kind = BY_NUMBER[tensor.dtype]
+    values = getattr(tensor, kind.field)
+    if tensor.tensor_content:
+        pass  # that counts
+    elif kind.is_raw:
+        packed = typed_payload(tensor, kind)
+        values = np.frombuffer(packed, dtype, len(packed) // dtype.itemsize)
+    elif tensor.dtype == types_pb2.DT_HALF:
         values = np.array(values, dtype="<u2").view("<f2")
-    elif dtype.kind == "c":
-        whole = len(values) // 2 * 2
-        values = np.array(values[:whole], dtype=dtype.type(0).real.dtype).view(dtype)
     return _elements(tensor, dtype, values, shape, name)
 
 
@@ -267,7 +263,7 @@ def as_array(
         InvalidArgument: Ragged lists, masked values, or an object that numpy cannot read.
 
     """
-    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+    if _has_masked(value):
         raise InvalidArgument(
             f"input {name!r} has masked values, and no dtype has; say with filled() what "
             "they are to be"
@@ -296,6 +292,17 @@ def as_array(
                 return _unsigned(integers)
         return array.astype(floats)
     return array
+
+
+def _has_masked(value: object) -> bool:
+    """Tells whether an array, or a row of a list, has masked values.
+
+    numpy forgets the masks of rows, and makes NaN of a masked element.
+    """
+    rows = value if isinstance(value, list | tuple) else (value,)
+    if not any(issubclass(each, np.ma.MaskedArray) for each in {*map(type, rows)}):
+        return False
+    return any(np.ma.is_masked(row) for row in rows)
 
 
 def _unsigned(integers: Array) -> Array:

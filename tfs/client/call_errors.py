@@ -35,12 +35,13 @@ _WIRE_NAMES: Final = {"float": "float32", "double": "float64", "half": "float16"
 
 
 def read_error(
-    error: Any, address: str = "", untyped: Collection[str] = ()
+    error: Any, address: str = "", inputs: Collection[str] = ()
 ) -> ServingError:
     """Returns a ``grpc.RpcError`` as ours, with the server's retry hint if it sent one.
 
-    What grpcio itself found, without the server, names the address, if it is given. An
-    ``untyped`` input of another dtype than the model's is said how to send.
+    What grpcio itself found, without the server, names the address, if it is given. One
+    of the ``inputs`` that has another dtype than the model's is said how to send: the
+    wire's "float" and "double" are other types than numpy's.
     """
     code = Code(error.code().value[0])
     retry_after_s = None
@@ -57,12 +58,19 @@ def read_error(
         details = f"no answer from {address} in time; wait longer (timeout_s)"
     elif code is Code.UNAVAILABLE and details.startswith(_NO_CONNECTION):
         details = _why_not_connected(address, details)
-    if code is Code.INVALID_ARGUMENT and untyped:
+    if code is Code.INVALID_ARGUMENT and inputs:
         other = _OTHER_DTYPE.fullmatch(details)
-        if other and other["name"] in untyped:
-            wanted = _WIRE_NAMES.get(other["wanted"], other["wanted"])
-            details += f"; send an array of that dtype, or Typed(values, {wanted!r})"
+        if other and other["name"] in inputs:
+            details += f"; {_how_to_send(other['wanted'])}"
     return kind(details, retry_after_s=retry_after_s)
+
+
+def _how_to_send(wanted: str) -> str:
+    """Returns what makes an input one of that dtype."""
+    if wanted == "string":
+        return "send text or bytes"
+    dtype = _WIRE_NAMES.get(wanted, wanted)
+    return f"send an array of dtype {dtype}, or Typed(values, {dtype!r})"
 
 
 def _why_not_connected(address: str, details: str) -> str:

@@ -20,6 +20,7 @@ from tfs.client.arguments import (
     call_timeout_s,
     channel_options,
     checked_address,
+    checked_retry,
     default_timeout_s,
 )
 from tfs.client.call_errors import read_error
@@ -56,7 +57,7 @@ class Client:
             turn, but to none that says by its health that it starts or drains.
 
     Raises:
-        InvalidArgument: No address, or a timeout that is not positive.
+        InvalidArgument: No address, a timeout that is not positive, or no policy.
 
     """
 
@@ -72,7 +73,7 @@ class Client:
     ) -> None:
         self._address = address = checked_address(address)
         self._timeout_s = default_timeout_s(timeout_s)
-        self._retry = retry or RetryPolicy()
+        self._retry = checked_retry(retry)
         self._clock = clock or MonotonicClock()
         # Wakes a pause between tries when the client is closed; guards _closed.
         self._closing = threading.Condition()
@@ -221,7 +222,7 @@ class Client:
             try:
                 reply = call(what.message, timeout=attempts.remaining_s)
             except grpc.RpcError as rpc_error:
-                error = read_error(rpc_error, self._address, what.untyped)
+                error = read_error(rpc_error, self._address, what.inputs)
             except ValueError as fault:  # grpcio's, for a channel that is closed
                 if not self._closed:
                     raise

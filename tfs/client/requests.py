@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
@@ -87,14 +94,14 @@ class Rpc(Generic[R]):
         method: The RPC's path.
         message: The serialized request.
         read: Turns the serialized reply into the result.
-        untyped: The inputs whose dtype this client chose: numbers and lists.
+        inputs: The names of the inputs, which are then told how to have another dtype.
 
     """
 
     method: str
     message: bytes
     read: Callable[[bytes], R]
-    untyped: Collection[str] = ()
+    inputs: Collection[str] = ()
 
 
 @contextlib.contextmanager
@@ -134,6 +141,10 @@ def predict(
         )
     if isinstance(outputs, str):  # a sequence too, of names of one letter
         outputs = (outputs,)
+    if not isinstance(outputs, Iterable):
+        raise InvalidArgument(f"outputs are names, in a list: {outputs!r:.40}")
+    if not isinstance(routing_key, str | bytes | None):
+        raise InvalidArgument(f"a routing key is a text or bytes: {routing_key!r:.40}")
     request = predict_pb2.PredictRequest(
         output_filter=[_text(name, "an output's name") for name in outputs]
     )
@@ -144,10 +155,7 @@ def predict(
         )
     for name, value in inputs.items():
         fill_tensor(request.inputs[_text(name, "an input's name")], value, name)
-    untyped = frozenset(
-        name for name, value in inputs.items() if not hasattr(value, "dtype")
-    )
-    return Rpc(PREDICT, request.SerializeToString(), _read_prediction, untyped)
+    return Rpc(PREDICT, request.SerializeToString(), _read_prediction, (*inputs,))
 
 
 @_refusing_what_is_no_text()
@@ -276,7 +284,7 @@ def _version(spec: model_pb2.ModelSpec) -> int | None:
 def _fill_input(
     message: input_pb2.Input, examples: Sequence[Features], context: Features | None
 ) -> None:
-    if isinstance(examples, Mapping):
+    if isinstance(examples, Mapping) or not isinstance(examples, Iterable):
         raise InvalidArgument("examples are a list, with a dict for each row")
     if context is None:
         listed = message.example_list.examples

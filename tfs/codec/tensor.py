@@ -112,7 +112,7 @@ def tensor_view_of(
             STRING, shape, fill_strings(shape, num_elements, values, budget)
         )
     data = fill_elements(
-        kind.dtype, shape, num_elements, _typed_payload(proto, kind), budget
+        kind.dtype, shape, num_elements, typed_payload(proto, kind), budget
     )
     return TensorView(kind.dtype, shape, data)
 
@@ -268,7 +268,7 @@ def _unpack_portion(kind: WireType, packed: bytes) -> Buffer:
     dtype = kind.dtype
     if not packed.isascii():
         field = b"".join((kind.typed_tag, wire.varint(len(packed)), packed))
-        return _typed_payload(tensor_pb2.TensorProto.FromString(field), kind)
+        return typed_payload(tensor_pb2.TensorProto.FromString(field), kind)
     # One byte each.
     if dtype is BOOL:
         return _as_bools(packed)
@@ -401,7 +401,7 @@ def check_strings(num: int, num_bytes: int, budget: FillBudget) -> None:
         )
 
 
-def _typed_payload(proto: tensor_pb2.TensorProto, kind: WireType) -> bytes:
+def typed_payload(proto: tensor_pb2.TensorProto, kind: WireType) -> bytes:
     """Returns the elements in the tensor's typed field as raw bytes."""
     values = getattr(proto, kind.field)
     if kind.field == "float8_val":
