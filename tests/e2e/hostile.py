@@ -297,6 +297,18 @@ def _dropped(victim: Victim, rng: random.Random) -> None:
     """Opened, and gone."""
 
 
+def _refused_and_gone(victim: Victim, rng: random.Random) -> None:
+    """A malformed call and good ones, from who is gone when the first one is refused."""
+    malformed = head(1, ("X", "y")) + data_frame(1, prefixed(GOOD))
+    calls = (call(stream_id, GOOD) for stream_id in range(3, 61, 2))
+    victim.send(HELLO)
+    victim.listen(0.05)
+    # The connection ends by a reset, so nothing can be sent over it.
+    reset = struct.pack("ii", 1, 0)
+    victim.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+    victim.send(malformed + b"".join(calls))
+
+
 Attack = Callable[[Victim, random.Random], None]
 
 ATTACKS: Final[dict[str, Attack]] = {
@@ -365,6 +377,7 @@ ATTACKS: Final[dict[str, Attack]] = {
         400,
     ),
     "unread pongs": _unread_pongs,
+    "refused and gone": _refused_and_gone,
     "claimed elements": _claimed_elements,
 }
 

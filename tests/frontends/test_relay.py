@@ -424,6 +424,37 @@ def test_a_refused_call_is_reset_between_frames_of_the_server(tmp_path: Path) ->
     run(body, tmp_path)
 
 
+@pytest.mark.parametrize("is_late", [False, True], ids=["request", "behind one"])
+def test_who_is_gone_when_a_call_is_refused_leaves_nothing(
+    tmp_path: Path, is_late: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its later calls, which came with that one, take nobody else's place for good."""
+
+    async def body(door: Door) -> None:
+        loop = asyncio.get_running_loop()
+        client, server, name = await door.connect()
+        await loop.sock_sendall(server, frames.settings({}))
+        await loop.sock_recv(client, 100)
+        sent = PREFACE + headers_frame(1, LITERALS if is_late else _MALFORMED)
+        if is_late:
+            sent += headers_frame(1, _MALFORMED)
+        for stream_id in range(3, 23, 2):
+            sent += headers_frame(stream_id, LITERALS)
+        client.send(sent)
+        client.close()
+        with contextlib.suppress(ConnectionError):
+            while await loop.sock_recv(server, 1 << 16):
+                pass
+        for _ in range(10 + is_late):
+            door.relay.note_taken(name, is_read=True)
+        gate = door.gate
+        assert (gate.num_calls, gate.num_fresh, gate.num_queuing) == (0, 0, 0)
+        server.close()
+
+    run(body, tmp_path)
+    assert not caplog.records
+
+
 def test_who_sends_headers_that_cannot_be_read_is_told_why(tmp_path: Path) -> None:
     """By GOAWAY, which names the last stream that the client began."""
 

@@ -80,11 +80,14 @@ class RelayedConnection:
         self._tls = tls
         self._received_bytes = 0
         self._acked_bytes = 0
+        # They are sent when their requests have been dealt with. The client may be gone,
+        # and what is closed by that must not begin the calls that came with them.
+        self._refusals: list[bytes] = []
         self._request_frames = RequestFrames(
             gate,
             most_calls,
             ClientHeads(head_limits),
-            self._insert_answer,
+            self._refusals.append,
             self._push_held,
         )
         self._answer_frames = AnswerFrames()
@@ -178,10 +181,12 @@ class RelayedConnection:
         """Ends the connection if what its client sent is not to be borne."""
         try:
             yield
+            self._send_refusals()
         except FloodError as flood:
             self._on_flood(str(flood))
             self.close()
         except ConnectionFault as fault:
+            self._send_refusals()
             last_id = self._request_frames.last_stream_id
             self._insert_answer(goaway(last_id, fault.code, fault.reason))
             self._leave()
@@ -241,6 +246,12 @@ class RelayedConnection:
             self._request_frames.note_ended(stream_id)
         self._push_held()
         self._gate.go_on()
+
+    def _send_refusals(self) -> None:
+        if self._refusals:
+            refusals = b"".join(self._refusals)
+            self._refusals.clear()
+            self._insert_answer(refusals)
 
     def _insert_answer(self, frames: bytes) -> None:
         """Sends the client frames of ours, between those of grpcio."""
