@@ -44,6 +44,7 @@ from tfs.frontends.rpc.express.transport import ExpressTransport
 from tfs.frontends.rpc.frames import ErrorCode
 from tfs.frontends.rpc.grpcio.options import GrpcioOptions
 from tfs.frontends.rpc.grpcio.transport import GrpcioTransport
+from tfs.frontends.rpc.heads.hpack_decoder import encode_literal
 from tfs.proto.google.rpc import error_details_pb2, status_pb2
 
 PATH: Final = "/test.Service/Ask"
@@ -257,6 +258,23 @@ def malformed_head(transport: str, peer: Peer) -> None:
             received += receive(raw)
 
 
+def no_grpc(transport: str, peer: Peer) -> None:
+    """A raw client posts JSON, and is told by HTTP's own means; then it calls."""
+    bad = literal_block(grpc_headers(path=PATH, content_type="application/json"))
+    good = literal_block(grpc_headers(path=PATH))
+    with (
+        served(transport, _echo) as address,
+        connect(address, None) as raw,
+    ):
+        raw.sendall(HELLO + headers_frame(1, bad) + data_frame(1, b"{}"))
+        received = b""
+        while encode_literal(b":status", b"415") not in received:
+            received += receive(raw)
+        raw.sendall(headers_frame(3, good) + data_frame(3, prefixed(b"once more")))
+        while b"once more" not in received:
+            received += receive(raw)
+
+
 def receive(raw: socket.socket) -> bytes:
     data = raw.recv(1 << 16)
     assert data, "the server closed the connection"
@@ -296,6 +314,7 @@ FEATURES: Final = (
     Feature("metadata, binary values too", metadata),
     Feature("unknown methods are UNIMPLEMENTED", unknown_method),
     Feature("a call whose headers are malformed harms no other", malformed_head),
+    Feature("requests that are not gRPC get an HTTP status", no_grpc, ("h2",)),
     Feature("keep-alive: PINGs are answered without a call", ping, ("h2",)),
     Feature("TLS, plain text refused", tls),
     Feature("mutual TLS, client's names known, strangers refused", mutual_tls),
@@ -549,6 +568,11 @@ them anew for that library, which never sees the bytes that a client sent. A hea
 16 KB (`grpc.absolute_max_metadata_size`) is reset with ENHANCE_YOUR_CALM, of which clients make
 RESOURCE_EXHAUSTED; that limit counts what is decompressed. Metadata that is not ASCII is passed on,
 as UTF-8 or Latin-1 by grpcio, as Latin-1 by express.
+
+A request that is not gRPC gets an HTTP status from both: 415 for another content-type, 405 for
+another method than POST, 400 without `te: trailers`. Through express a sentence follows. Through
+grpcio such a request is reset (PROTOCOL_ERROR) if its client asked for a smaller HPACK table than
+HTTP/2's 4,096 bytes.
 
 This page is printed by `python -m tests.frontends.features`.
 """

@@ -14,10 +14,17 @@ from tests.frontends.express.wire import (
     data_frame,
     grpc_headers,
     headers_frame,
+    literal_block,
     parse_frames,
 )
 from tfs.frontends.rpc import frames
-from tfs.frontends.rpc.frames import PREFACE, ConnectionFault, ErrorCode, FrameType
+from tfs.frontends.rpc.frames import (
+    PREFACE,
+    ConnectionFault,
+    ErrorCode,
+    FrameType,
+    Setting,
+)
 from tfs.frontends.rpc.grpcio.answer_frames import AnswerFrames
 from tfs.frontends.rpc.grpcio.call_gate import CallGate
 from tfs.frontends.rpc.grpcio.client_heads import ClientHeads, HeadLimits
@@ -532,6 +539,54 @@ def test_a_malformed_request_that_waits_is_refused_in_its_turn() -> None:
     assert begun == [(7, rounds[3]), (9, rounds[4]), (11, rounds[5])]
     assert rig.refused == [frames.rst_stream(5, ErrorCode.PROTOCOL_ERROR)]
     assert client.num_held_bytes == 0
+
+
+NO_GRPC = grpc_headers(content_type="application/json")
+ANSWER = encode_literal(b":status", b"415")
+
+
+def answered(stream_id: int) -> bytes:
+    """Returns the answer to a request that is not gRPC."""
+    return headers_frame(stream_id, ANSWER, frames.END_HEADERS | frames.END_STREAM)
+
+
+def test_a_request_that_is_not_grpc_is_answered_and_never_reaches_grpcio() -> None:
+    """By an HTTP status; what has not come of it is not wanted any more."""
+    rig = Rig()
+    block = hpack.Encoder().encode(NO_GRPC)
+    hello = frames.settings({Setting.HEADER_TABLE_SIZE: 4096, Setting.ENABLE_PUSH: 0})
+    body = data_frame(1, b"{")
+    assert rig.client.take(hello + headers_frame(1, block)) == hello
+    assert rig.client.take(body) == body
+    enough = frames.rst_stream(1, ErrorCode.NO_ERROR)
+    assert rig.refused.pop() == answered(1) + enough
+    flags = frames.END_HEADERS | frames.END_STREAM
+    assert rig.client.take(headers_frame(3, literal_block(NO_GRPC), flags)) == b""
+    assert rig.refused == [answered(3)]
+    assert (rig.gate.num_calls, rig.client.num_held_bytes) == (0, 0)
+    assert rig.client.take(begin(5)) == begin(5)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        [frames.settings({Setting.HEADER_TABLE_SIZE: 4095})],
+        [frames.settings({Setting.ENABLE_PUSH: 0})[:12], bytes(3)],
+        [frames.settings({Setting.ENABLE_PUSH: 0})[:9], b"\0\2\0\0\0\0"],
+        [frames.frame(FrameType.SETTINGS, 0, 0, bytes(6) * 65)],
+        [frames.frame(FrameType.SETTINGS, 0, 0, bytes(5))],
+    ],
+    ids=["smaller table", "cut", "cut behind its head", "many", "no setting"],
+)
+def test_who_may_want_a_smaller_table_is_not_sent_headers_of_ours(
+    sent: list[bytes],
+) -> None:
+    """Strict clients would end the connection, so a request that is not gRPC is reset."""
+    rig = Rig()
+    for piece in sent:
+        rig.client.take(piece)
+    assert rig.client.take(headers_frame(1, literal_block(NO_GRPC))) == b""
+    assert rig.refused == [frames.rst_stream(1, ErrorCode.PROTOCOL_ERROR)]
 
 
 def test_headers_that_are_too_long_reset_their_stream() -> None:

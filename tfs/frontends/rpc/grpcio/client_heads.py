@@ -3,7 +3,8 @@
 A request whose path is not UTF-8 ends grpcio's server, with the calls of everybody
 (seen with 1.85.1). So header blocks are decoded here, checked as express checks them,
 and written again for grpcio, as literals that enter no table. grpcio reads nothing else.
-A request that breaks HTTP/2's rules never reaches it.
+A request that breaks HTTP/2's rules never reaches it, nor does one that is not gRPC, of
+which grpcio would take some for calls.
 
 The blocks of good requests could be passed on as they came. But then somebody would
 only have to find bytes that grpcio reads in another way than we do. It takes padding
@@ -25,6 +26,7 @@ from tfs.frontends.rpc.heads.hpack_decoder import (
     encode_literal,
 )
 from tfs.frontends.rpc.heads.request_head import (
+    HttpRefusal,
     MalformedHead,
     parse_head,
     parse_timeout,
@@ -54,12 +56,14 @@ class RefusedHead(Exception):
 
     Attributes:
         code: What its stream is to be reset with.
+        answer: What its client is told instead if that can be; it does not speak gRPC.
 
     """
 
-    def __init__(self, code: ErrorCode) -> None:
+    def __init__(self, code: ErrorCode, answer: HttpRefusal | None = None) -> None:
         super().__init__(code.name)
         self.code = code
+        self.answer = answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +138,11 @@ class ClientHeads:
         others, timeout = _without_timeout(headers)
         if others != self._others:
             try:
-                parse_head(list(map(_in_text, headers)))
+                head = parse_head(list(map(_in_text, headers)))
             except MalformedHead:
                 raise RefusedHead(ErrorCode.PROTOCOL_ERROR) from None
+            if isinstance(head.refusal, HttpRefusal):
+                raise RefusedHead(ErrorCode.PROTOCOL_ERROR, head.refusal)
             self._literals = b"".join(encode_literal(*header) for header in others)
             self._others = others
         return PassedHead(self._literals + timeout, self._decoder.list_bytes)

@@ -26,6 +26,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tfs.frontends.rpc.frames import (
+    DEFAULT_TABLE_SIZE,
     END_HEADERS,
     END_STREAM,
     HEAD_SIZE,
@@ -33,13 +34,16 @@ from tfs.frontends.rpc.frames import (
     ConnectionFault,
     ErrorCode,
     FrameType,
+    Setting,
     frame,
+    parse_settings,
     rst_stream,
     unpack_head,
 )
 from tfs.frontends.rpc.grpcio.call_gate import CallGate
 from tfs.frontends.rpc.grpcio.client_heads import ClientHeads, RefusedHead
 from tfs.frontends.rpc.grpcio.held_call import HeldCall
+from tfs.frontends.rpc.heads.refusal_block import refusal_block
 
 _MOST_BLOCK_BYTES: Final = 65_536  # of headers; through express a connection ends, too
 _FRAME_BYTES: Final = 512  # what each frame of a block counts besides what is in it
@@ -67,6 +71,8 @@ _BYTES_PER_IDLE: Final = 2048  # of answers
 _LEAST_WINDOWS: Final = 4
 _SCRAP_BYTES: Final = 64
 _IDLE_BYTES: Final = 16_384  # a longer one counts as several
+_SETTING_BYTES: Final = 6
+_MOST_SETTINGS_BYTES: Final = 64 * _SETTING_BYTES  # that are read
 _STREAM_BITS: Final = 0x7FFF_FFFF
 
 
@@ -81,7 +87,8 @@ class RequestFrames:
         gate: Limits the calls of all connections together.
         most_calls: How many calls this connection may have.
         heads: Reads this client's headers.
-        on_refused: Told what to send to the client: that one of its streams is reset.
+        on_refused: Told what to send to the client soon: that one of its streams is
+                reset, or a plain HTTP answer. Does not call this object.
         on_gone: Called when a call counts no more, so that another one of this
             connection may begin.
 
@@ -129,6 +136,7 @@ class RequestFrames:
         self._rest = b""  # the beginning of a head
         self._num_left = len(PREFACE)  # bytes of the frame that is being read
         self._target: HeldCall | None = None  # who gets them; None for grpcio
+        self._may_answer = True  # the client with headers of ours
 
     @property
     def num_calls(self) -> int:
@@ -210,6 +218,9 @@ class RequestFrames:
             word, flags, stream_id = unpack_head(data, index)
             stream_id &= _STREAM_BITS
             self.num_frames += 1
+            if word & 0xFF == FrameType.SETTINGS:
+                payload = index + HEAD_SIZE
+                self._note_settings(data[payload : payload + (word >> 8)], word >> 8)
             target = self._target_of(word & 0xFF, flags, stream_id, word >> 8)
             if target is not None:
                 parts.append(view[begin:index])
@@ -419,6 +430,7 @@ class RequestFrames:
         if self._block is held:
             self._block = None
         block = held.block()
+        is_sent = held.is_sent or held.ends_stream
         if held.is_reset:
             self._num_given_up -= 1
             self._heads.skip(block)
@@ -426,9 +438,8 @@ class RequestFrames:
         try:
             head = self._heads.read(block)
         except RefusedHead as refusal:
-            self._refuse(held.stream_id, refusal.code)
+            self._refuse(held.stream_id, refusal, is_sent)
             return held.body()
-        is_sent = held.is_sent or held.ends_stream
         self._count(held.stream_id, head.num_bytes, is_sent)
         return held.opened(head.block)
 
@@ -444,7 +455,7 @@ class RequestFrames:
         except RefusedHead as refusal:
             if stream_id not in self._open:
                 return b""
-            self._refuse(stream_id, refusal.code)
+            self._refuse(stream_id, refusal)
             self._reset(stream_id)
             return rst_stream(stream_id, refusal.code)
         if stream_id not in self._open:
@@ -452,9 +463,37 @@ class RequestFrames:
         self._note_sent(stream_id)
         return frame(FrameType.DATA, END_STREAM, stream_id)
 
-    def _refuse(self, stream_id: int, code: ErrorCode) -> None:
+    def _refuse(
+        self, stream_id: int, refusal: RefusedHead, is_sent: bool = False
+    ) -> None:
+        """Tells the client that its request is not taken; ``is_sent`` if all of it came."""
         self._note_reset()
-        self._on_refused(rst_stream(stream_id, code))
+        answer = refusal.answer
+        if answer is None or not self._may_answer:
+            self._on_refused(rst_stream(stream_id, refusal.code))
+            return
+        flags = END_HEADERS | END_STREAM
+        sent = frame(FrameType.HEADERS, flags, stream_id, refusal_block(answer))
+        if not is_sent:
+            sent += rst_stream(stream_id, ErrorCode.NO_ERROR)
+        self._on_refused(sent)
+
+    def _note_settings(self, payload: bytes, num_bytes: int) -> None:
+        """Notes settings after which headers of ours could break those of grpcio.
+
+        Where a client wants a smaller table, the next block has to begin with its size,
+        and only grpcio knows what its own blocks assume. A client whose settings did not
+        come in one piece may have asked for that.
+        """
+        is_known = (
+            len(payload) == num_bytes <= _MOST_SETTINGS_BYTES
+            and not num_bytes % _SETTING_BYTES
+        )
+        if not is_known or any(
+            key == Setting.HEADER_TABLE_SIZE and value < DEFAULT_TABLE_SIZE
+            for key, value in parse_settings(payload)
+        ):
+            self._may_answer = False
 
     def _count(self, stream_id: int, num_header_bytes: int, is_sent: bool) -> None:
         self._gate.begin()

@@ -21,6 +21,7 @@ from tfs.frontends.rpc.frames import (
     frame_head,
 )
 from tfs.frontends.rpc.heads.hpack_decoder import encode_literal
+from tfs.frontends.rpc.heads.refusal_block import refusal_block
 from tfs.frontends.rpc.heads.request_head import HttpRefusal
 from tfs.frontends.rpc.status_details import (
     DETAILS_KEY,
@@ -136,9 +137,7 @@ def http_refusal(
     The body is empty if the answer must have none, or if there is no room for it.
     """
     body = refusal.text.encode() + b"\n"
-    block = encode_literal(b":status", str(refusal.status).encode())
-    if refusal.status == 405:
-        block += encode_literal(b"allow", b"POST")
+    block = refusal_block(refusal)
     if not refusal.has_body or len(body) > max_body_bytes:
         return block, b""
     return (
