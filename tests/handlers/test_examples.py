@@ -165,8 +165,8 @@ def test_several_signatures_answer_in_order() -> None:
         ),
         (
             [("m", "other", "predict"), ("m", "regress", "regress")],
-            Unimplemented,
-            "Unsupported signature method_name: tensorflow/serving/predict",
+            InvalidArgument,
+            "not found in model graph: other",
         ),
         (
             [("m", "regress", "predict"), ("m", "regress", "regress")],

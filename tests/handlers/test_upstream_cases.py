@@ -385,6 +385,25 @@ def test_a_predict_signature_with_features_classifies_unless_checked() -> None:
     assert "Was: tensorflow/serving/predict" in error.message
 
 
+def test_a_predict_signature_of_one_string_gets_examples_unless_checked() -> None:
+    """regressor MethodNameCheck, unchecked half: what takes a string parses it itself."""
+    signature = Signature(
+        Method.PREDICT,
+        {"inputs": TensorSpec(STRING, (-1,))},
+        {"outputs": TensorSpec(FLOAT32, (-1,))},
+    )
+    served = model({"mine": signature}, {"outputs": floats((2,), 0.25, 0.5)})
+    assert values(regress(listed(*ROWS), served, "mine")) == [0.25, 0.5]
+    (task,) = served.servable.tasks
+    assert task.inputs["inputs"].strings == tuple(
+        row.SerializeToString() for row in ROWS
+    )
+    error = regress(listed(*ROWS), served, "mine", check_method=True).error()
+    assert "Was: tensorflow/serving/predict" in error.message
+    error = classify(listed(*ROWS), served, "mine").error()
+    assert "Expected classification signature outputs" in error.message
+
+
 @pytest.mark.parametrize("ask", [classify, regress])
 def test_examples_for_a_signature_that_is_not_there(
     ask: Callable[..., FakeCall],

@@ -42,6 +42,7 @@ __all__ = [
     "ExampleInput",
     "ExampleRequest",
     "read_example_request",
+    "takes_examples",
     "tensors_of_examples",
 ]
 
@@ -358,11 +359,24 @@ def _has_too_many(example: bytes) -> bool:
     return False
 
 
-def _string_input(signature: Signature) -> str:
+def takes_examples(signature: Signature) -> bool:
+    """Tells whether Examples can become the signature's inputs."""
+    return bool(signature.features) or _only_string(signature) is not None
+
+
+def _only_string(signature: Signature) -> str | None:
+    """Returns the name of the only input, if that takes strings."""
     if len(signature.inputs) == 1:
         for name, spec in signature.inputs.items():
             if spec.dtype is STRING:
                 return name
+    return None
+
+
+def _string_input(signature: Signature) -> str:
+    name = _only_string(signature)
+    if name is not None:
+        return name
     raise InvalidArgument(
         "the signature declares no features and has no single string input, so it "
         "takes no tf.Example; call Predict"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tfs.codec.example import ExampleInput
+from tfs.codec.example import ExampleInput, takes_examples
 from tfs.codec.model_spec import ModelSpec
 from tfs.codec.multi_inference import InferenceTaskView
 from tfs.core.errors import InvalidArgument, Unimplemented
@@ -93,10 +93,10 @@ def find_tasks(
         key = spec.signature_key
         if key in [each.model_spec.signature_key for each in found]:
             raise InvalidArgument(f"Duplicate evaluation of signature: {key}")
-        method = _method(task.method_name)
         signature = signatures.get(key)
         if signature is None:
             raise InvalidArgument(f"{missing}: {key}")
+        method = _method(task.method_name)
         _check_signature(signature, method, check_method=check_method)
         found.append(FoundTask(spec, method, signature))
     return found
@@ -108,8 +108,7 @@ def _check_signature(
     """Returns normally if the signature can answer ``method``."""
     if signature.method is method:
         return
-    if check_method or not signature.features:
-        # Without features nothing says which part of an Example fills which input.
+    if check_method or not takes_examples(signature):
         raise InvalidArgument(
             f"Expected {_NOUN[method]} signature method_name to be "
             f"{method.method_name}. Was: {signature.method.method_name}"
