@@ -10,6 +10,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from tests.certificates import Certificates
 from tfs.cli import admin_client
 from tfs.cli.admin_client import add_connection_arguments, target_of
 from tfs.cli.main import main
@@ -123,3 +124,22 @@ def test_a_file_is_checked_without_a_server(
     error = capsys.readouterr().err
     assert "Model a requests unsupported platform onnx; known: hashmap" in error
     assert "Model b requests unsupported platform caffe; known: hashmap" in error
+
+
+def test_a_port_without_tls_is_told_from_one_that_is_not_trusted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No other certificate would help; both kinds of command say what does."""
+    authority = tmp_path / "ca.pem"
+    authority.write_bytes(Certificates().authority)
+    other = grpc.server(ThreadPoolExecutor(1))
+    where = f"--address=127.0.0.1:{other.add_insecure_port('127.0.0.1:0')}"
+    other.start()
+    try:
+        for words in (["status"], ["predict", "m", "--input", "x=1"]):
+            assert main([*words, where, f"--ca={authority}"]) == 1
+            told = capsys.readouterr().err
+            assert "speaks no TLS" in told
+            assert "leave out --ca" in told
+    finally:
+        other.stop(0)

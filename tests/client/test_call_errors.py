@@ -56,3 +56,14 @@ def test_whatever_way_nobody_is_reached_the_address_is_named(words: str) -> None
     assert read_error(NotConnected(words), "serving:1").message == (
         f"no server answers at serving:1; is it there? ({words})"
     )
+
+
+def test_a_port_without_tls_is_not_called_one_that_is_not_trusted() -> None:
+    """grpcio says of both that the handshake failed, but no certificate was shown."""
+    words = (
+        "failed to connect to all addresses; last error: UNKNOWN: Tls handshake failed "
+        "(TSI_PROTOCOL_FAILURE): SSL_ERROR_SSL: OPENSSL_internal:WRONG_VERSION_NUMBER"
+    )
+    assert read_error(NotConnected(words), "serving:1").message == (
+        f"what listens at serving:1 speaks no TLS; call it without credentials ({words})"
+    )

@@ -150,7 +150,7 @@ def ask(
 
 def _advice(target: str, problem: str, *, has_ca: bool) -> str:
     """Returns what to do about a server that was not reached, from grpc's message."""
-    from tfs.client.call_errors import HUNG_UP, UNTRUSTED
+    from tfs.client.call_errors import HUNG_UP, NO_TLS, UNTRUSTED
 
     if target.startswith("unix:"):
         if _DENIED in problem:
@@ -158,6 +158,8 @@ def _advice(target: str, problem: str, *, has_ca: bool) -> str:
                 "its socket is another user's: call as the user that the server runs "
                 "as, or over --address"
             )
+    elif any(words in problem for words in NO_TLS):
+        return "what listens there speaks no TLS: leave out --ca"
     elif has_ca and any(words in problem for words in (*HUNG_UP, *UNTRUSTED)):
         return (
             "TLS failed: see whether --ca signed its certificate, and whether it wants "

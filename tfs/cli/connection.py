@@ -53,7 +53,7 @@ def connect(arguments: argparse.Namespace) -> Iterator[Client]:
     """
     silence_grpc()
     from tfs.client import Client
-    from tfs.client.call_errors import HUNG_UP, UNTRUSTED
+    from tfs.client.call_errors import HUNG_UP, NO_TLS, UNTRUSTED
 
     credentials = None
     if bool(arguments.cert_file) != bool(arguments.key_file):
@@ -76,6 +76,8 @@ def connect(arguments: argparse.Namespace) -> Iterator[Client]:
             advice = "say with --address where it is"
             if any(words in error.message for words in HUNG_UP):
                 advice = "--ca_file speaks TLS, --cert_file shows a certificate"
+            elif any(words in error.message for words in NO_TLS):
+                advice = "leave out --ca_file"
             elif any(words in error.message for words in UNTRUSTED):
                 advice = "--ca_file is to hold who signed it"
             raise Unavailable(f"{error.message}; {advice}") from error

@@ -21,6 +21,8 @@ _NO_CONNECTION: Final = (
 )
 # grpcio's words for a peer that is there and closes the connection.
 HUNG_UP: Final = ("Socket closed", "Connection reset", "TSI_DATA_CORRUPTED")
+# Its words for a peer that speaks no TLS though it should; these are among those below.
+NO_TLS: Final = ("WRONG_VERSION_NUMBER",)
 # Its words for a peer whose certificate is not trusted, or is another host's.
 UNTRUSTED: Final = (
     "handshake failed",
@@ -79,6 +81,11 @@ def _why_not_connected(address: str, details: str) -> str:
         return (
             f"what listens at {address} hung up; see whether it wants TLS "
             f"(credentials) or a certificate of ours ({details})"
+        )
+    if any(words in details for words in NO_TLS):
+        return (
+            f"what listens at {address} speaks no TLS; call it without credentials "
+            f"({details})"
         )
     if any(words in details for words in UNTRUSTED):
         return (
