@@ -12,8 +12,9 @@ PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "errors.md"
 _HEAD = """\
 # What errors mean
 
-Every failure a client sees carries one of gRPC's canonical codes and a message that names
-the model, what is wrong and what to do. The code comes from where the fault was found, not
+Every failure a client sees carries one of gRPC's canonical codes and a message that says what
+is wrong. Where TensorFlow Serving has a message for it, the words are its own; others also say
+which model it is, and what to do. The code comes from where the fault was found, not
 from the transport. In Python, `tfs.client` raises the class of the code (`tfs.core.errors`).
 
 Messages are cut at 1,024 characters and then end in `...TRUNCATED`. TensorFlow Serving cuts

@@ -11,7 +11,7 @@ import pytest
 
 from tests.e2e.serving import Serving
 from tests.e2e.warm_python import ROOT
-from tfs.client import Client
+from tfs.client import Client, Typed
 from tfs.testing.patience import PATIENCE_S
 
 _FILE = re.compile(r"^```python (\S+)\n(.*?)^```$", re.M | re.S)
@@ -44,10 +44,12 @@ def test_the_torchserve_pages_servable_answers(tmp_path: Path) -> None:
         with Client(server.address, timeout_s=PATIENCE_S) as client:
             found = client.predict("sentiment", {"text": ["bad", "good good bad"]})
             many = client.predict("sentiment", {"text": ["good"] * 20_000})
+            none = client.predict("sentiment", {"text": Typed([], "string")})
     assert found.outputs["label"].tolist() == [b"bad", b"good"]
     assert found.outputs["score"].tolist() == pytest.approx([0.7310586] * 2)
     assert set(many.outputs["label"].tolist()) == {b"good"}
     assert many.outputs["label"].shape == (20_000,)
+    assert none.outputs["label"].shape == none.outputs["score"].shape == (0,)
 
 
 def test_the_mosec_pages_servable_answers(tmp_path: Path) -> None:
