@@ -94,7 +94,6 @@ proto: $(STAMP) ## regenerate tfs/proto from protos/
 	@$(BIN)/python protos/generate.py
 
 pages: $(STAMP) ## reprint the pages of docs/ that are printed from code
-	@$(BIN)/python -m tests.architecture.modules_page
 	@$(BIN)/python -m tests.cli.flags_page
 	@$(BIN)/python -m tests.core.errors_page
 	@$(BIN)/python -m tests.core.metrics_page

@@ -69,18 +69,6 @@ def test_python_examples_are_found() -> None:
     assert pages >= {"README.md", "quickstart.md", "client.md", "exporting.md"}
 
 
-def test_the_map_names_modules_that_exist() -> None:
-    """Its table leaves the folder out where the row has named it."""
-    text = (ROOT / "docs" / "code-map.md").read_text(encoding="utf-8")
-    table = text.partition("## Where do I change")[2]
-    names = re.findall(r"`([\w/]+\.py)`", table)
-    missing = [
-        name for name in names if not any(f.endswith(f"/{name}") for f in MODULES)
-    ]
-    assert names
-    assert missing == []
-
-
 def test_what_docstrings_refer_to_exists() -> None:
     """A reference like :class:`tfs.core.call.Call` leads to a module that has the name."""
     broken = []
@@ -111,28 +99,6 @@ def test_every_room_has_a_row_in_the_architecture() -> None:
     rows = set(re.findall(r"^\| `([\w/]+)` \|", text, re.MULTILINE))
     packages = {f"tfs/{path.parts[1]}" for path in tracked_files("tfs/*/*.py")}
     assert rows == packages | {"sources", "managers", "batching"}
-
-
-def test_every_room_within_a_room_is_named() -> None:
-    """The architecture or the code map names each inner room, so that it is found."""
-    text = "".join(
-        (ROOT / page).read_text(encoding="utf-8")
-        for page in ("ARCHITECTURE.md", "docs/code-map.md")
-    )
-    inner = {
-        path.parent
-        for package in ("tfs", "managers", "sources", "batching")
-        for path in tracked_files(f"{package}/*/__init__.py")
-        if path.parts[:2] != ("tfs", "proto")
-    }
-    assert (
-        sorted(
-            each
-            for each in inner
-            if f"{each.name}/" not in text and f"`{each}`" not in text
-        )
-        == []
-    )
 
 
 def test_the_readme_leads_to_every_page() -> None:
