@@ -29,18 +29,16 @@ from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.dlmopen import dlmopen_probe
 from tfs.runtime.dlmopen.dlmopen_interpreter import DlmopenInterpreter
 from tfs.runtime.guest.sealed_file import SealedFile
-from tfs.runtime.interpreter_lender import InterpreterLender
-from tfs.runtime.interpreter_session import (
+from tfs.runtime.library.interpreters import InterpreterLender, SessionChannel
+from tfs.runtime.library.sessions import (
     InterpreterSession,
     MovableObject,
     Package,
     RemoteObject,
-    begin_session,
 )
 from tfs.runtime.process.process_interpreter import ProcessInterpreter
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.zygote_client import ZygoteClient
-from tfs.runtime.session_channel import InlineSessionChannel, SessionChannel
 
 __all__ = [
     "InterpreterManager",
@@ -51,7 +49,7 @@ __all__ = [
 ]
 
 _CLOSE_S = 30.0
-_BACKENDS: Final = ("process", "dlmopen", "inline")
+_BACKENDS: Final = ("process", "dlmopen")
 
 
 class InterpreterManager:
@@ -60,8 +58,7 @@ class InterpreterManager:
     Args:
         num_interpreters: How many; None for one per core this process may keep busy,
             and of "dlmopen" no more than are likely to have room.
-        backend: "process"; "dlmopen" for private CPythons in this process; or
-            "inline", where interpreters share the GIL.
+        backend: "process", or "dlmopen" for private CPythons in this process.
         options: For processes. Private CPythons only use ``load_timeout_s``: how long a
             call may keep others waiting before they are refused.
 
@@ -78,7 +75,7 @@ class InterpreterManager:
         self,
         num_interpreters: int | None = None,
         *,
-        backend: Literal["process", "dlmopen", "inline"] = "process",
+        backend: Literal["process", "dlmopen"] = "process",
         options: ProcessOptions | None = None,
     ) -> None:
         if backend not in _BACKENDS:
@@ -104,8 +101,6 @@ class InterpreterManager:
                 for i in range(num)
             ]
             channels += self._private
-        elif backend == "inline":
-            channels += [InlineSessionChannel(f"inline-{i}") for i in range(num)]
         else:
             self._loop = ServingLoop(name="interpreter-manager")
             self._zygote = ZygoteClient(self._loop)
@@ -126,7 +121,7 @@ class InterpreterManager:
     @property
     def num_interpreters(self) -> int:
         """The number of interpreters."""
-        return len(self._lender)
+        return len(self._lender.interpreters)
 
     def load_package(self, path: str | os.PathLike[str]) -> Package:
         """Opens an archive saved with ``torch.package``; reads it into memory once.
@@ -148,33 +143,28 @@ class InterpreterManager:
 
     def acquire_session(self) -> InterpreterSession:
         """Starts a session with the least used interpreter; ``self`` is None there."""
-        return begin_session(self._lender, ())
+        return InterpreterSession(self._lender)
 
     def close(self) -> None:
         """Ends all interpreters; sessions and objects cannot be used then. Idempotent."""
         if not self._lender.close():
             return
-        if self._loop is None:
-            if not self._private:
-                self._lender.let_go()
-            for private in self._private:
-                private.close(time.monotonic() + _CLOSE_S)
-            self._lender.close_files()
-            return
         deadline_s = time.monotonic() + _CLOSE_S
+        for private in self._private:
+            private.close(deadline_s)
         for process in self._processes:
             process.close(deadline_s)
-        done = threading.Event()
-        zygote = self._zygote
+        if self._loop is not None and self._zygote is not None:
+            done = threading.Event()
+            zygote = self._zygote
 
-        def end() -> None:
-            if zygote is not None:
+            def end() -> None:
                 zygote.close()
-            done.set()
+                done.set()
 
-        self._loop.post(end)
-        done.wait(_CLOSE_S)
-        self._loop.close(deadline_s)
+            self._loop.post(end)
+            done.wait(_CLOSE_S)
+            self._loop.close(deadline_s)
         self._lender.close_files()
 
     def __reduce__(self) -> NoReturn:

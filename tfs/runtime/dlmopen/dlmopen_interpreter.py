@@ -13,9 +13,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
-
-import torch
 
 from tfs.core.clock import Clock
 from tfs.core.errors import FailedPrecondition
@@ -27,7 +24,6 @@ from tfs.runtime.dlmopen.dlmopen_namespace import Namespace
 from tfs.runtime.dlmopen.namespace_model import NamespaceModel
 from tfs.runtime.guest.guest_model import GuestModel
 from tfs.runtime.guest.model_source import ModelSource
-from tfs.runtime.guest.namespace.shared_tensors import describe_value, value_at
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.inline.hang_watch import OnHang
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
@@ -114,7 +110,7 @@ class DlmopenInterpreter:
     """One private CPython and the thread that calls it. Thread-safe.
 
     Implements :class:`~tfs.runtime.interpreter.Interpreter` and, for the library,
-    :class:`~tfs.runtime.session_channel.DirectChannel`. The CPython is made at the
+    :class:`~tfs.runtime.library.interpreters.SessionChannel`. The CPython is made at the
     first load or session, which takes seconds, and kept for others after ``close``.
 
     Args:
@@ -168,11 +164,6 @@ class DlmopenInterpreter:
         return _MANY if self._calling.is_hung else int(self._calling.is_taken)
 
     @property
-    def survives_fork(self) -> bool:
-        """True, because the caller's own thread enters it."""
-        return True
-
-    @property
     def generation(self) -> int:
         """Changes when what sessions left here is gone."""
         return self._num_closings
@@ -220,11 +211,8 @@ class DlmopenInterpreter:
         """Makes the CPython. Blocks for seconds if none is idle."""
         self._ready()
 
-    def let_go(self) -> None:
+    def _end_sessions(self, patience_s: float) -> None:
         """Drops what sessions left, and the CPython if nothing is loaded there."""
-        self._end_sessions()
-
-    def _end_sessions(self, patience_s: float = 0.0) -> None:
         with self._lock:
             namespace = self._namespace
             if namespace is None:
@@ -253,24 +241,6 @@ class DlmopenInterpreter:
         finally:
             self._calling.end()
         return reply
-
-    def run(
-        self, movable: int, args: tuple[object, ...], kwargs: Mapping[str, object]
-    ) -> object:
-        """Calls a movable object; tensors are read where they lie."""
-        namespace = self._namespace or self._ready()
-        kept: list[torch.Tensor] = []
-        request = (
-            "run",
-            movable,
-            describe_value(args, kept),
-            describe_value(kwargs, kept),
-        )
-        self._calling.take("a session")
-        try:
-            return value_at(namespace.call(request))
-        finally:
-            self._calling.end()
 
     def _load_model(self, source: ModelSource, files: VersionFiles) -> GuestModel:
         namespace = self._ready()

@@ -146,11 +146,6 @@ class ProcessInterpreter:
         """Session requests that the worker has not answered yet."""
         return self._sessions.num_unanswered
 
-    @property
-    def survives_fork(self) -> bool:
-        """False, because the loop, and so the conversation, belong to the parent."""
-        return False
-
     def stats(self) -> InterpreterStats:
         return replace(
             self._lanes.stats(),

@@ -33,9 +33,7 @@ from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.namespace.shared_tensors import (
     SharedTensor,
     describe,
-    describe_value,
     tensor_at,
-    value_at,
 )
 from tfs.runtime.guest.random_numbers import seed_random
 from tfs.runtime.guest.sessions.session_guest import SessionGuest
@@ -97,7 +95,6 @@ class NamespaceGuest:
             "unload": self._unload,
             "scale": self._scale,
             "seed": seed_random,
-            "run": self._run,
             "session": self._session,
             "end_sessions": self._end_sessions,
         }
@@ -237,15 +234,6 @@ class NamespaceGuest:
             own.num_threads = wanted
 
     # -- sessions ------------------------------------------------------------------------
-
-    def _run(self, movable: int, arguments: object, keywords: object) -> object:
-        """Calls a movable object with values of the process."""
-        self._kept = []
-        self._set_threads(1)
-        sessions = self._sessions_here()
-        args: Any = value_at(arguments)
-        kwargs: Any = value_at(keywords)
-        return describe_value(sessions.run(movable, args, kwargs), self._kept)
 
     def _session(self, request: bytes, fds: list[int]) -> tuple[bytes, list[int]]:
         self._set_threads(1)

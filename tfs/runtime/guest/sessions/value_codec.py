@@ -1,19 +1,19 @@
 """Writes plain values and tensors as bytes, for sessions. Reading them runs no code.
 
-    8 bytes length of the header | header, JSON | tensors, each at a multiple of 64
+    8 bytes length of the pickle | pickle | tensors, each at a multiple of 64
 
-Containers are spelled out in the header ({"l": [...]} is a list), so that a caller's
-dict cannot be mistaken for a tensor.
+Tensors and objects that stay in their interpreter are persistent ids in the pickle, and
+what reads it knows no function that a pickle could call.
 """
 
 from __future__ import annotations
 
-import base64
 import ctypes
-import json
+import io
+import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -23,80 +23,121 @@ from tfs.runtime.guest.torch_tensor import DTYPE_OF, plain, tensor_over
 
 _LENGTH_BYTES: Final = 8
 _ALIGNMENT: Final = 64
-_PLAIN_TYPES: Final = (bool, int, float, str, type(None))
+_CONTAINERS: Final = {kind.__name__: kind for kind in (dict, list, tuple)}
 
 
 @dataclass(frozen=True, slots=True)
 class Ref:
     """Stands for an object that stays in its interpreter. Immutable."""
 
-    ref_id: int
+    number: int
 
 
-def encode(value: object) -> bytes:
+def encode(
+    value: object, number_of: Callable[[object], int | None] = lambda _object: None
+) -> bytes:
     """Returns a value's bytes; tensors are copied once.
 
+    Args:
+        value: A plain value, a tensor, a :class:`Ref`, or a container of such.
+        number_of: Returns the number of an object that stays where it is; None for
+            others.
+
     Raises:
-        InvalidArgument: It is, or holds, something that is neither plain, a container
-            of such, a tensor nor a :class:`Ref`.
+        InvalidArgument: It is, or holds, something else.
 
     """
-    blobs: list[bytes] = []
+    buffer = io.BytesIO()
+    writer = _Writer(buffer, number_of)
     try:
-        header = json.dumps(_form(value, blobs, [0])).encode()
+        writer.dump(value)
     except RecursionError as error:
-        raise too_deep() from error
-    head = len(header).to_bytes(_LENGTH_BYTES, "little") + header
-    return b"".join([head + bytes(-len(head) % _ALIGNMENT), *blobs])
+        raise InvalidArgument(
+            "a value that is nested too deeply cannot pass between interpreters"
+        ) from error
+    pickled = buffer.getvalue()
+    head = len(pickled).to_bytes(_LENGTH_BYTES, "little") + pickled
+    return b"".join([head + bytes(-len(head) % _ALIGNMENT), *writer.blobs])
 
 
-def decode(data: bytes, resolve: Callable[[Ref], object] = lambda ref: ref) -> object:
+def decode(data: bytes, object_of: Callable[[int], object] = Ref) -> object:
     """Returns the value that ``encode`` wrote; its tensors own their memory.
 
+    Args:
+        data: The bytes.
+        object_of: Returns what a reference stands for.
+
     Raises:
-        ValueError: The bytes are damaged.
+        pickle.UnpicklingError: The bytes are damaged, or would run code.
 
     """
-    length = int.from_bytes(data[:_LENGTH_BYTES], "little")
-    stop = _LENGTH_BYTES + length
-    if length > len(data):
-        raise ValueError("a value cut short")
-    form = json.loads(data[_LENGTH_BYTES:stop])
-    start = stop + -stop % _ALIGNMENT
-    return _value(form, memoryview(data)[start:], resolve)
+    stop = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
+    blobs = memoryview(data)[stop + -stop % _ALIGNMENT :]
+    return _Reader(io.BytesIO(data[_LENGTH_BYTES:stop]), blobs, object_of).load()
 
 
-def _form(value: object, blobs: list[bytes], size: list[int]) -> object:
-    if isinstance(value, torch.Tensor):
-        dense = passing(value)
+class _Writer(pickle.Pickler):
+    """Writes plain values; keeps the elements of tensors in ``blobs``."""
+
+    def __init__(
+        self, buffer: io.BytesIO, number_of: Callable[[object], int | None]
+    ) -> None:
+        super().__init__(buffer, protocol=4)
+        self.blobs: list[bytes] = []
+        self._size_bytes = 0
+        self._number_of = number_of
+
+    def persistent_id(self, obj: object) -> object:
+        if isinstance(obj, torch.Tensor):
+            return self._add(obj)
+        return obj.number if isinstance(obj, Ref) else self._number_of(obj)
+
+    def reducer_override(self, obj: object) -> Any:
+        # Python asks this for whatever is not of a plain type itself.
+        for kind in _CONTAINERS.values():
+            if obj is kind:
+                return NotImplemented  # by its name, for the line below
+            if isinstance(obj, kind):
+                return kind, (kind(obj),)
+        raise _cannot_pass(obj)
+
+    def _add(self, tensor: torch.Tensor) -> tuple[str, tuple[int, ...], int, int]:
+        dense = _passing(tensor)
         blob = ctypes.string_at(dense.data_ptr(), dense.nbytes)
-        offset = size[0]
-        padded = blob + bytes(-len(blob) % _ALIGNMENT)
-        blobs.append(padded)
-        size[0] += len(padded)
-        name = DTYPE_OF[value.dtype].name
-        return {"t": [name, list(value.shape), offset, len(blob)]}
-    if type(value) in _PLAIN_TYPES:
-        return value
-    match value:
-        case Ref(ref_id):
-            return {"r": ref_id}
-        case bytes():
-            return {"b": base64.b64encode(value).decode()}
-        case list():
-            return {"l": [_form(item, blobs, size) for item in value]}
-        case tuple():
-            return {"u": [_form(item, blobs, size) for item in value]}
-        case dict():
-            pairs = [
-                [_form(key, blobs, size), _form(item, blobs, size)]
-                for key, item in value.items()
-            ]
-            return {"d": pairs}
-    raise cannot_pass(value)
+        offset = self._size_bytes
+        self.blobs.append(blob + bytes(-len(blob) % _ALIGNMENT))
+        self._size_bytes += len(self.blobs[-1])
+        return DTYPE_OF[dense.dtype].name, tuple(dense.shape), offset, len(blob)
 
 
-def passing(tensor: torch.Tensor) -> torch.Tensor:
+class _Reader(pickle.Unpickler):
+    """Reads what :class:`_Writer` wrote."""
+
+    def __init__(
+        self, buffer: io.BytesIO, blobs: memoryview, object_of: Callable[[int], object]
+    ) -> None:
+        super().__init__(buffer)
+        self._blobs = blobs
+        self._object_of = object_of
+
+    def persistent_load(
+        self, pid: int | tuple[str, tuple[int, ...], int, int]
+    ) -> object:
+        if isinstance(pid, int):
+            return self._object_of(pid)
+        name, shape, offset, size_bytes = pid
+        if not 0 <= offset <= offset + size_bytes <= len(self._blobs):
+            raise pickle.UnpicklingError("a tensor outside its message")
+        blob = bytearray(self._blobs[offset : offset + size_bytes])
+        return tensor_over(DTYPES[name], shape, blob)
+
+    def find_class(self, module: str, name: str) -> object:
+        if module == "builtins" and name in _CONTAINERS:
+            return _CONTAINERS[name]
+        raise pickle.UnpicklingError(f"{module}.{name} is no plain value")
+
+
+def _passing(tensor: torch.Tensor) -> torch.Tensor:
     """Returns a tensor's elements as they are passed on: dense, row-major, on the CPU.
 
     Raises:
@@ -113,16 +154,7 @@ def passing(tensor: torch.Tensor) -> torch.Tensor:
     return plain(tensor.detach())
 
 
-def too_deep() -> InvalidArgument:
-    """Returns the error for containers that are nested too deeply."""
-    return InvalidArgument(
-        "a value that contains itself, or that is nested too deeply, cannot pass between "
-        "interpreters"
-    )
-
-
-def cannot_pass(value: object) -> InvalidArgument:
-    """Returns the error for a value that cannot be passed to another interpreter."""
+def _cannot_pass(value: object) -> InvalidArgument:
     kind = type(value)
     advice = ""
     if hasattr(value, "__array_interface__"):
@@ -131,30 +163,3 @@ def cannot_pass(value: object) -> InvalidArgument:
         f"an object of type {kind.__module__}.{kind.__qualname__} cannot pass between "
         f"interpreters; tensors, numbers, strings and containers of them can{advice}"
     )
-
-
-def _value(form: object, blobs: memoryview, resolve: Callable[[Ref], object]) -> object:
-    if not isinstance(form, dict):
-        return form
-    match form:
-        case {"t": [str(name), list(shape), int(offset), int(size_bytes)]}:
-            dtype = DTYPES[name]
-            if offset < 0 or size_bytes < 0 or offset + size_bytes > len(blobs):
-                raise ValueError("a tensor outside its message")
-            blob = bytearray(blobs[offset : offset + size_bytes])
-            return tensor_over(dtype, tuple(int(size) for size in shape), blob)
-        case {"r": int(ref_id)}:
-            return resolve(Ref(ref_id))
-        case {"b": str(text)}:
-            return base64.b64decode(text)
-        case {"l": list(items)}:
-            return [_value(item, blobs, resolve) for item in items]
-        case {"u": list(items)}:
-            return tuple(_value(item, blobs, resolve) for item in items)
-        case {"d": list(pairs)}:
-            values = {}
-            for key, item in pairs:
-                hashable = _value(key, blobs, resolve)
-                values[hashable] = _value(item, blobs, resolve)
-            return values
-    raise ValueError("a value of unknown form")
