@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfs.server.traffic import effective_primary, routing_key, share_of
+from tfs.server.model_settings import CanarySettings, ModelSettings
+from tfs.server.traffic import (
+    effective_primary,
+    held_primary,
+    routing_key,
+    share_of,
+)
 
 
 @given(st.text(max_size=100), st.binary(max_size=100), st.floats(0, 1), st.floats(0, 1))
@@ -88,3 +94,59 @@ def test_the_primary_moves_when_it_can_answer(
 ) -> None:
     """A move takes effect after the load, and a canary is nobody's stand-in."""
     assert effective_primary(wanted, before, available, canary) == expected
+
+
+@pytest.mark.parametrize(
+    ("wanted", "before", "available", "rejected", "expected"),
+    [
+        (None, None, {1, 2}, {2}, 1),
+        (None, 2, {2}, {2}, None),
+        (3, 2, {1, 2}, {2}, None),
+        (2, None, {1, 2}, {2}, 2),
+    ],
+)
+def test_a_rejected_version_answers_only_if_it_is_named(
+    wanted: int | None,
+    before: int | None,
+    available: set[int],
+    rejected: set[int],
+    expected: int | None,
+) -> None:
+    """Neither the newest nor what answered last may be one that a guard rejected."""
+    primary = effective_primary(wanted, before, available, None, rejected)
+    assert primary == expected
+
+
+@pytest.mark.parametrize("primary", [None, 1])
+@pytest.mark.parametrize("canary", [None, 3])
+@pytest.mark.parametrize("had_trial", [False, True])
+@pytest.mark.parametrize("held", [None, 1, 2, 3])
+@pytest.mark.parametrize("answering", [None, 1, 2, 3, 4])
+@pytest.mark.parametrize("rejected", [(), (2,)])
+@pytest.mark.parametrize("is_reset", [False, True])
+def test_a_primary_is_held_from_its_first_trial_on(
+    primary: int | None,
+    canary: int | None,
+    had_trial: bool,
+    held: int | None,
+    answering: int | None,
+    rejected: tuple[int, ...],
+    is_reset: bool,
+) -> None:
+    """What answers is held until a primary is named; never a canary or a rejected one."""
+
+    def settings(primary: int | None, canary: int | None) -> ModelSettings:
+        tried = None if canary is None else CanarySettings(canary)
+        return ModelSettings("a", "/a", primary=primary, canary=tried)
+
+    before = settings(None, 2 if had_trial else None)
+    now = settings(primary, canary)
+    found = held_primary(now, before, held, answering, rejected, is_reset=is_reset)
+    barred = {*rejected, canary}
+    version = answering if held is None or held in barred else held
+    if primary is not None or version is None or version in barred:
+        assert found is None
+    elif canary is not None or had_trial or any(r > version for r in rejected):
+        assert found == version
+    else:
+        assert found == (version if held is not None and not is_reset else None)

@@ -30,7 +30,6 @@ from tfs.core.loop_entry import LoopEntry
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.stats import Stats
-from tfs.server.canary.rejections import CanaryRejections
 from tfs.server.canary.trial import TrialParts
 from tfs.server.config.config_in_force import ConfigInForce
 from tfs.server.config.config_outcome import ConfigOutcome
@@ -48,6 +47,7 @@ from tfs.server.model_sources import ModelSources, SourceParts
 from tfs.server.readiness import Readiness
 from tfs.server.recheck import Recheck
 from tfs.server.served_models import ServedModels
+from tfs.server.trial_notes import TrialNotes
 
 log = logging.getLogger(__name__)
 
@@ -65,8 +65,8 @@ class ServerCore:
         loop: The way onto the serving loop.
         clock: The clock that all parts go by.
         stats: Read by ``counters``.
-        state_dir: Where overrides and rejections of canaries are kept; "" keeps them
-            in memory.
+        state_dir: Where overrides and what trials leave behind are kept; "" keeps
+            them in memory.
         executor: An executor of one thread, which changes configs. None makes one.
         comparisons: Compares what canaries answer. None makes one of one thread.
 
@@ -102,12 +102,12 @@ class ServerCore:
         self._monitor = monitor
         self._stats = stats
         self._comparisons = comparisons or ThreadExecutor(1, "canary", clock)
-        self._rejections = CanaryRejections(state_dir, self._executor)
+        self._notes = TrialNotes(state_dir, self._executor)
         self._served = ServedModels(
             manager.serving_map,
             monitor,
             TrialParts(loop.post, self._comparisons, clock),
-            rejections=self._rejections,
+            notes=self._notes,
         )
         self._waiters = ConfigWaiters(
             monitor,
@@ -123,6 +123,8 @@ class ServerCore:
             clock=clock,
             platforms=self.sources.platforms,
             overrides_file=OverridesFile(state_dir),
+            notes=self._notes,
+            answering=self._served.primary,
             commit=self._follow,
             waiters=self._waiters,
             on_waiting=self._recheck.ask,
@@ -162,7 +164,7 @@ class ServerCore:
             InvalidArgument: A platform is not there.
 
         """
-        self._rejections.read()
+        self._notes.read()
         self.config.begin(config, origin, path)
 
     def close(self, deadline_s: float) -> bool:
@@ -265,7 +267,7 @@ class ServerCore:
             self.readiness.begin_start(self._manager.lend_all_threads())
         models = new.effective.models
         self.sources.route(models)
-        self._served.apply(new.effective, new.base.config)
+        self._served.apply(new.effective)
         policy = self._transition
         for name, settings in models.items():
             if before is None or before.effective.models.get(name) != settings:
@@ -364,8 +366,17 @@ class ServerCore:
 
     def _look_at_all(self) -> None:
         """Tells everybody who waits for a config to take effect."""
+        self.config.hold_what_answers(self._has_settled)
         self._waiters.tell()
         self.readiness.end_start()
+
+    def _has_settled(self, name: str, version: int) -> bool:
+        """Whether no version of a model newer than this one is being loaded."""
+        return not any(
+            state.id.version > version
+            and state.manager_state in (ManagerState.START, ManagerState.LOADING)
+            for state in self._monitor.version_states(name)
+        )
 
     def _tell_of_change(self) -> None:
         """Tells everybody else who follows the states of models. On the loop."""

@@ -18,7 +18,6 @@ from tfs.core.call import Call
 from tfs.core.errors import InvalidArgument, NotFound
 from tfs.core.servable import Servable
 from tfs.core.servable_handle import ServableHandle
-from tfs.server.canary.rejections import CanaryRejections, Rejection
 from tfs.server.canary.trial import Trial, TrialParts
 from tfs.server.canary.trial_counts import TrialRecord
 from tfs.server.canary.trial_route import TrialRoute
@@ -26,6 +25,7 @@ from tfs.server.config.server_config import ServerConfig
 from tfs.server.labels import effective_labels
 from tfs.server.model_settings import CanarySettings, ModelSettings
 from tfs.server.traffic import effective_primary
+from tfs.server.trial_notes import Rejection, TrialNotes
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class ServedModels:
         parts: What trials need.
         rng: Returns a random number in [0, 1); for callers without a key, and for
             sampling.
-        rejections: Trials that were ended before; None starts without any.
+        notes: What trials left behind; None starts without any.
 
     """
 
@@ -103,16 +103,16 @@ class ServedModels:
         monitor: ServableStateMonitor,
         parts: TrialParts,
         rng: Callable[[], float] = random.random,
-        rejections: CanaryRejections | None = None,
+        notes: TrialNotes | None = None,
     ) -> None:
-        self._rejections = rejections or CanaryRejections()
+        self._notes = notes or TrialNotes()
         self._map = serving_map
         self._monitor = monitor
         self._parts = parts
         self._rng = rng
         self._routes = _Routes()
         # Guards the read-modify-write of _routes, _config and _trials. Only leaves are
-        # taken under it: those of the monitor, the trials, and their rejections.
+        # taken under it: those of the monitor, the trials, and their notes.
         self._lock = threading.Lock()
         self._config: ServerConfig | None = None
         self._trials: dict[str, Trial] = {}
@@ -186,7 +186,7 @@ class ServedModels:
                 is_canary = trial.sends_to_canary(call, client_id)
                 version = trial.canary if is_canary else version
             if version is None:
-                raise _no_primary(name, route)
+                raise _no_primary(name, route, self._rejected_of(name))
             try:
                 handle = self._acquire_version(name, version)
             except NotFound:
@@ -236,6 +236,10 @@ class ServedModels:
                 heirs.setdefault(now, set()).add(wanted)
         return heirs
 
+    def rejected(self, settings: ModelSettings) -> Mapping[int, str]:
+        """Returns why guards rejected versions of the model, by version."""
+        return self._notes.rejected(settings.name, settings.base_path)
+
     def trial(self, name: str) -> TrialRecord | None:
         """Returns the record of the model's trial; None if it has none."""
         trial = self._trials.get(name)
@@ -243,21 +247,17 @@ class ServedModels:
 
     # -- changes -----------------------------------------------------------------------
 
-    def apply(self, config: ServerConfig, base: ServerConfig | None = None) -> None:
+    def apply(self, config: ServerConfig) -> None:
         """Takes over the labels, primaries and canaries of a new config.
 
         A trial goes on, with its record and rejection, while its canary is the same
         version under the same base path. A rejected trial starts anew if its settings
-        changed.
-
-        Args:
-            config: What is in force.
-            base: The same without overrides; None if there are none.
-
+        changed. A rejected version that the config names as primary is not rejected
+        any more.
         """
         with self._lock:
             before, self._config = self._config, config
-            self._update_trials_locked(before, config, base or config)
+            self._update_trials_locked(before, config)
             resolved = _Resolved()
             for settings in config.models.values():
                 self._resolve_locked(settings, resolved)
@@ -269,7 +269,7 @@ class ServedModels:
             trial, config = self._trials.get(name), self._config
             if trial is None or config is None or not trial.is_rejected:
                 return
-            self._rejections.forget(name)
+            self._notes.forget(name, trial.settings.version)
             self._trials[name] = self._new_trial(config.models[name])
         self.refresh(name)
 
@@ -278,7 +278,10 @@ class ServedModels:
         config = self._config
         settings = None if config is None else config.models.get(name)
         if settings is None or not (
-            settings.labels or settings.canary or settings.primary is not None
+            settings.labels
+            or settings.canary
+            or settings.primary is not None
+            or self.rejected(settings)
         ):
             return  # no route depends on this model; keeps 1,000 loads cheap
         with self._lock:
@@ -308,7 +311,8 @@ class ServedModels:
                 for label, version in meant.items()
                 if version in available or label in last
             }
-        if settings.primary is None and canary is None:
+        rejected = self.rejected(settings)
+        if settings.primary is None and canary is None and not rejected:
             return
         available = self._available(name)
         before = self._routes.routes.get(name)
@@ -316,7 +320,7 @@ class ServedModels:
         last_primary = max(available, default=None) if before is None else before.last
         canary_version = None if canary is None else canary.version
         primary = effective_primary(
-            settings.primary, last_primary, available, canary_version
+            settings.primary, last_primary, available, canary_version, rejected
         )
         trial = self._trial_route_locked(settings, available)
         last_primary = last_primary if primary is None else primary
@@ -338,19 +342,16 @@ class ServedModels:
         )
 
     def _update_trials_locked(
-        self, before: ServerConfig | None, config: ServerConfig, base: ServerConfig
+        self, before: ServerConfig | None, config: ServerConfig
     ) -> None:
         for name in list(self._trials):
             settings = config.models.get(name)
             if settings is None or settings.canary is None:
                 self._trials.pop(name).close()
-                # When a rollback ends, callers must not get a version again that was
-                # rejected before it.
-                meant = base.models.get(name)
-                if meant is None or meant.canary is None:
-                    self._rejections.forget(name)
         for name, settings in config.models.items():
             canary, trial = settings.canary, self._trials.get(name)
+            if settings.primary is not None:
+                self._notes.forget(name, settings.primary)
             if canary is None:
                 continue
             old = None if before is None else before.models.get(name)
@@ -379,22 +380,33 @@ class ServedModels:
             return self._acquire_version(name, version)
 
         def note_rejected(tried: CanarySettings, rejection: Rejection) -> None:
-            self._rejections.put(name, base_path, tried, rejection)
+            self._notes.reject(name, base_path, tried, rejection)
             self.refresh(name)
 
         base_path = settings.base_path
-        rejection = self._rejections.find(name, base_path, canary)
+        rejection = self._notes.find(name, base_path, canary)
         return Trial(name, canary, pin, self._parts, note_rejected, rejection)
+
+    def _rejected_of(self, name: str) -> Collection[int]:
+        config = self._config
+        settings = None if config is None else config.models.get(name)
+        return () if settings is None else self.rejected(settings)
 
     def _available(self, name: str) -> frozenset[int]:
         return self._monitor.available_versions(name)
 
 
-def _no_primary(name: str, route: _Route) -> NotFound:
+def _no_primary(name: str, route: _Route, rejected: Collection[int]) -> NotFound:
     why = ""
     if route.wanted is not None:
         why = f" (version {route.wanted} is the primary, and is not available)"
     elif route.trial is not None:
         version = route.trial.trial.settings.version
         why = f" (a canary, version {version}, answers nothing in the primary's place)"
+    elif rejected:
+        listed = ", ".join(map(str, sorted(rejected)))
+        why = (
+            f" (rejected on trial: version {listed}; tfs promote {name} VERSION --force "
+            "makes it the primary all the same)"
+        )
     return NotFound(f"Servable not found for request: Latest({name}){why}")

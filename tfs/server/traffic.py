@@ -11,6 +11,8 @@ import hashlib
 from collections.abc import Collection, Sequence
 from typing import Final
 
+from tfs.server.model_settings import ModelSettings
+
 ROUTING_KEY: Final = "tfs-routing-key"
 """The metadata key that identifies the caller."""
 
@@ -39,11 +41,52 @@ def routing_key(
     return client_id or None
 
 
+def held_primary(
+    settings: ModelSettings,
+    before: ModelSettings | None,
+    held: int | None,
+    answering: int | None,
+    rejected: Collection[int],
+    *,
+    is_reset: bool,
+) -> int | None:
+    """Returns the version that stays the primary though the config names none.
+
+    From the beginning of a trial on, the version that answers is held until somebody
+    names a primary: whatever trials begin, move or end, and whatever versions come.
+    Dropping a model's override while no trial runs ends that, too, if no rejected
+    version would come first then.
+
+    Args:
+        settings: What the config says of the model now.
+        before: What it said before; None if the model is new, or was elsewhere.
+        held: The version that was held before.
+        answering: The version that answers.
+        rejected: Versions that a guard rejected, and that nobody named since.
+        is_reset: Whether the override of the model is dropped.
+
+    """
+    if settings.primary is not None:
+        return None
+    barred = set(rejected)
+    if settings.canary is not None:
+        barred.add(settings.canary.version)
+    version = answering if held is None or held in barred else held
+    if version is None or version in barred:
+        return None
+    has_trial = settings.canary is not None
+    had_trial = before is not None and before.canary is not None
+    stays = held is not None and not is_reset
+    is_beaten = max(rejected, default=version) > version
+    return version if has_trial or had_trial or stays or is_beaten else None
+
+
 def effective_primary(
     wanted: int | None,
     before: int | None,
     available: Collection[int],
     canary: int | None,
+    rejected: Collection[int] = (),
 ) -> int | None:
     """Returns the version that answers requests that name none.
 
@@ -52,6 +95,7 @@ def effective_primary(
         before: The version that answered last.
         available: Versions that can be requested.
         canary: The version on trial.
+        rejected: Versions that a guard rejected, and that nobody named since.
 
     If a version is configured and available, it answers. Until it is available, the
     version that answered before goes on, while that is available, so that a change
@@ -59,13 +103,14 @@ def effective_primary(
     version, or went back to one, does not want another in its place. If none is
     configured, the latest one that is not the canary answers. The canary never takes
     over by itself; but if it answered before its trial, it goes on until another
-    version can.
+    version can. A rejected version answers only if it is the configured one.
 
     """
     if wanted is not None and wanted in available:
         return wanted
-    goes_on = before if before is not None and before in available else None
+    usable = [version for version in available if version not in rejected]
+    goes_on = before if before is not None and before in usable else None
     if wanted is not None:
         return goes_on
-    others = [version for version in available if version != canary]
+    others = [version for version in usable if version != canary]
     return max(others) if others else goes_on

@@ -28,10 +28,14 @@ ON_TRIAL = "traffic { primary: 1 canary { version: 2 } }"
 
 def test_a_trial_leaves_the_primary_alone() -> None:
     """The primary stays the same, whether it was named or followed by default."""
-    override = canary_override(running("traffic { primary: 1 }"), "a", CANARY, 5.0)
+    override = canary_override(running("traffic { primary: 1 }"), "a", CANARY, 5.0, 3)
     assert (override.config.traffic.primary, override.made_by) == (1, "canary")
-    override = canary_override(running(), "a", CANARY, 5.0)
-    assert not override.config.traffic.HasField("primary")
+    override = canary_override(running(), "a", CANARY, 5.0, 3)
+    assert override.config.traffic.primary == 3
+    # What is on trial is no primary, and there need not be one.
+    for answering in (2, None):
+        override = canary_override(running(), "a", CANARY, 5.0, answering)
+        assert not override.config.traffic.HasField("primary")
     assert override.config.traffic.canary == CANARY
     assert not override.config.base_path
 
@@ -61,12 +65,12 @@ def test_the_end_of_a_trial_makes_nothing_the_primary() -> None:
     now = with_override(
         running(), "a", canary_override(running(), "a", CANARY, 5.0), PLATFORMS
     )
-    for primary, available, pinned in ((1, {1, 2}, 1), (3, {2, 3}, 0), (None, {2}, 0)):
-        override = canary_override(now, "a", None, 6.0, primary, available)
-        assert override.config.traffic.primary == pinned
-        assert override.config.traffic.HasField("primary") is bool(pinned)
+    for primary in (1, 3, None):
+        override = canary_override(now, "a", None, 6.0, primary)
+        assert override.config.traffic.primary == (primary or 0)
+        assert override.config.traffic.HasField("primary") is bool(primary)
     explicit = running("traffic { primary: 3 canary { version: 4 } }")
-    override = canary_override(explicit, "a", None, 6.0, 1, {1, 4})
+    override = canary_override(explicit, "a", None, 6.0, 1)
     assert override.config.traffic.primary == 3
 
 
@@ -98,6 +102,8 @@ def test_other_fields_of_an_override_stay() -> None:
         ("", 2, "", False, 2),
         (ON_TRIAL, None, "guard", False, "rejected"),
         (ON_TRIAL, 2, "guard", False, "rejected"),
+        ("", 2, "guard", False, "rejected"),
+        ("", 2, "guard", True, 2),
         ("", None, "", False, "no canary"),
         ("", 9, "", False, "not available"),
         ("", 9, "", True, "not available"),
@@ -108,12 +114,13 @@ def test_what_may_be_promoted(
 ) -> None:
     """The version on trial or the one named; available; rejected ones by force."""
     now = running(extra)
+    reasons = {2: rejected} if rejected else {}
     if isinstance(expected, int):
-        chosen = promotion(now, "a", version, rejected, {1, 2}, force=force)
+        chosen = promotion(now, "a", version, reasons, {1, 2}, force=force)
         assert chosen == expected
         return
     with pytest.raises(FailedPrecondition, match=expected):
-        promotion(now, "a", version, rejected, {1, 2}, force=force)
+        promotion(now, "a", version, reasons, {1, 2}, force=force)
 
 
 @pytest.mark.parametrize(
@@ -148,6 +155,15 @@ def test_where_a_rollback_goes(
         return
     target = rollback_target("a", version, primary, at_hand, available, known)
     assert target == expected
+
+
+def test_a_rollback_passes_over_what_was_rejected() -> None:
+    """Only who names a rejected version gets it back."""
+    at_hand = {1, 2, 3}
+    assert rollback_target("a", None, 3, at_hand, {3}, {3}, {2}) == 1
+    assert rollback_target("a", 2, 3, at_hand, {3}, {3}, {2}) == 2
+    with pytest.raises(FailedPrecondition, match="before 3 that was not rejected"):
+        rollback_target("a", None, 3, at_hand, {3}, {3}, {1, 2})
 
 
 def test_a_rollback_of_what_never_had_a_version_says_so() -> None:

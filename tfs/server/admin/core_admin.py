@@ -7,7 +7,7 @@ Decisions are made elsewhere (../canary/change, ../config/running_config), and s
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from tfs.core.clock import Clock
@@ -137,7 +137,6 @@ class CoreAdmin:
                 canary,
                 self._clock.wall_s(),
                 core.served.primary(name),
-                available(core.version_states(name)),
             )
 
         def finish(outcome: pb.OverrideOutcome) -> pb.SetCanaryResponse:
@@ -178,12 +177,11 @@ class CoreAdmin:
         chosen: list[int] = []
 
         def make(running: RunningConfig) -> Override:
-            record = core.served.trial(name)
             version = promotion(
                 running,
                 name,
                 request.version if request.HasField("version") else None,
-                "" if record is None else record.rejected,
+                self._rejected(running, name),
                 available(core.version_states(name)),
                 force=request.force,
             )
@@ -227,8 +225,11 @@ class CoreAdmin:
                 ),
                 available(states),
                 [state.id.version for state in states],
+                rejected := self._rejected(running, name),
             )
             chosen.append(version)
+            if version in rejected:
+                notes.append(f"version {version} was rejected ({rejected[version]})")
             if not request.HasField("version"):
                 notes.append(note_on_rollback(name, core.served.primary(name), states))
             return self._pin(running, name, version, ROLLBACK)
@@ -337,6 +338,19 @@ class CoreAdmin:
         if name in running.effective.models:
             reply.model.CopyFrom(self._reports.model(running, name))
         return reply
+
+    def _rejected(self, running: RunningConfig, name: str) -> Mapping[int, str]:
+        """Returns why versions of a model were rejected, by version.
+
+        The trial that runs counts more than one of the same version before it.
+        """
+        served = self._core.served
+        settings = require_configured(running, name).effective.models[name]
+        rejected = dict(served.rejected(settings))
+        record = served.trial(name)
+        if record is not None and not record.rejected:
+            rejected.pop(record.settings.version, None)
+        return rejected
 
     def _pin(
         self, running: RunningConfig, name: str, version: int, made_by: str

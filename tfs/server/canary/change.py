@@ -5,7 +5,7 @@ Each returns the override to lay over the base; the caller commits it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from tfs.core.errors import FailedPrecondition, InvalidArgument
@@ -45,13 +45,11 @@ def canary_override(
     canary: model_config_pb2.Canary | None,
     now_s: float,
     primary: int | None = None,
-    available: Collection[int] = (),
 ) -> Override:
     """Returns the override that starts, changes or, with None, ends a trial.
 
-    The primary stays what it is. If the config names none, and the version that was on
-    trial would take over as the newest, the end of the trial pins the version that
-    answers now, because the one on trial may have been rejected.
+    It names the primary: the one that the config names, or the version that answers
+    now. So neither the trial nor its end makes another version the primary.
 
     Args:
         running: The config.
@@ -59,7 +57,6 @@ def canary_override(
         canary: The trial; None ends it.
         now_s: Seconds since the epoch.
         primary: The version that answers now; None if none does.
-        available: Versions that can be requested.
 
     Raises:
         NotFound: The model is not configured.
@@ -68,17 +65,13 @@ def canary_override(
     """
     model = require_model(running, name)
     traffic = model_config_pb2.Traffic()
-    if model.traffic.HasField("primary"):
-        traffic.primary = model.traffic.primary
+    if canary is None and not model.traffic.HasField("canary"):
+        raise FailedPrecondition(f"{name} has no canary whose trial could end")
     if canary is not None:
         traffic.canary.CopyFrom(canary)
-    elif not model.traffic.HasField("canary"):
-        raise FailedPrecondition(f"{name} has no canary whose trial could end")
-    elif (
-        primary is not None
-        and not traffic.HasField("primary")
-        and max(available, default=primary) != primary
-    ):
+    if model.traffic.HasField("primary"):
+        traffic.primary = model.traffic.primary
+    elif primary is not None and (canary is None or primary != canary.version):
         traffic.primary = primary
     return with_traffic(running, name, traffic, CANARY, now_s)
 
@@ -87,7 +80,7 @@ def promotion(
     running: RunningConfig,
     name: str,
     version: int | None,
-    rejected: str,
+    rejected: Mapping[int, str],
     available: Collection[int],
     *,
     force: bool,
@@ -98,7 +91,7 @@ def promotion(
         running: The config.
         name: The model.
         version: The version that was asked for; None is the one on trial.
-        rejected: Why the trial was rejected; "" if it was not.
+        rejected: Why versions were rejected, by version.
         available: Versions that can be requested.
         force: Whether a rejected version may be promoted.
 
@@ -116,10 +109,10 @@ def promotion(
         raise FailedPrecondition(
             f"{name} has no canary to promote; say which version is to be the primary"
         )
-    if rejected and wanted == on_trial and not force:
+    if wanted in rejected and not force:
         raise FailedPrecondition(
-            f"version {wanted} of {name} was rejected ({rejected}); --force promotes it "
-            "all the same"
+            f"version {wanted} of {name} was rejected ({rejected[wanted]}); --force "
+            "promotes it all the same"
         )
     if wanted not in available:
         raise FailedPrecondition(
@@ -137,6 +130,7 @@ def rollback_target(
     at_hand: Collection[int],
     available: Collection[int],
     known: Collection[int],
+    rejected: Collection[int] = (),
 ) -> int:
     """Returns the version to return to.
 
@@ -148,6 +142,7 @@ def rollback_target(
         at_hand: Versions whose files are there.
         available: Versions that can be requested.
         known: Versions that the server has tried, including those that failed.
+        rejected: Versions that a guard rejected: only if ``version`` is one.
 
     Raises:
         FailedPrecondition: There is no such version, and so nothing to return to.
@@ -165,12 +160,20 @@ def rollback_target(
         return version
     # If no version answers, the newest known one counts as the one to go back from.
     present = primary if primary is not None else max({*known, *at_hand}, default=None)
-    older = [each for each in candidates if present is not None and each < present]
+    older = [
+        each
+        for each in candidates - set(rejected)
+        if present is not None and each < present
+    ]
     if not candidates:
         raise FailedPrecondition(f"{name} has no version at all")
     if not older:
         raise FailedPrecondition(
-            f"{name} has no version before {present}; there are: {_listed(candidates)}"
+            f"{name} has no version before {present} that was not rejected; there are: "
+            f"{_listed(candidates)}"
+            if rejected
+            else f"{name} has no version before {present}; there are: "
+            f"{_listed(candidates)}"
         )
     return max(older)
 

@@ -27,9 +27,9 @@ from tfs.core.executor import Executor
 from tfs.core.servable import InferenceTask, Outcome, Servable
 from tfs.core.servable_handle import ServableHandle
 from tfs.server.canary.copies import Copy, CopyQueue, owned
-from tfs.server.canary.rejections import Rejection
 from tfs.server.canary.trial_counts import TrialCounts, TrialRecord
 from tfs.server.model_settings import CanarySettings
+from tfs.server.trial_notes import Rejection
 
 log = logging.getLogger(__name__)
 

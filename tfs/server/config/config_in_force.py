@@ -22,6 +22,7 @@ from tfs.server.config.overrides_file import OverridesFile
 from tfs.server.config.running_config import (
     Base,
     Change,
+    Hold,
     ModelChange,
     Origin,
     RunningConfig,
@@ -30,6 +31,7 @@ from tfs.server.config.running_config import (
     first_running,
     resting_note,
     with_base,
+    with_held,
     with_override,
 )
 from tfs.server.config.server_config import (
@@ -40,6 +42,8 @@ from tfs.server.config.server_config import (
     read_models,
 )
 from tfs.server.model_settings import ModelSettings, RuntimeSettings
+from tfs.server.traffic import held_primary
+from tfs.server.trial_notes import TrialNotes
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +75,8 @@ class ConfigInForce:
         clock: Tells when configs came.
         platforms: Names of the existing platforms.
         overrides_file: Keeps the overrides.
+        notes: Keeps the primaries that are held; read before ``begin``.
+        answering: Returns the version of a model that answers requests which name none.
         commit: Makes a config take effect, on the thread that changes configs, after it
             can be read here.
         waiters: Tells callers about the outcome of a config.
@@ -89,6 +95,8 @@ class ConfigInForce:
         clock: Clock,
         platforms: Sequence[str],
         overrides_file: OverridesFile,
+        notes: TrialNotes,
+        answering: Callable[[str], int | None],
         commit: Commit,
         waiters: ConfigWaiters,
         on_waiting: Callable[[], None],
@@ -97,6 +105,8 @@ class ConfigInForce:
         self.overrides_file = overrides_file
         self._clock = clock
         self._platforms = platforms
+        self._notes = notes
+        self._answering = answering
         self._put_in_force = commit
         self._waiters = waiters
         self._on_waiting = on_waiting
@@ -154,7 +164,7 @@ class ConfigInForce:
         overrides = self.overrides_file.read()
         self._first_origin = origin
         base = Base(config, origin, path, self._clock.wall_s())
-        running = first_running(base, overrides, self._platforms)
+        running = first_running(base, overrides, self._platforms, self._hold(None))
         for name, why in running.why_inactive.items():
             log.warning("event=override_inactive servable=%s why=%r", name, why)
         self._drop_redundant(overrides, running)
@@ -211,7 +221,7 @@ class ConfigInForce:
                     return
                 config = ServerConfig(settings, message)
                 base = Base(config, origin, path, self._clock.wall_s())
-                new = with_base(running, base, self._platforms)
+                new = with_base(running, base, self._platforms, self._hold(running))
             except ServingError as error:
                 refuse(error)
                 return
@@ -267,7 +277,8 @@ class ConfigInForce:
             try:
                 running = self._require_running()
                 override = make(running)
-                new = with_override(running, name, override, self._platforms)
+                hold = self._hold(running, name if override is None else "")
+                new = with_override(running, name, override, self._platforms, hold)
                 changed = tuple(each for each in changes(running, new))
                 if not validate_only:
                     if new.kept != running.kept:
@@ -298,6 +309,26 @@ class ConfigInForce:
             )
 
         self._run(work, on_done)
+
+    def hold_what_answers(self, has_settled: Callable[[str, int], bool]) -> None:
+        """Holds the version that answers, for models whose trial began before one did.
+
+        Cheap if there is no such model. On the thread that changes configs.
+
+        Args:
+            has_settled: Whether no newer version of a model is about to answer.
+
+        """
+        running = self._running
+        if running is None or not any(
+            version is not None and has_settled(name, version)
+            for name in running.unheld
+            for version in (self._answering(name),)
+        ):
+            return
+        new = with_held(running, self._platforms, self._hold(running))
+        if new.held != running.held:
+            self._commit(new)
 
     def note_refusal(self, origin: Origin, path: str, error: ServingError) -> None:
         """Remembers a config that was refused, for ``GetConfig``."""
@@ -382,8 +413,42 @@ class ConfigInForce:
         except ServingError as error:
             log.warning("event=overrides_not_written problem=%s", error)
 
+    def _hold(self, running: RunningConfig | None, reset: str = "") -> Hold:
+        """Returns how held primaries are found; ``reset`` loses its override."""
+        models = {} if running is None else running.effective.models
+
+        def hold(settings: ModelSettings) -> int | None:
+            name, base_path = settings.name, settings.base_path
+            before = models.get(name)
+            if before is not None and before.base_path != base_path:
+                before = None
+            return held_primary(
+                settings,
+                before,
+                self._notes.held(name, base_path),
+                None if before is None else self._answering(name),
+                self._notes.rejected(name, base_path),
+                is_reset=name == reset,
+            )
+
+        return hold
+
     def _commit(self, new: RunningConfig) -> None:
         before, self._running = self._running, new
+        models = new.effective.models
+        self._notes.hold(
+            {name: (models[name].base_path, v) for name, v in new.held.items()}
+        )
+        for name in new.held.keys() - (before.held.keys() if before else ()):
+            log.info(
+                "event=primary_held servable=%s/%d until=%s",
+                name,
+                new.held[name],
+                "promoted"
+                if self._notes.is_kept
+                else "promoted, or a restart "
+                "(give --state_dir, or name it as primary in the configuration)",
+            )
         self._put_in_force(before, new)
 
     def _wait(self, waiter: Waiter, deadline_s: float | None) -> None:
@@ -398,6 +463,11 @@ class ConfigInForce:
             )
         if name in new.resting:
             notes.append(resting_note(new))
+        if name in new.held and new.effective.models[name].canary is None:
+            notes.append(
+                f"version {new.held[name]} stays the primary, whatever versions come, "
+                f"until tfs promote {name} VERSION"
+            )
         if name in new.why_inactive:
             notes.append(f"the override is not in force: {new.why_inactive[name]}")
         return tuple(notes)

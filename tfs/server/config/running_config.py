@@ -7,8 +7,8 @@ server core swaps it in when everything else is ready.
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 from tfs.core.errors import (
     FailedPrecondition,
@@ -34,6 +34,10 @@ from tfs.server.config.server_config import (
     read_config,
     read_model,
 )
+from tfs.server.model_settings import ModelSettings
+
+Hold = Callable[[ModelSettings], int | None]
+"""Returns the version that is held as the primary of a model that names none."""
 
 
 class Origin(enum.Enum):
@@ -97,6 +101,9 @@ class RunningConfig:
         overrides: All overrides that are laid over the base, active or not, by model.
         resting: Overrides that say the same as the base, so that they are not laid over
             it. They are kept for the next base, because this one ends with the server.
+        held: The version that is held as the primary of a model whose trials began
+            without a named one; the effective config names it.
+        unheld: Models with a trial of which no version is known yet that could be held.
         effective: The base with the active overrides laid over it.
         active: Models whose override is in force.
         why_inactive: Why the override of a model is not in force, by model.
@@ -112,6 +119,8 @@ class RunningConfig:
     why_inactive: Mapping[str, str] = field(default_factory=dict)
     tolerated: frozenset[str] = frozenset()
     resting: Overrides = field(default_factory=dict)
+    held: Mapping[str, int] = field(default_factory=dict)
+    unheld: frozenset[str] = frozenset()
 
     @property
     def kept(self) -> Overrides:
@@ -123,8 +132,16 @@ class RunningConfig:
         return find_model(self.effective.message, name)
 
 
+def _hold_nothing(settings: ModelSettings) -> int | None:
+    del settings
+    return None
+
+
 def first_running(
-    base: Base, overrides: Overrides, platforms: Collection[str]
+    base: Base,
+    overrides: Overrides,
+    platforms: Collection[str],
+    hold: Hold = _hold_nothing,
 ) -> RunningConfig:
     """Returns the config that a server starts with.
 
@@ -136,11 +153,21 @@ def first_running(
 
     """
     check_platforms(base.config, platforms)
-    return _laid(base, overrides, platforms, frozenset(overrides))
+    return _laid(base, overrides, platforms, frozenset(overrides), hold)
+
+
+def with_held(
+    running: RunningConfig, platforms: Collection[str], hold: Hold
+) -> RunningConfig:
+    """Returns the same config after looking again at which primaries are held."""
+    return _laid(running.base, running.kept, platforms, running.tolerated, hold)
 
 
 def with_base(
-    running: RunningConfig, base: Base, platforms: Collection[str]
+    running: RunningConfig,
+    base: Base,
+    platforms: Collection[str],
+    hold: Hold = _hold_nothing,
 ) -> RunningConfig:
     """Returns the running config after a new base; the overrides stay.
 
@@ -158,7 +185,7 @@ def with_base(
     check_change(running.effective, base.config)
     is_given = base.origin is not Origin.MODEL_REPOSITORY
     tolerated = running.tolerated if is_given else frozenset(running.kept)
-    changed = _laid(base, running.kept, platforms, tolerated)
+    changed = _laid(base, running.kept, platforms, tolerated, hold)
     check_change(running.effective, changed.effective)
     return changed
 
@@ -168,6 +195,7 @@ def with_override(
     name: str,
     override: Override | None,
     platforms: Collection[str],
+    hold: Hold = _hold_nothing,
 ) -> RunningConfig:
     """Returns the running config after one model's override is set, or dropped.
 
@@ -179,7 +207,7 @@ def with_override(
     if override is not None:
         overrides[name] = override
     tolerated = running.tolerated - {name}
-    changed = _laid(running.base, overrides, platforms, tolerated, made=name)
+    changed = _laid(running.base, overrides, platforms, tolerated, hold, made=name)
     check_change(running.effective, changed.effective)
     return changed
 
@@ -189,6 +217,7 @@ def _laid(
     overrides: Overrides,
     platforms: Collection[str],
     tolerated: frozenset[str],
+    hold: Hold,
     made: str = "",
 ) -> RunningConfig:
     """Lays overrides over a base; an invalid one is set aside if it is tolerated.
@@ -213,15 +242,41 @@ def _laid(
     usable = {name: each for name, each in overrides.items() if name not in bad}
     laid = lay_over(base.config.message, usable)
     resting = set() if base.origin.survives_restart else laid.redundant
+    effective = read_config(laid.message) if laid.active else base.config
+    held = {
+        name: version
+        for name, settings in effective.models.items()
+        if settings.primary is None and (version := hold(settings)) is not None
+    }
     return RunningConfig(
         base,
         {name: each for name, each in overrides.items() if name not in laid.redundant},
-        read_config(laid.message) if laid.active else base.config,
+        _naming(effective, held) if held else effective,
         frozenset(laid.active),
         {**laid.inactive, **bad},
         frozenset(bad),
         {name: overrides[name] for name in sorted(resting)},
+        held,
+        frozenset(
+            name
+            for name, settings in effective.models.items()
+            if settings.canary and settings.primary is None and name not in held
+        ),
     )
+
+
+def _naming(config: ServerConfig, primaries: Mapping[str, int]) -> ServerConfig:
+    """Returns the config with these primaries named."""
+    message = Message()
+    message.CopyFrom(config.message)
+    for model in message.model_config_list.config:
+        if model.name in primaries:
+            model.traffic.primary = primaries[model.name]
+    named = {
+        name: replace(config.models[name], primary=version)
+        for name, version in primaries.items()
+    }
+    return ServerConfig({**config.models, **named}, message)
 
 
 def resting_note(running: RunningConfig) -> str:

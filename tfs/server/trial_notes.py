@@ -1,0 +1,209 @@
+"""What trials leave behind: versions that a guard rejected, and primaries that are held.
+
+A version that was rejected must not get callers again because the server was restarted,
+another trial begun or the config edited. So rejections are kept by version, with the
+primary that each model holds until somebody names one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tfs.core.executor import Executor, InlineExecutor
+from tfs.core.replaced_file import replace_file
+from tfs.server.model_settings import CanarySettings
+
+log = logging.getLogger(__name__)
+
+_FILE_NAME: Final = "trials.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """Why a guard ended a trial. Immutable.
+
+    Attributes:
+        reason: The reason, with the figures.
+        since_s: The time, in seconds since the epoch.
+
+    """
+
+    reason: str
+    since_s: float
+
+
+@dataclass(slots=True)
+class _ModelNotes:
+    """The notes on one model under one base path. Guarded by the lock of the notes.
+
+    Attributes:
+        base_path: Where its versions lie.
+        held: The version that is held as the primary; None if none is.
+        rejected: The rejected versions: settings of the trial, and why it ended.
+
+    """
+
+    base_path: str
+    held: int | None = None
+    rejected: dict[int, tuple[dict[str, object], Rejection]] = field(
+        default_factory=dict
+    )
+
+
+class TrialNotes:
+    """Rejections and held primaries, in memory and in the state directory. Thread-safe.
+
+    Only ``read`` blocks. The executor writes the file, in the order of the changes. If
+    the file cannot be read or written, that is logged, and it counts as absent.
+
+    Args:
+        state_dir: Where they are kept; "" keeps them in memory only.
+        executor: Writes the file; has one thread.
+
+    """
+
+    def __init__(self, state_dir: str = "", executor: Executor | None = None) -> None:
+        self._path = os.path.join(state_dir, _FILE_NAME) if state_dir else ""
+        self._executor = executor or InlineExecutor()
+        # Guards _models; leaf lock: no file is read or written under it.
+        self._lock = threading.Lock()
+        self._models: dict[str, _ModelNotes] = {}
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether a restarted server has them again."""
+        return bool(self._path)
+
+    def read(self) -> None:
+        """Reads the notes in the state directory; call it once, at the start."""
+        if not self._path:
+            return
+        try:
+            notes = json.loads(Path(self._path).read_text(encoding="utf-8"))
+            models = {name: _read(note) for name, note in notes.items()}
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            log.warning(
+                "event=trials_unreadable path=%s error=%r", self._path, str(error)
+            )
+            return
+        with self._lock:
+            self._models = models
+
+    def find(
+        self, name: str, base_path: str, settings: CanarySettings
+    ) -> Rejection | None:
+        """Returns why this trial, with these settings, was ended; None if it was not."""
+        with self._lock:
+            notes = self._find_locked(name, base_path)
+            tried, rejection = notes.rejected.get(settings.version, ({}, None))
+        return rejection if tried == asdict(settings) else None
+
+    def rejected(self, name: str, base_path: str) -> Mapping[int, str]:
+        """Returns why versions were rejected, by version."""
+        with self._lock:
+            notes = self._find_locked(name, base_path)
+            return {version: why.reason for version, (_, why) in notes.rejected.items()}
+
+    def reject(
+        self, name: str, base_path: str, settings: CanarySettings, rejection: Rejection
+    ) -> None:
+        """Remembers that a trial was ended."""
+        with self._lock:
+            notes = self._models[name] = self._find_locked(name, base_path)
+            notes.rejected[settings.version] = (asdict(settings), rejection)
+        self._write_later()
+
+    def forget(self, name: str, version: int) -> None:
+        """Drops the rejection of a version; harmless without one."""
+        with self._lock:
+            notes = self._models.get(name)
+            if notes is None or notes.rejected.pop(version, None) is None:
+                return
+        self._write_later()
+
+    def held(self, name: str, base_path: str) -> int | None:
+        """Returns the version that is held as the primary; None if none is."""
+        with self._lock:
+            return self._find_locked(name, base_path).held
+
+    def hold(self, held: Mapping[str, tuple[str, int]]) -> None:
+        """Replaces all held primaries: base path and version by model."""
+        with self._lock:
+            before = self._held_locked()
+            if held == before:
+                return
+            for name in before.keys() - held.keys():
+                self._models[name].held = None
+            for name, (base_path, version) in held.items():
+                notes = self._models[name] = self._find_locked(name, base_path)
+                notes.held = version
+        self._write_later()
+
+    def _held_locked(self) -> dict[str, tuple[str, int]]:
+        return {
+            name: (notes.base_path, notes.held)
+            for name, notes in self._models.items()
+            if notes.held is not None
+        }
+
+    def _find_locked(self, name: str, base_path: str) -> _ModelNotes:
+        """Returns the notes on a model; those on another base path are not its own."""
+        notes = self._models.get(name)
+        if notes is None or notes.base_path != base_path:
+            return _ModelNotes(base_path)
+        return notes
+
+    def _write_later(self) -> None:
+        if self._path:
+            with contextlib.suppress(RuntimeError):  # the server is shutting down
+                self._executor.submit(self._write)
+
+    def _write(self) -> None:
+        with self._lock:
+            notes = {
+                name: _written(notes)
+                for name, notes in self._models.items()
+                if notes.held is not None or notes.rejected
+            }
+        text = json.dumps(notes, indent=1, sort_keys=True)
+        try:
+            os.makedirs(os.path.dirname(self._path), exist_ok=True)
+            replace_file(self._path, text + "\n", is_durable=True)
+        except OSError as error:
+            log.warning("event=trials_not_kept path=%s error=%s", self._path, error)
+
+
+def _written(notes: _ModelNotes) -> dict[str, object]:
+    rejected = {
+        str(version): {"canary": tried, **asdict(rejection)}
+        for version, (tried, rejection) in notes.rejected.items()
+    }
+    return {"base_path": notes.base_path, "held": notes.held, "rejected": rejected}
+
+
+def _read(note: dict[str, object]) -> _ModelNotes:
+    """Reads the notes on one model; raises an error of any kind if they are damaged."""
+    held, rejected = note["held"], note["rejected"]
+    if not isinstance(held, int | None) or not isinstance(rejected, dict):
+        raise TypeError("not what this server writes")
+    return _ModelNotes(
+        str(note["base_path"]),
+        held,
+        {
+            int(version): (
+                dict(each["canary"]),
+                Rejection(str(each["reason"]), float(each["since_s"])),
+            )
+            for version, each in rejected.items()
+        },
+    )
