@@ -1,6 +1,6 @@
 """A program that calls one packaged model from threads of its own: what TFS is held to.
 
-    python -m tests.benchmarks.model_loop ARCHIVE INPUTS eager|traced|quickened
+    python -m tests.benchmarks.model_loop ARCHIVE INPUTS eager|traced
 
 It loads the archive as any user would (or as an interpreter of TFS does) and answers
 each line "THREADS SECONDS" with "CALLS_PER_S P50_US P99_US". One process with T threads
@@ -21,7 +21,6 @@ from typing import IO, Self, cast
 
 import torch
 
-from tfs.runtime.guest.fast_layers.quickening import quicken
 from tfs.runtime.guest.platforms.torch_package import open_package
 from tfs.runtime.guest.sealed_file import SealedFile
 from tfs.runtime.process.zygote_process import worker_environment
@@ -33,8 +32,6 @@ def load(archive: str, inputs: str, kind: str) -> Callable[[], object]:
     # As TFS opens it: the plain importer cannot run every package.
     importer = open_package(SealedFile.copy_of(archive), "model loop")
     model = importer.load_pickle("model", "model.pkl").eval()
-    if kind == "quickened":
-        quicken(model)
     if kind == "traced":
         with torch.no_grad():
             model = torch.jit.trace(  # type: ignore[no-untyped-call]

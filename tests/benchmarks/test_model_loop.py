@@ -30,7 +30,7 @@ def test_first_call_of_each_thread_is_not_counted() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
-@pytest.mark.parametrize("kind", ["eager", "quickened", "traced"])
+@pytest.mark.parametrize("kind", ["eager", "traced"])
 def test_every_kind_of_loop_answers_as_the_model_does(
     kind: str, tmp_path: Path
 ) -> None:

@@ -100,7 +100,6 @@ def test_a_limit_on_models_memory_spares_the_templates(
         )
     )
     assert (options.keeps_spare, options.keeps_templates) == (spare, templates)
-    assert options.packs_weights == (not limit_bytes)
 
 
 def test_a_slow_call_replaces_the_note_and_keeps_the_memory(noting: Noting) -> None:

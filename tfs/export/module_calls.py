@@ -17,7 +17,7 @@ from tfs.export.kept_state import KeptState
 from tfs.export.named_outputs import is_nested, name_outputs
 from tfs.export.signature_options import SignatureOptions
 from tfs.export.values import Value, Values, dtype_of, shape_of
-from tfs.runtime.guest.fast_layers.module_call import module_call
+from tfs.runtime.guest.platforms.module_call import module_call
 from tfs.runtime.guest.platforms.nested_values import Form, nesting
 
 log = logging.getLogger(__name__)

@@ -26,8 +26,6 @@ class InProcessInterpreters:
         num_private_pythons: Interpreters of backend dlmopen.
         max_queued: Calls that may wait for one interpreter.
         call_timeout_s: When a call in a private Python counts as hung.
-        packs_weights: Whether models on the loop and on threads may keep a second copy
-            of weights.
         on_slow: Called on the loop when a front model took too long.
         on_hang: Called on any thread with a version whose call hangs in a private
             Python, and a text about that; with an empty text once the call has ended.
@@ -42,7 +40,6 @@ class InProcessInterpreters:
         num_private_pythons: int,
         max_queued: int,
         call_timeout_s: float,
-        packs_weights: bool,
         on_slow: Callable[[ServableId, float], None],
         on_hang: Callable[[ServableId, str], None],
     ) -> None:
@@ -53,14 +50,12 @@ class InProcessInterpreters:
             clock=clock,
             front_loop=loop,
             on_slow=on_slow,
-            packs_weights=packs_weights,
         )
         self._inline = [
             InlineInterpreter(
                 f"inline-{index}",
                 max_queued=max_queued,
                 clock=clock,
-                packs_weights=packs_weights,
             )
             for index in range(num_threads)
         ]

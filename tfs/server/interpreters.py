@@ -50,8 +50,6 @@ class InterpretersOptions:
         keeps_templates: Whether a process that has a version loaded is kept for
             forking, if loading the version takes long.
         shares_gpu_weights: Whether the processes of a version share its weights on GPUs.
-        packs_weights: Whether models in the server process may keep a second copy of
-            their weights for kernels that need another memory order.
 
     """
 
@@ -63,7 +61,6 @@ class InterpretersOptions:
     keeps_spare: bool = False
     keeps_templates: bool = False
     shares_gpu_weights: bool = True
-    packs_weights: bool = False
 
     def __post_init__(self) -> None:
         if self.num_interpreters < 1:
@@ -212,7 +209,6 @@ class Interpreters:
                 ),
                 max_queued=options.max_queued,
                 call_timeout_s=options.call_timeout_s,
-                packs_weights=options.packs_weights,
                 on_slow=self._on_slow,
                 on_hang=self._on_hang,
             )
@@ -234,8 +230,7 @@ def interpreters_options(options: ServerOptions) -> InterpretersOptions:
     """Returns how many interpreters a server has, and what is kept ready for them.
 
     If the memory of models is limited, only templates are kept ready: without one, a
-    graph that crashed would be back too late. There are no second copies of weights
-    either, because no estimate includes them.
+    graph that crashed would be back too late.
 
     Raises:
         InvalidArgument: As ``worker_options``.
@@ -253,7 +248,6 @@ def interpreters_options(options: ServerOptions) -> InterpretersOptions:
         keeps_spare=options.spare_worker and not options.model_memory_limit_bytes,
         keeps_templates=options.spare_worker,
         shares_gpu_weights=options.share_gpu_weights,
-        packs_weights=not options.model_memory_limit_bytes,
     )
 
 

@@ -2,9 +2,8 @@
 
 ``platforms`` load and call models; ``guest_model`` is what each of them makes. Around
 them is ``worker``, the loop of a process, which the ``zygote`` forks, or ``namespace``,
-the inside of a private Python. ``sessions`` are for users of the library. ``weights``,
-``devices`` and ``fast_layers`` serve the platforms, and ``traces`` finds what a model left
-behind. What lies beside the rooms is what several of them use, and what the host uses too.
+the inside of a private Python. ``sessions`` are for users of the library. ``weights``
+and ``devices`` serve the platforms, and ``traces`` finds what a model left behind. What lies beside the rooms is what several of them use, and what the host uses too.
 
 It imports only ``tfs.core`` and torch, so that a worker process contains neither the
 RPC stack nor anything else of the server.

@@ -41,9 +41,6 @@ class ModelSource:
             weights; empty if unknown.
         was_measured: Whether a version of the same code was measured before, so that
             nobody asks what loading this one changes in its process.
-        packs_weights: Whether the interpreter may keep a second copy of weights in the
-            order that kernels want
-            (:mod:`tfs.runtime.guest.fast_layers.packed_convolutions`).
 
     """
 
@@ -56,7 +53,6 @@ class ModelSource:
     intra_op_threads: int = 1
     code_digest: str = ""
     was_measured: bool = False
-    packs_weights: bool = False
 
     def __post_init__(self) -> None:
         who = self.id.slashed

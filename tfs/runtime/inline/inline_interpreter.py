@@ -61,8 +61,6 @@ class InlineInterpreter:
             Tasks that wait behind it, and new ones, are refused then. None waits for
             ever.
         on_hang: Called then; see there.
-        packs_weights: Whether models may keep a second copy of weights, for kernels
-            that want them in another order; see :class:`ModelSource`.
 
     """
 
@@ -78,10 +76,8 @@ class InlineInterpreter:
         takes_several: bool = True,
         call_timeout_s: float | None = None,
         on_hang: OnHang = lambda _servable, _text: None,
-        packs_weights: bool = False,
     ) -> None:
         self._name = name
-        self._packs_weights = packs_weights
         self._load_model = load_model or load_guest_model
         self._takes_several = takes_several
         self._max_queued = max_queued
@@ -130,7 +126,6 @@ class InlineInterpreter:
         if self._is_closing:
             raise closed(self._name)
         files = VersionFiles.stage(source) if files is None else files.duplicate()
-        source = replace(source, packs_weights=self._packs_weights)
         begun_s = time.thread_time()
         try:
             guest = self._load_model(source, files)

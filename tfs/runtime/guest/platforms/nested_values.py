@@ -17,8 +17,8 @@ from typing import TypeAlias, cast
 import torch
 
 from tfs.core.errors import InvalidArgument
-from tfs.runtime.guest.fast_layers.module_call import module_call
 from tfs.runtime.guest.model_source import ModelSource
+from tfs.runtime.guest.platforms.module_call import module_call
 from tfs.runtime.guest.platforms.parameters import check_parameters
 
 Function: TypeAlias = Callable[..., object]

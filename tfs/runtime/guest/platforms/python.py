@@ -36,7 +36,6 @@ import torch
 from tfs.core.errors import DataLoss, InvalidArgument, InvalidItems, ServingError
 from tfs.core.signature import Signature
 from tfs.runtime.guest.devices.device_weights import MIN_SHARED_BYTES, DeviceWeights
-from tfs.runtime.guest.fast_layers.quickening import quicken_held
 from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, one_line
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.platforms.parameters import check_parameters, check_returns
@@ -141,7 +140,6 @@ def load(
         prepare = getattr(servable, "load", None)
         if prepare is not None:
             prepare(Version(source.path, source.device, tensors))
-        quicken_held(servable, module)
         functions = _functions(source, servable)
     except BaseException:
         _forget(module)

@@ -29,8 +29,6 @@ from torch.utils import _pytree as pytree
 from tfs.core.errors import DataLoss, InvalidArgument, ServingError
 from tfs.core.signature import Signature
 from tfs.runtime.guest.devices.device_weights import DeviceWeights
-from tfs.runtime.guest.fast_layers.packed_nodes import pack_nodes
-from tfs.runtime.guest.fast_layers.quickening import quicken_program
 from tfs.runtime.guest.fault_text import what_is_missing
 from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, one_line
 from tfs.runtime.guest.model_source import ModelSource
@@ -170,12 +168,7 @@ def _load_program(
     call_signature = program.module_call_graph[0].signature
     names = list(call_signature.forward_arg_names or ()) if call_signature else []
     in_spec = program.call_spec.in_spec
-    module = program.module()
-    if isinstance(module, torch.fx.GraphModule):
-        if source.packs_weights:  # first: it looks for operators by their overloads
-            pack_nodes(module, by_address(reader.mappings))
-        quicken_program(module)
-    return _by_name(source, module, in_spec, names)
+    return _by_name(source, program.module(), in_spec, names)
 
 
 def _read_mapped(

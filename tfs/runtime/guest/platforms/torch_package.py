@@ -28,8 +28,6 @@ from torch.package.package_importer import PackageImporter
 from tfs.core.errors import DataLoss, NotFound
 from tfs.core.right_of_way import make_way
 from tfs.runtime.guest.devices.device_weights import DeviceWeights
-from tfs.runtime.guest.fast_layers.packed_convolutions import quicken_convolutions
-from tfs.runtime.guest.fast_layers.quickening import quicken
 from tfs.runtime.guest.guest_model import GuestModel
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.platforms.nested_values import class_in
@@ -72,10 +70,6 @@ def load(
         if isinstance(model, torch.nn.Module):
             make_way()
             model.eval()
-            quicken(model)
-            make_way()
-            if source.packs_weights:
-                quicken_convolutions(model, by_address(reader.mappings))
         find_class = functools.partial(class_in, importer.import_module)
         functions = methods_of(source, model, find_class)
     except BaseException:

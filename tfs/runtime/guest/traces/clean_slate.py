@@ -43,7 +43,6 @@ from torch.package import _mangling, package_importer
 from tfs.core import right_of_way
 from tfs.core.right_of_way import make_way
 from tfs.runtime.guest import slab
-from tfs.runtime.guest.fast_layers import embedding_bags
 from tfs.runtime.guest.freed_memory import give_back
 from tfs.runtime.guest.random_numbers import seed_random
 from tfs.runtime.guest.traces.all_objects import all_objects
@@ -96,7 +95,6 @@ def _seen_to() -> list[object]:
         linecache.cache,
         package_importer._package_imported_modules.data,  # type: ignore[attr-defined]
         re._cache,  # type: ignore[attr-defined]
-        embedding_bags._offsets,
         slab._PACKINGS,
         sys.modules,
         threading._active,  # type: ignore[attr-defined]
@@ -165,7 +163,6 @@ class CleanSlate:
         vars(_mangling)[_MANGLED] = self._mangling[_MANGLED]
         linecache.clearcache()
         re.purge()
-        embedding_bags._offsets.clear()
         for cache in _typing_caches():
             cache.cache_clear()
         loggers = logging.root.manager.loggerDict

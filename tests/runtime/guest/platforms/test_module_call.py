@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from tfs.runtime.guest.fast_layers.module_call import module_call
+from tfs.runtime.guest.platforms.module_call import module_call
 
 
 class Doubler(torch.nn.Module):
