@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 import psutil
 
 from tfs.core.serving_loop import ServingLoop
-from tfs.runtime.process.device_shares import DeviceShares
 from tfs.runtime.process.process_interpreter import ProcessInterpreter
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.spare_worker import SpareWorker
@@ -33,13 +32,10 @@ class ProcessHost:
         self,
         options: ProcessOptions | None = None,
         spare: SpareWorker | None = None,
-        shares: DeviceShares | None = None,
     ) -> ProcessInterpreter:
         """Returns a new interpreter; the host closes it."""
         name = f"process-{len(self.interpreters)}"
-        interpreter = ProcessInterpreter(
-            name, self.loop, self.zygote, options, spare, shares
-        )
+        interpreter = ProcessInterpreter(name, self.loop, self.zygote, options, spare)
         self.interpreters.append(interpreter)
         return interpreter
 

@@ -1,8 +1,4 @@
-"""Models on a GPU, in every backend that takes them; needs one.
-
-How workers share weights there is also in ``process/test_device_shares.py``, whose tests
-run on a GPU where there is one.
-"""
+"""Models on a GPU, in every backend that takes them; needs one."""
 
 from __future__ import annotations
 
@@ -27,12 +23,8 @@ from tfs.core.signature import Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.torch_tensor import DTYPE_OF, to_view
-from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.runtime.interpreter import InterpreterModel
-from tfs.runtime.process.device_shares import DeviceShares
-from tfs.runtime.process.process_interpreter import ProcessInterpreter
-from tfs.runtime.process.process_model import ProcessModel
 from tfs.testing.patience import PATIENCE_S
 
 pytestmark = [
@@ -52,15 +44,7 @@ SLACK_BYTES = 64 << 20
 Load = Callable[[ModelSource], InterpreterModel]
 
 
-@pytest.fixture
-def shares(host: ProcessHost) -> Iterator[DeviceShares]:
-    shares = DeviceShares(host.loop, host.zygote, WorkerOptions(), {"cuda": "cuda"})
-    yield shares
-    host.close_interpreters()
-    host.on_loop(shares.close)
-
-
-@pytest.fixture(params=["inline", "process", "shared process"])
+@pytest.fixture(params=["inline", "process"])
 def load(request: pytest.FixtureRequest) -> Iterator[Load]:
     """Loads on a new interpreter, which ends with the test."""
     if request.param == "inline":
@@ -76,15 +60,7 @@ def load(request: pytest.FixtureRequest) -> Iterator[Load]:
             interpreter.close(time.monotonic() + PATIENCE_S)
         return
     with process_host() as host:
-        shares: DeviceShares | None = None
-        if request.param == "shared process":
-            shares = DeviceShares(
-                host.loop, host.zygote, WorkerOptions(), {"cuda": "cuda"}
-            )
-        yield lambda source: host.interpreter(None, None, shares).load(source)
-        host.close_interpreters()
-        if shares is not None:
-            host.on_loop(shares.close)
+        yield lambda source: host.interpreter().load(source)
 
 
 def recommender(folder: Path, version: int) -> tuple[ModelSource, Tensors, TensorView]:
@@ -187,8 +163,8 @@ def test_unloading_gives_the_memory_of_the_device_back(tmp_path: Path) -> None:
     interpreter.close(time.monotonic() + PATIENCE_S)
 
 
-def test_processes_answer_as_this_one_bit_for_bit(
-    host: ProcessHost, shares: DeviceShares, tmp_path: Path
+def test_a_process_answers_as_this_one_bit_for_bit(
+    host: ProcessHost, tmp_path: Path
 ) -> None:
     """The same kernels on the same bytes."""
     source, inputs, _ = recommender(tmp_path, 1)
@@ -196,94 +172,21 @@ def test_processes_answer_as_this_one_bit_for_bit(
     inline.start()
     expected = ask(inline.load(source), inputs).outputs()["y"]
     inline.close(time.monotonic() + PATIENCE_S)
-    for interpreter in (host.interpreter(), host.interpreter(None, None, shares)):
-        answer = ask(interpreter.load(source), inputs).outputs()["y"]
-        assert answer.data == expected.data
+    answer = ask(host.interpreter().load(source), inputs).outputs()["y"]
+    assert answer.data == expected.data
 
 
-class Workers:
-    """A large version in several processes."""
-
-    def __init__(
-        self, host: ProcessHost, shares: DeviceShares | None, source: ModelSource
-    ) -> None:
-        self._host = host
-        self._shares = shares
-        self._source = source
-        self.interpreters: list[ProcessInterpreter] = []
-        self.models: list[ProcessModel] = []
-
-    def add(self) -> int:
-        """Loads it in one more, calls it, and returns what that took of the device."""
-        before_bytes = used_bytes()
-        interpreter = self._host.interpreter(None, None, self._shares)
-        first = self.interpreters[0] if self.interpreters else interpreter
-        share = self.models[0].share if self.models else first.share_of(self._source)
-        self.interpreters.append(interpreter)
-        self.models.append(interpreter.load(self._source, None, None, share))
-        ask(self.models[-1], X).outputs()
-        return used_bytes() - before_bytes
-
-    def kill(self, index: int) -> None:
-        """Kills one's process, and waits for the next."""
-        kill_worker(self.interpreters[index])
-
-    def unload(self) -> None:
-        for model in self.models:
-            model.unload()
-
-
-def test_workers_hold_a_large_model_once(
-    host: ProcessHost, shares: DeviceShares, tmp_path: Path
+def test_nothing_of_processes_is_left_on_the_device(
+    host: ProcessHost, tmp_path: Path
 ) -> None:
-    """One worker more takes a context, and one with a copy takes the model besides."""
-    source = large(tmp_path)
-    copying, sharing = Workers(host, None, source), Workers(host, shares, source)
-    copying.add()
-    with_copy_bytes = copying.add()
-    copying.unload()
-    sharing.add()
-    with_share_bytes = max(sharing.add(), sharing.add())
-    assert with_copy_bytes - with_share_bytes >= LARGE_BYTES - SLACK_BYTES
-    share = sharing.models[0].share
-    assert share is not None
-    assert share.shared_bytes == LARGE_BYTES
-    first, *others = (ask(each, X).outputs()["y"].data for each in sharing.models)
-    assert others == [first, first]
-
-
-def test_what_killed_workers_had_opened_is_given_back_all_the_same(
-    host: ProcessHost, shares: DeviceShares, tmp_path: Path
-) -> None:
-    """They took back nothing themselves; the keeper, whom others keep, does for them."""
-    stays = host.interpreter(None, None, shares).load(large(tmp_path, 2, 1 << 20))
-    expected = ask(stays, X).outputs()["y"].data
-    keeper = shares.keeper_pid(DEVICE)
-    assert keeper is not None
-    before_bytes = used_bytes()
-    workers = Workers(host, shares, large(tmp_path))
-    for _ in range(2):
-        workers.add()
-    for index in (0, 1, 0):
-        workers.kill(index)
-    workers.unload()
-    until(
-        lambda: used_bytes() - before_bytes <= SLACK_BYTES,
-        "the memory of the version and of its workers' contexts",
-    )
-    assert shares.keeper_pid(DEVICE) == keeper
-    assert ask(stays, X).outputs()["y"].data == expected
-
-
-def test_nothing_is_left_on_the_device(
-    host: ProcessHost, shares: DeviceShares, tmp_path: Path
-) -> None:
-    """With the last version the keeper goes, and its context with it."""
+    """What a killed worker held is the device's again, and so is an unloaded version."""
     gc.collect()
     torch.cuda.empty_cache()
     before_bytes = used_bytes()
-    workers = Workers(host, shares, large(tmp_path))
-    for _ in range(2):
-        workers.add()
-    workers.unload()
+    interpreter = host.interpreter()
+    model = interpreter.load(large(tmp_path))
+    expected = ask(model, X).outputs()["y"].data
+    kill_worker(interpreter)
+    assert ask(model, X).outputs()["y"].data == expected
+    model.unload()
     until(lambda: used_bytes() - before_bytes <= SLACK_BYTES, "an empty device")

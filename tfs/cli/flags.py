@@ -340,13 +340,6 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "loaded (default true)",
     ),
     Flag(
-        "share_gpu_weights",
-        "share_gpu_weights",
-        read_bool,
-        "have the process interpreters of a version share its parameters on a GPU; "
-        "false: each has a copy of its own there (default true)",
-    ),
-    Flag(
         "load_probe_budget_s",
         "load_probe_budget_s",
         float,
@@ -449,6 +442,8 @@ WITHOUT_MEANING: Final = frozenset(
         "mixed_precision",
         "skip_initialize_tpu",
         "enable_grpc_healthcheck_service",
+        # Processes had a shared copy of weights on a GPU once; accepted for one release.
+        "share_gpu_weights",
         # Platforms are detected from the files; batching has flags and files of its
         # own.
         "platform_config_file",

@@ -49,7 +49,6 @@ class InterpretersOptions:
         keeps_spare: Whether one more process than is used is kept ready.
         keeps_templates: Whether a process that has a version loaded is kept for
             forking, if loading the version takes long.
-        shares_gpu_weights: Whether the processes of a version share its weights on GPUs.
 
     """
 
@@ -60,7 +59,6 @@ class InterpretersOptions:
     num_private_pythons: int = 0
     keeps_spare: bool = False
     keeps_templates: bool = False
-    shares_gpu_weights: bool = True
 
     def __post_init__(self) -> None:
         if self.num_interpreters < 1:
@@ -111,7 +109,6 @@ class Interpreters:
                     max_queued=options.max_queued,
                     call_timeout_s=options.call_timeout_s,
                     on_quarantine=on_quarantine,
-                    kept_devices={"cuda": "cuda"} if options.shares_gpu_weights else {},
                     keeps_spare=options.keeps_spare,
                     keeps_templates=options.keeps_templates,
                     is_urgent=is_urgent,
@@ -247,7 +244,6 @@ def interpreters_options(options: ServerOptions) -> InterpretersOptions:
         num_private_pythons=num_private,
         keeps_spare=options.spare_worker and not options.model_memory_limit_bytes,
         keeps_templates=options.spare_worker,
-        shares_gpu_weights=options.share_gpu_weights,
     )
 
 

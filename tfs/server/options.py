@@ -167,8 +167,6 @@ class ServerOptions:
             of unloaded versions, for versions with the same code. None of these is kept
             if the memory of models is limited. In any case it also keeps, for each .pt2
             version, a process that has the version loaded.
-        share_gpu_weights: Whether the process interpreters of a version share one copy
-            of its parameters on a GPU.
         load_probe_budget_s: How long measuring a version of unknown code may take;
             0 measures nothing.
         enable_batching: Whether concurrent requests are joined.
@@ -236,7 +234,6 @@ class ServerOptions:
     worker_user: str = ""
     worker_spin_us: int = 0
     spare_worker: bool = True
-    share_gpu_weights: bool = True
     load_probe_budget_s: float = 0.5
     enable_batching: bool = True
     batching_parameters_file: str = ""

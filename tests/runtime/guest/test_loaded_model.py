@@ -55,13 +55,13 @@ def test_weights_are_looked_at_early_and_then_once_in_a_second_of_calls() -> Non
     guest = Watched()
     loaded = LoadedModel(SOURCE, guest, now=guest.now)
     for _ in range(500):
-        assert loaded.written_if_due() == (0, 0)
+        assert loaded.written_pages_if_due() == 0
     assert guest.num_looks == 3
     guest.num_pages = 7
     guest.now_s = LOOK_S
-    assert loaded.written_if_due() == (7, 0)
+    assert loaded.written_pages_if_due() == 7
     for _ in range(500):
-        assert loaded.written_if_due() == (0, 0)
+        assert loaded.written_pages_if_due() == 0
     assert guest.num_looks == 4
 
 
@@ -69,11 +69,11 @@ def test_looks_that_take_long_are_rarer() -> None:
     """They take a thousandth of a worker's time, whatever the weights' size."""
     guest = Watched(look_s=0.1)
     loaded = LoadedModel(SOURCE, guest, now=guest.now)
-    loaded.written_if_due()
+    loaded.written_pages_if_due()
     for _ in range(8):
         guest.now_s += LOOK_S
-        loaded.written_if_due()
+        loaded.written_pages_if_due()
     assert guest.num_looks == 1
     guest.now_s += 100.0
-    loaded.written_if_due()
+    loaded.written_pages_if_due()
     assert guest.num_looks == 2

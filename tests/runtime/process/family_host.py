@@ -25,7 +25,6 @@ from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.process import spare_worker, version_template, zygote_client
 from tfs.runtime.process.crash_policy import CrashPolicy
-from tfs.runtime.process.device_shares import DeviceShares
 from tfs.runtime.process.process_interpreter import ProcessInterpreter
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.process_pool import ProcessPool
@@ -68,22 +67,13 @@ def main(folder: Path, graph: Path) -> None:
     with process_host(keeps_standby=True) as host:
         loop, zygote = host.loop, host.zygote
         spare = SpareWorker(loop, zygote, WorkerOptions())
-        shares = DeviceShares(
-            loop,
-            zygote,
-            WorkerOptions(),
-            {"cpu": "posix"},
-            CrashPolicy(max_crashes=1000),
-        )
         made: list[VersionTemplate] = []
 
         def make(source: ModelSource, files: VersionFiles) -> VersionTemplate:
             made.append(VersionTemplate(loop, zygote, WorkerOptions(), source, files))
             return made[-1]
 
-        plain, of_graph, stubborn = (
-            host.interpreter(PATIENT, spare, each) for each in (shares, None, None)
-        )
+        plain, of_graph, stubborn = (host.interpreter(PATIENT, spare) for _ in range(3))
         large = package(folder, Large(1 << 20), {"serving_default": signature()})
         shared = plain.load(large)
         pool = ProcessPool("graph", [of_graph], PATIENT, make_template=make)
@@ -97,7 +87,6 @@ def main(folder: Path, graph: Path) -> None:
                 "branch": zygote.branch_pid("torch_export"),
                 "template": made[0].pid,
                 "spare": spare.pid,
-                "keeper": shares.keeper_pid("cpu"),
                 "worker": pid_of(plain),
                 "graph worker": pid_of(of_graph),
                 "stubborn worker": pid_of(stubborn),
@@ -119,7 +108,6 @@ def main(folder: Path, graph: Path) -> None:
         host.close_interpreters()
         for each in made:
             each.close()
-        host.on_loop(shares.close)
 
 
 if __name__ == "__main__":

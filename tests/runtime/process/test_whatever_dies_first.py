@@ -29,15 +29,14 @@ ROLES = (
     "branch",
     "template",
     "spare",
-    "keeper",
     "worker",
     "graph worker",
 )
 PATIENCE_S = 300.0
 """For imports of seconds on a machine that is loaded. A spare warms up at the lowest
 priority: beside twenty who compute on two cores that takes more than two minutes."""
-FAIL_CALLS = {"keeper", "worker", "graph worker"}
-"""With whom calls end: with a keeper, those on workers whose weights it kept."""
+FAIL_CALLS = {"worker", "graph worker"}
+"""With whom calls end."""
 USER = {"branch": "template", "spare": "worker"}
 """Who has one made when it is needed next."""
 
@@ -79,8 +78,6 @@ class Family:
         if not FAIL_CALLS & {*roles}:
             assert self.ask("ask") == answers
         ended = {*roles}
-        if "keeper" in ended:
-            ended.add("worker")  # whose weights it kept: nobody else has to end it
         for role in roles:
             user = USER.get(role)
             if user is not None and user not in ended:
@@ -146,14 +143,9 @@ def test_only_the_servers_end_ends_the_others(family: Family) -> None:
 @pytest.mark.stress
 @pytest.mark.timeout(1800)
 def test_two_deaths_at_once_end_nobody_else(family: Family) -> None:
-    """Each two of all kinds, but for a keeper and its worker.
-
-    The next worker may be there before the keeper's death is noticed. It has copies of
-    its own then, as wherever there is no keeper, and nobody wants another.
-    """
+    """Each two of all kinds."""
     for pair in itertools.combinations(ROLES, 2):
-        if pair != ("keeper", "worker"):
-            family.kill(*pair)
+        family.kill(*pair)
     family.program.kill()
     family.assert_nothing_is_left()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import torch
 
@@ -21,9 +21,6 @@ from tfs.runtime.guest.fault_text import one_line as one_line
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.torch_tensor import Strings
 from tfs.runtime.guest.version_files import VersionFiles as VersionFiles
-
-if TYPE_CHECKING:
-    from tfs.runtime.guest.devices.device_weights import DeviceWeights
 
 Value: TypeAlias = "torch.Tensor | Strings"
 Output: TypeAlias = "torch.Tensor | TensorView"
@@ -70,16 +67,12 @@ class GuestModel(Protocol):
         ...
 
 
-def load_guest_model(
-    source: ModelSource, files: VersionFiles, weights: DeviceWeights | None = None
-) -> GuestModel:
+def load_guest_model(source: ModelSource, files: VersionFiles) -> GuestModel:
     """Loads a version by its platform's guest module. Blocks.
 
     Args:
         source: What to load.
         files: The version's payload.
-        weights: Provides tensors that may be on the device already; the caller calls
-            its ``settle``.
 
     Raises:
         ServingError: It does not load; names the version. Nothing is left.
@@ -92,7 +85,7 @@ def load_guest_model(
             f"tfs.runtime.guest.platforms.{source.platform}"
         )
         with current_device(source.device):
-            model: GuestModel = platform.load(source, files, weights)
+            model: GuestModel = platform.load(source, files)
     except ServingError as error:
         if isinstance(error.__cause__, torch.OutOfMemoryError):
             raise _does_not_fit(source) from error

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Final
 
 from tfs.core.errors import ServingError, Unavailable
-from tfs.runtime.guest.devices.device_weights import DeviceWeights
 from tfs.runtime.guest.guest_model import GuestModel
 from tfs.runtime.guest.model_source import ModelSource
 
@@ -25,7 +24,6 @@ class LoadedModel:
     Args:
         source: The version.
         guest: The model, which answers calls.
-        weights: Its weights on its device.
         now: Monotonic seconds.
 
     """
@@ -39,36 +37,28 @@ class LoadedModel:
         "num_calls",
         "signature_names",
         "source",
-        "weights",
     )
 
     def __init__(
         self,
         source: ModelSource,
         guest: GuestModel,
-        weights: DeviceWeights | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._now = now
         self._due_s = now() + LOOK_S
         self.source = source
         self.guest = guest
-        self.weights = weights or DeviceWeights(source.device)
         self.num_calls = 0
         # Both sides use the order of the source's mappings.
         self.signature_names = tuple(source.signatures)
         self.input_names = tuple(tuple(s.inputs) for s in source.signatures.values())
 
     def written_pages_if_due(self) -> int:
-        """Does as ``written_if_due``; returns only the pages."""
-        return self.written_if_due()[0]
-
-    def written_if_due(self) -> tuple[int, int]:
         """Counts a call; checks at times whether the weights were written to.
 
         Returns the number of pages of the version's files that became the process's
-        own, and of tensors on the device that it shares with others; zeros if it did
-        not check.
+        own; 0 if it did not check.
 
         It checks after the 1st, 10th and 100th call, because most models that write do
         so early. After that, it checks at the end of any call that ends a second or
@@ -79,8 +69,8 @@ class LoadedModel:
         self.num_calls += 1
         begun_s = self._now()
         if begun_s < self._due_s and self.num_calls not in (1, 10, 100):
-            return 0, 0
-        found = self.guest.num_written_pages(), self.weights.num_written()
+            return 0
+        found = self.guest.num_written_pages()
         ended_s = self._now()
         self._due_s = ended_s + max(LOOK_S, (ended_s - begun_s) / _LOOKS_SHARE)
         return found

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 from tfs.core.errors import Code
 from tfs.runtime.process.call_channel import CallChannel
 from tfs.runtime.process.call_lanes import CallLanes
-from tfs.runtime.process.device_shares import OnLost
 from tfs.runtime.process.process_model import ProcessModel
 from tfs.runtime.process.worker_conversation import (
     OnReply,
@@ -22,7 +19,6 @@ def install(
     lanes: CallLanes,
     slab_bytes: int,
     on_reply: OnReply,
-    on_lost: OnLost,
     *,
     background: bool,
 ) -> None:
@@ -35,15 +31,11 @@ def install(
         slab_bytes: The size of that lane's slab.
         on_reply: Takes the worker's reply. After an error, nothing of the model is left
             on the worker. None means that the worker died during the load.
-        on_lost: Called with the reason when the worker must not go on, because the
-            weights that it shares with others are not what they were.
         background: Whether the load gives way to everything else.
 
     """
 
     def on_loaded(reply: WorkerReply | None) -> None:
-        if model.share is not None and reply is not None:
-            model.share.note(model, reply.fields)
         if reply is None or reply.error() is not None or model.source.concurrency == 1:
             on_reply(reply)
         else:
@@ -54,18 +46,7 @@ def install(
         "model": model.model_id,
         "files": list(model.files.files),
     }
-    fds = model.files.fds
-    lease_fd: int | None = None
-    if model.share is not None:
-        lease_fd = model.share.lease(model, model.files, on_lost)
-    if model.share is not None and lease_fd is not None:
-        fields["keeper"] = model.share.kind
-        fds = (*fds, lease_fd)
-    try:
-        conversation.send("load", fields, fds, on_loaded, background=background)
-    finally:
-        if lease_fd is not None:
-            os.close(lease_fd)
+    conversation.send("load", fields, model.files.fds, on_loaded, background=background)
 
 
 def _open_lane(

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from tfs.core.errors import ServingError
 from tfs.core.thread_priority import run_anywhere
 from tfs.runtime.guest.version_files import VersionFiles
-from tfs.runtime.process.device_shares import VersionShare
 from tfs.runtime.process.process_interpreter import ProcessInterpreter
 from tfs.runtime.process.process_model import ProcessModel, VersionHealth
 from tfs.runtime.process.worker_state import WorkerState
@@ -29,7 +28,6 @@ class PoolGrowth:
         model: The model to which interpreters are added.
         files: The version's bytes; descriptors are duplicated.
         health: Shared by all its interpreters.
-        share: Shared by all its interpreters.
         others: Interpreters that have not loaded it yet.
         may_begin: Called for each call that waits, on any thread.
 
@@ -40,14 +38,12 @@ class PoolGrowth:
         model: SpreadModel[ProcessInterpreter, ProcessModel],
         files: VersionFiles,
         health: VersionHealth,
-        share: VersionShare | None,
         others: Sequence[ProcessInterpreter],
         may_begin: Callable[[], bool],
     ) -> None:
         self._model = model
         self._files = files.duplicate()
         self._health = health
-        self._share = share
         self._others = tuple(others)
         self._may_begin = may_begin
         # Guards the fields below; leaf.
@@ -88,9 +84,7 @@ class PoolGrowth:
             for interpreter in self._others:
                 if self._ended or self._health.quarantine is not None:
                     return
-                loaded = interpreter.load(
-                    source, self._files, self._health, self._share
-                )
+                loaded = interpreter.load(source, self._files, self._health)
                 if not self._model.add(interpreter, loaded):
                     loaded.unload()
                     return

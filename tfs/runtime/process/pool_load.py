@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.version_files import VersionFiles
-from tfs.runtime.process.device_shares import VersionShare
 from tfs.runtime.process.process_interpreter import ProcessInterpreter
 from tfs.runtime.process.process_model import ProcessModel, VersionHealth
 from tfs.runtime.spread_model import SpreadModel
@@ -20,7 +19,6 @@ class PoolLoad:
         source: The version.
         files: Its bytes in memory; they remain the caller's.
         health: Shared by all interpreters.
-        share: Shared by all interpreters.
 
     """
 
@@ -29,9 +27,7 @@ class PoolLoad:
         source: ModelSource,
         files: VersionFiles,
         health: VersionHealth,
-        share: VersionShare | None,
     ) -> None:
-        self._share = share
         self._source = source
         self._files = files
         self._health = health
@@ -73,7 +69,7 @@ class PoolLoad:
     def _load_on(self, interpreter: ProcessInterpreter) -> None:
         try:
             self._loaded[interpreter] = interpreter.load(
-                self._source, self._files, self._health, self._share
+                self._source, self._files, self._health
             )
         except Exception as error:
             self._loaded[interpreter] = error

@@ -9,7 +9,6 @@ from functools import partial
 from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.version_files import VersionFiles
-from tfs.runtime.process.device_shares import DeviceShares
 from tfs.runtime.process.parked_workers import ParkedWorkers
 from tfs.runtime.process.process_interpreter import ProcessInterpreter
 from tfs.runtime.process.process_options import ProcessOptions
@@ -46,9 +45,6 @@ class ProcessBackend:
         if self._options.keeps_spare:
             self._spare = SpareWorker(loop, self._zygote, self._options.worker)
             self._parked = ParkedWorkers(loop, self._options)
-        self._shares = DeviceShares(
-            loop, self._zygote, self._options.worker, self._options.kept_devices
-        )
         if started is not None:
             loop.post(self._zygote.adopt)
         # Guards the list; leaf lock.
@@ -81,7 +77,6 @@ class ProcessBackend:
                         self._zygote,
                         self._options,
                         self._spare,
-                        self._shares,
                         self._parked,
                     )
                     for index in range(num_interpreters)
@@ -143,7 +138,6 @@ class ProcessBackend:
                 self._spare.close()
             if self._parked is not None:
                 self._parked.close()
-            self._shares.close()
             self._zygote.close()
             done.set()
 

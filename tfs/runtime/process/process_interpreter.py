@@ -25,7 +25,6 @@ from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.interpreter import InterpreterStats
-from tfs.runtime.process.device_shares import DeviceShares, VersionShare
 from tfs.runtime.process.parked_workers import ParkedWorkers, SameCode, same_code_of
 from tfs.runtime.process.process_model import ProcessModel, VersionHealth
 from tfs.runtime.process.process_options import ProcessOptions
@@ -59,8 +58,6 @@ class ProcessInterpreter:
         options: Limits, timeouts and how workers are made.
         spare: Provides the first worker, if it has one ready; shared by the
             interpreters of a server that have the same options.
-        shares: Lets all workers of a version share its weights on a device; shared by
-            the interpreters of a server. None: each worker has a copy.
         parked: Keeps workers whose version was unloaded; shared by the interpreters of
             a server.
 
@@ -76,11 +73,9 @@ class ProcessInterpreter:
         zygote: ZygoteClient,
         options: ProcessOptions | None = None,
         spare: SpareWorker | None = None,
-        shares: DeviceShares | None = None,
         parked: ParkedWorkers | None = None,
     ) -> None:
         self._name = name
-        self._shares = shares
         self._loop = loop
         self._options = options or ProcessOptions()
         self._residents = ResidentModels(
@@ -164,7 +159,6 @@ class ProcessInterpreter:
         source: ModelSource,
         files: VersionFiles | None = None,
         health: VersionHealth | None = None,
-        share: VersionShare | None = None,
     ) -> ProcessModel:
         """Loads a version. Blocks; call it on a manager thread.
 
@@ -193,7 +187,6 @@ class ProcessInterpreter:
                 next(self._model_ids),
                 health or VersionHealth(self._options.crashes),
                 self,
-                share or self.share_of(source),
             )
             self._loading.load(model)
             self._loop.post(partial(self._lanes.note_loaded, model))
@@ -204,10 +197,6 @@ class ProcessInterpreter:
             raise
         finally:
             self.let_go()
-
-    def share_of(self, source: ModelSource) -> VersionShare | None:
-        """Returns a new share of a device's weights; None if nothing is shared there."""
-        return self._shares.of(source) if self._shares is not None else None
 
     def unload(self, model: ProcessModel) -> None:
         """Frees a model after the call that is running. Blocks."""

@@ -12,7 +12,6 @@ from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.interpreter import LoadMemory, OnAnotherThread
 from tfs.runtime.process.call_times import CallTimes
 from tfs.runtime.process.crash_policy import CrashHistory, CrashPolicy, WorkerEnd
-from tfs.runtime.process.device_shares import VersionShare
 from tfs.runtime.process.slab_call import ReplyPlans, RequestPlans
 from tfs.runtime.process.trial_calls import TrialCall, TrialCalls
 
@@ -111,10 +110,8 @@ class ProcessModel(OnAnotherThread):
         model_id: int,
         health: VersionHealth,
         host: ModelHost,
-        share: VersionShare | None = None,
     ) -> None:
         self._source = source
-        self.share = share
         self._host = host
         self.who = source.id.slashed
         self.files = files

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tfs.core.executor import Executor, InlineExecutor
@@ -37,9 +37,6 @@ class ProcessOptions:
         crashes: How many crashes are too many.
         memory_kills: Tells, when a worker was killed, whether it was for want of memory.
         on_quarantine: Called on the loop, once, with a version and the reason.
-        kept_devices: By type of device, the kind of memory in which all workers of a
-            version share its weights (``device_shares.py``). On other devices each
-            worker has a copy.
         keeps_spare: Whether one worker more than are used is kept ready, which takes
             some 15 MB, and a second zygote, some 5 MB. :class:`ProcessBackend` then
             also keeps workers of unloaded versions for a while, some 25 MB each, for
@@ -65,7 +62,6 @@ class ProcessOptions:
     crashes: CrashPolicy = field(default_factory=CrashPolicy)
     memory_kills: MemoryKills = field(default_factory=MemoryKills.from_now_on)
     on_quarantine: Callable[[ServableId, str], None] = _ignore_quarantine
-    kept_devices: Mapping[str, str] = field(default_factory=lambda: {"cuda": "cuda"})
     keeps_spare: bool = False
     keeps_templates: bool = False
     is_urgent: Callable[[], bool] = _never

@@ -116,12 +116,11 @@ class ProcessPool:
     ) -> SpreadModel[ProcessInterpreter, ProcessModel]:
         health = VersionHealth(self._options.crashes)
         first, *others = self._interpreters
-        share = first.share_of(source)
         if source.concurrency > 1:
             others = []  # its requests must all be in one interpreter
         try:
             if not others:
-                return SpreadModel([(first, first.load(source, None, health, share))])
+                return SpreadModel([(first, first.load(source, None, health))])
             first.hold(source.platform, same_code_of(source))
             try:
                 make_way()
@@ -130,14 +129,14 @@ class ProcessPool:
                 try:
                     if self._may_grow is not None:
                         model = SpreadModel(
-                            [(first, first.load(source, files, health, share))]
+                            [(first, first.load(source, files, health))]
                         )
                         growth = PoolGrowth(
-                            model, files, health, share, others, self._may_grow
+                            model, files, health, others, self._may_grow
                         )
                         model.grow_by(growth)
                         return model
-                    return PoolLoad(source, files, health, share).load(
+                    return PoolLoad(source, files, health).load(
                         first, others, self._options.slow_load_s
                     )
                 finally:

@@ -9,7 +9,6 @@ from tfs.core.errors import Internal, ServingError
 from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.process.call_lanes import CallLanes
 from tfs.runtime.process.crash_policy import WorkerEnd
-from tfs.runtime.process.device_shares import OnLost
 from tfs.runtime.process.lane import LaneTerms
 from tfs.runtime.process.model_installation import install
 from tfs.runtime.process.parked_workers import ParkedWorkers
@@ -132,12 +131,6 @@ class ResidentModels:
         model.unloading = True
         self.lanes.refuse(unloaded(model.source.id), model)
 
-        def leave(_: WorkerReply | None = None) -> None:
-            if model.share is not None:
-                model.share.leave(model, on_gone)
-            else:
-                on_gone()
-
         def when_idle() -> None:
             self.lanes.forget(model)
             self._models.pop(model.model_id, None)
@@ -145,11 +138,11 @@ class ResidentModels:
             if self.life.conversation is not None and self._models:
                 fields = {"model": model.model_id}
                 self.life.conversation.send(
-                    "unload", fields, (), leave, background=False
+                    "unload", fields, (), lambda _: on_gone(), background=False
                 )
             else:
                 self.life.retire_if_empty(model.model_id)
-                leave()
+                on_gone()
 
         self.lanes.after_calls(when_idle, model)
 
@@ -167,8 +160,6 @@ class ResidentModels:
             on_reply(None)
         for model in self._models.values():
             model.files.close()
-            if model.share is not None:
-                model.share.leave(model, lambda: None)
         self._models = {}
         self.lanes.tell_idle()
 
@@ -186,19 +177,8 @@ class ResidentModels:
             self.lanes,
             self._options.worker.slab_bytes,
             on_reply,
-            self._on_lost(),
             background=background,
         )
-
-    def _on_lost(self) -> OnLost:
-        """Returns a function that replaces the present worker, but no later one."""
-        link = self.life.link
-
-        def end(why: str) -> None:
-            if self.life.link is link:
-                self.life.end(why, is_innocent=True)
-
-        return end
 
     # -- what becomes of the worker: told by its life ----------------------------------
 
@@ -309,9 +289,7 @@ class ResidentModels:
             who = model.source.id.slashed
             if who != fields.get("model"):
                 continue
-            if model.share is not None and fields.get("num_shared_tensors"):
-                model.share.give_up("it writes to its parameters while it serves")
-            elif not model.told_of_writes:
+            if not model.told_of_writes:
                 model.told_of_writes = True
                 log.warning(
                     "event=weights_written servable=%s interpreter=%s num_pages=%s "

@@ -75,14 +75,11 @@ class VersionLoading:
                 model, conversation, on_reply, background=self._is_in_background()
             )
 
-        share = model.share
         try:
             reply = self._answer(model.source, send)
         except ServingError as error:
             if isinstance(error, Internal):
                 self._loop.post(lambda: self._residents.give_up_loading(model))
-            if share is not None:
-                self._loop.post(lambda: share.leave(model, lambda: None))
             raise
         # The worker maps weights without reading them, so imports take most of the time.
         model.process_changes = str(reply.get("changes", ""))

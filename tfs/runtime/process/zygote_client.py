@@ -132,15 +132,13 @@ class ZygoteClient:
         *,
         is_spare: bool = False,
         platform: str = "",
-        keeper: tuple[str, str] | None = None,
     ) -> None:
         """Forks a worker that owns copies of ``fds``; starts the zygote if need be.
 
         ``on_done`` takes the worker, or the reason why there is none. The caller may
         close ``fds`` in it. A spare warms up, and then says so on its control channel.
         If the platform's imports take long (``platform_imports``), the worker has done
-        them. With ``keeper``, a kind of memory and a device, the process is not a
-        worker but keeps weights there (``guest/devices/weights_keeper.py``).
+        them.
         """
         if self._closed:
             on_done(_CLOSED)
@@ -153,7 +151,7 @@ class ZygoteClient:
             except OSError as error:
                 on_done(f"the zygote forks no branch: {error.strerror}")
                 return
-        zygote.fork(options, fds, on_done, is_spare=is_spare, keeper=keeper)
+        zygote.fork(options, fds, on_done, is_spare=is_spare)
 
     def fork_template(
         self, platform: str, request: Mapping[str, object], fds: tuple[int, ...]

@@ -77,14 +77,12 @@ class _ForkRequest:
         on_done: OnForked,
         *,
         is_spare: bool,
-        keeper: tuple[str, str] | None,
     ) -> None:
         self.fds = fds
         self.on_done = on_done
         self.fields = {
             "options": asdict(options),
             "spare": is_spare,
-            "keeper": keeper,
         }
 
 
@@ -138,13 +136,12 @@ class ZygoteConversation:
         on_done: OnForked,
         *,
         is_spare: bool = False,
-        keeper: tuple[str, str] | None = None,
     ) -> None:
         """Forks a process that owns copies of ``fds``, once the zygote is ready.
 
         The caller may close ``fds`` in ``on_done``. See ``ZygoteClient.fork``.
         """
-        request = _ForkRequest(options, fds, on_done, is_spare=is_spare, keeper=keeper)
+        request = _ForkRequest(options, fds, on_done, is_spare=is_spare)
         if self.is_over:
             on_done(None)
         elif self.pid is None:

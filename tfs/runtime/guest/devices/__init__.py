@@ -1,1 +1,1 @@
-"""Devices that models compute on: their memory, how workers share it, and their faults."""
+"""Devices that models compute on, and their faults."""

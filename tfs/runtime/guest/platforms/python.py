@@ -35,7 +35,6 @@ import torch
 
 from tfs.core.errors import DataLoss, InvalidArgument, InvalidItems, ServingError
 from tfs.core.signature import Signature
-from tfs.runtime.guest.devices.device_weights import MIN_SHARED_BYTES, DeviceWeights
 from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, one_line
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.platforms.parameters import check_parameters, check_returns
@@ -45,7 +44,6 @@ from tfs.runtime.guest.sealed_file import (
     num_written_pages,
     num_written_pages_at,
 )
-from tfs.runtime.guest.weights.weight_places import by_address, by_content
 
 SOURCE: Final = "servable.py"
 SAFETENSORS: Final = "weights.safetensors"
@@ -80,9 +78,7 @@ class Version:
         path: The version directory, absolute.
         device: Where to compute: "cpu" or "cuda[:i]".
         weights: Tensors by name, on ``device``; empty without a weights file. On the
-            CPU they are shared with other interpreters until they are written to. On a
-            GPU only those are shared that become parameters without being copied
-            (``load_state_dict(..., assign=True)``).
+            CPU they are shared with other interpreters until they are written to.
 
     """
 
@@ -123,9 +119,7 @@ class Weights(dict[str, Any]):
         raise NoSuchWeight(f"no weight {name!r}: {self._where} {told}{more}")
 
 
-def load(
-    source: ModelSource, files: VersionFiles, weights: DeviceWeights | None = None
-) -> GuestModel:
+def load(source: ModelSource, files: VersionFiles) -> GuestModel:
     """Runs the version's code and loads its object; see :class:`GuestModel`.
 
     Raises:
@@ -136,7 +130,7 @@ def load(
     module = _import(source, files[SOURCE])
     try:
         servable = _class_of(source, module)()
-        tensors, written_pages = _weights(source, files, weights)
+        tensors, written_pages = _weights(source, files)
         prepare = getattr(servable, "load", None)
         if prepare is not None:
             prepare(Version(source.path, source.device, tensors))
@@ -325,7 +319,7 @@ def _validate(
 
 
 def _weights(
-    source: ModelSource, files: VersionFiles, shared: DeviceWeights | None
+    source: ModelSource, files: VersionFiles
 ) -> tuple[Mapping[str, torch.Tensor], Callable[[], int]]:
     who = source.id.slashed
     try:
@@ -333,11 +327,6 @@ def _weights(
             file = files[SAFETENSORS]
             mapping = file.map()
             weights = Weights(read_safetensors(mapping), f"{SAFETENSORS} holds")
-            if shared is not None:
-                find = by_address(lambda: [mapping])
-                for name, tensor in list(weights.items()):
-                    weights[name] = shared.moved(tensor, SAFETENSORS, find)
-                return weights, lambda: num_written_pages(mapping) or 0
             if source.device != "cpu":
                 for name, tensor in list(weights.items()):
                     weights[name] = tensor.to(source.device)
@@ -346,18 +335,13 @@ def _weights(
         if CHECKPOINT in files.files:
             path = files[CHECKPOINT].path
             # Mapped privately; what torch wrote before 1.6 cannot be.
-            is_archive = zipfile.is_zipfile(path)
-            is_mapped = is_archive and (source.device == "cpu" or shared is not None)
-            location: Callable[[Any, str], Any] | str = source.device
-            if is_archive and shared is not None and shared.is_shared:
-                find = by_content(files[CHECKPOINT], MIN_SHARED_BYTES)
-                location = shared.restorer(CHECKPOINT, find)
+            is_mapped = source.device == "cpu" and zipfile.is_zipfile(path)
             loaded = torch.load(
-                path, map_location=location, weights_only=True, mmap=is_mapped
+                path, map_location=source.device, weights_only=True, mmap=is_mapped
             )
             if type(loaded) is dict:
                 loaded = Weights(loaded, f"{CHECKPOINT} holds")
-            if source.device != "cpu" or shared is not None or not is_mapped:
+            if not is_mapped:
                 return loaded, lambda: 0
             tensors = list(_tensors(loaded))
             return loaded, lambda: sum(map(_written_pages, tensors))

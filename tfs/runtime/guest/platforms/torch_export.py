@@ -28,14 +28,12 @@ from torch.utils import _pytree as pytree
 
 from tfs.core.errors import DataLoss, InvalidArgument, ServingError
 from tfs.core.signature import Signature
-from tfs.runtime.guest.devices.device_weights import DeviceWeights
 from tfs.runtime.guest.fault_text import what_is_missing
 from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, one_line
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.platforms.torch_callable import TorchCallable
 from tfs.runtime.guest.sealed_file import SealedFile, new_memfd
 from tfs.runtime.guest.weights.mapped_reader import MappedReader
-from tfs.runtime.guest.weights.weight_places import by_address
 
 ARCHIVE = "model.pt2"
 
@@ -43,9 +41,7 @@ _reading: Final = threading.Lock()
 """Held while a graph is read: torch's reader is one per process, in a global variable."""
 
 
-def load(
-    source: ModelSource, files: VersionFiles, weights: DeviceWeights | None = None
-) -> GuestModel:
+def load(source: ModelSource, files: VersionFiles) -> GuestModel:
     """Loads the program of a version; see :class:`GuestModel`.
 
     Raises:
@@ -63,7 +59,7 @@ def load(
                 function = _load_compiled(source, file.path)
             else:
                 reader = MappedReader(file)
-                function = _load_program(source, file, reader, weights)
+                function = _load_program(source, file, reader)
     except ServingError:
         raise
     except Exception as error:
@@ -147,17 +143,8 @@ def _load_program(
     source: ModelSource,
     file: SealedFile,
     reader: MappedReader,
-    weights: DeviceWeights | None,
 ) -> Callable[..., object]:
     program = _read_mapped(file, reader)
-    if program is not None and weights is not None:
-        find = by_address(reader.mappings)
-        for name, value in program.state_dict.items():
-            if isinstance(value, torch.nn.Parameter):
-                moved = weights.moved(value.detach(), ARCHIVE, find)
-                program.state_dict[name] = torch.nn.Parameter(
-                    moved, value.requires_grad
-                )
     if program is None:
         with open(file.path, "rb") as opened:
             program = torch.export.load(opened)

@@ -27,7 +27,6 @@ from torch.package.package_importer import PackageImporter
 
 from tfs.core.errors import DataLoss, NotFound
 from tfs.core.right_of_way import make_way
-from tfs.runtime.guest.devices.device_weights import DeviceWeights
 from tfs.runtime.guest.guest_model import GuestModel
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.platforms.nested_values import class_in
@@ -35,15 +34,12 @@ from tfs.runtime.guest.platforms.torch_callable import TorchCallable, methods_of
 from tfs.runtime.guest.sealed_file import SealedFile
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.guest.weights.mapped_reader import MappedReader
-from tfs.runtime.guest.weights.weight_places import by_address
 
 ARCHIVE = "model.pt"
 _RESOURCES = "importlib.resources"
 
 
-def load(
-    source: ModelSource, files: VersionFiles, weights: DeviceWeights | None = None
-) -> GuestModel:
+def load(source: ModelSource, files: VersionFiles) -> GuestModel:
     """Loads the model of a version; see :class:`GuestModel`.
 
     Raises:
@@ -63,10 +59,7 @@ def load(
                 f"{source.id.slashed}: its archive holds no {resource!r} in package "
                 f"{package!r}"
             )
-        location: object = source.device
-        if weights is not None:
-            location = weights.restorer(ARCHIVE, by_address(reader.mappings))
-        model = importer.load_pickle(package, resource, map_location=location)
+        model = importer.load_pickle(package, resource, map_location=source.device)
         if isinstance(model, torch.nn.Module):
             make_way()
             model.eval()

@@ -10,20 +10,16 @@ import warnings
 import torch
 
 from tfs.core.errors import DataLoss
-from tfs.runtime.guest.devices.device_weights import MIN_SHARED_BYTES, DeviceWeights
 from tfs.runtime.guest.fault_text import what_is_missing
 from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, one_line
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.platforms.torch_callable import TorchCallable, methods_of
 from tfs.runtime.guest.weights.shared_weights import share_weights
-from tfs.runtime.guest.weights.weight_places import by_content
 
 ARCHIVE = "model.pt"
 
 
-def load(
-    source: ModelSource, files: VersionFiles, weights: DeviceWeights | None = None
-) -> GuestModel:
+def load(source: ModelSource, files: VersionFiles) -> GuestModel:
     """Loads the module of a version; see :class:`GuestModel`.
 
     Raises:
@@ -48,7 +44,4 @@ def load(
     written_pages = share_weights(
         [*module.parameters(), *module.buffers()], files[ARCHIVE]
     )
-    if weights is not None and weights.is_shared:
-        find = by_content(files[ARCHIVE], MIN_SHARED_BYTES)
-        weights.adopt(module.parameters(), ARCHIVE, find)
     return TorchCallable(source, methods_of(source, module), written_pages)

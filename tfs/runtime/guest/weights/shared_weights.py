@@ -39,7 +39,7 @@ def share_weights(
         A function that counts the pages that were written to since.
 
     """
-    records = records_of(file, _MIN_BYTES)
+    records = _records_of(file, _MIN_BYTES)
     mapping = file.map()
     anchor = (ctypes.c_char * 1).from_buffer(mapping)
     address = ctypes.addressof(anchor)
@@ -69,7 +69,7 @@ def _view(mapping: mmap.mmap, offset: int, like: torch.Tensor) -> torch.Tensor:
     return flat.view(like.shape)
 
 
-def records_of(file: SealedFile, min_bytes: int) -> dict[int, list[int]]:
+def _records_of(file: SealedFile, min_bytes: int) -> dict[int, list[int]]:
     """Returns the offsets of an archive's plain, aligned records by their size."""
     found: dict[int, list[int]] = {}
     with open(file.path, "rb") as opened, zipfile.ZipFile(opened) as archive:

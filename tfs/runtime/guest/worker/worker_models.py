@@ -14,9 +14,6 @@ import torch
 from tfs.core.right_of_way import make_way
 from tfs.core.servable import Tensors
 from tfs.runtime.guest.control_channel import tell
-from tfs.runtime.guest.devices.device_memory import device_memory
-from tfs.runtime.guest.devices.device_weights import DeviceWeights
-from tfs.runtime.guest.devices.weights_lease import WeightsLease
 from tfs.runtime.guest.freed_memory import give_back
 from tfs.runtime.guest.guest_model import GuestModel, load_guest_model
 from tfs.runtime.guest.loaded_model import ForkWatch, LoadedModel, not_loaded
@@ -71,28 +68,25 @@ class WorkerModels:
         # As the process was before each was loaded, while that may be asked for.
         self._states = WeakKeyDictionary[LoadedModel, ProcessState]()
         self._slots: dict[int, RequestSlots] = {}  # of models that take several calls
-        # Of unloaded models that left references to shared weights behind.
-        self._retained: list[DeviceWeights] = []
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no model, and nothing left of one."""
-        return not self.by_id and not self._retained
+        """Whether there is no model."""
+        return not self.by_id
 
     def note_call(self, loaded: LoadedModel) -> None:
         """Tells the host if a call shows that a model wrote to its weights.
 
         Called on the thread of the call.
         """
-        num_pages, num_shared = loaded.written_if_due()
-        if num_pages or num_shared:
+        num_pages = loaded.written_pages_if_due()
+        if num_pages:
             tell(
                 self._control,
                 {
                     "event": "weights_written",
                     "model": str(loaded.source.id.slashed),
                     "num_pages": num_pages,
-                    "num_shared_tensors": num_shared,
                 },
             )
 
@@ -100,15 +94,11 @@ class WorkerModels:
         """Closes the channels of the models, because this process is a copy."""
         for slots in self._slots.values():
             slots.close_channel()
-        for loaded in self.by_id.values():
-            loaded.weights.close_channel()
 
     # -- requests ---------------------------------------------------------------------
 
     def load(self, request: Mapping[str, object], fds: list[int]) -> dict[str, object]:
         """Loads a version from its files; replies with what that took and changed.
-
-        If the request names a keeper, the last descriptor is a lease of shared weights.
 
         Raises:
             ServingError: It does not load; nothing is left of it.
@@ -120,11 +110,6 @@ class WorkerModels:
         assert isinstance(names, list)
         # Set now, in case the process dies during the load.
         name_process(f"tfs:{source.id.slashed}")
-        weights: DeviceWeights | None = None
-        keeper = request.get("keeper")
-        if isinstance(keeper, str):
-            weights = _leased_weights(source, keeper, fds[-1])
-            fds = fds[:-1]
         make_way()
         meter = LoadMeter()
         # Looking twice takes as long as a small load itself.
@@ -145,9 +130,9 @@ class WorkerModels:
         # load, the clock on the wall says little of what the import is.
         begun_s = time.thread_time()
         copies = {name: os.dup(fd) for name, fd in zip(names, fds, strict=True)}
-        guest = self._load_guest(source, VersionFiles.adopt(copies), weights)
+        guest = self._load_guest(source, VersionFiles.adopt(copies))
         import_s = time.thread_time() - begun_s + imported_s(source.platform)
-        loaded = self.by_id[model_id] = LoadedModel(source, guest, weights)
+        loaded = self.by_id[model_id] = LoadedModel(source, guest)
         if state is not None:
             self._states[loaded] = state
         return {
@@ -158,15 +143,10 @@ class WorkerModels:
                 if state is None or thread is None
                 else _in_words(state, thread.changes())
             ),
-            "shared_bytes": loaded.weights.shared_bytes,
-            "not_shared": loaded.weights.refusal,
-            "cannot_share": loaded.weights.is_refusal_final,
             **meter.read(size_bytes),
         }
 
-    def _load_guest(
-        self, source: ModelSource, files: VersionFiles, weights: DeviceWeights | None
-    ) -> GuestModel:
+    def _load_guest(self, source: ModelSource, files: VersionFiles) -> GuestModel:
         """Loads a model from its files within the limit; closes the files."""
         try:
             if self.is_empty:
@@ -174,16 +154,10 @@ class WorkerModels:
             self._limit.allow(files.size_bytes)
             make_way()
             try:
-                guest = load_guest_model(source, files, weights)
-                if weights is not None:
-                    weights.settle()
+                return load_guest_model(source, files)
             except BaseException:
                 self._limit.allow(-files.size_bytes)
-                # Closed at once: what is left of the model calls nothing any more.
-                if weights is not None:
-                    weights.close_channel()
                 raise
-            return guest
         finally:
             files.close()
 
@@ -247,14 +221,11 @@ class WorkerModels:
             slots.close()
             self._limit.allow_threads(-slots.num_threads)
         if loaded is not None:
-            weights = loaded.weights
             make_way()
             loaded.guest.close()
             del loaded
             make_way()
             give_back()
-            if not weights.close():
-                self._retained.append(weights)
             rest = next(iter(self.by_id.values()), None)
             name_process(f"tfs:{rest.source.id.slashed}" if rest else "tfs-worker")
         return {"code": 0}
@@ -285,10 +256,3 @@ class WorkerModels:
 def _in_words(state: ProcessState, of_thread: Sequence[str]) -> str:
     """Returns what a model changed in its process and its thread, as a list for people."""
     return ", ".join(filter(None, [state.changes(), *of_thread]))
-
-
-def _leased_weights(source: ModelSource, keeper: str, lease_fd: int) -> DeviceWeights:
-    """Returns the weights that a model shares by a keeper, over a copy of ``lease_fd``."""
-    channel = socket.socket(fileno=os.dup(lease_fd))
-    lease = WeightsLease(channel, device_memory(keeper, source.device))
-    return DeviceWeights(source.device, lease)

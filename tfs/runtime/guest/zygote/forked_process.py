@@ -1,4 +1,4 @@
-"""What a fork of the zygote does to become a worker, or a keeper of weights.
+"""What a fork of the zygote does to become a worker.
 
 A fork has all that the zygote had: descriptors, signal handlers, priority, user. It gives
 up what is not for it before it runs anything of a model. From then on it ends with the
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from tfs.core.thread_priority import answer_soon, interrupt_again
-from tfs.runtime.guest.devices.weights_keeper import run as run_keeper
 from tfs.runtime.guest.process_name import name_process
 from tfs.runtime.guest.random_numbers import seed_random
 from tfs.runtime.guest.traces.process_surface import WatchedSurface
@@ -25,7 +24,6 @@ from tfs.runtime.guest.worker.worker import Worker
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.guest.zygote.parent_death import (
     die_after_parent,
-    die_with_parent,
     end_group_with_pipe,
 )
 
@@ -99,20 +97,6 @@ def become_worker(
         preloaded,
         known.surface,
     ).run(archive, known.objects)
-
-
-def become_keeper(
-    host: Host, options: WorkerOptions, fds: list[int], kind: str, device: str
-) -> None:
-    """Turns a fresh fork into the keeper of a device's weights, until it has to end.
-
-    It becomes the same user as the workers, because they share memory.
-    """
-    close_all_but({0, 1, 2, *fds})
-    os.setpgid(0, 0)
-    drop_privileges(options)
-    die_with_parent(host.pid)
-    run_keeper(socket.socket(fileno=fds[0]), kind, device)
 
 
 def close_all_but(kept: set[int]) -> None:

@@ -12,7 +12,6 @@ Programs that a model starts belong to its worker's process group and end with i
 host sees to that, or the kernel when the host is gone (``parent_death.py``).
 
     host to zygote   {"token": ..., "options": {...}, "spare": ...}, five descriptors |
-                     the same with {"keeper": [kind, device]}, one descriptor |
                      {"standby": true}, the channel of a zygote to fork |
                      {"branch": platform}, the same for one that imports for a platform |
                      {"template": platform, "source": ..., "files": names,
@@ -56,7 +55,6 @@ from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.guest.zygote.forked_process import (
     Host,
     KnownProcess,
-    become_keeper,
     become_worker,
     close_all_but,
     drop_privileges,
@@ -161,12 +159,7 @@ class Zygote:
         self, request: Mapping[str, Any], fds: list[int], archive: bytes
     ) -> None:
         options = WorkerOptions(**request["options"])
-        if request["keeper"]:
-            become_keeper(self._host, options, fds, *request["keeper"])
-        else:
-            become_worker(
-                self._host, options, fds, archive, self._known, self._preloaded
-            )
+        become_worker(self._host, options, fds, archive, self._known, self._preloaded)
 
     def _tell(self, message: dict[str, object], fds: tuple[int, ...] = ()) -> None:
         try:
