@@ -12,20 +12,6 @@ TaskT = TypeVar("TaskT", bound=Task)
 RunTaskT = TypeVar("RunTaskT", bound=Task)
 
 
-class FaultSearch:
-    """How many runs may still be spent on finding what made one batch fail.
-
-    Halving finds one bad task among n in 2 log2(n) runs. The budget is twice that, so
-    that two can be found, while a model that fails whatever it is given costs only a
-    bounded factor. With 0 tasks the search ends with the first halves.
-    """
-
-    __slots__ = ("runs_left",)
-
-    def __init__(self, num_tasks: int) -> None:
-        self.runs_left = max(2, 4 * num_tasks.bit_length())
-
-
 class FaultyTasks(InvalidArgument):
     """Some tasks of a batch cannot be computed; the others can, but have not been.
 
@@ -51,18 +37,17 @@ class Batch(Generic[TaskT]):
         oldest_s: When the task of the queue that had waited longest arrived.
         started_s: When it was handed to the runner.
         is_done: Whether ``done`` was called.
-        search: The search for the task at fault, if it is part of a larger batch that
-            failed.
+        is_retry: Whether it is part of a larger batch that failed.
 
     """
 
     __slots__ = (
         "is_done",
+        "is_retry",
         "num_rows",
         "oldest_s",
         "padded_rows",
         "queue",
-        "search",
         "started_s",
         "tasks",
     )
@@ -75,8 +60,17 @@ class Batch(Generic[TaskT]):
     padded_rows: int
     oldest_s: float
     started_s: float
-    search: FaultSearch | None
+    is_retry: bool
     is_done: bool
+
+    def keep(self, tasks: list[TaskT]) -> None:
+        """Leaves out all tasks but these, before they are computed. On any thread.
+
+        Whoever calls it ends the others, by ``queue.end_dead``.
+        """
+        self.tasks = tasks
+        self.num_rows = sum([task.num_rows for task in tasks])
+        self.padded_rows = self.queue.padded[self.num_rows]
 
     def done(self, outcomes: Outcomes, device_s: float | None = None) -> None:
         """Ends the batch and its tasks, on the scheduler's thread.

@@ -7,7 +7,7 @@ module only has their fields, as plain numbers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from batching.cost_table import CostTable
@@ -66,6 +66,31 @@ class BatchingOptions:
             raise InvalidArgument(
                 f"length_buckets must be positive and increase; were {list(buckets)}"
             )
+
+    def bounded(self, max_rows: int) -> BatchingOptions:
+        """Returns options by which no batch has more than ``max_rows`` rows.
+
+        Requests with more rows that were admitted before still are: they are spread
+        over batches if these options split them, and else computed as they are.
+        """
+        queue = self.queue
+        lone = self.max_lone_rows
+        if queue.splits:
+            lone = min(lone, max_rows)
+        if max_rows >= queue.max_batch_rows:
+            return replace(self, max_lone_rows=lone)
+        allowed = [rows for rows in queue.allowed_rows if rows < max_rows]
+        return replace(
+            self,
+            max_lone_rows=lone if queue.splits else queue.task_rows_limit,
+            queue=replace(
+                queue,
+                max_batch_rows=max_rows,
+                max_task_rows=queue.max_task_rows if queue.splits else max_rows,
+                max_rows=queue.rows_limit,
+                allowed_rows=(*allowed, max_rows) if queue.allowed_rows else (),
+            ),
+        )
 
 
 def options_from_parameters(

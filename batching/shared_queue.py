@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from batching.batch import Batch, FaultSearch, FaultyTasks, Runner
+from batching.batch import Batch, FaultyTasks, Runner
 from batching.burst_window import BurstWindow
 from batching.cost_table import CostTable
 from batching.deadline_window import DeadlineWindow
@@ -25,12 +25,6 @@ _LOOK_AGAIN = 1024
 # so many seconds.
 _LARGEST_JUMP = 3.0
 _ALWAYS_PAID_S = 1.0
-# After two whole searches in a row in which nothing succeeded, a batch that fails is only
-# halved once, so that a model that always fails costs twice its time and not five times.
-# (Not to search at all failed everybody's requests for as long as one client sent bad
-# ones.) Now and then there is a whole search again, in case every half has a bad task.
-_MAX_FRUITLESS = 2
-_SEARCH_AGAIN = 4
 
 
 class SharedQueue(Generic[TaskT]):
@@ -39,6 +33,11 @@ class SharedQueue(Generic[TaskT]):
     Made by ``SharedBatchScheduler.add_queue``. All attributes that are not listed here
     belong to the scheduler.
 
+    A batch that fails runs again in halves until each task at fault has failed alone, so
+    nobody gets the error of somebody else's task. From a failure to the next success
+    tasks are not joined, so a model that always fails is called no more often than
+    without a queue.
+
     Attributes:
         waiting: The tasks that wait.
         policy: How it is treated among others.
@@ -46,6 +45,7 @@ class SharedQueue(Generic[TaskT]):
         stats: What it has counted.
         num_in_flight: Its batches on the device.
         closing: Whether it was removed and is only draining.
+        is_failing: Whether nothing has succeeded since a batch failed.
 
     """
 
@@ -56,6 +56,7 @@ class SharedQueue(Generic[TaskT]):
         "credit_s",
         "in_ring",
         "is_aside",
+        "is_failing",
         "is_greedy",
         "is_plain",
         "learns",
@@ -63,7 +64,6 @@ class SharedQueue(Generic[TaskT]):
         "look_again_at",
         "max_in_flight",
         "next_sweep_s",
-        "num_fruitless",
         "num_in_flight",
         "on_drained",
         "padded",
@@ -115,7 +115,7 @@ class SharedQueue(Generic[TaskT]):
         if self.is_greedy and costs and policy.window is None:
             self.bursts = BurstWindow(costs, options.max_batch_rows)
         self.takes_plainly = policy.window is None and policy.padding is Padding.UP
-        self.is_plain = self.takes_plainly  # and no batch has to be run again
+        self.is_plain = self.takes_plainly  # and no batch has to be run again or alone
         self.learns = bool(policy.window or options.allowed_rows or costs)
         self.max_in_flight = policy.max_in_flight or 1 << 30
         self.padded = [
@@ -123,13 +123,13 @@ class SharedQueue(Generic[TaskT]):
         ]
         self.padded_at = 0
         self.look_again_at = _FIRST_LOOK
-        self.retries: deque[tuple[list[TaskT], FaultSearch | None, float]] = deque()
+        self.retries: deque[tuple[list[TaskT], float]] = deque()
         self.num_in_flight = 0
         self.in_ring = False  # in the ring, aside, or due in a later round
         self.is_aside = False
         self.timer_s = math.inf
         self.next_sweep_s = 0.0
-        self.num_fruitless = 0
+        self.is_failing = False
         # Device time that may still be used in round `round_index`.
         self.quantum_s = quantum_s * policy.weight
         self.credit_s = self.quantum_s
@@ -150,29 +150,32 @@ class SharedQueue(Generic[TaskT]):
         """Whether none of its tasks waits or runs."""
         return not (self.waiting.num_rows or self.num_in_flight or self.retries)
 
-    def form(self, now_s: float) -> tuple[list[TaskT], int, float, FaultSearch | None]:
+    def form(self, now_s: float) -> tuple[list[TaskT], int, float, bool]:
         """Takes the next batch in the cases where that takes more than ``take``.
 
         Returns:
-            As ``BatchQueue.take``, and the search it is part of if it runs again.
+            As ``BatchQueue.take``, and whether it runs again.
 
         """
         waiting = self.waiting
         if self.retries:
-            tasks, search, oldest_s = self.retries.popleft()
-            self.is_plain = self.takes_plainly and not self.retries
+            tasks, oldest_s = self.retries.popleft()
+            self._set_plain()
             tasks = _alive(tasks, now_s, waiting.options.name)
-            return tasks, sum([task.num_rows for task in tasks]), oldest_s, search
+            return tasks, sum([task.num_rows for task in tasks]), oldest_s, True
         window = self.window
         if window is not None:
+            most = 1 if self.is_failing else waiting.options.max_batch_rows
             taken = waiting.take_ranked(
-                lambda ranked: window.choose(ranked, now_s), now_s
+                lambda ranked: _at_most(most, window.choose(ranked, now_s)), now_s
             )
+        elif self.is_failing:
+            taken = waiting.take_one(now_s)
         else:
             taken = waiting.take(now_s, self._room(waiting.num_rows))
             if not taken[0] and waiting.num_rows:
                 taken = waiting.take(now_s)  # its first task needs more than that
-        return (*taken, None)
+        return (*taken, False)
 
     def sort_out(
         self, batch: Batch[TaskT], error: ServingError
@@ -189,27 +192,31 @@ class SharedQueue(Generic[TaskT]):
             return [tasks[index] for index in ends], [error.errors[i] for i in ends]
         may_help = self.policy.retries_alone
         if len(tasks) > 1 and may_help is not None and may_help(error):
-            search = batch.search
-            if search is None:
-                num_fruitless = self.num_fruitless
-                is_whole = num_fruitless < _MAX_FRUITLESS or not (
-                    num_fruitless % _SEARCH_AGAIN
-                )
-                self.num_fruitless = num_fruitless + 1
-                search = batch.search = FaultSearch(len(tasks) if is_whole else 0)
-            if search.runs_left >= 2:
-                search.runs_left -= 2
-                half = len(tasks) // 2
-                self._run_again(tasks[:half], batch)
-                self._run_again(tasks[half:], batch)
-                return [], []
+            if not batch.is_retry:
+                self.is_failing = True
+            half = len(tasks) // 2
+            self._run_again(tasks[:half], batch)
+            self._run_again(tasks[half:], batch)
+            return [], []
         self.stats.num_failed_tasks += len(tasks)
         return tasks, [error] * len(tasks)
 
     def _run_again(self, tasks: list[TaskT], batch: Batch[TaskT]) -> None:
         self.stats.num_retries += 1
         self.is_plain = False
-        self.retries.append((tasks, batch.search, batch.oldest_s))
+        self.retries.append((tasks, batch.oldest_s))
+
+    def recover(self) -> None:
+        """Joins tasks again: one has succeeded."""
+        self.is_failing = False
+        self._set_plain()
+
+    def _set_plain(self) -> None:
+        self.is_plain = self.takes_plainly and not self.retries and not self.is_failing
+
+    def end_dead(self, tasks: Sequence[TaskT]) -> None:
+        """Ends tasks that nobody waits for any more, and counts them."""
+        self.waiting.end_dead(tasks)
 
     def take_over(self, other: SharedQueue[TaskT]) -> None:
         """Continues the counts of a queue that has drained and that this one replaces."""
@@ -235,7 +242,7 @@ class SharedQueue(Generic[TaskT]):
         """Notes a batch that took long: it is charged, and a burst may have begun it."""
         self.charge(device_s)
         bursts = self.bursts
-        if bursts is not None and batch.search is None:
+        if bursts is not None and not batch.is_retry:
             waiting = self.waiting
             bursts.note(batch.tasks, waiting.tasks, batch.started_s)
             waiting.timeout_s = bursts.wait_s
@@ -323,6 +330,11 @@ class SharedQueue(Generic[TaskT]):
 
 
 AnyQueue: TypeAlias = SharedQueue[Any]
+
+
+def _at_most(num: int, chosen: tuple[int, int]) -> tuple[int, int]:
+    start, stop = chosen
+    return start, min(stop, start + num)
 
 
 def _alive(tasks: Sequence[TaskT], now_s: float, name: str) -> list[TaskT]:

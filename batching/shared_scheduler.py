@@ -269,7 +269,6 @@ class SharedBatchScheduler:
             stats.num_failures += 1
             stats.num_failed_tasks += num_tasks
             return
-        queue.num_fruitless = 0
         if num_meant:
             queue.learn(num_rows, num_rows, device_s)
 
@@ -359,7 +358,7 @@ class SharedBatchScheduler:
                 continue
             waiting = queue.waiting
             if queue.is_plain:
-                search = None
+                is_retry = False
                 tasks = waiting.tasks
                 if (
                     waiting.num_rows == 1
@@ -380,7 +379,7 @@ class SharedBatchScheduler:
                     take = queue.take
                     tasks, rows, oldest_s = take(now_s)
             else:
-                tasks, rows, oldest_s, search = queue.form(now_s)
+                tasks, rows, oldest_s, is_retry = queue.form(now_s)
             if not tasks:
                 last = turns.last = queue
                 if queue.closing:
@@ -393,7 +392,7 @@ class SharedBatchScheduler:
             batch.padded_rows = queue.padded[rows]
             batch.oldest_s = oldest_s
             batch.started_s = now_s
-            batch.search = search
+            batch.is_retry = is_retry
             batch.is_done = False
             self.num_in_flight += 1
             queue.num_in_flight += 1
@@ -509,12 +508,14 @@ class _SharedBatch(Batch[Any]):
                 queue.learn(rows, padded_rows, device_s)
         end_all: EndAll | None = None
         if outcomes.__class__ is list and len(outcomes) == num_tasks:
-            queue.num_fruitless = 0  # as it usually is
+            if queue.is_failing:
+                queue.recover()
         elif isinstance(outcomes, ServingError):
             tasks, outcomes = queue.sort_out(self, outcomes)
             num_tasks = len(tasks)
         else:
-            queue.num_fruitless = 0
+            if queue.is_failing:
+                queue.recover()
             if callable(outcomes):
                 end_all, outcomes = outcomes, []
             else:

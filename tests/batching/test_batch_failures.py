@@ -57,19 +57,36 @@ def test_one_bad_task_fails_alone() -> None:
     assert len(runner.sizes) == 1 + 2 * 3
 
 
-def test_two_bad_tasks_fail_alone() -> None:
-    """There are runs enough for two of them in different halves."""
-    tasks, _ = run_with(SteppedScheduler(), "a bad b c d e f g h bad i j k l m n")
-    assert [task.name for task in tasks if task.outcome != task.name] == ["bad"] * 2
+@pytest.mark.parametrize("num_bad", [2, 3, 5, 8, 15, 16])
+def test_however_many_bad_tasks_fail_alone(num_bad: int) -> None:
+    """The search costs runs, but it never gives a task the error of another."""
+    at = SteppedScheduler()
+    runner = PuppetRunner(inline=True)
+    runner.fails_on = lambda task: (
+        Internal(task.name) if task.name.startswith("bad") else None
+    )
+    queue, _ = at.add(runner, max_batch_rows=64)
+    names = [f"bad {i}" if i * num_bad % 16 < num_bad else f"{i}" for i in range(16)]
+    tasks = [FakeTask(name=name) for name in names]
+    for task in tasks:
+        at.scheduler.submit(queue, task)
+    while at.step() is not None:
+        pass
+    assert len(runner.sizes) < 2 * len(tasks)
+    for task in tasks:
+        if task.name.startswith("bad"):
+            assert task.error.message == task.name
+        else:
+            assert task.outcome == task.name
 
 
-def test_a_model_that_always_fails_is_not_asked_again_and_again() -> None:
-    """Runs per batch are bounded; after two fruitless searches most have three."""
+def test_a_model_that_always_fails_is_called_as_often_as_without_a_queue() -> None:
+    """After one search, tasks run one by one until one of them succeeds."""
     at = SteppedScheduler()
     runner = PuppetRunner(inline=True)
     runner.fails_on = lambda task: Internal("broken")
     queue, _ = at.add(runner, max_batch_rows=32)
-    for num_runs in (25, 25, 3, 3, 25, 3):
+    for num_runs in (63, 32, 32):
         runner.sizes.clear()
         tasks = at.submit(queue, *[1] * 32)
         while at.step() is not None:
@@ -77,9 +94,11 @@ def test_a_model_that_always_fails_is_not_asked_again_and_again() -> None:
         assert len(runner.sizes) == num_runs
         assert all(task.error.message == "broken" for task in tasks)
     runner.fails_on = lambda task: None
-    at.submit(queue, 1)
-    at.step()
-    assert queue.num_fruitless == 0
+    runner.sizes.clear()
+    tasks = at.submit(queue, *[1] * 32)
+    while at.step() is not None:
+        pass
+    assert [sum(sizes) for sizes in runner.sizes] == [1, 31]
 
 
 def test_bad_tasks_in_a_row_do_not_fail_those_that_come_after_them() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.export import Dim
 
 from tests.core.conformance.servable import run_task
 from tests.models.digits import DigitClassifier
@@ -381,3 +382,22 @@ def test_graph_that_takes_one_size_is_refused_where_callers_may_choose(
             dynamic={"nodes": [0]},
             platform="torch_export",
         )
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_a_graphs_largest_batch_is_known_before_it_runs(
+    tmp_path: Path, by_hand: bool
+) -> None:
+    """A program's own limit of rows holds whoever wrote its signature."""
+    program = torch.export.export(
+        nn.Linear(64, 3).eval(), (PIXELS,), dynamic_shapes=({0: Dim("rows", max=8)},)
+    )
+    torch.export.save(program, tmp_path / "model.pt2")
+    if by_hand:
+        spec = '{"dtype": "float32", "shape": [-1, %d]}'
+        (tmp_path / "signatures.json").write_text(
+            '{"serving_default": {"method": "predict", "inputs": {"input": '
+            f'{spec % 64}}}, "outputs": {{"output": {spec % 3}}}}}}}'
+        )
+    description = TorchExport().describe(str(tmp_path))
+    assert description.signatures[DEFAULT_SIGNATURE].max_rows == 8

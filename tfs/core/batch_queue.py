@@ -402,7 +402,7 @@ class BatchQueue(Generic[TaskT]):
         if not tasks:
             self.next_deadline_s = _NEVER
         if dead is not None:
-            self._end_dead(dead)
+            self.end_dead(dead)
         return batch, num_rows, oldest_s
 
     def _take_any(self, room: int, now_s: float) -> tuple[list[TaskT], int, float]:
@@ -420,8 +420,14 @@ class BatchQueue(Generic[TaskT]):
         if not self.tasks and not self._low:
             self.next_deadline_s = _NEVER
         if dead:
-            self._end_dead(dead)
+            self.end_dead(dead)
         return batch, num_rows, oldest_s
+
+    def take_one(self, now_s: float) -> tuple[list[TaskT], int, float]:
+        """Takes the next task alone; otherwise as :meth:`take`. Looks at every task."""
+        self.drop_dead(now_s)
+        waiting = self.tasks or self._low
+        return self.take(now_s, waiting[0].num_rows if waiting else None)
 
     def take_ranked(
         self, choose: Callable[[Sequence[TaskT]], tuple[int, int]], now_s: float
@@ -463,7 +469,7 @@ class BatchQueue(Generic[TaskT]):
             return False
 
         self._keep(lives)
-        self._end_dead(dead)
+        self.end_dead(dead)
         return len(dead)
 
     def close(self) -> None:
@@ -600,7 +606,8 @@ class BatchQueue(Generic[TaskT]):
                 self.next_deadline_s = min(self.next_deadline_s, _deadline_of(task))
         self._low_rows = sum(task.num_rows for task in self._low)
 
-    def _end_dead(self, dead: list[TaskT]) -> None:
+    def end_dead(self, dead: Sequence[TaskT]) -> None:
+        """Ends and counts tasks that were cancelled or whose deadline passed."""
         for task in dead:
             error = task.cancel.error
             if error is None:

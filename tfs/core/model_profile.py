@@ -11,6 +11,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 
+from tfs.core.signature import Signature
+
 
 @dataclass(frozen=True, slots=True)
 class SignatureProfile:
@@ -26,6 +28,8 @@ class SignatureProfile:
         call_s_by_rows: Median seconds of one call by number of rows.
         full_batch_p99_s: 99th percentile of a call with the largest batch.
         peak_bytes: Transient memory of a call with the largest batch.
+        max_rows: Rows of the largest batch that worked, where a larger one failed; None
+            where none failed.
 
     """
 
@@ -35,6 +39,13 @@ class SignatureProfile:
     call_s_by_rows: Mapping[int, float] = field(default_factory=dict)
     full_batch_p99_s: float | None = None
     peak_bytes: int | None = None
+    max_rows: int | None = None
+
+
+def row_limit(signature: Signature, measured: SignatureProfile) -> int | None:
+    """Returns the most rows of a batch: what the model's file or measuring allows."""
+    limits = [n for n in (signature.max_rows, measured.max_rows) if n is not None]
+    return min(limits, default=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol, TypeAlias
 
 from tfs.core.dtype import DType
-from tfs.core.errors import ServingError
+from tfs.core.errors import DeadlineExceeded, ServingError
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
 from tfs.core.tensor_view import Buffer, TensorView
@@ -165,6 +165,23 @@ class InferenceTask:
         self.is_low = is_low
         self.form: TaskForm | None = None
         self.elements: tuple[Buffer, ...] = ()
+
+    def begin(self, now_s: float, who: str) -> ServingError | None:
+        """Says that computing begins; returns why there is nothing to compute, if so.
+
+        Whoever runs a task calls it last, on any thread, however long the task waited.
+
+        Args:
+            now_s: The time, by the clock of ``deadline_s``.
+            who: Names the version in the error.
+
+        """
+        error = self.cancel.error
+        if error is None and self.deadline_s is not None and now_s >= self.deadline_s:
+            error = DeadlineExceeded(
+                f"{who}: the deadline passed before the model could run"
+            )
+        return error
 
 
 class Servable(Protocol):

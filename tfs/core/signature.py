@@ -135,6 +135,8 @@ class Signature:
         features: tf.Example features by name, for Classify and Regress.
         batched: Whether dimension 0 of every input and output is the batch.
         examples: Example inputs by name, for probes and warm-up.
+        max_rows: Most rows that a call may have, where the model's own file sets a
+            limit; None where it sets none. Manifests do not have it.
 
     """
 
@@ -146,6 +148,7 @@ class Signature:
     features: Mapping[str, FeatureSpec] = field(default_factory=dict)
     batched: bool = True
     examples: Mapping[str, ExampleSlot] = field(default_factory=dict)
+    max_rows: int | None = None
 
     @property
     def least_answer_bytes(self) -> int:

@@ -255,7 +255,7 @@ class BatchedPart:
         """
         run = self._run_of_layers
         if run is None:
-            return self._compute(batch, 4 * len(batch).bit_length())
+            return self._compute(batch)
         num_runs, failed = 1, list[PartCall]()
         try:
             run.run(batch, partial(self._joining, run, queue), failed)
@@ -267,9 +267,9 @@ class BatchedPart:
                 for call in batch:
                     call.outcome = Raised(error)
             else:
-                num_runs += self._compute(batch, 4 * len(batch).bit_length())
+                num_runs += self._compute(batch)
         if failed:
-            num_runs += self._compute(failed, 4 * len(failed).bit_length())
+            num_runs += self._compute(failed)
             batch += failed
         return num_runs
 
@@ -294,19 +294,21 @@ class BatchedPart:
             self._num_joined += len(joining)
         return joining
 
-    def _compute(self, batch: Sequence[PartCall], runs_left: int) -> int:
-        """Computes a batch, in halves if that fails; returns the number of runs."""
+    def _compute(self, batch: Sequence[PartCall]) -> int:
+        """Computes a batch, in halves if that fails, until each call at fault is alone.
+
+        Returns the number of runs.
+        """
         try:
             results = self._run(batch)
         except BaseException as error:  # otherwise its callers would wait for ever
             hopeless = not isinstance(error, Exception)
-            if hopeless or len(batch) == 1 or runs_left < 2:
+            if hopeless or len(batch) == 1:
                 for call in batch:
                     call.outcome = Raised(error)
                 return 1
             half = len(batch) // 2
-            runs = self._compute(batch[:half], runs_left - 2)
-            return 1 + runs + self._compute(batch[half:], runs_left - 1 - runs)
+            return 1 + self._compute(batch[:half]) + self._compute(batch[half:])
         for call, result in zip(batch, results, strict=True):
             call.outcome = result
         return 1

@@ -4,27 +4,13 @@ from __future__ import annotations
 
 import logging
 
-from tfs.core.errors import DeadlineExceeded, ServingError, Unavailable
+from tfs.core.errors import ServingError, Unavailable
 from tfs.core.servable import InferenceTask, Outcome
 from tfs.core.servable_id import ServableId
 
 log = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 0.1
-
-
-def why_not_run(
-    task: InferenceTask, servable: ServableId, now_s: float
-) -> ServingError | None:
-    """Returns why a task that waited must not be computed any more; None if it must be."""
-    error = task.cancel.error
-    if error is not None:
-        return error
-    if task.deadline_s is not None and now_s >= task.deadline_s:
-        return DeadlineExceeded(
-            f"{servable.slashed}: the deadline passed before the model could run"
-        )
-    return None
 
 
 def queue_full(servable: ServableId, limit: int) -> ServingError:

@@ -7,6 +7,7 @@ inputs and outputs, with symbols for the sizes that are free.
 from __future__ import annotations
 
 import json
+import re
 import zipfile
 from collections.abc import Mapping
 from typing import Any, Final
@@ -44,6 +45,7 @@ _DTYPE_BY_NUMBER: Final[Mapping[int, DType]] = {
 """ScalarType of torch's export schema, version 8."""
 
 
+_SYMBOL: Final = re.compile(r"Symbol\('(\w+)'")
 _DICTS: Final = ("builtins.dict", "collections.OrderedDict")
 
 
@@ -61,9 +63,7 @@ def read_exported_signature(path: str) -> Signature:
 
     """
     try:
-        with zipfile.ZipFile(path) as archive:
-            (name,) = [n for n in archive.namelist() if n.endswith("/" + _GRAPH)]
-            program = json.loads(archive.read(name))
+        program = _read_program(path)
         module = program["graph_module"]
         values = module["graph"]["tensor_values"]
         given = [
@@ -104,6 +104,43 @@ def read_exported_signature(path: str) -> Signature:
         },
         batched=batched,
     )
+
+
+def read_max_rows(path: str) -> int | None:
+    """Returns the most rows that the exported program at ``path`` takes at once.
+
+    None if it sets no limit, or if its form is unknown. A limit that holds for an
+    expression of sizes, such as a multiple, shows only when the program is called.
+    """
+    try:
+        return _max_rows(_read_program(path))
+    except (KeyError, IndexError, TypeError, ValueError, zipfile.BadZipFile, OSError):
+        return None
+
+
+def _read_program(path: str) -> Any:
+    with zipfile.ZipFile(path) as archive:
+        (name,) = [n for n in archive.namelist() if n.endswith("/" + _GRAPH)]
+        return json.loads(archive.read(name))
+
+
+def _max_rows(program: Mapping[str, Any]) -> int | None:
+    """Returns the least upper bound of the first sizes of the program's inputs."""
+    module = program["graph_module"]
+    values = module["graph"]["tensor_values"]
+    ranges = program.get("range_constraints") or {}
+    symbols = [
+        _first_symbol(values[_tensor_name(spec["user_input"]["arg"])])
+        for spec in module["signature"]["input_specs"]
+        if "user_input" in spec
+    ]
+    names = [_SYMBOL.match(symbol) for symbol in symbols if symbol is not None]
+    bounds = [
+        bound
+        for name in names
+        if name and (bound := ranges.get(name[1], {}).get("max_val")) is not None
+    ]
+    return min(map(int, bounds), default=None)
 
 
 def _output_names(out_spec: str | None, num_outputs: int) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import zipfile
+from dataclasses import replace
 from typing import Final
 
 from tfs.core.errors import InvalidArgument
@@ -21,7 +22,10 @@ from tfs.servables.archive import (
     wrong_kind,
 )
 from tfs.servables.exported_code import why_code
-from tfs.servables.exported_signature import read_exported_signature
+from tfs.servables.exported_signature import (
+    read_exported_signature,
+    read_max_rows,
+)
 from tfs.servables.model_loader import ModelLoader
 from tfs.servables.platform import LoadContext, VersionDescription, describe
 
@@ -51,8 +55,21 @@ class TorchExport:
         return ModelLoader(path, self, context)
 
     def describe(self, path: str) -> VersionDescription:
-        """Returns the manifest's description, or else that of the program."""
-        return describe(path, self.name, self._own)
+        """Returns the manifest's description, or else that of the program.
+
+        Its signatures have the program's limit of rows in any case.
+        """
+        description = describe(path, self.name, self._own)
+        max_rows = read_max_rows(os.path.join(path, FILE))
+        if max_rows is None:
+            return description
+        bounded = {
+            name: replace(signature, max_rows=max_rows)
+            if signature.batched
+            else signature
+            for name, signature in description.signatures.items()
+        }
+        return replace(description, signatures=bounded)
 
     def estimate(self, path: str) -> ResourceAllocation:
         """Returns the size of the mapped file; or of compiled tensors, and the file."""

@@ -594,3 +594,63 @@ def test_a_queue_that_cannot_be_made_is_the_requests_error(
     monkeypatch.setattr(at.scheduler, "add_queue", refuse)
     _, told = at.submit({"x": floats((1, 2), 0, 0)})
     assert "no room for a queue" in str(error_of(told))
+
+
+def test_who_is_gone_when_the_batch_begins_costs_no_compute() -> None:
+    """A batch may wait behind another for longer than its callers do: their rows are
+    left out, and the others get their own answers.
+    """
+    at = BatchedSums(Sums(held=True))
+    late = at.submit({"x": floats((1, 2), 1, 1)}, deadline_s=at.clock.now() + 1.0)
+    gone = at.submit({"x": floats((1, 2), 2, 2)})
+    stays = at.submit({"x": floats((2, 2), 3, 3, 4, 4)})
+    at.step()
+    (joined,) = at.inner.waiting
+    gone[0].cancel.cancel(Cancelled("gone"))
+    at.clock.advance(1.0)
+    assert joined.begin(at.clock.now(), "sums/3") is None
+    assert (joined.num_rows, joined.inputs["x"]) == (2, floats((2, 2), 3, 3, 4, 4))
+    at.step()
+    assert isinstance(error_of(late[1]), DeadlineExceeded)
+    assert isinstance(error_of(gone[1]), Cancelled)
+    at.inner.finish()
+    assert outputs_of(stays[1])["sum"] == floats((2,), 6, 8)
+    (queue,) = at.batched.queues()
+    assert (queue.waiting.num_expired, queue.waiting.num_cancelled) == (1, 1)
+    at.close()
+
+
+def test_a_batch_that_nobody_waits_for_is_not_computed() -> None:
+    """It ends when its turn comes, each of its tasks once."""
+    at = BatchedSums(Sums(held=True))
+    first, second = (at.submit({"x": floats((1, 2), 1, 1)}) for _ in range(2))
+    at.step()
+    (joined,) = at.inner.waiting
+    for task, _ in (first, second):
+        task.cancel.cancel(Cancelled("gone"))
+    error = joined.begin(at.clock.now(), "sums/3")
+    assert isinstance(error, Cancelled)
+    joined.on_done(error)
+    assert [type(error_of(told)) for _, told in (first, second)] == [Cancelled] * 2
+    at.close()
+
+
+@pytest.mark.parametrize("options", [None, options_of(max_batch_rows=8)])
+def test_no_batch_is_larger_than_the_model_takes(
+    options: BatchingOptions | None,
+) -> None:
+    """Neither the default nor an operator's size goes beyond what the model's file or
+    measuring allows; a larger request is computed in parts where sizes are free.
+    """
+    measured = SignatureProfile(rows_independent=True, max_rows=5)
+    profile = ModelProfile(signatures={DEFAULT_SIGNATURE: measured})
+    at = BatchedSums(
+        Sums(replace(signature_of(), max_rows=3)),
+        options or UNPROVEN,
+        profile,
+    )
+    told = [at.submit({"x": floats((2, 2), 1, 1, 2, 2)})[1] for _ in range(3)]
+    at.step()
+    assert [task.num_rows for task in at.inner.seen] == [2, 2, 2]
+    assert all(outputs_of(each)["sum"] == floats((2,), 2, 4) for each in told)
+    at.close()

@@ -22,7 +22,13 @@ from tests.servables.measuring.fake_subject import (
     doubled,
 )
 from tfs.core.dtype import FLOAT32
-from tfs.core.errors import DeadlineExceeded, Internal, InvalidArgument, ServingError
+from tfs.core.errors import (
+    DeadlineExceeded,
+    Internal,
+    InterpreterDied,
+    InvalidArgument,
+    ServingError,
+)
 from tfs.core.model_profile import ModelProfile
 from tfs.core.servable import InferenceTask, OneByOne, Tensors
 from tfs.core.servable_id import ServableId
@@ -59,6 +65,40 @@ def test_everything_is_measured_within_a_generous_budget(tmp_path: Path) -> None
         {rows: rows * 0.001 for rows in (1, 2, 4, 8)}
     )
     assert found.full_batch_p99_s == pytest.approx(0.008)
+
+
+@pytest.mark.parametrize("limit", [4, 5, 11, 31])
+def test_the_largest_batch_that_works_is_found(tmp_path: Path, limit: int) -> None:
+    """A model that fails beyond a number of rows serves batches of as many."""
+
+    def limited(rows: Rows) -> Rows:
+        if len(rows) > limit:
+            raise Internal("not enough memory")
+        return doubled(rows)
+
+    subject = FakeSubject(limited, scaling=1.8)
+    options = ProbeOptions(0.5, 32)
+    result = probe(subject, str(tmp_path), options, clock=subject.clock)
+    found = result.profile.signatures[DEFAULT_SIGNATURE]
+    assert (found.max_rows, found.rows_independent) == (limit, True)
+    assert max(found.call_s_by_rows) == limit
+    assert result.failures == {}
+
+
+def test_a_batch_that_ended_the_interpreter_is_tried_at_no_other_size(
+    tmp_path: Path,
+) -> None:
+    """Each try may cost a process: the limit is what small batches showed."""
+
+    def deadly(rows: Rows) -> Rows:
+        if len(rows) > 4:
+            raise InterpreterDied("it was killed for its memory")
+        return doubled(rows)
+
+    subject = FakeSubject(deadly)
+    found = profiled(subject, tmp_path, largest=32).signatures[DEFAULT_SIGNATURE]
+    assert found.max_rows == 4
+    assert sum(rows > 4 for _, rows in subject.calls) == 1
 
 
 def test_order_is_independence_largest_scaling_other_sizes(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.models.digits import DigitClassifier
+from tests.tensors import floats, integers
 from tfs.core.dtype import BFLOAT16, BOOL, FLOAT16, FLOAT32, FLOAT64, INT64, STRING
 from tfs.core.signature import DEFAULT_SIGNATURE, Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
@@ -76,3 +77,38 @@ def test_authors_example_is_used_unless_it_is_damaged(
     assert inputs.is_authors is not is_damaged
     same = bytes(_plain(inputs.whole()["pixels"])) == pixels.numpy().tobytes()  # type: ignore[arg-type]
     assert same is not is_damaged
+
+
+def test_what_speaks_of_a_length_follows_the_row_that_is_cut() -> None:
+    """Lengths and positions that stay behind would have a model refuse the row."""
+    texts = Signature(
+        Method.PREDICT,
+        {
+            "x": TensorSpec(FLOAT32, (-1, -1), pad=0.0),
+            "lengths": TensorSpec(INT64, (-1,)),
+            "positions": TensorSpec(INT64, (-1, -1)),
+            "other": TensorSpec(INT64, (-1,)),
+        },
+        {"y": TensorSpec(FLOAT32, (-1,))},
+    )
+    rows = {
+        "x": floats((2, 4), *range(8)),
+        "lengths": integers((2,), 4, 4),
+        "positions": integers((2, 4), 0, 1, 2, 3, 0, 1, 2, 3),
+        "other": integers((2,), 9, 3),
+    }
+    ragged = ProbeInputs(texts, rows, is_authors=True).ragged()
+    assert ragged is not None
+    alone, joined = ragged
+    assert alone == {
+        "x": floats((1, 2), 4, 5),
+        "lengths": integers((1,), 2),
+        "positions": integers((1, 2), 0, 1),
+        "other": integers((1,), 3),
+    }
+    assert joined == {
+        "x": floats((2, 4), 0, 1, 2, 3, 4, 5, 0, 0),
+        "lengths": integers((2,), 4, 2),
+        "positions": integers((2, 4), 0, 1, 2, 3, 0, 1, 0, 0),
+        "other": integers((2,), 9, 3),
+    }

@@ -17,7 +17,7 @@ from tfs.core.thread_priority import answer_soon, run_anywhere
 from tfs.runtime.inline.hang_watch import HangWatch
 from tfs.runtime.inline.inline_model import InlineModel
 from tfs.runtime.inline.model_calls import ModelCalls
-from tfs.runtime.task_outcome import closed, finish, queue_full, unloaded, why_not_run
+from tfs.runtime.task_outcome import closed, finish, queue_full, unloaded
 
 log = logging.getLogger(__name__)
 
@@ -224,7 +224,7 @@ class CallThread:
             hangs.end()
 
     def _outcome(self, model: InlineModel, task: InferenceTask) -> Outcome:
-        refused = why_not_run(task, model.source.id, self._clock.now())
+        refused = task.begin(self._clock.now(), model.source.id.slashed)
         if refused is not None:
             self._calls.num_dropped += 1
             return refused

@@ -19,7 +19,6 @@ from tfs.runtime.inline.inline_model import InlineModel
 from tfs.runtime.inline.model_calls import ModelCalls
 from tfs.runtime.inline.thread_use import ThreadUse, read_thread_use
 from tfs.runtime.placement import FRONT_LIMIT_S
-from tfs.runtime.task_outcome import why_not_run
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +86,7 @@ class FrontCalls:
             if thread.is_closing or model.unloading:
                 return None
             if task is not None:
-                refused = why_not_run(task, model.source.id, self._now())
+                refused = task.begin(self._now(), model.source.id.slashed)
                 if refused is not None:
                     self._calls.num_dropped += 1
                     return refused

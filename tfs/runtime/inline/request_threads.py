@@ -21,7 +21,7 @@ from tfs.core.servable import InferenceTask, Outcome
 from tfs.core.thread_join import join_by
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.interpreter import InterpreterStats
-from tfs.runtime.task_outcome import finish, queue_full, why_not_run
+from tfs.runtime.task_outcome import finish, queue_full
 
 
 class RequestThreads:
@@ -134,7 +134,7 @@ class RequestThreads:
                 del task
 
     def _outcome(self, task: InferenceTask) -> Outcome:
-        refused = why_not_run(task, self._source.id, self._clock.now())
+        refused = task.begin(self._clock.now(), self._source.id.slashed)
         if refused is not None:
             with self._lock:
                 self._num_dropped += 1

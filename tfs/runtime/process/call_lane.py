@@ -16,7 +16,7 @@ from tfs.runtime.process.lane import Lane, LaneTerms
 from tfs.runtime.process.process_model import ProcessModel
 from tfs.runtime.process.slab_call import CorruptReply
 from tfs.runtime.process.worker_call import WorkerCall, send_request, take_reply
-from tfs.runtime.task_outcome import finish, why_not_run
+from tfs.runtime.task_outcome import finish
 
 _NOTICE_S: Final = 0.05
 
@@ -65,7 +65,7 @@ class CallLane(Lane):
             if (
                 model.health.quarantine is None
                 and task.signature_name in model.signature_indexes
-                and why_not_run(task, model.source.id, now_s) is None
+                and task.begin(now_s, model.who) is None
             ):
                 self._write(channel, model, task, now_s)
                 return

@@ -18,7 +18,7 @@ from tfs.runtime.interpreter import InterpreterStats
 from tfs.runtime.process.process_model import ProcessModel
 from tfs.runtime.process.slab_call import CorruptReply, SlowReply
 from tfs.runtime.process.worker_call import WorkerCall
-from tfs.runtime.task_outcome import finish, queue_full, why_not_run
+from tfs.runtime.task_outcome import finish, queue_full
 
 log = logging.getLogger(__name__)
 
@@ -158,7 +158,7 @@ class Lane(ABC):
         have them handed over.
         """
         model, task, _ = self._queue.popleft()
-        refused = why_not_run(task, model.source.id, now_s) or model.refusal()
+        refused = task.begin(now_s, model.who) or model.refusal()
         if refused is None:
             return model, task
         self._num_dropped += 1

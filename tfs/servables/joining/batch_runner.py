@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from batching.batch import Batch, FaultyTasks
-from tfs.core.errors import FailedPrecondition, Internal, InvalidItems, ServingError
+from tfs.core.errors import (
+    FailedPrecondition,
+    Internal,
+    InvalidItems,
+    ServingError,
+    serving_error,
+)
 from tfs.core.servable import (
     InferenceTask,
     MakeInputs,
@@ -60,16 +66,8 @@ class BatchRunner:
     def run(self, batch: Batch[InferenceTask]) -> None:
         """Starts computing ``batch``, which ends on the loop. Does not block."""
         tasks = batch.tasks
-        first = tasks[0]
-        alone = len(tasks) == 1
         form = _common_form(tasks)
-        if alone and batch.padded_rows == batch.num_rows and not self._inner_sizes:
-            inputs = first.inputs
-        elif form is not None and not self._inner_sizes:
-            elements = [task.elements for task in tasks]
-            inputs = join_elements(form.inputs, elements, batch.padded_rows)
-        else:
-            inputs = self._join(tasks, batch.padded_rows)
+        inputs = self.inputs_of(batch, form)
         end = _BatchEnd(batch, form, self._label, self._loop)
         outcome = self._inner.compute_now(
             self._name, lambda: inputs, batch.padded_rows, 1
@@ -77,18 +75,44 @@ class BatchRunner:
         if outcome is not None:
             end.end(outcome)
             return
-        joined = InferenceTask(
-            self._name,
-            first.signature,
-            inputs,
-            end.on_done,
-            batch.padded_rows,
-            first.output_filter if alone else _union(tasks),
-            first.deadline_s if alone else _latest_deadline_s(tasks),
-            # A batch is interrupted for a task only if that is its only one.
-            first.cancel if alone else None,
-        )
+        if len(tasks) == 1:
+            first = tasks[0]
+            joined = InferenceTask(
+                self._name,
+                first.signature,
+                inputs,
+                end.on_done,
+                batch.padded_rows,
+                first.output_filter,
+                first.deadline_s,
+                first.cancel,
+            )
+        else:
+            joined = _JoinedTask(self, batch, form, inputs, end)
         self._inner.submit(joined)
+
+    @property
+    def name(self) -> str:
+        """The signature's key."""
+        return self._name
+
+    def inputs_of(self, batch: Batch[InferenceTask], form: TaskForm | None) -> Tensors:
+        """Returns the inputs of all tasks of a batch, joined and padded."""
+        tasks = batch.tasks
+        if self._inner_sizes:
+            return self._join(tasks, batch.padded_rows)
+        if len(tasks) == 1 and batch.padded_rows == batch.num_rows:
+            return tasks[0].inputs
+        if form is not None:
+            elements = [task.elements for task in tasks]
+            return join_elements(form.inputs, elements, batch.padded_rows)
+        return self._join(tasks, batch.padded_rows)
+
+    def end_dead(
+        self, batch: Batch[InferenceTask], dead: Sequence[InferenceTask]
+    ) -> None:
+        """Ends tasks that were left out of a batch when it began. On any thread."""
+        self._loop.post(lambda: batch.queue.end_dead(dead))
 
     def compute_now(self, make_inputs: MakeInputs, num_rows: int) -> Outcome | None:
         """Computes joined rows before it returns; returns None if that is not possible."""
@@ -132,6 +156,63 @@ class BatchRunner:
             spec = self._signature.inputs[mask]
             masks[mask] = mask_of(views, inner, spec.dtype, len(spec.shape))
         return filled
+
+
+class _JoinedTask(InferenceTask):
+    """The tasks of a batch on their way to the model.
+
+    When the model begins, tasks for which nobody waits any more are left out: a batch
+    may have waited behind another for longer than its callers did.
+    """
+
+    __slots__ = ("_batch", "_form", "_runner")
+
+    def __init__(
+        self,
+        runner: BatchRunner,
+        batch: Batch[InferenceTask],
+        form: TaskForm | None,
+        inputs: Tensors,
+        end: _BatchEnd,
+    ) -> None:
+        tasks = batch.tasks
+        super().__init__(
+            runner.name,
+            tasks[0].signature,
+            inputs,
+            end.on_done,
+            batch.padded_rows,
+            _union(tasks),
+            _latest_deadline_s(tasks),
+        )
+        self._runner = runner
+        self._batch = batch
+        self._form = form
+
+    def begin(self, now_s: float, who: str) -> ServingError | None:
+        batch = self._batch
+        alive, dead = [], []
+        for task in batch.tasks:
+            deadline_s = task.deadline_s
+            if task.cancel.error is not None or (
+                deadline_s is not None and deadline_s <= now_s
+            ):
+                dead.append(task)
+            else:
+                alive.append(task)
+        if not dead:
+            return None
+        if not alive:  # the batch ends with all of them
+            first = dead[0]
+            return first.cancel.error or first.begin(now_s, who)
+        batch.keep(alive)
+        self._runner.end_dead(batch, dead)
+        try:
+            self.inputs = self._runner.inputs_of(batch, self._form)
+        except Exception as error:  # there may be no memory to join them in
+            return serving_error(error, who)
+        self.num_rows = batch.padded_rows
+        return None
 
 
 class _BatchEnd:

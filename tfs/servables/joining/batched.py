@@ -15,7 +15,7 @@ from batching.cost_table import CostTable
 from batching.shared_queue import SharedQueue
 from batching.shared_scheduler import SharedBatchScheduler
 from tfs.core.batch_queue_options import BatchQueueOptions
-from tfs.core.model_profile import ModelProfile, SignatureProfile
+from tfs.core.model_profile import ModelProfile, SignatureProfile, row_limit
 from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Servable
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
@@ -84,6 +84,7 @@ class BatchedServable:
                             row_bytes=joined_row_bytes(signature),
                         ),
                         max_in_flight,
+                        row_limit(signature, found),
                     ),
                     found,
                     takes_any_size=options is None,
@@ -232,8 +233,12 @@ def _reserve(measured: SignatureProfile) -> str:
     return ""
 
 
-def _bounded(options: BatchingOptions, max_in_flight: int | None) -> BatchingOptions:
-    """Returns options whose queues keep to the limit of batches in flight."""
+def _bounded(
+    options: BatchingOptions, max_in_flight: int | None, max_rows: int | None
+) -> BatchingOptions:
+    """Returns options whose queues keep to what the device and the model take."""
+    if max_rows is not None:
+        options = options.bounded(max_rows)
     if options.policy.max_in_flight is not None:
         return options
     bounds = [n for n in (options.num_batch_threads, max_in_flight) if n is not None]

@@ -17,7 +17,7 @@ from batching.shared_queue import SharedQueue
 from batching.shared_scheduler import SharedBatchScheduler
 from tfs.core.batch_queue_options import BatchQueueOptions
 from tfs.core.errors import ServingError, Unavailable, serving_error
-from tfs.core.model_profile import SignatureProfile
+from tfs.core.model_profile import SignatureProfile, row_limit
 from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Servable
 from tfs.core.signature import FREE, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
@@ -83,7 +83,10 @@ class SignatureQueues:
         # If no limit was configured, requests larger than a batch bypass the queues,
         # provided that a call may be much larger than a batch.
         self._portions: PortionSize | None = None
-        if takes_any_size:
+        limit = row_limit(signature, measured)
+        if takes_any_size and limit is not None:
+            self._portions = PortionSize.fixed(limit)
+        elif takes_any_size:
             batch_s = CostTable(self._call_s).predict_s(self._most_rows)
             self._portions = PortionSize.beside_batches(self._most_rows, batch_s)
         self._num_beside = 0  # requests that are under way in such portions

@@ -20,7 +20,12 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tfs.core.clock import Clock, MonotonicClock
-from tfs.core.errors import InvalidArgument, ServingError
+from tfs.core.errors import (
+    DeadlineExceeded,
+    InterpreterDied,
+    InvalidArgument,
+    ServingError,
+)
 from tfs.core.model_profile import ModelProfile, SignatureProfile
 from tfs.core.process_memory import peak_bytes, reset_peak, resident_bytes
 from tfs.core.servable import Tensors
@@ -30,6 +35,7 @@ from tfs.servables.measuring.load_measures import LoadMeasures
 from tfs.servables.measuring.probe_inputs import ProbeInputs
 from tfs.servables.measuring.probe_subject import ProbeSubject
 from tfs.servables.measuring.row_independence import (
+    SMALL_ROWS,
     RowIndependence,
     repeat_change,
     row_independence,
@@ -45,6 +51,7 @@ _LARGEST_SHARE: Final = 0.4
 _SCALING_SHARE: Final = 0.3
 _MAX_CALLS: Final = 200
 _SEED: Final = 0
+_COSTLY: Final = (DeadlineExceeded, InterpreterDied)
 _QUICK_S: Final = 1.0
 """A largest batch that takes fewer seconds is measured even if the budget is spent. On
 a busy host, six calls of a microsecond's work can take more than the budget."""
@@ -135,7 +142,7 @@ class _Probe:
         }
         self._begun_s = clock.now()
         self._deadline_s = self._begun_s + options.budget_s
-        self._failures: dict[str, str] = {}
+        self._failures: dict[str, ServingError] = {}
         self._rows: dict[str, RowIndependence] = {}
         # Inputs and outputs of the first call.
         self._first: dict[str, tuple[Tensors, Tensors]] = {}
@@ -144,6 +151,7 @@ class _Probe:
         self._row_s: dict[str, float] = {}  # seconds per row of the quickest call
         self._p99: dict[str, float] = {}
         self._peaks: dict[str, int] = {}
+        self._max_rows: dict[str, int] = {}
 
     def run(self, base: ModelProfile) -> ProbeResult:
         pids = [os.getpid(), self._subject.pid]
@@ -164,7 +172,8 @@ class _Probe:
             is_repeatable=is_repeatable,
             signatures={name: self._signature_profile(name) for name in self._inputs},
         )
-        return ProbeResult(profile, share <= MAX_FOREIGN_SHARE, self._failures)
+        failures = {name: error.message for name, error in self._failures.items()}
+        return ProbeResult(profile, share <= MAX_FOREIGN_SHARE, failures)
 
     def _signature_profile(self, name: str) -> SignatureProfile:
         shown = self._rows.get(name, RowIndependence(None))
@@ -175,6 +184,7 @@ class _Probe:
             call_s_by_rows=self._times[name],
             full_batch_p99_s=self._p99.get(name),
             peak_bytes=self._peaks.get(name),
+            max_rows=self._max_rows.get(name),
         )
 
     def _show_row_independence(self) -> None:
@@ -201,20 +211,46 @@ class _Probe:
             if now_s >= self._deadline_s and not is_quick:
                 continue
             share_s = _LARGEST_SHARE * self._options.budget_s / len(names)
-            inputs = self._inputs[name].batch(rows)
-            pid = self._subject.pid
-            can_see = reset_peak(pid)
-            resident = resident_bytes(pid)
-            times = self._time(
-                name, rows, inputs, min(self._deadline_s, now_s + share_s)
-            )
-            peak = peak_bytes(pid)
-            if can_see and resident is not None and peak is not None and times:
-                self._peaks[name] = max(0, peak - resident)
-            if times:
-                self._times[name][rows] = statistics.median(times)
-                ranked = sorted(times)
-                self._p99[name] = ranked[min(len(ranked) - 1, len(ranked) * 99 // 100)]
+            until_s = min(self._deadline_s, now_s + share_s)
+            if not self._measure_batch(name, until_s) and rows > SMALL_ROWS:
+                self._find_limit(name, rows)
+                self._measure_batch(name, until_s)
+
+    def _measure_batch(self, name: str, until_s: float) -> bool:
+        """Times the largest batch; returns whether it worked."""
+        rows = self._largest(name)
+        inputs = self._inputs[name].batch(rows)
+        pid = self._subject.pid
+        can_see = reset_peak(pid)
+        resident = resident_bytes(pid)
+        times = self._time(name, rows, inputs, until_s)
+        if not times:
+            return False
+        peak = peak_bytes(pid)
+        if can_see and resident is not None and peak is not None:
+            self._peaks[name] = max(0, peak - resident)
+        self._times[name][rows] = statistics.median(times)
+        ranked = sorted(times)
+        self._p99[name] = ranked[min(len(ranked) - 1, len(ranked) * 99 // 100)]
+        return True
+
+    def _find_limit(self, name: str, fails: int) -> None:
+        """Finds the largest batch that works, below one that failed.
+
+        A batch that ended its interpreter, or took too long, is not tried at other
+        sizes: then the limit is what small batches have shown.
+        """
+        works = SMALL_ROWS
+        error = self._failures.pop(name)
+        while fails - works > 1 and not isinstance(error, _COSTLY):
+            rows = (works + fails) // 2
+            try:
+                self._call(name, self._inputs[name].batch(rows))
+                works = rows
+            except ServingError as failure:
+                fails, error = rows, failure
+        self._max_rows[name] = works
+        log.info("event=batch_limit signature=%s rows=%s why=%s", name, works, error)
 
     def _measure_scaling(self) -> float | None:
         """Returns the lowest scaling, as the worst signature decides the placement."""
@@ -244,6 +280,8 @@ class _Probe:
         for rows in sizes:
             for name in default_first:
                 if not self._subject.signatures[name].batched or name in self._failures:
+                    continue
+                if rows > self._largest(name):
                     continue
                 if self._clock.now() >= self._deadline_s:
                     return
@@ -275,8 +313,11 @@ class _Probe:
         return is_repeatable
 
     def _largest(self, name: str) -> int:
-        batched = self._subject.signatures[name].batched
-        return self._options.largest_batch if batched else 1
+        signature = self._subject.signatures[name]
+        if not signature.batched:
+            return 1
+        limits = (signature.max_rows, self._max_rows.get(name))
+        return min([self._options.largest_batch, *filter(None, limits)])
 
     def _working(self) -> list[str]:
         return [name for name in self._inputs if name not in self._failures]
@@ -329,5 +370,5 @@ class _Probe:
         return outputs
 
     def _fail(self, name: str, error: ServingError) -> None:
-        self._failures[name] = error.message
+        self._failures[name] = error
         log.info("event=probe_failed signature=%s error=%s", name, error)

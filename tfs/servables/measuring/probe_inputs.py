@@ -14,12 +14,14 @@ from tfs.core.dtype import (
     FLOAT16,
     FLOAT32,
     FLOAT64,
+    INT32,
+    INT64,
     STRING,
     DType,
 )
 from tfs.core.errors import ServingError
 from tfs.core.example_inputs import read_example
-from tfs.core.signature import FREE, Signature
+from tfs.core.signature import FREE, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView, concatenate
 from tfs.servables.joining.tensor_join import cut_inner, element, fill_inner, mask_of
 
@@ -30,6 +32,7 @@ _HUGE: Final = 1024.0
 """A value far from those that models usually get. A few times the value still fits a
 half-precision float."""
 
+_INTEGERS: Final = {INT32: "i", INT64: "q"}
 _NUM_NORMALS: Final = 997
 """A prime number, so that rows of any size start at different places of the series."""
 
@@ -138,6 +141,7 @@ class ProbeInputs:
         ):
             return None
         alone, joined = self.take(1), self.take(0, 1)
+        cuts: dict[int, int] = {}
         made: dict[str, tuple[TensorView, TensorView]] = {}
         for name, spec in padded.items():
             first, second = joined[name].rows(0, 1), joined[name].rows(1, 2)
@@ -153,6 +157,11 @@ class ProbeInputs:
                     size + 2 if is_free else size
                     for size, is_free in zip(inner, free, strict=True)
                 )
+            cuts |= {
+                size: cut
+                for size, cut in zip(second.shape[1:], short, strict=True)
+                if cut < size
+            }
             second = cut_inner(second, short)
             filler = element(spec.dtype, spec.pad or 0)
             alone[name] = second
@@ -169,6 +178,15 @@ class ProbeInputs:
         for name, (of_alone, of_joined) in made.items():
             if name not in padded or name in self._signature.defaults:
                 alone[name], joined[name] = of_alone, of_joined
+        for name in self._batched_names():
+            if name not in padded and name not in made:
+                second = _following(alone[name], inputs[name], cuts)
+                if second is not alone[name]:
+                    first = joined[name].rows(0, 1)
+                    inner = tuple(map(max, first.shape[1:], second.shape[1:]))
+                    zero = element(second.dtype, 0)
+                    alone[name] = second
+                    joined[name] = concatenate([first, fill_inner(second, inner, zero)])
         return alone, joined
 
     def whole(self) -> dict[str, TensorView]:
@@ -178,6 +196,40 @@ class ProbeInputs:
     def _batched_names(self) -> list[str]:
         defaults = self._signature.defaults
         return [name for name in self._rows if name not in defaults]
+
+
+def _following(
+    row: TensorView, spec: TensorSpec, cuts: Mapping[int, int]
+) -> TensorView:
+    """Returns one row of an input that speaks of another's length, after that was cut.
+
+    A free size that is as long as what was cut (positions, segments) is cut, too. Of a
+    row of integers that reach just to the former length (lengths, offsets), those beyond
+    the new one become the new one. Any other row is returned as it is.
+
+    Args:
+        row: The row.
+        spec: Its input.
+        cuts: The new sizes by the former ones.
+
+    """
+    if row.dtype is STRING:
+        return row
+    inner = tuple(
+        cuts.get(size, size) if wanted == FREE else size
+        for size, wanted in zip(row.shape[1:], spec.shape[1:], strict=True)
+    )
+    if inner != row.shape[1:]:
+        return cut_inner(row, inner)
+    code = _INTEGERS.get(row.dtype)
+    if code is None:
+        return row
+    values = array(code, bytes(row.buffer))
+    cut = cuts.get(max(values, default=0))
+    if cut is None:
+        return row
+    clipped = array(code, [min(value, cut) for value in values])
+    return TensorView(row.dtype, row.shape, clipped.tobytes())
 
 
 def _made_up(dtype: DType, shape: tuple[int, ...], seed: int) -> TensorView:

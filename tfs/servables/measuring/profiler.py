@@ -12,7 +12,7 @@ from typing import Final
 
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import ServingError
-from tfs.core.model_profile import ModelProfile, SignatureProfile
+from tfs.core.model_profile import ModelProfile, SignatureProfile, row_limit
 from tfs.core.right_of_way import make_way
 from tfs.core.servable import Tensors
 from tfs.core.servable_id import ServableId
@@ -116,7 +116,7 @@ class Profiler:
             rehearsed = self._rehearse(request, known)
             known = self._checked(request, known)
             if not rehearsed:
-                self._warm_up(request)
+                self._warm_up(request, known)
             return known
         if self._is_crowded():
             with self._changed:
@@ -226,7 +226,9 @@ class Profiler:
         for name, signature in subject.signatures.items():
             inputs = ProbeInputs.of(request.path, signature)
             found = known.signatures.get(name, SignatureProfile())
-            for num_rows in sizes if signature.batched else (1,):
+            most = row_limit(signature, found) or max(sizes)
+            for size in sizes if signature.batched else (1,):
+                num_rows = min(size, most)
                 make_way()
                 if self._clock.now() >= deadline_s:
                     return True
@@ -238,12 +240,17 @@ class Profiler:
                     break
         return True
 
-    def _warm_up(self, request: ProfileRequest) -> None:
+    def _warm_up(self, request: ProfileRequest, known: ModelProfile) -> None:
         if os.path.exists(os.path.join(request.path, WARMUP_REQUESTS)):
             return
         deadline_s = self._clock.now() + self._options.budget_s
-        sizes = (1, self._options.largest_batch)
-        warm_up(request.subject, request.path, lambda _: sizes, deadline_s, self._clock)
+        largest = self._options.largest_batch
+
+        def sizes_of(name: str) -> tuple[int, int]:
+            found = known.signatures.get(name, SignatureProfile())
+            return 1, row_limit(request.subject.signatures[name], found) or largest
+
+        warm_up(request.subject, request.path, sizes_of, deadline_s, self._clock)
 
     def _measure(self, request: ProfileRequest) -> ModelProfile:
         result = probe(

@@ -23,6 +23,9 @@ from tfs.core.tensor_view import TensorView
 from tfs.servables.joining.tensor_join import cut_inner
 from tfs.servables.measuring.probe_inputs import ProbeInputs
 
+SMALL_ROWS: Final = 4
+"""Most rows of the calls that show whether rows are independent."""
+
 _TOLERANCE: Final = 1e-3
 _HALF_TOLERANCE: Final = 2e-2
 """Tolerance, as a share of the row's largest value: another batch size may sum in

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from tfs.core.dtype import FLOAT32
-from tfs.core.errors import Internal
+from tfs.core.errors import Internal, InvalidArgument
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
@@ -54,6 +54,16 @@ def test_the_log_says_once_where_a_model_fails(
     assert __file__ in forward
     assert forward.endswith(" in forward")
     assert checked.endswith(" in checked'")
+
+
+def test_a_request_without_rows_that_a_model_does_not_take_is_its_callers_fault(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The model is as well as before: nothing is logged, and nobody tries again."""
+    model = TorchCallable(SOURCE, {"s": Picky().eval()})
+    with pytest.raises(InvalidArgument, match="m/1, signature 's' takes no request"):
+        model.call("s", {"x": TensorView(FLOAT32, (0,), b"")})
+    assert caplog.messages == []
 
 
 def test_who_calls_cannot_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:

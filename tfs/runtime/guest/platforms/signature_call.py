@@ -13,7 +13,7 @@ from typing import TypeAlias
 import torch
 
 from tfs.core.dtype import DTYPES, STRING
-from tfs.core.errors import Internal, ServingError
+from tfs.core.errors import Internal, InvalidArgument, ServingError
 from tfs.core.signature import FREE, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
 from tfs.runtime.guest.guest_model import Output, Value, one_line
@@ -86,6 +86,10 @@ class SignatureCall:
             if is_out_of_memory(error):
                 raise Internal(
                     f"{self._who} ran out of memory: {one_line(error)}"
+                ) from error
+            if not num_rows:
+                raise InvalidArgument(
+                    f"{self._who} takes no request without rows: {one_line(error)}"
                 ) from error
             self._failures.note(error)
             raise Internal(f"{self._who} failed: {one_line(error)}") from error
@@ -212,7 +216,7 @@ class SignatureCall:
             text += f"; return it as {spec.dtype}"
             if dtype in DTYPES:
                 text += f", or say {dtype} in the signature"
-        return Internal(text)
+        return Internal(text) if num_rows else InvalidArgument(text)
 
 
 def _fixed_inner(signature: Signature, spec: TensorSpec) -> tuple[int, ...] | None:
