@@ -7,7 +7,7 @@
 #
 # Variables: PYTHON (which interpreter makes the environment), VENV (where it lies),
 # TORCH_INDEX (index URL of torch's CPU builds), PIP_ARGS (more arguments for pip),
-# PYTEST_ARGS, PYTEST_PROCESSES, SERVE_ARGS, BENCH_ARGS.
+# PYTEST_ARGS, PYTEST_PROCESSES, SERVE_ARGS, BENCH_ARGS, COMPARE_ARGS.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -24,6 +24,7 @@ PYTEST_ARGS ?=
 PYTEST_PROCESSES ?= 2
 SERVE_ARGS ?=
 BENCH_ARGS ?=
+COMPARE_ARGS ?=
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
@@ -34,7 +35,7 @@ BENCH_AREAS := skeleton batching runtime core rpc swap
 # Not part of `make bench`: it sets up other servers and takes up to an hour.
 BENCH_APART := peers
 
-.PHONY: help venv demo serve test check format proto pages test-clients stress bench clean
+.PHONY: help venv demo serve test check format proto pages test-clients compare stress bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -102,6 +103,9 @@ pages: $(STAMP) ## reprint the pages of docs/ that are printed from code
 
 test-clients: $(STAMP) ## clients that are not ours (pip, npm, curl, h2load), over both transports
 	@$(BIN)/python tests/clients/run.py
+
+compare: $(STAMP) ## this tree's server beside the one of an earlier commit, request by request
+	@$(BIN)/python -m tests.compare $(COMPARE_ARGS)
 
 stress: $(STAMP) ## the tests that hammer one mechanism: half an hour on two cores
 	@echo "==> pytest -m stress, about half an hour on two cores; each test is told as it ends"

@@ -1,0 +1,1 @@
+"""This tree's server beside that of an earlier commit: what either answers must agree."""

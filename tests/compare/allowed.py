@@ -1,0 +1,77 @@
+"""In what the two servers may differ: a written list, each with its reason."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+_MEASURED: Final = "measured anew by each server"
+_TIME: Final = "when it happened"
+
+IGNORED_FIELDS: Final = {
+    **{
+        f"tfs.v1.{field}": _TIME
+        for field in (
+            "ServerReport.started_s",
+            "VersionReport.since_s",
+            "InterpreterReport.since_s",
+            "CanaryReport.since_s",
+            "BaseReport.since_s",
+            "OverrideReport.since_s",
+            "RefusalReport.at_s",
+            "LoadReport.next_attempt_s",
+        )
+    },
+    **{
+        f"tfs.v1.{field}": _MEASURED
+        for field in (
+            "ServerReport.memory_limit_bytes",
+            "ServerReport.memory_reserved_bytes",
+            "ServerReport.resident_bytes",
+            "ServerReport.reserve_bytes",
+            "ServerReport.num_reserve_processes",
+            "ServerReport.stats",
+            "VersionReport.memory",
+            "LoadReport.duration_s",
+            "LoadReport.import_s",
+            "SignatureReport.call_s_by_rows",
+            "RequestStats.latency_s",
+            "BatchingReport.queues",
+            "BatchingReport.bypass",
+            "CanaryReport.total",
+            "CanaryReport.by_signature",
+            "CanaryReport.guards",
+            "InterpreterReport.pid",
+            "InterpreterReport.private_bytes",
+        )
+    },
+    **{
+        f"tensorflow.serving.BatchingParameters.{field}": _MEASURED
+        for field in ("max_execution_batch_size", "max_enqueued_batches")
+    },
+}
+"""Fields of AdminService that two runs of one server do not agree on either."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """A difference that is meant. Immutable.
+
+    Attributes:
+        where: Matches, whole, the name of the observation.
+        line: Found in each line that differs, whichever server said it.
+        reason: For people.
+
+    """
+
+    where: str
+    line: str
+    reason: str
+
+    def covers(self, where: str, line: str) -> bool:
+        """Whether a differing line of an observation is this difference."""
+        return bool(re.fullmatch(self.where, where) and re.search(self.line, line))
+
+
+ALLOWED: Final[tuple[Allowed, ...]] = ()
