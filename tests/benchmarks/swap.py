@@ -20,12 +20,10 @@ the time, so that most requests beside a swap meet no work of it at all, and tak
 times as many requests, which is a part of that; the same work is done in all. What is left, by where
 in a load the slowest come and by `perf sched`:
 
-- what cannot be divided, mostly at a load's end: calls of the new version in its worker, two
-  of them in idle time and three as requests are made, each with a message of 0.3 ms to the
-  worker's control thread or with the loop's part of it;
+- what cannot be divided, mostly at a load's end: calls of the new version in its worker,
+  each with a message of 0.3 ms to the worker's control thread or with the loop's part of it;
 - a worker's load that has the core, until it looks at its sign. Whoever was preempted and
-  has had microseconds more than its share is passed over for it, in idle time's class too,
-  until the next tick or wake-up (EEVDF);
+  has had microseconds more than its share is passed over for it until the next tick or wake-up (EEVDF);
 - a load in the server that has Python's lock, or the core: whoever it wakes up by giving
   that lock back is put on its own core, because an idle virtual one counts as taken.
 

@@ -21,7 +21,6 @@ from tfs.core.thread_priority import (
     give_way,
     interrupt_again,
     let_others_finish,
-    run_anywhere,
 )
 
 T = TypeVar("T")
@@ -131,53 +130,6 @@ def test_giving_way_is_the_threads_own() -> None:
     before = priority()
     assert on_a_thread(load) == LOWEST
     assert priority() == before
-
-
-@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="Linux has idle time")
-def test_who_has_little_to_do_waits_for_idle_time() -> None:
-    """Nobody who wakes up waits for it; who started it is as before."""
-
-    def load() -> tuple[int, int]:
-        give_way(is_brief=True)
-        return os.sched_getscheduler(0), priority()
-
-    before = os.sched_getscheduler(0)
-    policy = os.SCHED_IDLE if before == os.SCHED_OTHER else before
-    assert on_a_thread(load) == (policy, LOWEST)
-    assert os.sched_getscheduler(0) == before
-
-
-def test_brief_work_keeps_the_policy_that_the_operator_chose(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Who runs a server in real time knows why."""
-    monkeypatch.setattr(os, "sched_getscheduler", lambda _pid: os.SCHED_RR)
-    chosen: list[object] = []
-    monkeypatch.setattr(os, "sched_setscheduler", lambda *args: chosen.append(args))
-    on_a_thread(lambda: give_way(is_brief=True))
-    assert chosen == []
-
-
-def test_a_thread_is_not_bound_to_the_core_of_who_started_it() -> None:
-    """What a loop starts while it is brought to one core may run on all of them."""
-    allowed = os.sched_getaffinity(0)
-    found: list[set[int]] = []
-
-    def look() -> None:
-        found.append(os.sched_getaffinity(0))
-        run_anywhere()
-        found.append(os.sched_getaffinity(0))
-
-    def bound() -> None:
-        os.sched_setaffinity(0, {min(allowed)})
-        thread = threading.Thread(target=look)
-        thread.start()
-        thread.join()
-
-    maker = threading.Thread(target=bound)
-    maker.start()
-    maker.join()
-    assert found == [{min(allowed)}, allowed]
 
 
 def test_who_answers_later_keeps_its_priority() -> None:

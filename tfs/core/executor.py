@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Protocol
 
 from tfs.core.clock import Clock, MonotonicClock
-from tfs.core.thread_priority import run_anywhere
 
 log = logging.getLogger(__name__)
 
@@ -198,7 +197,6 @@ class ThreadExecutor:
                 return  # the existing threads will do it later
 
     def _work(self) -> None:
-        run_anywhere()
         while True:
             with self._changed:
                 while not self._queue:

@@ -101,8 +101,6 @@ class RightOfWay:
         self._worked_s = 0.0
         self._allowance_s = ALLOWANCE_S
         self._allowed_at_s = 0.0
-        self.paced_s = 0.0
-        """How long its loads have been paced so far, not counting waits for answers."""
 
     def note_answerer(
         self,
@@ -166,7 +164,6 @@ class RightOfWay:
         if is_paced and self._takes_allowance(now_s, pause_s):
             self._worked_s = 0.0
             self._sleep(pause_s)
-            self.paced_s += pause_s
         self._wait()
         self._resumed_s = self._now()
 
@@ -211,8 +208,3 @@ _of_process: Final = RightOfWay()
 note_answerer: Final = _of_process.note_answerer
 make_way: Final = _of_process.make_way
 has_traffic: Final = _of_process.has_traffic
-
-
-def paced_s() -> float:
-    """Returns how long this process's loads have been paced so far."""
-    return _of_process.paced_s

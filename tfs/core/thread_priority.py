@@ -9,12 +9,6 @@ one of them computing: 0.04 ms instead of 2.9 in one wake-up of twenty. Threads 
 their slice, so those of the lowest priority ask for a long one: with a short one they
 were let in beside whoever had the usual, and then ran to the next tick.
 
-Even so, who wakes up waits 2 to 3 ms now and then: a thread counts as having had its
-share when it ran for microseconds more than that of the lowest priority, which is then
-let run until the next tick. Beside a thread that asked for idle time only nobody waits
-so. Whether that gets any is another matter: beside one program that computes without
-end it has a three-hundredth of a core, a thread of the lowest priority a seventieth.
-
 Rejected: real-time policies and higher priorities, which take privileges; and to lower
 the process' priority while it loads, from which it could not come back without.
 """
@@ -39,9 +33,6 @@ LONG_SLICE_S: Final = 0.1
 """The longest time slice that Linux accepts."""
 
 LOWEST: Final = 19
-
-# Only Linux has it, and only there are there workers to call it.
-_current_core: Callable[[], int] = getattr(ctypes.CDLL(None), "sched_getcpu", lambda: 0)
 
 _SCHED_SETATTR: Final = {"x86_64": 314, "aarch64": 274, "riscv64": 274}
 """Number of the system call sched_setattr by machine; older versions of glibc have no
@@ -99,53 +90,14 @@ def interrupt_again() -> None:
             os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
-def bring(native_ident: int) -> None:
-    """Has a thread that sleeps wake up on the core of the caller; it may undo that.
-
-    Nothing happens where that is not allowed: the thread is another user's.
-    """
-    try:
-        os.sched_setaffinity(native_ident, (_current_core(),))
-    except OSError:
-        return
-
-
-def run_anywhere() -> None:
-    """Lets the calling thread run on every core that the process' main thread may use.
-
-    For the start of a thread: who makes one may be a loop that was brought to one core
-    just then, and threads inherit that.
-    """
-    if hasattr(os, "sched_setaffinity"):
-        with contextlib.suppress(OSError):  # what the process may run on has changed
-            os.sched_setaffinity(0, os.sched_getaffinity(os.getpid()))
-
-
-def give_way(*, is_brief: bool = False) -> None:
+def give_way() -> None:
     """Gives the calling thread the lowest priority; without privileges, for good.
 
     Threads that wake up run before it, whatever time slice it had.
-
-    Args:
-        is_brief: Whether it has so little to do that idle time is enough. A policy that
-            the operator chose stays.
-
     """
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST)
-    if not is_brief or not _take_idle_time():
-        _take_slice(LONG_SLICE_S)
-
-
-def _take_idle_time() -> bool:
-    """Has the calling thread run when nobody else wants to; returns whether it is so."""
-    if not hasattr(os, "SCHED_IDLE") or os.sched_getscheduler(0) != os.SCHED_OTHER:
-        return False
-    try:
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    except OSError:
-        return False
-    return True
+    _take_slice(LONG_SLICE_S)
 
 
 def _take_slice(slice_s: float) -> bool:

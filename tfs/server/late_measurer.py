@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from tfs.core.thread_priority import run_anywhere
 from tfs.servables.measuring.profiler import Profiler
 
 log = logging.getLogger(__name__)
@@ -72,7 +71,6 @@ class LateMeasurer:
             thread.join(_JOIN_S)
 
     def _run(self) -> None:
-        run_anywhere()
         while self._is_wanted():
             try:
                 while move := self._next_move():

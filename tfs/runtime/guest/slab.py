@@ -48,8 +48,7 @@ WORD_BYTES: Final = 8
 REQUESTS: Final = 0
 STARTED: Final = 1
 REPLIES: Final = 2
-FOLLOWER: Final = 3
-HOST_TRAFFIC: Final = 4
+HOST_TRAFFIC: Final = 3
 
 
 class HostTraffic(enum.IntEnum):

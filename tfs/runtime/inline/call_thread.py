@@ -13,7 +13,7 @@ from tfs.core.clock import Clock
 from tfs.core.errors import ServingError
 from tfs.core.servable import InferenceTask, Outcome
 from tfs.core.thread_join import join_by
-from tfs.core.thread_priority import answer_soon, run_anywhere
+from tfs.core.thread_priority import answer_soon
 from tfs.runtime.inline.hang_watch import HangWatch
 from tfs.runtime.inline.inline_model import InlineModel
 from tfs.runtime.inline.model_calls import ModelCalls
@@ -182,7 +182,6 @@ class CallThread:
     # -- on the thread -----------------------------------------------------------
 
     def _run(self) -> None:
-        run_anywhere()
         answer_soon()
         with torch.inference_mode():
             while True:

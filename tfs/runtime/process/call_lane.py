@@ -9,8 +9,7 @@ from typing import Final
 
 from tfs.core.servable import InferenceTask, Outcome
 from tfs.core.spin_backoff import SpinBackoff
-from tfs.runtime.guest.slab import FOLLOWER, NUM_SLOTS, REQUESTS
-from tfs.runtime.process.busy_cores import BusyCores
+from tfs.runtime.guest.slab import NUM_SLOTS, REQUESTS
 from tfs.runtime.process.call_channel import CallChannel
 from tfs.runtime.process.lane import Lane, LaneTerms
 from tfs.runtime.process.process_model import ProcessModel
@@ -28,7 +27,6 @@ class CallLane(Lane):
         terms: What all lanes have in common.
         spin_s: If a reply is due within so many seconds, the loop looks for it instead
             of sleeping.
-        cores: Shared by the interpreters of a server.
 
     Attributes:
         channel: Leads to the worker that takes calls; None while there is none.
@@ -38,10 +36,9 @@ class CallLane(Lane):
 
     """
 
-    def __init__(self, terms: LaneTerms, spin_s: float, cores: BusyCores) -> None:
+    def __init__(self, terms: LaneTerms, spin_s: float) -> None:
         super().__init__(terms)
         self._spin_s = spin_s
-        self._cores = cores
         self._look_backoff = SpinBackoff()
         self._calls: deque[WorkerCall] = deque()
         self._sequence = 0  # how many requests the present worker was given
@@ -95,7 +92,6 @@ class CallLane(Lane):
                 self._on_unusable(f"was ended: it corrupted its memory ({error})")
                 break
             calls.popleft()
-            self._cores.num_running -= 1
             self._count(outcome, call_s)
             done.append((call.task, outcome))
             if calls:
@@ -107,7 +103,6 @@ class CallLane(Lane):
             self._loop.look_until(0.0, self._look_backoff)
         for task, outcome in done:
             self._finish(task, outcome)
-        self._cores.settle()
         if self._when_idle:
             self.tell_idle()
 
@@ -126,8 +121,6 @@ class CallLane(Lane):
         if self.channel is not None:
             self.channel.num_written = self._sequence
         self.channel = None
-        self._cores.num_running -= len(self._calls)
-        self._cores.settle()
         self._cancel_timer()
         failed: list[WorkerCall] = []
         while self._calls:
@@ -197,15 +190,7 @@ class CallLane(Lane):
             return
         self._calls.append(WorkerCall(model, task, index, sequence))
         self._sequence = sequence = sequence + 1
-        words = channel.slab.words
-        words[REQUESTS] = sequence
-        cores = self._cores
-        cores.num_running += 1
-        # A worker that spins does not give its core up.
-        is_long = not self._spin_s and model.times.is_long(
-            index, task.num_rows, cores.long_s
-        )
-        words[FOLLOWER] = cores.follower() if is_long else 0
+        channel.slab.words[REQUESTS] = sequence
         channel.ring()
         if len(self._calls) == 1:
             self._head_begun_s = now_s

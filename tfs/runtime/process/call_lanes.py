@@ -9,7 +9,6 @@ from dataclasses import replace
 from tfs.core.errors import ServingError
 from tfs.core.servable import InferenceTask
 from tfs.runtime.interpreter import InterpreterStats
-from tfs.runtime.process.busy_cores import BusyCores
 from tfs.runtime.process.call_channel import CallChannel
 from tfs.runtime.process.call_lane import CallLane
 from tfs.runtime.process.lane import Lane, LaneTerms
@@ -25,13 +24,12 @@ class CallLanes:
     Args:
         terms: What all lanes have in common.
         spin_s: How long the loop looks for a reply that is due, instead of sleeping.
-        cores: Shared by the interpreters of a server.
 
     """
 
-    def __init__(self, terms: LaneTerms, spin_s: float, cores: BusyCores) -> None:
+    def __init__(self, terms: LaneTerms, spin_s: float) -> None:
         self._terms = terms
-        self._common = CallLane(terms, spin_s, cores)
+        self._common = CallLane(terms, spin_s)
         # The lanes of models that take several calls at once, by the model's number.
         self._own: dict[int, OverlappingLane] = {}
         self._past = InterpreterStats()  # sums of models' own lanes that are gone

@@ -40,11 +40,6 @@ class CallTimes:
         """
         return self.is_within(signature_index, num_rows, _SHORT_CALL_S)
 
-    def is_long(self, signature_index: int, num_rows: int, time_s: float) -> bool:
-        """Whether calls of this size were measured, and take at least ``time_s``."""
-        mean_s = self._mean_s.get((signature_index, num_rows))
-        return mean_s is not None and mean_s >= time_s
-
     def is_within(self, signature_index: int, num_rows: int, time_s: float) -> bool:
         """Whether calls of this size were measured, and take at most ``time_s``."""
         mean_s = self._mean_s.get((signature_index, num_rows))

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Sequence
 
 from tfs.core.errors import ServingError
-from tfs.core.thread_priority import run_anywhere
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.process.process_interpreter import ProcessInterpreter
 from tfs.runtime.process.process_model import ProcessModel, VersionHealth
@@ -76,7 +75,6 @@ class PoolGrowth:
         self._files.close()
 
     def _run(self) -> None:
-        run_anywhere()
         source = self._model.source
         who = source.id.slashed
         interpreter = self._others[0]

@@ -72,7 +72,6 @@ class ResidentModels:
                 options.executor,
             ),
             options.worker.spin_us / 1e6,
-            zygote.busy_cores,
         )
         self._quarantine = Quarantine(
             loop.clock, self.lanes.refuse, options.on_quarantine

@@ -17,7 +17,6 @@ from typing import Final
 from tfs.core.serving_loop import ServingLoop, Timer
 from tfs.runtime.guest.platforms.platform_imports import MODULES as SLOW_IMPORTS
 from tfs.runtime.guest.worker_options import WorkerOptions
-from tfs.runtime.process.busy_cores import BusyCores
 from tfs.runtime.process.forked_zygote import ForkedZygote
 from tfs.runtime.process.zygote_conversation import (
     OnForked,
@@ -69,7 +68,6 @@ class ZygoteClient:
         self._num_users = 0
         self._linger: Timer | None = None
         self._closed = False
-        self.busy_cores = BusyCores(loop)
         """Shared by all interpreters whose workers it forks."""
 
     @property

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Final
 
 import tfs
-from tfs.core.thread_priority import run_anywhere
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.zygote import sibling_fork
 from tfs.runtime.process.exit_statuses import ExitStatuses, status_of
@@ -115,7 +114,6 @@ class ZygoteProcess:
                 self._theirs.close()
 
     def _run(self, environment: Mapping[str, str]) -> None:
-        run_anywhere()  # so that the program may run on any core
         # Nothing is ever written to this pipe. Zygotes and workers hold one end; when this
         # process ends, the other end closes, and the kernel kills their groups.
         try:

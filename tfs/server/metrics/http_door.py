@@ -18,7 +18,6 @@ from typing import Any, ClassVar, Final
 
 from tfs.core.errors import Unavailable
 from tfs.core.own_descriptors import OWN
-from tfs.core.thread_priority import run_anywhere
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +93,6 @@ class HttpDoor:
         self._server = None
 
     def _run(self) -> None:
-        run_anywhere()
         assert self._server is not None
         self._server.serve_forever(_LOOK_S)
 

@@ -14,10 +14,8 @@ import time
 import torch
 
 from tfs.core.spin_backoff import SpinBackoff
-from tfs.core.thread_priority import bring
 from tfs.runtime.guest.loaded_model import ForkWatch
 from tfs.runtime.guest.slab import (
-    FOLLOWER,
     NUM_SLOTS,
     REPLIES,
     REQUESTS,
@@ -109,8 +107,6 @@ class Worker:
                     if overflow_fd is not None:
                         channel.send_tensors(overflow_fd)
                     slab.words[REPLIES] = sequence
-                    if follower := slab.words[FOLLOWER]:
-                        bring(follower)
                     channel.ring()
                     if loaded is not None:
                         models.note_call(loaded)

@@ -10,13 +10,12 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Mapping
-from time import monotonic
 from typing import TYPE_CHECKING
 
 import torch
 
 from tfs.core.errors import ServingError, serving_error
-from tfs.core.right_of_way import note_answerer, paced_s
+from tfs.core.right_of_way import note_answerer
 from tfs.core.thread_priority import answer_later, give_way
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.control_channel import tell
@@ -29,7 +28,6 @@ from tfs.runtime.guest.slab import HOST_TRAFFIC, HostTraffic, Slab
 from tfs.runtime.guest.traces.clean_slate import CleanSlate
 from tfs.runtime.guest.traces.watched_objects import WatchedObjects
 from tfs.runtime.guest.version_files import unreadable
-from tfs.runtime.guest.worker.brief_work import BriefWork
 from tfs.runtime.guest.worker.errands import Errands
 from tfs.runtime.guest.worker.memory_limit import MemoryLimit
 from tfs.runtime.guest.worker.warm_up import warm_up
@@ -44,8 +42,7 @@ class WorkerControl:
     """Serves requests from the control channel until that ends, and the process with it.
 
     Background requests are served on a thread of the lowest CPU priority. It is made
-    for each, because a thread without privileges cannot raise its priority again. Work
-    that was quick the last time is done in idle time only (``brief_work.py``). All
+    for each, because a thread without privileges cannot raise its priority again. All
     other requests are served on the control thread.
 
     Args:
@@ -87,8 +84,6 @@ class WorkerControl:
         }
         self._sessions: SessionGuest | None = None
         self._slate: CleanSlate | None = None
-        # Pauses say nothing of how much there is to do, or of the host's idle time.
-        self._brief_work = BriefWork(lambda: monotonic() - paced_s())
         self._makes_way = False
         # Whether a model's code has run on this thread, whose settings nobody compares.
         self._has_run_code = False
@@ -142,13 +137,9 @@ class WorkerControl:
     def _serve_in_background(
         self, request: Mapping[str, object], fds: list[int]
     ) -> None:
-        op, source, brief = request["op"], request.get("source"), self._brief_work
-        if isinstance(source, ModelSource):
-            brief.note_code(source.code_digest)
         self._makes_way = True
-        with brief.measured(op):
-            _give_way(is_brief=brief.is_brief(op))
-            self._serve(request, fds)
+        _give_way()
+        self._serve(request, fds)
         self._makes_way = False
 
     def _host_answers(self) -> bool:
@@ -248,7 +239,7 @@ def _copy(request: Mapping[str, object], fds: list[int]) -> dict[str, object]:
     return {"code": 0}
 
 
-def _give_way(*, is_brief: bool = False) -> None:
+def _give_way() -> None:
     """Gives this thread the lowest priority, for good."""
-    give_way(is_brief=is_brief)
+    give_way()
     torch.set_num_threads(1)
