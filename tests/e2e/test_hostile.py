@@ -19,7 +19,7 @@ _MOST_GROWTH = 1.2
 _TIMES = {"dropped": 70, "truncated": 10, "noise": 10}  # the quick ones
 
 
-@pytest.fixture(params=["grpcio", "express", "grpcio over TLS"])
+@pytest.fixture(params=["express", "express over TLS"])
 def serving(
     scale: Path,
     request: pytest.FixtureRequest,
@@ -79,17 +79,16 @@ def test_hostile_clients_are_outlived(
 ) -> None:
     """Each kind a few times: the server lives, a regular client is served throughout.
 
-    What they took is given back: by express all of it, once they are gone.
+    What they took is given back once they are gone.
     """
     process = psutil.Process(serving.process.pid)
     at_first = process.memory_info().rss
     before, after = _besiege(serving, certificates, 2, 2)
     assert after < _MOST_GROWTH * before
-    if serving.flag("grpc_transport") == "express":
-        until(
-            lambda: process.memory_info().rss < _MOST_GROWTH * at_first,
-            "the memory of large messages to be returned",
-        )
+    until(
+        lambda: process.memory_info().rss < _MOST_GROWTH * at_first,
+        "the memory of large messages to be returned",
+    )
 
 
 @pytest.mark.stress

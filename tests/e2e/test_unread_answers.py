@@ -55,7 +55,7 @@ _ALL = HELLO + frames.settings({Setting.INITIAL_WINDOW_SIZE: (1 << 31) - 1})
 _ALL += frames.window_update(0, (1 << 31) - (1 << 16))
 
 
-def _model(tmp_path: Path, transport: str) -> tuple[str, ...]:
+def _model(tmp_path: Path) -> tuple[str, ...]:
     """Returns the flags of a server of one model, whose answers are its requests."""
     tfs.export.save(
         Scale(2.0).eval(),
@@ -67,15 +67,12 @@ def _model(tmp_path: Path, transport: str) -> tuple[str, ...]:
     return (
         "--model_name=double",
         f"--model_base_path={tmp_path / 'double'}",
-        f"--grpc_transport={transport}",
     )
 
 
-@pytest.fixture(params=["express", "grpcio"])
-def serving(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Serving]:
-    # A fork's threads have heaps of their own, whose ends glibc does not return.
-    is_fresh = request.param == "grpcio"
-    with Serving(*_model(tmp_path, request.param), is_fresh=is_fresh) as server:
+@pytest.fixture
+def serving(tmp_path: Path) -> Iterator[Serving]:
+    with Serving(*_model(tmp_path)) as server:
         server.wait_for("double/1 is available")
         yield server
 
@@ -321,10 +318,6 @@ def _besiege(
     wait_until_returned()
 
 
-_SLOW_ON_GRPCIO: Final = ["express", pytest.param("grpcio", marks=pytest.mark.stress)]
-
-
-@pytest.mark.parametrize("serving", _SLOW_ON_GRPCIO, indirect=True)
 def test_answers_that_nobody_reads_take_little_memory(serving: Serving) -> None:
     """Twelve clients, 10 MB each time: within 1.2 of what two take that read them.
 
@@ -357,7 +350,6 @@ def test_requests_that_nobody_finishes_take_little_memory(serving: Serving) -> N
     assert bad.peak_bytes < _MOST_GROWTH * good.peak_bytes
 
 
-@pytest.mark.parametrize("serving", ["express"], indirect=True)
 def test_what_a_crowd_begins_takes_what_arrived_of_it(serving: Serving) -> None:
     """Three hundred clients with 48 KB of 10 MB each: a quarter more, with all they take."""
     begun = _request(10 << 20)[:48_000]
@@ -416,9 +408,8 @@ def test_requests_that_unpack_to_gigabytes_take_little_memory(
     assert bad.peak_bytes < _MOST_GROWTH * good.peak_bytes
 
 
-@pytest.mark.parametrize("transport", ["express", "grpcio"])
 def test_first_long_answers_that_nobody_reads_take_little_memory(
-    tmp_path: Path, transport: str
+    tmp_path: Path,
 ) -> None:
     """Twelve clients that ask at once, before the model ever answered: as much as two.
 
@@ -428,11 +419,11 @@ def test_first_long_answers_that_nobody_reads_take_little_memory(
         Masks().eval(), {"x": torch.zeros(2, 4)}, str(tmp_path / "masks"), 1
     )
     flags = (
-        *_model(tmp_path, transport)[2:],
+        *_model(tmp_path)[2:],
         f"--model_base_path={tmp_path / 'masks'}",
         "--model_name=masks",
     )
-    with Serving(*flags, is_fresh=transport == "grpcio") as serving:
+    with Serving(*flags) as serving:
         serving.wait_for("masks/1 is available")
         small = _request(16, "masks")
         with Watch(serving.process.pid) as bad:
@@ -457,7 +448,6 @@ def _fill(num_elements: int) -> bytes:
     return prefixed(fill.SerializeToString())
 
 
-@pytest.mark.parametrize("serving", ["express"], indirect=True)
 @pytest.mark.parametrize("num_elements", [1 << 22, 1 << 18])
 def test_requests_that_stand_for_megabytes_take_little_memory(
     serving: Serving, num_elements: int
@@ -515,7 +505,6 @@ def test_long_messages_of_streams_take_little_memory(serving: Serving) -> None:
         _ask(serving, large, 4, None)
 
     def are_answered() -> bool:
-        # grpcio's are disconnected if they send on after they were refused.
         return all(each.num_answered or each.is_closed for each in crowd)
 
     with Watch(pid) as bad:
@@ -558,15 +547,14 @@ def test_answers_of_streams_that_nobody_reads_take_little_memory(
     assert bad.peak_bytes < _MOST_GROWTH * good.peak_bytes
 
 
-@pytest.mark.parametrize("transport", _SLOW_ON_GRPCIO)
 def test_answers_that_nobody_reads_take_little_memory_over_tls(
-    tmp_path: Path, transport: str
+    tmp_path: Path,
 ) -> None:
     """What is encrypted and waits is bounded as well."""
     certificates = Certificates()
     config = certificates.write_config(tmp_path)
-    flags = (*_model(tmp_path, transport), f"--ssl_config_file={config}")
-    with Serving(*flags, is_fresh=transport == "grpcio") as serving:
+    flags = (*_model(tmp_path), f"--ssl_config_file={config}")
+    with Serving(*flags) as serving:
         serving.wait_for("double/1 is available")
         _besiege(
             serving,
@@ -576,23 +564,6 @@ def test_answers_that_nobody_reads_take_little_memory_over_tls(
             num_good=2,
             authority=certificates.authority,
         )
-
-
-@pytest.mark.parametrize("serving", ["grpcio"], indirect=True)
-def test_a_crowd_of_long_requests_takes_little_more_than_four(serving: Serving) -> None:
-    """Forty clients call with 10 MB again and again: a fifth more than four calls."""
-    large = _request(10 << 20)
-    pid = serving.process.pid
-    with Watch(pid) as good:
-        _ask(serving, large, 4, None)
-    with Watch(pid) as bad:
-        crowd = [Caller(serving.address, _ALL, [large] * 100) for _ in range(40)]
-        _drive(crowd, _over_after(5.0), _always)
-        _ask(serving, _request(16), 1, None)
-        for caller in crowd:
-            caller.socket.close()
-    print(f"with four calls {good.peak_bytes >> 20}, with many {bad.peak_bytes >> 20}")
-    assert bad.peak_bytes < _MOST_GROWTH * good.peak_bytes
 
 
 class Flooder:
@@ -658,11 +629,11 @@ def test_floods_take_little_memory(
 def test_floods_take_little_memory_over_tls(
     tmp_path: Path, piece: Callable[[int], bytes]
 ) -> None:
-    """Through grpcio as well, and no call of a good client is cut off meanwhile."""
+    """Over TLS as well, and no call of a good client is cut off meanwhile."""
     certificates = Certificates()
     config = certificates.write_config(tmp_path)
-    flags = (*_model(tmp_path, "grpcio"), f"--ssl_config_file={config}")
-    with Serving(*flags, is_fresh=True) as serving:
+    flags = (*_model(tmp_path), f"--ssl_config_file={config}")
+    with Serving(*flags) as serving:
         serving.wait_for("double/1 is available")
         small = _request(16)[5:]
         regular = Regular(serving.address, certificates, small)
@@ -696,7 +667,6 @@ def _flood(
 @pytest.mark.stress
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("num_mib", [2, 10, 30])
-@pytest.mark.parametrize("serving", ["express"], indirect=True)
 def test_crowds_that_read_nothing_take_little_memory(
     serving: Serving, num_mib: int
 ) -> None:

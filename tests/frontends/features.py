@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import socket
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,15 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.certificates import CLIENT_NAME, Certificates
-from tests.frontends.express.wire import (
-    HELLO,
-    data_frame,
-    grpc_headers,
-    headers_frame,
-    literal_block,
-    prefixed,
-)
-from tests.frontends.peers import H2, PEERS, Peer, Trust, connect, is_ping_answered
+from tests.frontends.peers import H2, PEERS, Peer, Trust, is_ping_answered
 from tfs.core.call import (
     Call,
     Handler,
@@ -37,14 +28,11 @@ from tfs.core.call import (
 )
 from tfs.core.errors import Code, Unavailable
 from tfs.core.serving_loop import ServingLoop
-from tfs.frontends.rpc import frames
 from tfs.frontends.rpc.express.http2.connection_limits import ConnectionLimits
 from tfs.frontends.rpc.express.options import ExpressOptions
 from tfs.frontends.rpc.express.transport import ExpressTransport
-from tfs.frontends.rpc.frames import ErrorCode
 from tfs.frontends.rpc.grpcio.options import GrpcioOptions
 from tfs.frontends.rpc.grpcio.transport import GrpcioTransport
-from tfs.frontends.rpc.heads.hpack_decoder import encode_literal
 from tfs.proto.google.rpc import error_details_pb2, status_pb2
 
 PATH: Final = "/test.Service/Ask"
@@ -239,48 +227,6 @@ def renewed_certificates(transport: str, peer: Peer) -> None:
         assert answer.code != Code.OK
 
 
-def malformed_head(transport: str, peer: Peer) -> None:
-    """A raw client sends a path that is no text, and calls on over the same connection."""
-    bad = literal_block(grpc_headers(path="/\xff"))
-    good = literal_block(grpc_headers(path=PATH))
-    reset = frames.rst_stream(1, ErrorCode.PROTOCOL_ERROR)
-    with (
-        served(transport, _echo) as address,
-        connect(address, None) as raw,
-    ):
-        raw.sendall(HELLO + headers_frame(1, bad) + data_frame(1, prefixed(b"x")))
-        received = b""
-        while reset not in received:
-            received += receive(raw)
-        assert peer.call(address, PATH, b"abc").message == b"abc"
-        raw.sendall(headers_frame(3, good) + data_frame(3, prefixed(b"once more")))
-        while b"once more" not in received:
-            received += receive(raw)
-
-
-def no_grpc(transport: str, peer: Peer) -> None:
-    """A raw client posts JSON, and is told by HTTP's own means; then it calls."""
-    bad = literal_block(grpc_headers(path=PATH, content_type="application/json"))
-    good = literal_block(grpc_headers(path=PATH))
-    with (
-        served(transport, _echo) as address,
-        connect(address, None) as raw,
-    ):
-        raw.sendall(HELLO + headers_frame(1, bad) + data_frame(1, b"{}"))
-        received = b""
-        while encode_literal(b":status", b"415") not in received:
-            received += receive(raw)
-        raw.sendall(headers_frame(3, good) + data_frame(3, prefixed(b"once more")))
-        while b"once more" not in received:
-            received += receive(raw)
-
-
-def receive(raw: socket.socket) -> bytes:
-    data = raw.recv(1 << 16)
-    assert data, "the server closed the connection"
-    return data
-
-
 @dataclass(frozen=True, slots=True)
 class Feature:
     """One row of the matrix.
@@ -289,16 +235,12 @@ class Feature:
         name: For people.
         check: Fails if the transport does not do it for the peer.
         peers: Names of the peers it can be shown with.
-        refused_by: Transports that refuse it with a clear error when they start.
-        missing_in: Transports that do not do it.
 
     """
 
     name: str
     check: Callable[[str, Peer], None]
     peers: tuple[str, ...] = tuple(peer.name for peer in PEERS)
-    refused_by: tuple[str, ...] = ()
-    missing_in: tuple[str, ...] = ()
 
 
 FEATURES: Final = (
@@ -313,8 +255,6 @@ FEATURES: Final = (
     Feature("errors with RetryInfo", retry_info),
     Feature("metadata, binary values too", metadata),
     Feature("unknown methods are UNIMPLEMENTED", unknown_method),
-    Feature("a call whose headers are malformed harms no other", malformed_head),
-    Feature("requests that are not gRPC get an HTTP status", no_grpc, ("h2",)),
     Feature("keep-alive: PINGs are answered without a call", ping, ("h2",)),
     Feature("TLS, plain text refused", tls),
     Feature("mutual TLS, client's names known, strangers refused", mutual_tls),
@@ -324,16 +264,21 @@ FEATURES: Final = (
 _HEAD = """\
 # The transports
 
-Two implementations speak gRPC. `--grpc_transport` chooses one; `auto`, the default, chooses
-express, or grpcio if `--grpc_channel_arguments` are given. Nothing behind them knows which it
-is: a method, an error or a health check is the same through both. **grpcio** is Google's
-library, the reference. **express** is our own HTTP/2 server, which needs a fraction of the CPU.
+Two implementations speak gRPC, and nothing behind them knows which it is: a method, an error
+or a health check is the same through both. **express**, our own HTTP/2 server, is what
+`--grpc_transport=auto`, the default, means; it needs a fraction of the CPU, and bounds
+[what clients can take](hostile-clients.md). **grpcio** is Google's library as it is: the reference
+that express is compared with, for trusted networks, where `--grpc_transport=grpcio` asks for it.
+What clients may take of it, and what headers it accepts, is for that library to say.
 
-Every entry below is a test in `tests/frontends/test_features.py`: *yes* is a check that
-passes, *no* one that fails, *refused* an error at the start that says what to do, *-*
-cannot be seen from that client. Streaming, cancellation, draining and hostile peers are
-tested per transport, in `tests/core/conformance/transport.py` and
-`tests/frontends/express`.
+Of `--grpc_channel_arguments` express takes `grpc.max_connection_age_ms`,
+`grpc.max_connection_age_grace_ms`, `grpc.max_concurrent_streams`, `grpc.keepalive_time_ms`,
+`grpc.max_metadata_size` and `grpc.max_receive_message_length`; a warning names the others. grpcio
+takes all.
+
+Every entry below is a test in `tests/frontends/test_features.py`; *-* cannot be seen from that
+client. Streaming, cancellation, draining and hostile peers are tested in
+`tests/core/conformance/transport.py`, per transport, and in `tests/frontends/express`.
 
 """
 _TAIL = """
@@ -355,9 +300,8 @@ nginx (`grpc_pass`), HAProxy and nghttpx.
 Through express a request may have 16 KB of headers. One with more is RESOURCE_EXHAUSTED; one
 with more than 64 KB ends the connection, and everything else that was on it.
 
-Replies are never compressed. For keep-alive, express asks a client that was silent for five
-minutes for a sign of life; grpcio does what `--grpc_channel_arguments` says
-(`grpc.keepalive_time_ms=...`).
+Replies are never compressed. A client that was silent for five minutes
+(`grpc.keepalive_time_ms`) is asked for a sign of life.
 
 ## Numbers
 
@@ -392,10 +336,7 @@ _HOSTILE = """\
 What a server promises beside clients that flood it, dawdle, or do not read their answers: it
 stays up, its memory is bounded, and good clients are answered. `--max_receive_bytes`,
 `--max_in_flight` and `--max_filled_bytes` ([flags](flags.md)) set the bounds; this page says what
-they come to. **Where strangers connect, use express**, the default of the two
-[transports](transports.md).
-
-## Through express
+they come to. It is about express; [grpcio](transports.md) is for trusted networks.
 
 express limits the memory of requests and unread answers, of each connection and of all
 together, byte by byte. The table has the resident memory of a server, in MB, while sixty
@@ -446,100 +387,6 @@ What remains:
   after all and a quarter of `--max_receive_bytes` would be unread with it, the call is
   UNAVAILABLE, with a pause after which to try again.
 
-## Through grpcio
-
-grpcio tells nobody how long a request is before it is there, so its limits are coarser:
-
-- Four requests are read at a time, more while little was sent of them. Two of these places are
-  for clients whose last request was short, who go first; one turn in four goes to the client
-  that has waited longest. A client that has a place and sends nothing is disconnected after a second if others
-  wait, otherwise after a minute.
-- 16 MB of answers may be unread before longer ones wait, and more while clients read well. A
-  client that takes no answers is disconnected after two seconds if others wait, otherwise after
-  thirty. A client that has read a long answer goes before those that have not, three times in four: with its
-  long requests, and where answers wait for room.
-- The library takes any number of headers, and of calls that are reset at once, whatever it is told.
-  So the server accepts clients itself, ends their TLS, looks at their frames, writes their headers
-  anew and passes them on over a Unix socket: each byte is copied twice more, and a connection takes
-  three descriptors.
-  That is some 20 % more CPU for a small request (over TLS, none), and half as much again for
-  602 KB and for 10 MB; the numbers of grpcio above are without it.
-- 64 KB of headers in one block end a connection, as through express. The headers of a call reach
-  the library when all of them are there.
-- The more calls there are, the fewer each connection may have: its own times all must be less than
-  32,768, and one may begin in any case. So eight connections may have 64 each, sixty may have 23.
-  Further ones wait, while frames of calls under way pass them; the client with the fewest goes on
-  first. While a connection has a request that is read and not whole, calls of it whose bodies are
-  more than 2 KB together do not wait for other connections: they take the window that it needs.
-- The library hands calls over in the order in which they came. Of those that it has not handed over,
-  a connection's own times all must be less than 512, so nobody fills that queue; or it
-  has less than half of what others have on average. (Such bodies do not wait for that, either.) A
-  call that is reset counts until it is handed over. One that is reset while it waits never begins:
-  the library reads its headers, and ignores them.
-- While clients bring more than can be read at once, they are read in turn, half a millisecond at a
-  time, and everything else goes between.
-- Of streams (reflection), two wait for a later message at a time. One that has waited for a
-  second ends, with OK, if another wants its turn. Its questions may take 64 KB, as through express.
-- A client is disconnected after a thousand frames that ask for nothing, or if it goes on with a
-  hundred a second (one that calls and reads may send more), and after a thousand calls that it
-  resets, or if it goes on with a thousand a second. A client whose deadlines pass resets fewer.
-- A short request counts as long as the tensors for which it stands. Other short ones of clients
-  whose last answer was short do not wait, even if others get long ones of the same model. If an
-  answer is longer than anybody could know and 128 MB are unread, the call is UNAVAILABLE, with a
-  pause after which to try again.
-- Memory that was freed is given back to the system within seconds, eight times a second while
-  requests wait for each other.
-- Large compressed requests are decompressed one at a time, and not by that library, which would
-  make a gigabyte of a megabyte before it looks at any limit. What shrank to less than a 32nd may
-  have 16 MB (through express, a sixteenth of `--max_receive_bytes`). grpcio does not tell which
-  requests are compressed (`grpc.per_message_decompression` is 0), so those are that begin like
-  gzip or zlib; no other request of this server does.
-- A connection may have 64 calls (`grpc.max_concurrent_streams`); clients know that, and let
-  further ones wait. A client that watches more servables than that needs another connection. If
-  512 calls wait in all and none proceeds, eight of each connection stay and the others are
-  UNAVAILABLE.
-- Of a request that nobody reads yet, a client may send 8 KB (`grpc.http2.lookahead_bytes`), so
-  longer ones cost one more round trip. Clients have to count windows below 0, as HTTP/2 asks. If
-  one does not (httpx does not, when a connection begins with a request beyond 64 KB), set
-  `grpc.http2.lookahead_bytes=65535`.
-
-The library itself keeps some 20 KB of each call. This table, too, has the resident memory of a
-server, in MB, beside sixty such clients. The server has 257 MB at first, and 297 to 327 after
-one good call of 10 MB, with which the last column compares. Measured in November 2026 on two
-busy cores:
-
-| what each client does | MB | times |
-|---|---|---|
-| reads no answers of 10 MB (sixty that read them take 382) | 385 | 1.2 |
-| reads answers of 10 MB at 20 KB/s | 364 | 1.1 |
-| reads no answers of 48 KB | 327 | 1.0 |
-| opens no window for 250 answers of 48 KB | 364 | 1.1 |
-| sends all but the end of 250 requests of 10 MB | 337 | 1.1 |
-| sends 60 KB of each, and acknowledges no settings | 325 | 1.0 |
-| begins 1,000 calls, and sends nothing | 332 | 1.0 |
-| sends 250 calls with 7 KB of headers | 322 | 1.0 |
-| sends 1 MB of gzip that stands for 1 GB, again and again | 328 | 1.1 |
-| sends 30 KB of gzip that stand for 30 MB, again and again | 329 | 1.0 |
-| claims messages of up to 4 GB | 343 | 1.1 |
-| sends 10 MB that are no message, again and again | 392 | 1.2 |
-| sends 10 MB of values that are not packed, again and again | 354 | 1.1 |
-| sends SETTINGS, PRIORITY, PING or unknown frames without end | 318 | 1.0 |
-| resets its calls, thousands in a second (with 8 KB of each, 351) | 335 | 1.1 |
-| sends headers without end, and connects again when it is disconnected | 328 | 1.0 |
-| asks 64 times in 40 bytes for answers of 10 MB (one value for all elements), and reads none | 347 | 1.1 |
-| sends 10 MB after 10 MB to reflection (342 to 368 in four runs) | 368 | 1.2 |
-| opens no window for 64 streams of 100 questions to reflection each, and comes back (343 to 379; if it reads none instead, 376 to 388) | 388 | 1.2 |
-| has 500 small calls under way and reads their answers | 275 | 0.9 |
-
-Others are answered meanwhile, small requests within milliseconds (beside floods of resets or other
-frames, reflection, or clients with hundreds of calls each, within a second or so) and 10 MB within
-ten seconds.
-
-Over TLS it is the same: sixty clients that send headers without end, or reset calls by the
-thousand, and come back when they are disconnected, take 329 MB, which is what the server has after
-one good call of 10 MB. Beside both, four good clients had all of their calls answered, the slowest
-in 0.8 s.
-
 This page is printed by `python -m tests.frontends.features`.
 """
 _DETAILS = """
@@ -555,24 +402,16 @@ A call that reaches grpcio in the instant in which the server ends may be told C
 library, before it has reached any handler. Through express it is UNAVAILABLE, as is every call
 that a draining server does not take. Clients that retry should retry both.
 
-To both transports, a client that closes only its sending direction (`shutdown(SHUT_WR)`) is gone:
+To both, a client that closes only its sending direction (`shutdown(SHUT_WR)`) is gone:
 calls that are not answered by then are cancelled. HTTP/2 ends requests by END_STREAM, and a
 server could not tell such a client from one that has crashed.
 
-A request whose headers break the rules of HTTP/2 is reset by both transports (PROTOCOL_ERROR), and
-the other calls of its connection go on: a path that is not ASCII, a pseudo-header that is missing,
+A request whose headers break the rules of HTTP/2 is reset by express (PROTOCOL_ERROR), and the
+other calls of its connection go on: a path that is not ASCII, a pseudo-header that is missing,
 repeated or late, a name in upper case, NUL or a line break in a value. Headers that cannot be
-decompressed end the connection. grpcio would end its server by a path that is not UTF-8, with the
-calls of everybody (seen with 1.85.1). So the relay decompresses and checks the headers, and writes
-them anew for that library, which never sees the bytes that a client sent. A header list of more than
-16 KB (`grpc.absolute_max_metadata_size`) is reset with ENHANCE_YOUR_CALM, of which clients make
-RESOURCE_EXHAUSTED; that limit counts what is decompressed. Metadata that is not ASCII is passed on,
-as UTF-8 or Latin-1 by grpcio, as Latin-1 by express.
-
-A request that is not gRPC gets an HTTP status from both: 415 for another content-type, 405 for
-another method than POST, 400 without `te: trailers`. Through express a sentence follows. Through
-grpcio such a request is reset (PROTOCOL_ERROR) if its client asked for a smaller HPACK table than
-HTTP/2's 4,096 bytes.
+decompressed end the connection. Metadata that is not ASCII is passed on as Latin-1. A request that
+is not gRPC gets an HTTP status and a sentence: 415 for another content-type, 405 for another
+method than POST, 400 without `te: trailers`.
 
 This page is printed by `python -m tests.frontends.features`.
 """
@@ -595,13 +434,8 @@ def _matrix() -> str:
     ]
     for feature in FEATURES:
         cells = []
-        for transport, peer in columns:
-            if transport in feature.refused_by:
-                cells.append("refused")
-            elif transport in feature.missing_in:
-                cells.append("no")
-            else:
-                cells.append("yes" if peer in feature.peers else "-")
+        for _, peer in columns:
+            cells.append("yes" if peer in feature.peers else "-")
         lines.append(f"| {feature.name} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

@@ -10,7 +10,11 @@ from tfs.core.stats import Stats
 from tfs.frontends.rpc.express.transport import ExpressTransport
 from tfs.frontends.rpc.grpcio.transport import GrpcioTransport
 from tfs.server.options import ServerOptions, TransportKind
-from tfs.server.transports import chosen_transport, make_transport
+from tfs.server.transports import (
+    chosen_transport,
+    express_options,
+    make_transport,
+)
 
 AUTO, GRPCIO, EXPRESS = (
     TransportKind.AUTO,
@@ -27,13 +31,11 @@ AUTO, GRPCIO, EXPRESS = (
         ({"grpc_transport": EXPRESS}, EXPRESS),
         ({"grpc_transport": GRPCIO}, GRPCIO),
         ({"ssl_config_file": "/etc/ssl.config"}, EXPRESS),
-        ({"grpc_channel_arguments": "grpc.max_connection_age_ms=1000"}, GRPCIO),
+        ({"grpc_channel_arguments": "grpc.max_connection_age_ms=1000"}, EXPRESS),
     ],
 )
-def test_auto_is_express_unless_only_grpcio_does_what_was_asked_for(
-    options: dict[str, object], meant: TransportKind
-) -> None:
-    """Channel arguments are grpcio's; whoever names a transport gets it."""
+def test_auto_is_express(options: dict[str, object], meant: TransportKind) -> None:
+    """Whatever else was asked for; whoever names a transport gets it."""
     given = ServerOptions(model_base_path="/m", **options)  # type: ignore[arg-type]
     assert chosen_transport(given) is meant
 
@@ -47,35 +49,45 @@ def test_the_chosen_transport_is_made(kind: TransportKind, made: type) -> None:
     assert isinstance(make_transport(options, ServingLoop(), Stats()), made)
 
 
-@pytest.mark.parametrize(
-    ("options", "is_told"),
-    [
-        ({}, False),
-        ({"grpc_transport": GRPCIO}, False),
-        ({"grpc_channel_arguments": "grpc.max_connection_age_ms=1000"}, True),
-    ],
-)
-def test_a_start_script_is_told_what_its_channel_arguments_cost(
-    caplog: pytest.LogCaptureFixture, options: dict[str, object], is_told: bool
+def _with_arguments(arguments: str) -> ServerOptions:
+    return ServerOptions(model_base_path="/m", grpc_channel_arguments=arguments)
+
+
+def test_express_takes_the_channel_arguments_that_mean_something_to_it() -> None:
+    """Each of the six sets what it sets in gRPC; nothing is warned of."""
+    made = express_options(
+        _with_arguments(
+            "grpc.max_connection_age_ms=60000,grpc.max_connection_age_grace_ms=5000,"
+            "grpc.max_concurrent_streams=10,grpc.keepalive_time_ms=20000,"
+            "grpc.max_metadata_size=8192,grpc.max_receive_message_length=1000000"
+        )
+    )
+    assert (made.max_connection_age_s, made.max_connection_age_grace_s) == (60, 5)
+    assert made.keepalive_time_s == 20
+    assert made.limits.max_concurrent_streams == 10
+    assert made.limits.max_header_list_bytes == 8192
+    assert made.limits.max_request_bytes == 1_000_000
+
+
+def test_other_channel_arguments_are_named_in_one_warning(
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """They choose the slower transport for somebody who never asked for one."""
-    given = ServerOptions(model_base_path="/m", **options)  # type: ignore[arg-type]
-    make_transport(given, ServingLoop(), Stats())
-    told = [each for each in caplog.messages if "event=grpcio_chosen" in each]
-    assert bool(told) is is_told
+    """They do nothing here, and the start script that has them goes on working."""
+    express_options(
+        _with_arguments("grpc.so_reuseport=1,grpc.max_metadata_size=9000,grpc.x=y")
+    )
+    (told,) = [each for each in caplog.messages if "channel_arguments" in each]
+    assert "names=grpc.so_reuseport,grpc.x" in told
+
+
+@pytest.mark.parametrize("value", ["soon", "0", "-1"])
+def test_a_channel_argument_that_is_no_number_is_refused(value: str) -> None:
+    """The message names the argument, before anything is opened."""
+    with pytest.raises(InvalidArgument, match=r"grpc\.keepalive_time_ms must be"):
+        express_options(_with_arguments(f"grpc.keepalive_time_ms={value}"))
 
 
 def test_the_receive_budget_has_a_least_size() -> None:
     """Too small a budget would let nobody send anything."""
     with pytest.raises(InvalidArgument, match="--max_receive_bytes"):
         ServerOptions(model_base_path="/m", max_receive_bytes=1000)
-
-
-def test_channel_arguments_are_not_ignored() -> None:
-    """Whoever names express and arguments of grpcio's learns that they do nothing."""
-    with pytest.raises(InvalidArgument, match="mean nothing to --grpc_transport=exp"):
-        ServerOptions(
-            model_base_path="/m",
-            grpc_transport=EXPRESS,
-            grpc_channel_arguments="grpc.max_connection_age_ms=1000",
-        )

@@ -109,13 +109,13 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "grpc_transport",
         "grpc_transport",
         TransportKind,
-        "auto (express; grpcio with channel arguments), grpcio or express",
+        "auto (express), express, or grpcio: Google's library, for trusted networks",
     ),
     Flag(
         "grpc_channel_arguments",
         "grpc_channel_arguments",
         str,
-        "k=v,k=v for the grpcio transport",
+        "k=v,k=v: gRPC's channel arguments; express takes six of them",
     ),
     Flag(
         "ssl_config_file",

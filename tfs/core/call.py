@@ -198,9 +198,6 @@ class RpcMethod:
             that arrived together, in order; None if nothing is gained by that. Some of
             the calls may have ended since; ``cancel`` says so. A transport need not use
             it.
-        claimed_bytes: Returns how long a short request is once it is decoded, which its
-            answer may be as well; None if it takes about what was sent. For any thread.
-            A transport need not use it.
 
     """
 
@@ -208,7 +205,6 @@ class RpcMethod:
     handler: Handler | StreamHandler
     kind: MethodKind = MethodKind.UNARY
     burst_handler: BurstHandler | None = None
-    claimed_bytes: Callable[[bytes | memoryview], int] | None = None
 
     @property
     def service(self) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from tfs.codec.claimed_size import claimed_bytes
 from tfs.codec.decode_options import DEFAULT_OPTIONS, DecodeOptions
 from tfs.core.call import Call, MethodKind, MethodTable, RpcMethod
 from tfs.core.errors import Unimplemented
@@ -92,7 +91,6 @@ def method_table(
             f"/{PREDICTION}/Predict",
             predict,
             burst_handler=predict.take_burst,
-            claimed_bytes=claimed_bytes,
         ),
         RpcMethod(f"/{PREDICTION}/Classify", examples(CLASSIFY)),
         RpcMethod(f"/{PREDICTION}/Regress", examples(REGRESS)),

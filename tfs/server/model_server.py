@@ -184,7 +184,6 @@ class ModelServer:
             self.stats,
             self._spare_memory.note_large_message,
             self._spare_memory.note_scarcity,
-            self._spare_memory.look,
             self._expected_answers.sizes,
         )
         self._let_load = note_answerer(

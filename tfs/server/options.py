@@ -87,7 +87,7 @@ class ServerOptions:
         ssl_config_file: File with a text ``SSLConfig``, for TLS on the TCP port; "" for
             plain text. It is read again when it changes. The Unix socket is never
             encrypted, as in TensorFlow Serving.
-        grpc_channel_arguments: Channel arguments for grpcio, as "key=value,key=value".
+        grpc_channel_arguments: gRPC's channel arguments, as "key=value,key=value".
         max_message_bytes: Size of the largest request and of the largest reply.
         max_receive_bytes: Express only: memory that arriving requests of all
             connections may take together; a request that is larger than this is
@@ -289,12 +289,7 @@ class ServerOptions:
             "--tensorflow_session_parallelism and --tensorflow_intra_op_parallelism "
             "exclude each other.",
         )
-        arguments = parse_channel_arguments(self.grpc_channel_arguments)
-        _require(
-            not arguments or self.grpc_transport is not TransportKind.EXPRESS,
-            "--grpc_channel_arguments are grpcio's, and mean nothing to "
-            "--grpc_transport=express; leave out one of the two",
-        )
+        parse_channel_arguments(self.grpc_channel_arguments)
 
     @property
     def intra_op_threads(self) -> int:

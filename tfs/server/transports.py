@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tfs.core.call import Transport
+from tfs.core.errors import InvalidArgument
 from tfs.core.serving_loop import ServingLoop
 from tfs.core.stats import Stats
 from tfs.frontends.rpc.answer_sizes import AnswerSizes
@@ -17,22 +18,25 @@ from tfs.server.options import ServerOptions, TransportKind, parse_channel_argum
 
 log = logging.getLogger(__name__)
 
-
-def chosen_transport(options: ServerOptions) -> TransportKind:
-    """Returns the transport that ``auto`` stands for, or the one asked for.
-
-    ``auto`` is express, except if arguments for grpcio's channels were given, which
-    only grpcio understands.
-    """
-    if options.grpc_transport is not TransportKind.AUTO:
-        return options.grpc_transport
-    if options.grpc_channel_arguments:
-        return TransportKind.GRPCIO
-    return TransportKind.EXPRESS
-
-
 # Because answers may be far longer than requests.
 _LEAST_BACKLOG_BYTES: Final = 64 << 20
+
+EXPRESS_ARGUMENTS: Final = (
+    "grpc.max_connection_age_ms",
+    "grpc.max_connection_age_grace_ms",
+    "grpc.max_concurrent_streams",
+    "grpc.keepalive_time_ms",
+    "grpc.max_metadata_size",
+    "grpc.max_receive_message_length",
+)
+"""The channel arguments that mean something to express."""
+
+
+def chosen_transport(options: ServerOptions) -> TransportKind:
+    """Returns the transport that was asked for; ``auto`` is express."""
+    if options.grpc_transport is TransportKind.AUTO:
+        return TransportKind.EXPRESS
+    return options.grpc_transport
 
 
 def make_transport(
@@ -41,7 +45,6 @@ def make_transport(
     stats: Stats,
     on_large_message: Callable[[], None] = lambda: None,
     on_scarcity: Callable[[], None] = lambda: None,
-    on_look: Callable[[], None] = lambda: None,
     answer_sizes: AnswerSizes | None = None,
 ) -> Transport:
     """Returns the transport, not started.
@@ -54,30 +57,20 @@ def make_transport(
             behind, if the transport can tell.
         on_scarcity: Called on the loop while requests wait for memory, at once and then
             about once a second, if the transport can tell.
-        on_look: Called on the loop once a second, and more often while requests wait
-            for memory, if the transport cannot tell.
         answer_sizes: What is known of models' answers before anybody asked.
+
+    Raises:
+        InvalidArgument: A channel argument that express takes is no positive number.
 
     """
     if chosen_transport(options) is TransportKind.EXPRESS:
-        limits = ConnectionLimits(max_message_bytes=options.max_message_bytes)
         return ExpressTransport(
             loop,
-            ExpressOptions(
-                limits,
-                options.max_receive_bytes,
-                max_backlog_bytes=max(options.max_receive_bytes, _LEAST_BACKLOG_BYTES),
-                look_s=options.loop_spin_us / 1e6,
-            ),
+            express_options(options),
             stats=stats,
             on_large_message=on_large_message,
             on_scarcity=on_scarcity,
             answer_sizes=answer_sizes,
-        )
-    if options.grpc_transport is TransportKind.AUTO:
-        log.warning(
-            "event=grpcio_chosen why='it alone takes --grpc_channel_arguments; without "
-            "them express speaks gRPC, for a fraction of the processor time'"
         )
     # Importing grpcio takes a tenth of a second, which a server with express saves.
     from tfs.frontends.rpc.grpcio.options import GrpcioOptions
@@ -90,7 +83,61 @@ def make_transport(
             channel_arguments=parse_channel_arguments(options.grpc_channel_arguments),
         ),
         stats,
-        on_look=on_look,
-        on_large_message=on_large_message,
-        answer_sizes=answer_sizes,
+    )
+
+
+def express_options(options: ServerOptions) -> ExpressOptions:
+    """Returns how express is set up; warns of channel arguments that it has no use for.
+
+    Raises:
+        InvalidArgument: A channel argument that express takes is no positive number.
+
+    """
+    given: dict[str, int] = {}
+    unused: list[str] = []
+    for name, value in parse_channel_arguments(options.grpc_channel_arguments):
+        if name not in EXPRESS_ARGUMENTS:
+            unused.append(name)
+        elif isinstance(value, str) or value < 1:
+            raise InvalidArgument(
+                f"--grpc_channel_arguments: {name} must be a positive number, got "
+                f"{value}"
+            )
+        else:
+            given[name] = value
+    if unused:
+        log.warning(
+            "event=channel_arguments_unused names=%s note=%r",
+            ",".join(unused),
+            "express has no such settings; --grpc_transport=grpcio has",
+        )
+    usual, usual_limits = ExpressOptions(), ConnectionLimits()
+    age_s, grace_s, keepalive_s = (
+        given[name] / 1000 if name in given else default
+        for name, default in (
+            ("grpc.max_connection_age_ms", usual.max_connection_age_s),
+            ("grpc.max_connection_age_grace_ms", usual.max_connection_age_grace_s),
+            ("grpc.keepalive_time_ms", usual.keepalive_time_s),
+        )
+    )
+    limits = ConnectionLimits(
+        max_concurrent_streams=given.get(
+            "grpc.max_concurrent_streams", usual_limits.max_concurrent_streams
+        ),
+        max_message_bytes=options.max_message_bytes,
+        max_request_bytes=given.get(
+            "grpc.max_receive_message_length", options.max_message_bytes
+        ),
+        max_header_list_bytes=given.get(
+            "grpc.max_metadata_size", usual_limits.max_header_list_bytes
+        ),
+    )
+    return ExpressOptions(
+        limits,
+        options.max_receive_bytes,
+        max_backlog_bytes=max(options.max_receive_bytes, _LEAST_BACKLOG_BYTES),
+        look_s=options.loop_spin_us / 1e6,
+        max_connection_age_s=age_s,
+        max_connection_age_grace_s=grace_s,
+        keepalive_time_s=keepalive_s,
     )

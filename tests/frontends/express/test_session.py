@@ -106,6 +106,31 @@ def test_a_fault_while_a_round_is_written_costs_one_connection(
     assert len(rig.transport._sessions) == 1
 
 
+def test_an_old_connection_is_drained_then_closed(tmp_path: Path) -> None:
+    """At its age it takes no new calls; those under way have the grace to end."""
+    options = ExpressOptions(max_connection_age_s=100.0, max_connection_age_grace_s=20)
+    with running(tmp_path, options) as rig:
+        client = rig.connect()
+        client.send(head(1, HOLD) + data_frame(1, prefixed(b"x")))
+        rig.settle()
+        for _ in range(85):
+            rig.advance(1.0)
+        client.read()
+        assert client.goaway is None
+        for _ in range(26):
+            if client.goaway is None:
+                rig.advance(1.0)
+                client.read()
+        assert client.goaway is ErrorCode.NO_ERROR
+        assert not client.is_closed
+        assert rig.held[0].cancel.error is None
+        for _ in range(22):
+            rig.advance(1.0)
+        client.read()
+        assert client.is_closed
+        assert rig.held[0].cancel.error is not None
+
+
 def test_a_protocol_fault_says_goodbye(rig: Rig) -> None:
     """GOAWAY with the code, then the socket closes."""
     client = rig.connect()

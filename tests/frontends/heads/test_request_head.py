@@ -8,6 +8,7 @@ from tests.frontends.express.wire import grpc_headers
 from tfs.core.errors import Code, ResourceExhausted, ServingError
 from tfs.frontends.rpc.encoding import Encoding
 from tfs.frontends.rpc.heads.request_head import (
+    LONGEST_TIMEOUT_S,
     HttpRefusal,
     MalformedHead,
     RequestHead,
@@ -50,18 +51,22 @@ def test_binary_metadata_is_decoded() -> None:
         (b"7u", 7e-6),
         (b"99999999n", 0.099999999),
         (b"0S", 0.0),
+        (b"000S", 0.0),
+        (b"500000000n", 0.5),
+        (b"00000000500m", 0.5),
+        (b"100000000S", 1e8),
+        (b"9" * 5000 + b"n", LONGEST_TIMEOUT_S),
+        (b"9999999999999999999S", LONGEST_TIMEOUT_S),
     ],
 )
 def test_a_timeout_is_read_in_its_unit(text: bytes, seconds: float) -> None:
-    """Each of gRPC's six units."""
+    """Each of gRPC's six units, with as many digits as its own servers take."""
     assert parse_timeout(text) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize(
-    "text", [b"", b"1", b"S", b"-1S", b"1s", b"123456789S", b"1.5S"]
-)
+@pytest.mark.parametrize("text", [b"", b"1", b"S", b"-1S", b"1s", b"1.5S"])
 def test_a_malformed_timeout_is_refused(text: bytes) -> None:
-    """A timeout is at most eight digits and a unit; anything else is refused."""
+    """A timeout is digits and a unit; anything else is refused."""
     with pytest.raises(ValueError, match="grpc-timeout"):
         parse_timeout(text)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from math import inf
 
 from tfs.frontends.rpc.express.http2.connection_limits import ConnectionLimits
 
@@ -47,6 +48,9 @@ class ExpressOptions:
         favour_timeout_s: The same for the favoured connection, for which all others
             wait. If the receive budget has no room for it for this long, its youngest
             unfinished request fails.
+        max_connection_age_s: Time after which a connection is drained, a tenth more or
+            less, so that a balancer's clients move; infinite by default.
+        max_connection_age_grace_s: Time after that for its calls to end.
         idle_timeout_s: Time without any call after which a connection is drained.
         keepalive_time_s: Time without any byte after which the client gets a PING.
         keepalive_timeout_s: How long the server waits for the answer to that PING.
@@ -78,6 +82,8 @@ class ExpressOptions:
     write_timeout_s: float = 30.0
     starve_timeout_s: float = 5.0
     favour_timeout_s: float = 2.0
+    max_connection_age_s: float = inf
+    max_connection_age_grace_s: float = inf
     idle_timeout_s: float = 3600.0
     keepalive_time_s: float = 300.0
     keepalive_timeout_s: float = 20.0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+import random
+from typing import Final, Protocol
 
 from tfs.core.call import MethodKind
 from tfs.core.errors import DeadlineExceeded
@@ -18,6 +19,8 @@ from tfs.frontends.rpc.frames import (
     ConnectionFault,
     ErrorCode,
 )
+
+_AGE_JITTER: Final = 0.1  # as gRPC's own servers have it
 
 
 class SilentSession(Protocol):
@@ -53,6 +56,7 @@ class Silence:
     """
 
     __slots__ = (
+        "_aged_s",
         "_idle_since_s",
         "_num_answered",
         "_opened_s",
@@ -70,6 +74,9 @@ class Silence:
         self._options = shared.options
         self._opened_s = now_s
         self._idle_since_s = now_s
+        # Spread, so that clients that came together do not come back together.
+        spread = random.uniform(1 - _AGE_JITTER, 1 + _AGE_JITTER)
+        self._aged_s = now_s + self._options.max_connection_age_s * spread
         self._num_answered = 0
         self._pinged_s: float | None = None
         self._starved_since_s: float | None = None
@@ -124,6 +131,8 @@ class Silence:
             self._shared.counters.timeouts += 1
             session.close()
             return
+        if now_s >= self._aged_s and self._has_aged(session, now_s):
+            return
         self._note_waits(session, now_s)
         if connection.streams:
             self._sweep_streams(session, now_s)
@@ -140,6 +149,19 @@ class Silence:
             session.mark_dirty()
             return
         self._keep_alive(session, now_s, read_s)
+
+    def _has_aged(self, session: SilentSession, now_s: float) -> bool:
+        """Drains a connection that is old enough; returns whether it was closed."""
+        connection = session.connection
+        if now_s >= self._aged_s + self._options.max_connection_age_grace_s:
+            session.close()
+            return True
+        if connection.is_draining:
+            connection.finish_drain()  # at the next sweep: what was under way has come
+        else:
+            connection.begin_drain()
+        session.mark_dirty()
+        return False
 
     def _note_waits(self, session: SilentSession, now_s: float) -> None:
         """Notes how long uploads have waited for the server, not for their client.

@@ -53,7 +53,7 @@ class GrpcioCall:
         self,
         host: CallHost,
         method: str,
-        message: bytes | memoryview,
+        message: bytes,
         deadline_s: float | None,
         metadata: Metadata,
         peer: Peer,
@@ -72,11 +72,10 @@ class GrpcioCall:
         self._cancel_fns: list[Callable[[], None]] = []
         self._message_fn: Callable[[bytes | memoryview], None] | None = None
         self._half_close_fn: Callable[[], None] | None = None
-        self._early_messages: deque[bytes | memoryview] = deque()
+        self._early_messages: deque[bytes] = deque()
         self._half_closed = False
         self._max_queued_messages = host.max_queued_messages
         self.outbox: deque[bytes] = deque()
-        self._sent = asyncio.Event()
         self.progress = asyncio.Event()  # set only on grpcio's thread
 
     def reply(self, message: bytes) -> None:
@@ -105,7 +104,7 @@ class GrpcioCall:
         return True
 
     def take_room(self, num_bytes: int) -> bool:
-        """Tells that there is room; requests wait for it before they are read."""
+        """Tells that there is room: this transport bounds nothing."""
         return True
 
     def on_cancel(self, fn: Callable[[], None]) -> None:
@@ -129,16 +128,6 @@ class GrpcioCall:
         elif self._open:
             self._half_close_fn = fn
 
-    async def wait_until_sent(self) -> None:
-        """Waits until grpcio has taken what was sent. On grpcio's thread."""
-        while self.outbox:
-            self._sent.clear()
-            await self._sent.wait()
-
-    def note_sent(self) -> None:
-        """Notes that grpcio has taken what was sent. On grpcio's thread."""
-        self._sent.set()
-
     @property
     def is_open(self) -> bool:
         """Whether nothing has finished the call yet."""
@@ -159,7 +148,7 @@ class GrpcioCall:
         else:
             self.cut_off(Cancelled("the client cancelled the call"))
 
-    def take_message(self, message: bytes | memoryview) -> None:
+    def take_message(self, message: bytes) -> None:
         """Hands on a later request message. On the serving loop."""
         fn = self._message_fn
         if fn is not None:
@@ -190,7 +179,7 @@ class GrpcioCall:
         forget_frames(error)  # as in ``fail``
         self.cut_off(handler_error(error, self.method))
 
-    def _tell(self, fn: Callable[..., None], *args: bytes | memoryview) -> None:
+    def _tell(self, fn: Callable[..., None], *args: bytes) -> None:
         """Calls a function of the handler's; contains what it raises."""
         try:
             fn(*args)

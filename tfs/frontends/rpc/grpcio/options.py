@@ -18,9 +18,6 @@ class GrpcioOptions:
     Attributes:
         max_message_bytes: Largest request and reply.
         max_queued_messages: How many messages of one stream may wait for a slow reader.
-        open_answer_bytes: Bytes that answers, under way or unread, may take together
-            before further requests wait. It grows while those that wait do so only for
-            clients that read well.
         channel_arguments: grpcio's own arguments, which override ours
             (``--grpc_channel_arguments``).
 
@@ -28,7 +25,6 @@ class GrpcioOptions:
 
     max_message_bytes: int = _MAX_MESSAGE_BYTES
     max_queued_messages: int = 128
-    open_answer_bytes: int = 16 << 20
     channel_arguments: tuple[tuple[str, int | str], ...] = ()
 
     def __post_init__(self) -> None:

@@ -91,7 +91,10 @@ _BAD_VALUE: Final = re.compile(rb"[\x00\r\n]").search
 # As many values as the longest header list that we announce has room for. A "-bin"
 # header may hold many values of a byte each.
 _MAX_METADATA: Final = 512
-_TIMEOUT: Final = re.compile(rb"([0-9]{1,8})([HMSmun])").fullmatch
+_TIMEOUT: Final = re.compile(rb"0*([0-9]*)([HMSmun])").fullmatch
+_MOST_DIGITS: Final = 20
+LONGEST_TIMEOUT_S: Final = 99_999_999 * 3600.0
+"""The longest that eight digits can say; more seconds mean as much."""
 _UNIT_S: Final = {
     b"H": 3600.0,
     b"M": 60.0,
@@ -115,13 +118,16 @@ def parse_timeout(text: bytes) -> float:
     """Returns the seconds in a ``grpc-timeout`` value.
 
     Raises:
-        ValueError: It is not one to eight digits and a unit.
+        ValueError: It is not digits and a unit. More than gRPC's eight are taken, as its
+            own servers take them.
 
     """
     match = _TIMEOUT(text)
-    if match is None:
+    if match is None or len(text) < 2:
         raise ValueError("grpc-timeout is not digits and a unit")
-    return int(match[1]) * _UNIT_S[match[2]]
+    if len(match[1]) > _MOST_DIGITS:
+        return LONGEST_TIMEOUT_S
+    return min(int(match[1] or b"0") * _UNIT_S[match[2]], LONGEST_TIMEOUT_S)
 
 
 def parse_head(headers: Sequence[Header], was_cut: bool = False) -> RequestHead:

@@ -21,6 +21,7 @@ class ConnectionLimits:
             (:class:`~tfs.frontends.rpc.express.http2.flow_control.ReceiveBudget`).
         max_requests_per_round: Most requests that one ``receive`` takes.
         max_message_bytes: Longest message, in a request or a reply.
+        max_request_bytes: Longest message of a request, if that is less.
         max_header_list_bytes: Longest header list, by RFC 7541's count; a header
             block may be as long on the wire.
         max_frame_size: Longest frame payload that we announce to take, in bytes.
@@ -35,6 +36,7 @@ class ConnectionLimits:
     max_concurrent_streams: int = 1024
     max_requests_per_round: int = 128
     max_message_bytes: int = 64 << 20
+    max_request_bytes: int = LARGEST_WINDOW
     max_header_list_bytes: int = 16_384
     max_frame_size: int = 262_144
     max_continuations: int = 16
@@ -50,6 +52,7 @@ class ConnectionLimits:
             "max_concurrent_streams",
             "max_requests_per_round",
             "max_message_bytes",
+            "max_request_bytes",
             "max_header_list_bytes",
             "max_continuations",
             "max_queued_bytes",

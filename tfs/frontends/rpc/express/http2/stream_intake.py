@@ -104,7 +104,9 @@ class StreamIntake(SendingHalf):
         self._limits = limits
         self._buffers = context.buffers
         self._max_request_bytes = min(
-            limits.max_message_bytes, budget.largest_request_bytes
+            limits.max_message_bytes,
+            limits.max_request_bytes,
+            budget.largest_request_bytes,
         )
         self._window = ReceiveWindow(budget, limits.preferred_window)
         self._upload_turns = UploadTurns(self.streams)
