@@ -27,7 +27,7 @@ from managers.basic_manager import PATIENCE_S, BasicManager, BasicManagerOptions
 from managers.driver import Driver
 from managers.freed_memory import MemoryReleaser, release_to_system
 from managers.harness_snapshot import HarnessSnapshot
-from managers.harness_state import HarnessState
+from managers.harness_state import COMING_STATES, HarnessState
 from managers.inbox import Aspired, Inbox
 from managers.load_status import LoadStatus
 from managers.loader_harness import LoaderHarness
@@ -234,14 +234,36 @@ class AspiredVersionsManager:
         )
 
     def report_servable_error(
-        self, servable_id: ServableId, error: ServingError | None
+        self,
+        servable_id: ServableId,
+        error: ServingError | None,
+        *,
+        is_loading: bool = False,
     ) -> None:
         """Shows a fault of an available version in its state; None mends it.
 
         The version stays loaded and aspired, and goes on answering requests: with
-        FAILED_PRECONDITION if its interpreter is quarantined. Thread-safe.
+        FAILED_PRECONDITION if its interpreter is quarantined. With ``is_loading``, the
+        fault is shown once the contents that are being loaded serve. Thread-safe.
         """
-        self._basic.report_error(servable_id, error)
+        self._basic.report_error(servable_id, error, is_loading=is_loading)
+
+    def is_covered(self, servable_id: ServableId) -> bool:
+        """Whether another version answers if the load of this one fails.
+
+        One that serves, that is about to, or that made way and would come back.
+        Thread-safe.
+        """
+        name = servable_id.name
+        return self._stand_ins.has_any(name) or any(
+            version.state is HarnessState.READY
+            or (
+                version.id != servable_id
+                and version.is_aspired
+                and version.state in (HarnessState.NEW, *COMING_STATES)
+            )
+            for version in self._basic.snapshots(name)
+        )
 
     def annotate(
         self,

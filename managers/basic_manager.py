@@ -406,14 +406,20 @@ class BasicManager:
         if managed is not None:
             self._events.annotate(managed, note, resident_bytes)
 
-    def report_error(self, servable_id: ServableId, error: ServingError | None) -> None:
+    def report_error(
+        self,
+        servable_id: ServableId,
+        error: ServingError | None,
+        *,
+        is_loading: bool = False,
+    ) -> None:
         """Shows a fault of an available version in its state; None mends it.
 
-        This is for a version that its interpreter has quarantined. The version stays
-        loaded and aspired and answers for itself; the manager only makes the fault
-        known.
+        The version stays loaded and aspired and answers for itself; the manager only
+        makes the fault known. ``is_loading`` is as of ``annotate``.
         """
-        managed = self._versions.find_serving(servable_id)
+        find = self._versions.find if is_loading else self._versions.find_serving
+        managed = find(servable_id)
         if managed is not None:
             self._events.report_error(managed, error)
 

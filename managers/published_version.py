@@ -20,7 +20,7 @@ class PublishedVersion:
     """Makes the states of one harness, as they are published. VersionEvents guards it.
 
     Attributes:
-        fault: The fault that an interpreter reported; None while it is well.
+        fault: What is wrong with it although it serves; None while it is well.
         heir_error: If it was unloaded for new contents of the same version and came
             back because these failed: why they failed. Otherwise None.
         note: What was found out about it, for people.
@@ -83,6 +83,7 @@ class PublishedVersion:
             resident_bytes=self.resident_bytes,
             note=_LATE if is_late else "" if is_leaving else self.note,
             is_late=is_late,
+            is_faulty=is_available and self.fault is not None,
         )
 
     def state_beside(self, heir: LoaderHarness, wall_s: float) -> ServableState:
@@ -99,4 +100,5 @@ class PublishedVersion:
             note=self.note,  # it still runs where it did
             is_late=heir.is_late,
             is_changing=now.state not in END_STATES,
+            is_faulty=self.fault is not None,
         )

@@ -70,6 +70,10 @@ class StandIns:
         ]
         self._gone[name] = [*beside, _Gone(gone, make, gone_for)]
 
+    def has_any(self, name: str) -> bool:
+        """Whether any version of a servable may come back. Any thread."""
+        return bool(self._gone.get(name))
+
     def beside(
         self, name: str, versions: Sequence[HarnessSnapshot]
     ) -> Sequence[HarnessSnapshot]:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 
@@ -23,6 +24,7 @@ from tests.e2e.serving import (
 from tfs.client import Client
 from tfs.core.errors import PermissionDenied, Unimplemented
 from tfs.export import save_python
+from tfs.proto.grpc.health.v1 import health_pb2
 from tfs.testing.patience import PATIENCE_S
 
 X = np.array([[1.0, 2.0]], dtype=np.float32)
@@ -398,19 +400,53 @@ def test_what_stands_in_runs_as_it_did(tmp_path: Path) -> None:
         assert "cuda:99" in version["error"]["message"]
 
 
-def test_a_version_that_fails_on_its_own_example_is_told_of(
+def test_a_version_that_fails_on_its_own_example_takes_over_from_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is available, and whoever looks sees that this host lacks something."""
+    """Alone it is available and not well; beside one that answers its load fails."""
     (tmp_path / "servable.py").write_text(HERE_ONLY)
-    with monkeypatch.context() as of_its_author:
-        of_its_author.setenv("SCALE_OF_ITS_AUTHOR", "2")
-        save_python(
-            tmp_path / "servable.py", tmp_path / "scale", example_inputs={"x": X}
-        )
+
+    def save_broken(version: int) -> None:
+        with monkeypatch.context() as of_its_author:
+            of_its_author.setenv("SCALE_OF_ITS_AUTHOR", "2")
+            save_python(
+                tmp_path / "servable.py",
+                tmp_path / "scale",
+                version=version,
+                example_inputs={"x": X},
+            )
+
+    told = "serving_default fails on its own example: "
+    save_broken(1)
     with Operated(tmp_path, "--load_probe_budget_s=0.5") as server:
         server.wait_for("scale/1 is available")
-        told = "serving_default fails on its own example: "
         assert told in server.tfs("status")
         assert told in server.tfs("models")
+        assert health_of(server) == health_pb2.HealthCheckResponse.NOT_SERVING
+        export_scale(tmp_path / "scale", 2)
+        server.wait_for("scale/2 is available")
+        assert health_of(server) == health_pb2.HealthCheckResponse.SERVING
+        save_broken(3)
+        server.wait_for("servable_end servable=scale/3")
+        assert told in server.tfs("status")
+        assert server.predicted() == 2
+        extra = "examples_gate: false"
+        write_whole(server.config, config_text("scale", server.base_path, extra))
+        server.wait_for("scale/3 is available")
+        assert health_of(server) == health_pb2.HealthCheckResponse.SERVING
         assert server.stop() == 0
+
+
+def health_of(server: Operated) -> int:
+    """Returns what gRPC health says of the model."""
+    with grpc.insecure_channel(server.address) as channel:
+        check = channel.unary_unary(
+            "/grpc.health.v1.Health/Check",
+            health_pb2.HealthCheckRequest.SerializeToString,
+            health_pb2.HealthCheckResponse.FromString,
+        )
+        reply = check(
+            health_pb2.HealthCheckRequest(service="scale"), timeout=PATIENCE_S
+        )
+    assert isinstance(reply, health_pb2.HealthCheckResponse)
+    return reply.status

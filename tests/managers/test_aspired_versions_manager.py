@@ -12,7 +12,7 @@ from managers.harness_snapshot import HarnessSnapshot
 from managers.resource_tracker import ResourceTracker
 from managers.retry import RetryOptions
 from managers.serving_map import Handle, ServingMap
-from managers.version_policy.action import Action
+from managers.version_policy.action import Action, TransitionPolicy
 from managers.version_policy.availability_preserving import availability_preserving
 from managers.version_policy.resource_preserving import resource_preserving
 from tests.managers.environment import POOLS, Environment, Pools
@@ -518,6 +518,49 @@ def test_quarantined_version_shows_its_fault_and_stays(env: Environment) -> None
     env.manager.report_servable_error(servable_id, None)
     assert env.error("S1", 1) is None
     env.manager.report_servable_error(ServableId("nobody", 1), None)
+
+
+@pytest.mark.parametrize("policy", [availability_preserving, resource_preserving])
+def test_a_load_can_tell_whether_another_version_answers_without_it(
+    policy: TransitionPolicy,
+) -> None:
+    """One that serves, is about to, or made way and would come back."""
+    covered: list[tuple[int, bool]] = []
+    env = Environment(
+        POOLS[0],
+        options=AspiredVersionsManagerOptions(
+            policy,
+            pre_load_hook=lambda of: covered.append(
+                (of.version, env.manager.is_covered(of))
+            ),
+            release_memory=None,
+        ),
+    )
+    for versions in ((1,), (2,), (3, 4)):
+        env.aspire("m", *versions)
+        env.settle()
+    assert covered == [(1, False), (2, True), (4, True), (3, True)]
+    assert env.close()
+
+
+def test_a_fault_found_while_loading_shows_once_the_version_serves(
+    empty: Environment,
+) -> None:
+    """It is a fault of what is loaded, not of what serves under the same number."""
+    fault = FailedPrecondition("fails on its own example")
+    loader = empty.loader("m", 1)
+    load = loader.load
+
+    def load_and_fail(servable_id: ServableId) -> None:
+        load(servable_id)
+        empty.manager.report_servable_error(servable_id, fault, is_loading=True)
+
+    loader.load = load_and_fail  # type: ignore[method-assign]
+    empty.aspire("m", loader)
+    empty.settle()
+    state = empty.monitor.state(ServableId("m", 1))
+    assert state is not None
+    assert (state.manager_state, state.error, state.is_faulty) == (A, fault, True)
 
 
 def test_notes_and_measured_bytes_are_part_of_the_state(env: Environment) -> None:

@@ -38,6 +38,10 @@ class Host:
         self.leave_front: LeaveFront | None = None
         self.is_slow_at_once = False
         self.refuse: ServingError | None = None
+        self.is_covered = False
+        self.gates_examples = True
+        self.faults: list[tuple[ServableId, str, bool]] = []
+        self._warm_up_s = budget_s
 
     def of(self, backend: Backend) -> Interpreter:
         if self.refuse is not None and backend is not Backend.PROCESS:
@@ -70,9 +74,12 @@ class Host:
             self.profiler,
             self.batch,
             self._note,
-            0.0,
+            self._warm_up_s,
             MonotonicClock(),
             self.watch_front,
+            lambda _: self.is_covered,
+            lambda of, error, loading: self.faults.append((of, error.message, loading)),
+            self.gates_examples,
         )
         registry = default_registry()
         return PlacedLoader(

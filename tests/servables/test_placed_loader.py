@@ -11,6 +11,7 @@ import torch
 
 from tests.core.conformance.servable import example_inputs, run_task
 from tests.e2e.serving import export_scale
+from tests.models.needs_file import NeedsFile
 from tests.models.with_state import Counts
 from tests.servables.placed_host import Host
 from tfs.core.errors import FailedPrecondition, Internal, ServingError
@@ -22,6 +23,7 @@ from tfs.export import save
 from tfs.export.values import view_of
 from tfs.runtime.placement import Backend
 from tfs.servables.code_digest import code_digest
+from tfs.servables.placed_servable import PlacedServable
 
 ID = ServableId("scale", 1)
 QUICK = SignatureProfile(True, call_s_by_rows={1: 1e-5}, full_batch_p99_s=1e-5)
@@ -244,5 +246,64 @@ def test_a_version_that_joins_requests_itself_is_measured_in_a_process_first(
     loader.load(ID)
     assert host.num_models(Backend.PROCESS) == 1
     assert host.batched == []
+    loader.unload()
+    host.close()
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    """A version that fails on the example it was saved with."""
+    words = tmp_path / "words.txt"
+    words.touch()
+    path = save(NeedsFile(str(words)), torch.rand(2, 3), tmp_path / "m")
+    words.unlink()
+    return Path(path)
+
+
+@pytest.mark.parametrize("is_crowded", [False, True])
+def test_a_version_that_fails_on_its_own_example_replaces_nothing(
+    broken: Path, is_crowded: bool
+) -> None:
+    """What the server has seen fail is not loaded while another version answers."""
+    host = Host(budget_s=0.2)
+    host.is_covered, host.is_crowded = True, is_crowded
+    loader = host.loader(broken)
+    with pytest.raises(FailedPrecondition, match=r"own example: .*words.txt.*gate"):
+        loader.load(ID)
+    assert not host.faults
+    assert all(host.num_models(backend) == 0 for backend in host.interpreters)
+    host.close()
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_version_that_fails_on_its_own_example_serves_alone_with_a_fault(
+    broken: Path, is_late: bool
+) -> None:
+    """Where nothing else answers it serves what it can, and is shown not to be well."""
+    host = Host(budget_s=0.2)
+    host.is_crowded = is_late
+    loader = host.loader(broken)
+    loader.load(ID)
+    if is_late:
+        assert not host.faults
+        host.is_crowded = False
+        assert host.profiler.measure_postponed()
+    ((faulty, told, is_loading),) = host.faults
+    assert (faulty, is_loading) == (ID, not is_late)
+    assert "fails on its own example" in told
+    loader.unload()
+    host.close()
+
+
+def test_who_wants_it_gets_versions_that_fail_on_their_example(broken: Path) -> None:
+    """Without the gate it replaces another, and is no fault; the status still tells."""
+    host = Host(budget_s=0.2)
+    host.is_covered, host.gates_examples = True, False
+    loader = host.loader(broken)
+    loader.load(ID)
+    assert not host.faults
+    servable = loader.servable
+    assert isinstance(servable, PlacedServable)
+    assert DEFAULT_SIGNATURE in servable.example_errors
     loader.unload()
     host.close()

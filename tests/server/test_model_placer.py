@@ -32,6 +32,9 @@ class Annotated:
         self.notes: list[tuple[str, int | None]] = []
         self.states: list[HarnessState] = []
 
+    def is_covered(self, servable_id: ServableId) -> bool:
+        return False
+
     def snapshots(self, name: str) -> list[HarnessSnapshot]:
         assert name == ID.name
         return [

@@ -43,6 +43,8 @@ class ServableState:
             wait for it; it may come all the same.
         is_changing: Whether other contents of the version are on their way to take the
             place of these.
+        is_faulty: Whether it is available, but was seen to fail: it is quarantined, or
+            fails on its own example.
 
     """
 
@@ -55,6 +57,7 @@ class ServableState:
     note: str = ""
     is_late: bool = False
     is_changing: bool = False
+    is_faulty: bool = False
 
     def __str__(self) -> str:
         health = "OK" if self.error is None else str(self.error)

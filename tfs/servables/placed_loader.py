@@ -30,7 +30,7 @@ from tfs.runtime.interpreter import Interpreter, InterpreterStats
 from tfs.runtime.placed_model import PlacedModel
 from tfs.runtime.placement import Backend, Placement, PlacementOptions, place
 from tfs.servables.joining.batched import BatchedServable
-from tfs.servables.measuring.example_warm_up import warm_up
+from tfs.servables.measuring.example_warm_up import failing_examples, warm_up
 from tfs.servables.measuring.probe_subject import ServableSubject
 from tfs.servables.measuring.profiler import Profiler
 from tfs.servables.model_loader import ModelLoader
@@ -43,6 +43,7 @@ LeaveFront: TypeAlias = Callable[[float], None]
 """Takes the seconds of the call that was too slow for the serving loop."""
 
 _MOVE_S = 60.0  # how long to wait for calls that run in a version's old place
+_EXAMPLE_S = 30.0  # how long a call with a version's own example may take
 
 Batch = Callable[[Servable, str, "ModelProfile | None", Backend], Servable]
 """Puts queues in front of a servable, given its directory, its profile and its backend.
@@ -64,8 +65,14 @@ class PlacementContext:
             process, to be called after a call on the loop took too long. That function
             takes the seconds of the call, blocks, and may be called more than once, on
             any thread but the loop.
-        warm_up_s: Longest warm-up derived from examples; 0 for none.
+        warm_up_s: Longest warm-up derived from examples; 0 for none, and no example is
+            tried then.
         clock: Tells the time.
+        is_covered: Whether another version answers if the load of this one fails.
+        fault: Shows a fault of a version that serves all the same; told whether the
+            version is still being loaded.
+        gates_examples: Whether the load of a version that fails on its own example fails
+            if another one answers.
 
     """
 
@@ -77,6 +84,9 @@ class PlacementContext:
     warm_up_s: float
     clock: Clock
     on_front: Callable[[ServableId, LeaveFront], None] = lambda _id, _leave: None
+    is_covered: Callable[[ServableId], bool] = lambda _id: False
+    fault: Callable[[ServableId, ServingError, bool], None] = lambda _i, _e, _l: None
+    gates_examples: bool = True
 
 
 class PlacedLoader:
@@ -143,6 +153,7 @@ class PlacedLoader:
             was_known = known is not None and not known.is_repeatable
             self._settle(servable, loader.profile, placement, was_called=not was_known)
         except BaseException:
+            _drain(servable.target)
             loader.unload()
             raise
         with self._moving:
@@ -216,9 +227,50 @@ class PlacedLoader:
         log.info("event=placed servable=%s note=%r", servable.id.slashed, why)
         resident_bytes = self._resident_bytes(profile)
         placing.note(servable.id, why, resident_bytes, not self._has_loaded)
-        if profile is not None and not remembers and placing.warm_up_s > 0:
+        if remembers or placing.warm_up_s <= 0:
+            return
+        # Without a profile others wait to be loaded; then only versions are called that
+        # take the place of one that serves.
+        if profile is not None or self._is_gated(servable.id):
+            self._try_examples(servable)
+        if profile is not None:
             until_s = placing.clock.now() + placing.warm_up_s
             self._warm_up(servable, target, profile, until_s)
+
+    def _is_gated(self, servable_id: ServableId) -> bool:
+        """Whether the version must not serve if it fails on its own example."""
+        placing = self._placing
+        if self._has_loaded or not placing.gates_examples:
+            return False
+        return placing.is_covered(servable_id)
+
+    def _try_examples(self, servable: PlacedServable) -> None:
+        """Calls the version with its own examples, and shows which it fails on.
+
+        Raises:
+            FailedPrecondition: It fails on one, and another version answers.
+
+        """
+        errors = failing_examples(ServableSubject(servable), self._path, _EXAMPLE_S)
+        servable.example_errors = errors
+        if not errors:
+            return
+        for name, error in errors.items():
+            log.warning(
+                "event=example_failed servable=%s signature=%s error=%s",
+                servable.id.slashed,
+                name,
+                error,
+            )
+        name, error = next(iter(errors.items()))
+        fault = FailedPrecondition(f"{name} fails on its own example: {error.message}")
+        if self._is_gated(servable.id):
+            raise FailedPrecondition(
+                f"{fault.message}; mend it and tfs retry it, or say examples_gate: false "
+                "in the model's configuration"
+            ) from error
+        if self._placing.gates_examples:
+            self._placing.fault(servable.id, fault, not self._has_loaded)
 
     def _warm_up(
         self,
@@ -239,7 +291,6 @@ class PlacedLoader:
         sizes: Mapping[str, Sequence[int]] = {}
         if isinstance(target, BatchedServable):
             sizes = {n: o.allowed_rows for n, o in target.queue_options.items()}
-        errors: dict[str, ServingError] = {}
         warm_up(
             ServableSubject(servable),
             self._path,
@@ -250,16 +301,7 @@ class PlacedLoader:
             predict_s=lambda name, num_rows: (
                 costs[name].predict_s(num_rows) if name in costs else 0.0
             ),
-            on_failure=errors.__setitem__,
         )
-        for name, error in errors.items():
-            log.warning(
-                "event=example_failed servable=%s signature=%s error=%s",
-                servable.id.slashed,
-                name,
-                error,
-            )
-        servable.example_errors = errors
 
     def _resident_bytes(self, profile: ModelProfile | None) -> int | None:
         """Returns the bytes that this load took, or else a load of the same code."""

@@ -21,8 +21,7 @@ class PlacedServable:
 
     Attributes:
         profile: What was measured of the version; None until then.
-        example_errors: By signature, why the version failed on its author's example
-            during warm-up.
+        example_errors: By signature, why the version failed on its author's example.
         model: The version on its interpreter; None for a platform that needs none.
 
     """

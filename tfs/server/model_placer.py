@@ -16,7 +16,7 @@ from typing import Final
 
 from managers.aspired_versions_manager import AspiredVersionsManager
 from managers.harness_state import END_STATES
-from tfs.core.errors import FailedPrecondition
+from tfs.core.errors import FailedPrecondition, ServingError
 from tfs.core.event_bus import EventAndTime, EventBus
 from tfs.core.executor import Executor
 from tfs.core.loader import Loader
@@ -127,6 +127,8 @@ class ModelPlacer:
             on_front=self._watch_front,
             warm_up_s=options.load_probe_budget_s,
             clock=loop.clock,
+            is_covered=manager.is_covered,
+            fault=self._show_fault,
         )
         self._late_measurer = LateMeasurer(self._profiler, self._is_crowded)
         # Guards the functions that move versions off the loop; leaf.
@@ -171,7 +173,12 @@ class ModelPlacer:
                 return self._interpreter(backend)
             return self._interpreters.of(backend, num_processes=num)
 
-        return replace(self._placing, placement=placement, interpreter=interpreter)
+        return replace(
+            self._placing,
+            placement=placement,
+            interpreter=interpreter,
+            gates_examples=runtime.gates_examples,
+        )
 
     def reserve_pids(self) -> Sequence[int]:
         """Returns the processes that run no version and wait for one."""
@@ -240,6 +247,11 @@ class ModelPlacer:
             f"quarantined: it {reason}; deploy another version, or tfs retry this one"
         )
         self._manager.report_servable_error(servable_id, error)
+
+    def _show_fault(
+        self, servable_id: ServableId, error: ServingError, is_loading: bool
+    ) -> None:
+        self._manager.report_servable_error(servable_id, error, is_loading=is_loading)
 
 
 _BACKENDS: Final = {

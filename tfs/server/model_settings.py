@@ -81,6 +81,8 @@ class RuntimeSettings:
         device: "cpu", "cuda" or "cuda:0".
         intra_op_threads: Threads of one operation, up to ``MAX_INTRA_OP_THREADS``; 0
             leaves the choice to the server.
+        gates_examples: Whether a version that fails on its own example must not take the
+            place of one that serves.
 
     """
 
@@ -89,6 +91,7 @@ class RuntimeSettings:
     num_interpreters: int = 0
     device: str = "cpu"
     intra_op_threads: int = 0
+    gates_examples: bool = True
 
     @property
     def fingerprint(self) -> str:

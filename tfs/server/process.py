@@ -211,8 +211,10 @@ class Announcer:
             self._told.pop(state.id, None)
             return
         what = "is available" if state.error is None else f"fails: {state.error}"
-        if self._told.get(state.id) != what:
-            self._told[state.id] = what
+        told, self._told[state.id] = self._told.get(state.id), what
+        if told is None and state.error is not None:
+            self._say(f"tfs: {state.id.slashed} is available, but {what}")
+        elif told != what:
             self._say(f"tfs: {state.id.slashed} {what}")
 
 

@@ -69,7 +69,7 @@ class Readiness:
         if last in names and self.is_model_available(last):
             return True
         for name, why in self._waiters.failures(names):
-            if why == "" and self._served.primary(name) is not None:
+            if why == "" and self._served.is_well(name):
                 self._last_answering = name
                 return True
         return False
@@ -83,9 +83,11 @@ class Readiness:
         return self._waiters.have_settled(self._names())
 
     def is_model_available(self, name: str) -> bool | None:
-        """Whether requests that name no version are answered; None if not configured."""
+        """Whether requests that name no version are answered, as far as the server has seen.
+
+        None if the model is not configured.
+        """
         if name not in self._names():
             return None
         ((_, why),) = self._waiters.failures((name,))
-        is_any = why == ""
-        return is_any and self._served.primary(name) is not None
+        return why == "" and self._served.is_well(name)

@@ -18,6 +18,7 @@ from tfs.core.call import Call
 from tfs.core.errors import InvalidArgument, NotFound
 from tfs.core.servable import Servable
 from tfs.core.servable_handle import ServableHandle
+from tfs.core.servable_id import ServableId
 from tfs.server.canary.trial import Trial, TrialParts
 from tfs.server.canary.trial_counts import TrialRecord
 from tfs.server.canary.trial_route import TrialRoute
@@ -213,6 +214,14 @@ class ServedModels:
         if route is not None:
             return route.primary
         return max(self._available(name), default=None)
+
+    def is_well(self, name: str) -> bool:
+        """Whether a version answers by default that the server has not seen to fail."""
+        primary = self.primary(name)
+        if primary is None:
+            return False
+        state = self._monitor.state(ServableId(name, primary))
+        return state is not None and not state.is_faulty
 
     def awaited(self, name: str) -> Mapping[int, Collection[int]]:
         """Returns, for each version that answered last, which versions will replace it.

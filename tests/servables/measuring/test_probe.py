@@ -27,6 +27,7 @@ from tfs.core.errors import (
     Internal,
     InterpreterDied,
     InvalidArgument,
+    ResourceExhausted,
     ServingError,
 )
 from tfs.core.model_profile import ModelProfile
@@ -40,7 +41,7 @@ from tfs.core.tensor_view import TensorView
 from tfs.export import save
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.servables.built_in import default_registry
-from tfs.servables.measuring.example_warm_up import warm_up
+from tfs.servables.measuring.example_warm_up import failing_examples, warm_up
 from tfs.servables.measuring.load_measures import LoadMeasures
 from tfs.servables.measuring.probe import ProbeOptions, probe
 from tfs.servables.measuring.probe_subject import ServableSubject
@@ -368,21 +369,15 @@ def test_warm_up_calls_every_signature_small_and_full(tmp_path: Path) -> None:
     assert {rows for _, rows in subject.calls} == {1}, "8 rows would not end in time"
 
 
-def _failures_of_warm_up(subject: FakeSubject, version_dir: Path) -> dict[str, str]:
-    """Returns what is told of the signatures that fail on their examples."""
-    told: dict[str, ServingError] = {}
-    warm_up(
-        subject,
-        str(version_dir),
-        lambda _: (1, 8),
-        subject.clock.now() + 60,
-        subject.clock,
-        on_failure=told.__setitem__,
-    )
-    return {name: error.message for name, error in told.items()}
+def _failing(subject: FakeSubject, version_dir: Path) -> dict[str, str]:
+    """Returns the errors of the signatures that fail on their examples."""
+    found = failing_examples(subject, str(version_dir), 60.0)
+    return {name: error.message for name, error in found.items()}
 
 
-def test_warm_up_tells_of_failures_on_an_authors_example_only(tmp_path: Path) -> None:
+def test_only_an_authors_example_is_one_that_a_version_must_not_fail_on(
+    tmp_path: Path,
+) -> None:
     """What fails on values that were made up may never be asked for."""
 
     def failing(rows: Rows) -> Rows:
@@ -396,10 +391,22 @@ def test_warm_up_tells_of_failures_on_an_authors_example_only(tmp_path: Path) ->
         "made_up": SIGNATURE,
     }
     subject = FakeSubject(failing, signatures=signatures)
-    assert _failures_of_warm_up(subject, tmp_path) == {"authors": "index out of range"}
+    assert _failing(subject, tmp_path) == {"authors": "index out of range"}
 
 
-def test_warm_up_does_not_blame_a_model_that_takes_no_single_row(
+def test_a_host_without_room_or_time_says_nothing_of_a_version(tmp_path: Path) -> None:
+    """A version is not blamed for what another moment, or another host, would do."""
+
+    def failing(rows: Rows) -> Rows:
+        raise ResourceExhausted("no memory")
+
+    (tmp_path / "examples.bin").write_bytes(struct.pack("<4f", 1, 2, 3, 4))
+    signature = replace(SIGNATURE, examples={"x": ExampleSlot((2, 2))})
+    subject = FakeSubject(failing, signatures={DEFAULT_SIGNATURE: signature})
+    assert _failing(subject, tmp_path) == {}
+
+
+def test_a_model_that_takes_no_single_row_does_not_fail_on_its_example(
     tmp_path: Path,
 ) -> None:
     """It answers its author's example, which has two."""
@@ -412,7 +419,7 @@ def test_warm_up_does_not_blame_a_model_that_takes_no_single_row(
     (tmp_path / "examples.bin").write_bytes(struct.pack("<4f", 1, 2, 3, 4))
     signature = replace(SIGNATURE, examples={"x": ExampleSlot((2, 2))})
     subject = FakeSubject(of_several, signatures={DEFAULT_SIGNATURE: signature})
-    assert _failures_of_warm_up(subject, tmp_path) == {}
+    assert _failing(subject, tmp_path) == {}
 
 
 @pytest.mark.parametrize(

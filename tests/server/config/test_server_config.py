@@ -277,3 +277,16 @@ def test_a_name_that_breaks_lines_is_refused(name: str, is_fine: bool) -> None:
     models, errors = read_models(message)
     assert (name in models) == is_fine
     assert (name in errors) != is_fine
+
+
+def test_the_gate_of_examples_is_closed_unless_somebody_opens_it() -> None:
+    """A change of it loads versions anew, as any change of how they are loaded."""
+    for extra, gates in (
+        ("", True),
+        ("examples_gate: true", True),
+        ("examples_gate: false", False),
+        ("examples_gate: false runtime { backend: PROCESS }", False),
+    ):
+        assert settings(extra).runtime.gates_examples is gates
+    closed, opened = settings(""), settings("examples_gate: false")
+    assert closed.runtime.fingerprint != opened.runtime.fingerprint

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final, TypeAlias
+from typing import Final
 
 from tfs.core.clock import Clock
 from tfs.core.errors import (
@@ -20,8 +20,6 @@ from tfs.servables.measuring.probe_subject import ProbeSubject
 
 log = logging.getLogger(__name__)
 
-OnFailure: TypeAlias = Callable[[str, ServingError], None]
-
 _OF_THE_HOST: Final = (Cancelled, DeadlineExceeded, ResourceExhausted, Unavailable)
 """Errors that say nothing about the model: there was no time, or no room."""
 
@@ -35,12 +33,10 @@ def warm_up(
     *,
     num_rounds: int = 1,
     predict_s: Callable[[str, int], float] = lambda name, num_rows: 0.0,
-    on_failure: OnFailure = lambda name, error: None,
 ) -> int:
     """Calls every signature with its example until the deadline; returns how often.
 
-    For a version that brings no warm-up requests. Failures are reported but fail
-    nothing.
+    For a version that brings no warm-up requests. Failures are logged but fail nothing.
 
     Args:
         subject: The version.
@@ -51,9 +47,6 @@ def warm_up(
         num_rounds: How many calls are made of each size.
         predict_s: Predicts the seconds of a call. A call that would not end in time is
             left out.
-        on_failure: Called once for each signature that fails on its author's example.
-            Failures on made-up values are not reported, because the model may never get
-            such values.
 
     """
     num_calls = 0
@@ -77,25 +70,28 @@ def warm_up(
         except ServingError as error:
             log.info("event=warm_up_failed signature=%s error=%s", name, error)
             failed.add(name)
-            found = _fault_of_example(subject, name, inputs[name], left_s)
-            if found is not None:
-                on_failure(name, found)
     return num_calls
 
 
-def _fault_of_example(
-    subject: ProbeSubject, name: str, inputs: ProbeInputs, timeout_s: float
-) -> ServingError | None:
-    """Returns the error of a signature on all rows of its author's example, if any.
+def failing_examples(
+    subject: ProbeSubject, path: str, timeout_s: float
+) -> dict[str, ServingError]:
+    """Calls every signature with all rows of its author's example; returns what fails.
 
-    Some models take no single row, or no more than a few.
+    All rows, because some models take no single row, or no more than a few. Made-up
+    values prove nothing, because the model may never get such values, and neither do
+    failures of the host.
     """
-    if not inputs.is_authors:
-        return None
-    try:
-        subject.call(name, inputs.batch(inputs.num_different), timeout_s)
-    except _OF_THE_HOST:
-        return None
-    except ServingError as error:
-        return error
-    return None
+    errors: dict[str, ServingError] = {}
+    for name, signature in subject.signatures.items():
+        inputs = ProbeInputs.of(path, signature)
+        if not inputs.is_authors:
+            continue
+        make_way()
+        try:
+            subject.call(name, inputs.batch(inputs.num_different), timeout_s)
+        except _OF_THE_HOST:
+            continue
+        except ServingError as error:
+            errors[name] = error
+    return errors

@@ -242,9 +242,7 @@ def read_model(model: model_server_config_pb2.ModelConfig) -> ModelSettings:
         primary=primary,
         canary=_read_canary(name, traffic, primary),
         keeps_resources=_read_transition(name, model.transition),
-        runtime=_read_runtime(name, model.runtime)
-        if model.HasField("runtime")
-        else _RUNTIME,
+        runtime=_read_runtime(model),
         logging=read_logging(name, model.logging_config)
         if model.HasField("logging_config")
         else None,
@@ -361,8 +359,11 @@ def _read_guard(where: str, guard: model_config_pb2.Guard) -> GuardSettings:
     )
 
 
-def _read_runtime(name: str, runtime: model_config_pb2.Runtime) -> RuntimeSettings:
-    where = f"model {name}: runtime"
+def _read_runtime(model: model_server_config_pb2.ModelConfig) -> RuntimeSettings:
+    gates_examples = model.examples_gate or not model.HasField("examples_gate")
+    if not model.HasField("runtime"):
+        return _RUNTIME if gates_examples else RuntimeSettings(gates_examples=False)
+    runtime, where = model.runtime, f"model {model.name}: runtime"
     if runtime.backend not in [each.value for each in ConfiguredBackend]:
         raise InvalidArgument(f"{where}.backend: no such backend: {runtime.backend}")
     if runtime.isolation not in model_config_pb2.Runtime.Isolation.values():
@@ -387,6 +388,7 @@ def _read_runtime(name: str, runtime: model_config_pb2.Runtime) -> RuntimeSettin
         num_interpreters=runtime.num_interpreters,
         device=device,
         intra_op_threads=runtime.intra_op_threads,
+        gates_examples=gates_examples,
     )
     if settings.must_isolate and settings.backend in (
         ConfiguredBackend.INLINE,
