@@ -21,6 +21,7 @@ from tests.models.adds_one import AddsOne
 from tests.models.digits import DigitClassifier
 from tests.models.nested import ReadsItsFolder, TakesAnyName, Undecided
 from tests.models.odd_results import Measures, TopTwo
+from tests.models.own_tensor import Small
 from tests.models.two_ways import TwoWays
 from tests.models.with_closure import Closure
 from tests.models.with_part import WithPart
@@ -459,3 +460,32 @@ def test_results_that_a_form_cannot_hold_are_refused_with_advice(
     """What torch raises of them is of many kinds, and none says what to do."""
     with pytest.raises(InvalidArgument, match=advice):
         save(module, torch.rand(2, 3), tmp_path, platform=platform)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("how", ["buffer", "parameter", "attribute"])
+@pytest.mark.parametrize("form", ["module", "scripted", "traced"])
+def test_tensor_without_memory_is_refused_as_torchscript(
+    tmp_path: Path, how: str, form: str
+) -> None:
+    """torch ends the process that would write it, and with it the trained model."""
+    net: nn.Module = nn.Sequential(Small(how)).eval()
+    if form == "scripted":
+        net = torch.jit.script(net)
+    elif form == "traced":
+        net = torch.jit.trace(net, torch.rand(2, 4))  # type: ignore[no-untyped-call]
+    with pytest.raises(InvalidArgument, match=r"is a Scaled, a tensor that computes"):
+        save(net, torch.rand(2, 4), tmp_path, platform="torchscript")
+
+
+class Decodes(nn.Module):
+    def forward(self, text: list[str]) -> torch.Tensor:
+        return torch.tensor([len("".join(each)) for each in text])
+
+
+def test_module_that_takes_bytes_for_text_is_told_to_decode_them(
+    tmp_path: Path,
+) -> None:
+    """Clients send bytes, and most models of strings are written for text."""
+    with pytest.raises(InvalidArgument, match="decode the bytes"):
+        save(Decodes(), {"text": ["one", "three"]}, tmp_path)

@@ -621,3 +621,78 @@ def test_what_preprocess_returns_is_named_if_it_has_no_names(
     x = {"x": TensorView(FLOAT32, (1, 2), bytes(8))}
     outcome = run_task(load(by_hand(tmp_path, code)), DEFAULT_SIGNATURE, x)
     assert "preprocess returned a tuple; it returns a dict" in str(outcome)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "said"),
+    [
+        ("raise ValueError('too large')", "too large"),
+        ("{}[int(x)]", "KeyError: 9"),
+        ("x.nothing", "AttributeError: 'Tensor' object has no attribute 'nothing'"),
+        ("assert False, 'nine'", "AssertionError: nine"),
+    ],
+)
+@pytest.mark.parametrize("step", ["validate", "preprocess"])
+def test_whatever_a_step_by_row_raises_is_the_fault_of_its_row(
+    tmp_path: Path, load: Load, refusal: str, said: str, step: str
+) -> None:
+    """Only the request with that row fails, and learns which row and why."""
+    code = f"""
+class Servable:
+    signatures = {{"serving_default": {ONE_NUMBER}}}
+    per_item = True
+    def {step}(self, x):
+        if x == 9:
+            {refusal}
+        return {{"x": x}}
+    def predict(self, x): return {{"y": x * 2}}
+"""
+    outcome = run_task(
+        load(by_hand(tmp_path, code)), DEFAULT_SIGNATURE, {"x": floats((3,), 1, 9, 2)}
+    )
+    assert isinstance(outcome, InvalidItems)
+    assert outcome.rows == {1: said}
+
+
+ONE_NUMBER = {
+    "method": "predict",
+    "inputs": {"x": {"dtype": "float32", "shape": [-1]}},
+    "outputs": {"y": {"dtype": "float32", "shape": [-1]}},
+}
+
+
+@pytest.mark.parametrize(
+    ("prepared", "predicted", "finished"),
+    [
+        ("{'x': x + 1}", "{'y': x * 2}", "{'y': item['y'] + 3}"),
+        ("{'x': x + 1}", "x * 2", "item + 3"),
+        ("{'x': x + 1}", "(x * 2,)", "{'y': float(item[0]) + 3}"),
+        ("{'x': float(x) + 1}", "[each * 2 for each in x]", "item + 3"),
+        ("{'x': x + 1}", "[{'y': each * 2} for each in x]", "item['y'] + 3"),
+    ],
+)
+def test_steps_by_row_are_given_one_row_at_a_time(
+    tmp_path: Path, load: Load, prepared: str, predicted: str, finished: str
+) -> None:
+    """What they return is put together again: tensors of one shape as one tensor."""
+    code = f"""
+class Servable:
+    signatures = {{"serving_default": {ONE_NUMBER}}}
+    per_item = True
+    def preprocess(self, x): return {prepared}
+    def predict(self, x): return {predicted}
+    def postprocess(self, item): return {finished}
+"""
+    outcome = run_task(
+        load(by_hand(tmp_path, code)), DEFAULT_SIGNATURE, {"x": floats((3,), 1, 2, 3)}
+    )
+    assert not isinstance(outcome, ServingError), outcome
+    assert floats_of(outcome["y"]) == [7, 9, 11]
+
+
+def test_steps_by_row_need_rows(tmp_path: Path, load: Load) -> None:
+    """A signature without a batch has none."""
+    form = {**ONE_NUMBER, "batched": False}
+    code = DOUBLES.replace(str(FORM), str(form)) + "    per_item = True\n"
+    with pytest.raises(ServingError, match="per_item needs rows"):
+        load(by_hand(tmp_path, code))

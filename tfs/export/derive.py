@@ -48,10 +48,9 @@ def derive(
     """
     where = f"{type(module).__name__}.{options.call}"
     function = getattr(module, options.call, None)
-    # The name of the function that nn.Module has in place of a forward, if nobody wrote
-    # one.
-    absent = "_forward_unimplemented"
-    if not callable(function) or getattr(function, "__name__", "") == absent:
+    # nn.Module has a function in place of a forward, if nobody wrote one.
+    is_absent = getattr(function, "__func__", None) is nn.Module.forward
+    if not callable(function) or is_absent:
         raise InvalidArgument(f"{where} does not exist: a server would call it")
     check_defaults(options, where)
     example, forms = name_inputs(

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 import torch
 from torch import nn
 
+from tfs.core.dtype import STRING
 from tfs.core.errors import InvalidArgument
 from tfs.core.signature import Method
 from tfs.export.calling import run
@@ -140,6 +141,11 @@ class ModuleCalls:
             raise
         except Exception as error:
             advice = gradient_advice(str(error))
+            if any(dtype_of(value) is STRING for value in inputs.values()):
+                advice = (
+                    "Strings come to a module as lists of bytes: decode the bytes first, "
+                    "[each.decode() for each in text]"
+                )
             raise InvalidArgument(
                 f"{self._where} fails on its example inputs "
                 f"({_described(inputs)}): {type(error).__name__}: {error}"

@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch.package._mangling import is_mangled
@@ -216,9 +216,9 @@ def _path_of(kind: type, name: str, where: str) -> str:
 
 def _parameters(function: Callable[..., object]) -> list[inspect.Parameter]:
     """Returns the parameters of ``function``, which may also be scripted or traced."""
-    schema = getattr(function, "schema", None)
-    if schema is None:
+    if not isinstance(function, torch.jit.ScriptFunction | torch.ScriptMethod):
         return list(inspect.signature(function).parameters.values())
+    schema: Any = function.schema
     return [
         inspect.Parameter(
             each.name,

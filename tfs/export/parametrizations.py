@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 from typing import cast
 
 import torch
 from torch import nn
-from torch.nn.utils import parametrize
 
 from tfs.core.errors import InvalidArgument
+from tfs.export.module_copy import copy_of
 
 log = logging.getLogger(__name__)
 
@@ -22,13 +21,13 @@ def without_parametrizations(module: nn.Module) -> nn.Module:
     pickled. In evaluation mode the values that they compute do not change. Returns the
     module itself if nothing in it is parametrized.
     """
-    if not any(map(parametrize.is_parametrized, module.modules())):
+    if not any(map(is_parametrized, module.modules())):
         return module
     try:
         with torch.no_grad():
-            plain = copy.deepcopy(module)
+            plain = copy_of(module)
             for part in plain.modules():
-                if parametrize.is_parametrized(part):
+                if is_parametrized(part):
                     _fix_parametrizations(part)
     except Exception as error:
         raise InvalidArgument(
@@ -39,6 +38,17 @@ def without_parametrizations(module: nn.Module) -> nn.Module:
         ) from error
     log.info("event=parametrizations_fixed module=%s", type(module).__name__)
     return plain
+
+
+def is_parametrized(part: nn.Module) -> bool:
+    """Whether tensors of this very module are computed from others.
+
+    torch's function of this name asks for an attribute, which a module that forwards
+    unknown ones to another would answer for that one.
+    """
+    return not isinstance(part, torch.jit.ScriptModule) and isinstance(
+        part._modules.get("parametrizations"), nn.ModuleDict
+    )
 
 
 def _fix_parametrizations(part: nn.Module) -> None:

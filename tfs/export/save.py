@@ -29,14 +29,18 @@ from tfs.export.payload import (
     DescribedModule,
     PackageWriter,
     PayloadWriter,
-    ProgramWriter,
-    ScriptWriter,
 )
+from tfs.export.program_writer import ProgramWriter
 from tfs.export.publish import Extras, producer, publish
+from tfs.export.script_writer import ScriptWriter
 from tfs.export.signature_options import ExampleInputs, SignatureOptions
 from tfs.export.values import same
 from tfs.export.verify import differing_outputs
-from tfs.export.wrappers import unwrapped, without_compiled_parts
+from tfs.export.wrappers import (
+    unwrapped,
+    without_compiled_parts,
+    without_parallelism,
+)
 from tfs.runtime.guest.model_source import concurrency_of
 
 log = logging.getLogger(__name__)
@@ -143,7 +147,7 @@ def save(
     """
     base = os.fspath(base_path)
     _check_is_module(module)
-    module = unwrapped(module)
+    module = unwrapped(without_parallelism(module))
     options = {
         DEFAULT_SIGNATURE: SignatureOptions(
             example_inputs,

@@ -1,7 +1,9 @@
 """Removes wrappers around modules that only the training process needs.
 
 Their parameters have no names, and what they add does not survive pickling. What
-torch.compile made would be made anew on every server, which takes minutes.
+torch.compile made would be made anew on every server, which takes minutes. A wrapper is
+known by its exact type: a class of the author's may have the same name or attributes,
+forward what it does not have to the module in it, and compute something else.
 """
 
 from __future__ import annotations
@@ -14,15 +16,35 @@ from typing import Final, cast
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel
+
+from tfs.core.errors import InvalidArgument
 
 log = logging.getLogger(__name__)
 
-_WRAPPERS: Final = ("DataParallel", "DistributedDataParallel", "AveragedModel")
-"""Classes that call their ``module``; in an averaged model, that is the average."""
+_PARALLEL: Final = (nn.DataParallel, DistributedDataParallel)
+
+
+def without_parallelism(module: nn.Module) -> nn.Module:
+    """Returns the module inside data-parallel wrappers, which only call it.
+
+    Raises:
+        InvalidArgument: Such a wrapper has hooks, so that it does more.
+
+    """
+    while type(module) in _PARALLEL:
+        if module._forward_hooks or module._forward_pre_hooks:
+            raise InvalidArgument(
+                f"{type(module).__name__} has hooks, which are not saved with the module "
+                "in it: register them on that one, or save a module of your own around it"
+            )
+        module = _inside(module, "module")
+    return module
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
-    """Returns the module inside torch.compile's, data-parallel or averaging wrappers."""
+    """Returns the module inside torch.compile's or averaging wrappers."""
     while (inner := _inner(module)) is not None:
         log.info("event=wrapper_left_out wrapper=%s", type(module).__name__)
         module = inner
@@ -42,28 +64,29 @@ def without_compiled_parts(module: nn.Module) -> Iterator[None]:
     try:
         for part in list(module.modules()):
             for name, child in list(part._modules.items()):
-                inner = getattr(child, _ORIGINAL, None)
-                if child is not None and isinstance(inner, nn.Module):
+                while child is not None and _is_compiled(child):
+                    inner = _inside(child, _ORIGINAL)
                     taken.append((part._modules, name, child))
-                    part._modules[name] = inner
+                    part._modules[name] = child = inner
         for part in module.modules():
-            call = getattr(part, _COMPILED, None)
+            call = vars(part).get(_COMPILED)
             if call is not None:
                 compiled.append((part, call))
                 setattr(part, _COMPILED, None)
-        # Without the compiler's module nothing was compiled, and importing it takes
-        # seconds.
-        is_there = "torch._dynamo" in sys.modules
-        with _uncompiled() if is_there else contextlib.nullcontext():
+        with run_as_written():
             yield
     finally:
-        for parts, name, child in taken:
+        for parts, name, child in reversed(taken):
             parts[name] = child
         for part, call in compiled:
             setattr(part, _COMPILED, call)
 
 
-def _uncompiled() -> contextlib.AbstractContextManager[object]:
+def run_as_written() -> contextlib.AbstractContextManager[object]:
+    """Runs what torch.compile has wrapped or decorated without compiling it."""
+    # Without the compiler's module nothing was compiled, and importing it takes seconds.
+    if "torch._dynamo" not in sys.modules:
+        return contextlib.nullcontext()
     return cast(
         "contextlib.AbstractContextManager[object]",
         torch.compiler.set_stance("force_eager"),
@@ -71,14 +94,24 @@ def _uncompiled() -> contextlib.AbstractContextManager[object]:
 
 
 _ORIGINAL: Final = "_orig_mod"
-"""The attribute in which torch.compile's wrapper keeps the module."""
+"""Where torch.compile's wrapper keeps the module. torch has no public name for it, nor
+for the wrapper's class: without them, what is compiled cannot be saved."""
 
 _COMPILED: Final = "_compiled_call_impl"
-"""The attribute in which ``nn.Module.compile`` keeps what is called for ``forward``."""
+"""The attribute in which ``nn.Module.compile`` keeps what is called for ``forward``; if
+torch renames it, such parts cannot be pickled."""
 
 
 def _inner(module: nn.Module) -> nn.Module | None:
-    inner = getattr(module, _ORIGINAL, None)
-    if inner is None and type(module).__name__ in _WRAPPERS:
-        inner = getattr(module, "module", None)
-    return inner if isinstance(inner, nn.Module) else None
+    if _is_compiled(module):
+        return _inside(module, _ORIGINAL)
+    return _inside(module, "module") if type(module) is AveragedModel else None
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    compiler = sys.modules.get("torch._dynamo.eval_frame")
+    return compiler is not None and type(module) is compiler.OptimizedModule
+
+
+def _inside(wrapper: nn.Module, name: str) -> nn.Module:
+    return cast(nn.Module, vars(wrapper)["_modules"][name])

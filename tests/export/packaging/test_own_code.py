@@ -271,3 +271,43 @@ def test_extern_own_code_may_import_more_of_it(tmp_path: Path, own_code: Path) -
     )
     path = save(_own_net(), torch.rand(2, 3), tmp_path, extern=["own_library.**"])
     assert "serving_default" in read_manifest(path).signatures
+
+
+@pytest.mark.parametrize(
+    ("encoding", "first"),
+    [
+        ("utf-8-sig", ""),
+        ("latin-1", "# -*- coding: latin-1 -*-\n"),
+        ("cp1252", "#!/usr/bin/env python\n# vim: set fileencoding=cp1252 :\n"),
+    ],
+)
+@pytest.mark.parametrize("place", ["module", "sources", "folder"])
+def test_source_in_another_encoding_means_the_same_in_the_archive(
+    tmp_path: Path, own_code: Path, encoding: str, first: str, place: str
+) -> None:
+    """Python reads a file by its mark or its first lines, and an archive as UTF-8."""
+    net = (
+        f"{first}import torch\n"
+        "class Net(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        return x + len('\N{LATIN SMALL LETTER E WITH ACUTE}')\n"
+    )
+    (own_code / "own_net.py").write_text(net, encoding=encoding)
+    module = _own_net()
+    sources = {}
+    if place == "sources":
+        sources = {"own_net": str(own_code / "own_net.py")}
+    elif place == "folder":
+        inner = own_code / "own_heads"
+        (inner / "deep").mkdir(parents=True)
+        (inner / "__init__.py").write_text(first, encoding=encoding)
+        (inner / "deep" / "__init__.py").write_text("")
+        (inner / "deep" / "er.py").write_text(net, encoding=encoding)
+        sources = {"own_heads": str(inner)}
+    path = save(module, torch.zeros(2, 3), tmp_path, sources=sources)
+    importer = PackageImporter(f"{path}/model.pt")
+    loaded = importer.load_pickle("model", "model.pkl")
+    assert loaded(torch.zeros(1)).tolist() == [1]
+    if place == "folder":
+        deeper = importer.import_module("own_heads.deep.er").Net()
+        assert deeper(torch.zeros(1)).tolist() == [1]

@@ -335,3 +335,39 @@ def test_two_different_modules_of_one_name_are_refused(tmp_path: Path) -> None:
     save(nn.Sequential(*parts[:2]), torch.rand(2, 3), tmp_path)
     with pytest.raises(InvalidArgument, match="two different modules called"):
         save(nn.Sequential(*parts), torch.rand(2, 3), tmp_path)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "latin-1"])
+def test_script_in_another_encoding_leaves_its_blocks_behind(
+    tmp_path: Path, encoding: str
+) -> None:
+    """The class comes whole, and no server runs what stood around it."""
+    script = tmp_path / "train.py"
+    first = "# coding: latin-1\n" if encoding == "latin-1" else ""
+    script.write_text(
+        f"{first}import sys\n"
+        "import torch\n"
+        "import tfs.export\n"
+        "NOTE = 'one\x0b\x1c two'\n"
+        "E = '\N{LATIN SMALL LETTER E WITH ACUTE}'\n"
+        "class Net(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        return x + len(E)\n"
+        "with open(sys.argv[1] + '.log', 'a') as log:\n"
+        "    torch.backends.cudnn.benchmark = True\n"
+        "    print('training', file=log)\n"
+        "if __name__ == '__main__':\n"
+        "    path = tfs.export.save(Net(), torch.zeros(2, 2), sys.argv[1])\n",
+        encoding=encoding,
+    )
+    subprocess.run(
+        [sys.executable, str(script), str(tmp_path / "base")],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=200,
+        check=True,
+    )
+    loaded = PackageImporter(tmp_path / "base" / "1" / "model.pt").load_pickle(
+        "model", "model.pkl"
+    )
+    assert loaded(torch.zeros(1)).tolist() == [1]
+    assert (tmp_path / "base.log").read_text() == "training\n"

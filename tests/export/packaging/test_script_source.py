@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import pytest
+
+from tfs.core.errors import InvalidArgument
 from tfs.export.packaging.script_source import needed_source
 
 SCRIPT = '''\
@@ -30,7 +33,7 @@ net = Net()
 for epoch in range(3):
     train(net)
 if __name__ == "__main__":
-    SCALE = 3.0
+    net = train(net)
 '''
 
 
@@ -202,3 +205,63 @@ def test_names_that_functions_share_with_the_script_are_kept() -> None:
         "        self.run = lambda x: [x * factor for _ in range(width)]\n"
     )
     assert needed_source(source, {"Net"}) == source
+
+
+@pytest.mark.parametrize(
+    "mark", ["\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"]
+)
+def test_only_what_python_takes_for_a_line_break_ends_a_line(mark: str) -> None:
+    """A definition below any other is cut out whole."""
+    lines = [f"NOTE = 'one{mark} two'", f"# {mark}", "", "def limit(x):"]
+    lines += ["    if x > 10:", "        x = 10", "    return x", "print(limit(3))"]
+    definition = "\n".join(lines[3:7]) + "\n"
+    for end in ("\n", "\r\n", "\r"):
+        assert needed_source(end.join(lines), {"limit"}) == definition
+
+
+def test_statements_in_the_line_of_a_definition_stay_behind() -> None:
+    """A line is not a statement."""
+    source = "é = 1; SCALE = (2,\n  3); train()\ndef f():\n    return SCALE\n"
+    wanted = "SCALE = (2,\n  3)\ndef f():\n    return SCALE\n"
+    assert needed_source(source, {"f"}) == wanted
+
+
+BLOCKS = """\
+with open("log.txt", "a") as log:
+    torch.backends.cudnn.benchmark = True
+    print("training", file=log)
+for epoch in range(3):
+    torch.backends.cudnn.deterministic = True
+while False:
+    import torch.cuda
+torch.backends.cudnn.enabled = True
+"""
+
+
+def test_blocks_that_run_stay_behind() -> None:
+    """Whatever they set of an imported module, no server trains."""
+    source = f"import torch\n{BLOCKS}class Net(torch.nn.Module):\n    pass\n"
+    kept = needed_source(source, {"Net"})
+    assert kept == "import torch\nclass Net(torch.nn.Module):\n    pass\n"
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        "for SIZE in range(3):\n    pass\n",
+        "with open('sizes') as file:\n    SIZE = int(file.read())\n",
+        "while (SIZE := step()) > 3:\n    pass\n",
+        "if __name__ == '__main__':\n    SIZE = 4\n",
+        "if True:\n    SIZE = 4\n    train()\n",
+        "try:\n    import gpu\nexcept ImportError:\n    print('slow')\n    SIZE = 1\n",
+        "SIZE = {}\nfor key in 'ab':\n    SIZE[key] = 1\n",
+        "SIZE = Config()\nif __name__ == '__main__':\n    SIZE.depth = 3\n",
+        "match step():\n    case [SIZE, *_]:\n        pass\n",
+    ],
+)
+def test_name_that_a_block_sets_asks_for_a_module_in_a_file(block: str) -> None:
+    """Neither leaving the block out nor taking it along would be right."""
+    source = f"class Net:\n    def forward(self, x):\n        return x * SIZE\n{block}"
+    with pytest.raises(InvalidArgument, match=r"'SIZE' in a statement.*module of its"):
+        needed_source(source, {"Net"})
+    assert needed_source(source.replace("* SIZE", "* 2"), {"Net"})

@@ -13,6 +13,7 @@ import io
 import linecache
 import logging
 import sys
+import types
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -44,8 +45,13 @@ from tfs.export.packaging.module_origin import (
 )
 from tfs.export.packaging.pickling import TrialPickler, unsaved_of
 from tfs.export.packaging.script_source import needed_source
+from tfs.export.packaging.source_text import in_utf8, read_source
 from tfs.export.parametrizations import without_parametrizations
-from tfs.export.wrappers import unwrapped, without_compiled_parts
+from tfs.export.wrappers import (
+    unwrapped,
+    without_compiled_parts,
+    without_parallelism,
+)
 
 PACKAGE: Final = "model"
 """Package of an archive that contains the pickled model, and resources that name no
@@ -184,7 +190,7 @@ def explain(module: nn.Module, rules: PackageRules) -> DependencyReport:
             fault.
 
     """
-    module = unwrapped(module)
+    module = unwrapped(without_parallelism(module))
     with without_compiled_parts(module):
         module = without_parametrizations(module)
         importers = _importers(module, rules)
@@ -209,7 +215,7 @@ def _save(
     for path in classes:
         exporter.add_dependency(path.partition(":")[0])
     for name, place in rules.sources.items():
-        exporter.save_source_file(name, place)
+        _save_source(exporter, name, Path(place))
     unsaved = unsaved or _pickle(exporter, module, package)
     if unsaved:  # so that the tree shows what the parts' classes need
         for part in module.modules():
@@ -226,6 +232,15 @@ def _save(
         data = content.encode() if isinstance(content, str) else content
         exporter.save_binary((folder or PACKAGE).replace("/", "."), file, data)
     return unsaved
+
+
+def _save_source(exporter: PackageExporter, module: str, place: Path) -> None:
+    """Puts a file, or all files of a folder, into the archive as the code of a module."""
+    for file in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
+        inner = file.relative_to(place).with_suffix("").parts if place != file else ()
+        is_package = file.name == "__init__.py"
+        name = ".".join((module, *(inner[:-1] if is_package else inner)))
+        exporter.save_source_string(name, read_source(file), is_package)
 
 
 def _pickle(
@@ -299,6 +314,10 @@ class _Exporter(PackageExporter):
             elif action is Action.INTERNED:
                 self.intern(module_name)
         super().add_dependency(module_name, dependencies)
+
+    def _get_source_of_module(self, module: types.ModuleType) -> str | None:
+        source: str | None = super()._get_source_of_module(module)
+        return None if source is None else in_utf8(source)
 
     def _can_implicitly_extern(self, module_name: str) -> bool:
         """Like torch's method, but an author's file is not taken for Python's of that name."""
@@ -483,5 +502,5 @@ def _save_script(
     place = getattr(sys.modules["__main__"], "__file__", None)
     if not trial.names or not place or not Path(place).is_file():
         return
-    source = Path(place).read_text(encoding="utf-8")
-    exporter.save_source_string("__main__", needed_source(source, trial.names))
+    source = needed_source(read_source(place), trial.names, Path(place).name)
+    exporter.save_source_string("__main__", source)

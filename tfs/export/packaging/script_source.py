@@ -1,80 +1,154 @@
 """Takes the definitions a model needs out of the script that trains it.
 
 A class of ``__main__`` lives in a file whose top level trains, exports and prints;
-importing that file on a server would do it all again. So only the statements that
-define what the model uses go into the archive, word for word.
+importing that file on a server would do it all again. So only statements that define
+what the model uses go into the archive, word for word: imports, functions, classes,
+assignments, and an ``if`` or ``try`` that has nothing else in it. Loops, ``with`` and
+everything else stay behind. If one of these sets a name that the model uses, the script
+is refused: nobody could tell what belongs to the model.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from symtable import SymbolTable, symtable
+from typing import Final
+
+from tfs.core.errors import InvalidArgument
+
+_DEFINITIONS: Final = (
+    ast.Import,
+    ast.ImportFrom,
+    ast.FunctionDef,
+    ast.AsyncFunctionDef,
+    ast.ClassDef,
+)
+_ASSIGNMENTS: Final = (ast.Assign, ast.AnnAssign, ast.AugAssign)
+_SCOPES: Final = (
+    ast.Lambda,
+    ast.ListComp,
+    ast.SetComp,
+    ast.DictComp,
+    ast.GeneratorExp,
+)
 
 
-def needed_source(source: str, names: Collection[str]) -> str:
+@dataclass(frozen=True, slots=True)
+class _Statement:
+    """A statement at the top of the script.
+
+    Attributes:
+        node: The statement.
+        defines: Whether it does nothing but import, define or assign.
+        binds: The names that it binds at the top of the script.
+        fills: The names into whose items or attributes it writes.
+
+    """
+
+    node: ast.stmt
+    defines: bool
+    binds: frozenset[str]
+    fills: frozenset[str]
+
+
+def needed_source(source: str, names: Collection[str], script: str = "script") -> str:
     """Returns the top-level statements of ``source`` that ``names`` depend on.
 
-    Imports, definitions and assignments are kept if a kept statement uses the names
-    that they bind. With them are kept calls on such an object (``TABLE.update(...)``),
-    but not on imported modules (``torch.save(...)``). Definitions that register
-    themselves in a kept object are kept as well: by a decorator that belongs to it
-    (``@TABLE.register``), or by one that is a function which fills a kept table. A
-    block that tests ``__name__`` is never kept.
+    Kept as well is what completes a kept object: assignments to its items and attributes,
+    calls of its methods (``TABLE.update(...)``, but not ``torch.save(...)``), and
+    definitions that a decorator enters into it.
 
     Raises:
         SyntaxError: The source does not parse.
+        InvalidArgument: A name that is needed is set by a statement that is not kept.
 
     """
-    statements = [s for s in ast.parse(source).body if not _asks_for_name(s)]
+    # Python's parser knows no other line breaks; str.splitlines does.
+    source = source.replace("\r\n", "\n").replace("\r", "\n")
+    statements = [_described(node) for node in ast.parse(source).body]
     imported = {
         name
         for statement in statements
-        for node in ast.walk(statement)
+        for node in ast.walk(statement.node)
         if isinstance(node, ast.Import | ast.ImportFrom)
         for name in _bound(node)
     }
+    fills = {
+        each.node.name: _filled(each.node)
+        for each in statements
+        if isinstance(each.node, ast.FunctionDef | ast.ClassDef)
+    }
     wanted = set(names)
     kept: set[int] = set()
-    fills = {
-        each.name: _filled(each)
-        for each in statements
-        if isinstance(each, ast.FunctionDef | ast.ClassDef)
-    }
-    changed = True
-    while changed:
-        changed = False
-        for index, statement in enumerate(statements):
-            if index in kept or not (
-                _is_needed(statement, wanted, imported)
-                or _enters_itself(statement, wanted - imported, fills)
+    grown = True
+    while grown:
+        grown = False
+        for index, each in enumerate(statements):
+            own = wanted - imported
+            if index not in kept and (
+                (each.defines and (each.binds & wanted or _imports_all(each.node)))
+                or _completes(each, own)
+                or _enters_itself(each.node, own, fills)
             ):
-                continue
-            kept.add(index)
-            wanted |= _used(statement)
-            changed = True
-    lines = source.splitlines(keepends=True)
-    return "".join(_text(lines, statements[index]) for index in sorted(kept))
+                kept.add(index)
+                wanted |= _used(each.node)
+                grown = True
+    for index, each in enumerate(statements):
+        changed = (each.binds | each.fills) & (wanted - imported)
+        if index not in kept and changed:
+            raise InvalidArgument(
+                f"{script}, line {each.node.lineno}, sets {min(changed)!r} in a "
+                f"statement that does more than define, and {', '.join(sorted(names))} "
+                "would need it on a server: move the class, and what it uses, into a "
+                "module of its own (nets.py) and import it"
+            )
+    return "".join(_text(source, statements[index].node) for index in sorted(kept))
 
 
-def _is_needed(
-    statement: ast.stmt, wanted: Collection[str], imported: Collection[str]
-) -> bool:
-    if isinstance(statement, ast.ImportFrom) and (
-        statement.module == "__future__" or statement.names[0].name == "*"
-    ):
-        return True
-    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-        owner = statement.value.func
-        while isinstance(owner, ast.Attribute):
-            owner = owner.value
-        return (
-            isinstance(owner, ast.Name)
-            and isinstance(statement.value.func, ast.Attribute)
-            and owner.id in wanted
-            and owner.id not in imported
-        )
-    return any(name in wanted for name in _bound(statement))
+def _described(node: ast.stmt) -> _Statement:
+    stored = [
+        each
+        for each in _within(node)
+        if isinstance(each, ast.Attribute | ast.Subscript)
+        and not isinstance(each.ctx, ast.Load)
+    ]
+    owners = [owner.id for each in stored if (owner := _owner(each))]
+    return _Statement(node, _defines(node), frozenset(_bound(node)), frozenset(owners))
+
+
+def _defines(node: ast.stmt) -> bool:
+    if isinstance(node, ast.If):
+        parts = [*node.body, *node.orelse]
+    elif isinstance(node, ast.Try):
+        parts = [*node.body, *node.orelse, *node.finalbody]
+        parts += [each for handler in node.handlers for each in handler.body]
+    else:
+        return isinstance(node, (*_DEFINITIONS, *_ASSIGNMENTS, ast.Pass))
+    asks_for_name = isinstance(node, ast.If) and any(
+        isinstance(each, ast.Name) and each.id == "__name__"
+        for each in ast.walk(node.test)
+    )
+    return not asks_for_name and all(map(_defines, parts))
+
+
+def _imports_all(node: ast.stmt) -> bool:
+    return isinstance(node, ast.ImportFrom) and (
+        node.module == "__future__" or node.names[0].name == "*"
+    )
+
+
+def _completes(statement: _Statement, own: Collection[str]) -> bool:
+    """Whether it writes into one of the script's own objects, or calls its method."""
+    node = statement.node
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        called = node.value.func
+        owner = _owner(called) if isinstance(called, ast.Attribute) else None
+        return owner is not None and owner.id in own
+    return isinstance(node, _ASSIGNMENTS) and any(
+        name in own for name in statement.fills
+    )
 
 
 def _enters_itself(
@@ -123,27 +197,30 @@ def _owner(node: ast.expr) -> ast.Name | None:
     return node if isinstance(node, ast.Name) else None
 
 
-def _bound(node: ast.AST) -> Iterator[str]:
-    """Yields the names a statement binds or changes at the top level."""
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        yield node.name
+def _within(node: ast.AST) -> Iterator[ast.AST]:
+    """Yields a node and those in it that belong to the same scope."""
+    yield node
+    if isinstance(node, (*_DEFINITIONS, *_SCOPES)):
         return
-    if isinstance(node, ast.Import | ast.ImportFrom):
-        for alias in node.names:
-            yield alias.asname or alias.name.partition(".")[0]
-        return
-    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-        yield node.id
-    elif isinstance(node, ast.Attribute | ast.Subscript) and isinstance(
-        node.ctx, ast.Store
-    ):
-        owner: ast.expr = node
-        while isinstance(owner, ast.Attribute | ast.Subscript):
-            owner = owner.value
-        if isinstance(owner, ast.Name):
-            yield owner.id
     for child in ast.iter_child_nodes(node):
-        yield from _bound(child)
+        yield from _within(child)
+
+
+def _bound(statement: ast.AST) -> Iterator[str]:
+    """Yields the names that a statement binds, or deletes, in its own scope."""
+    for node in _within(statement):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            for alias in node.names:
+                yield alias.asname or alias.name.partition(".")[0]
+        elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            yield node.id
+        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar):
+            if node.name is not None:
+                yield node.name
+        elif isinstance(node, ast.MatchMapping) and node.rest is not None:
+            yield node.rest
 
 
 def _used(statement: ast.stmt) -> set[str]:
@@ -175,18 +252,12 @@ def _global_names(scope: SymbolTable) -> set[str]:
 
 
 def _annotated(annotation: ast.expr) -> set[str]:
-    """Returns the names in an annotation, quoted or not."""
-    plain = {node.id for node in ast.walk(annotation) if isinstance(node, ast.Name)}
-    return plain | _quoted(annotation)
-
-
-def _quoted(annotation: ast.expr) -> set[str]:
-    """Returns the names that an annotation has in quotes: ``"Config | None"``.
+    """Returns the names in an annotation, quoted or not.
 
     No other text is searched: ``register_buffer("mask", ...)`` has nothing to do with a
     ``mask`` of the script.
     """
-    names: set[str] = set()
+    names = {node.id for node in ast.walk(annotation) if isinstance(node, ast.Name)}
     for node in ast.walk(annotation):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             try:
@@ -199,17 +270,11 @@ def _quoted(annotation: ast.expr) -> set[str]:
     return names
 
 
-def _asks_for_name(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.If) and any(
-        isinstance(node, ast.Name) and node.id == "__name__"
-        for node in ast.walk(statement.test)
-    )
-
-
-def _text(lines: list[str], statement: ast.stmt) -> str:
-    first = statement.lineno
-    for decorator in getattr(statement, "decorator_list", ()):
-        first = min(first, decorator.lineno)
-    last = statement.end_lineno or first
-    text = "".join(lines[first - 1 : last])
-    return text if text.endswith("\n") else text + "\n"
+def _text(source: str, statement: ast.stmt) -> str:
+    if isinstance(statement, (ast.Import, ast.ImportFrom, *_ASSIGNMENTS, ast.Expr)):
+        # Others may stand in its line: ``SCALE = 2; train()``.
+        return f"{ast.get_source_segment(source, statement)}\n"
+    decorators = getattr(statement, "decorator_list", ())
+    first = min(each.lineno for each in (statement, *decorators))
+    lines = source.split("\n")[first - 1 : statement.end_lineno]
+    return "\n".join(lines) + "\n"

@@ -7,9 +7,10 @@ scikit-learn.
         signatures = {"serving_default": {...}}         # as in a manifest
         def load(self, version): ...                    # a Version; once
         def predict(self, **inputs): ...                # a dict, a tuple or one value
-        def validate(self, **item): ...                 # optional: one row; ValueError
+        def validate(self, **item): ...                 # optional: one row; raises
         def preprocess(self, **inputs): ...             # optional: predict's inputs
         def postprocess(self, outputs): ...             # optional: predict's result
+        per_item = True                                 # optional: these by one row
         methods = {"count": "count"}                    # optional: by signature
         concurrency = 8                                 # optional: requests at once
 
@@ -18,7 +19,6 @@ Only ``predict`` is required. Inputs are tensors; strings are nested lists of by
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import os
@@ -33,11 +33,10 @@ from typing import Any, Final
 
 import torch
 
-from tfs.core.errors import DataLoss, InvalidArgument, InvalidItems, ServingError
-from tfs.core.signature import Signature
+from tfs.core.errors import DataLoss, InvalidArgument
 from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, one_line
 from tfs.runtime.guest.model_source import ModelSource
-from tfs.runtime.guest.platforms.parameters import check_parameters, check_returns
+from tfs.runtime.guest.platforms.servable_pipeline import pipeline
 from tfs.runtime.guest.platforms.torch_callable import TorchCallable
 from tfs.runtime.guest.sealed_file import (
     SealedFile,
@@ -237,85 +236,8 @@ def _functions(
                 f"{source.id.slashed}: signature {name!r} needs a method {method!r}"
             )
         who = f"{source.id.slashed}, signature {name!r}"
-        functions[name] = _pipeline(servable, predict, signature, who)
+        functions[name] = pipeline(servable, predict, signature, who)
     return functions
-
-
-def _pipeline(
-    servable: object, predict: Callable[..., object], signature: Signature, who: str
-) -> Callable[..., object]:
-    """Returns validate, preprocess, predict and postprocess as one call."""
-    validate = getattr(servable, "validate", None) if signature.batched else None
-    preprocess = getattr(servable, "preprocess", None)
-    postprocess = getattr(servable, "postprocess", None)
-    if validate is not None:
-        check_parameters(validate, signature.inputs.keys() - signature.defaults, who)
-    check_parameters(preprocess or predict, signature.inputs, who)
-    if postprocess is None:
-        check_returns(predict, who)
-
-    def call(**inputs: Any) -> object:
-        if validate is not None:
-            _validate(validate, inputs, signature, who)
-        if preprocess is not None:
-            inputs = _prepared(preprocess(**inputs))
-        outputs = predict(**inputs)
-        if postprocess is not None:
-            outputs = postprocess(outputs)
-        return _by_field(outputs, signature)
-
-    return call
-
-
-def _by_field(outputs: object, signature: Signature) -> object:
-    """Returns a named tuple or dataclass by its fields, if these are the outputs' names.
-
-    Other results are returned as they are: those of a tuple count by position.
-    """
-    if isinstance(outputs, dict | torch.Tensor):  # nearly all are
-        return outputs
-    names = getattr(outputs, "_fields", None) if isinstance(outputs, tuple) else None
-    if names is None and dataclasses.is_dataclass(outputs):
-        names = [each.name for each in dataclasses.fields(outputs)]
-    if names is None or not signature.outputs.keys() <= {*names}:
-        return outputs
-    return {name: getattr(outputs, name) for name in signature.outputs}
-
-
-def _prepared(inputs: Any) -> dict[str, Any]:
-    try:
-        return dict(inputs)
-    except (TypeError, ValueError) as error:
-        raise TypeError(
-            f"preprocess returned a {type(inputs).__name__}; it returns a dict, with the "
-            "arguments of predict by name"
-        ) from error
-
-
-def _validate(
-    validate: Callable[..., object],
-    inputs: Mapping[str, Any],
-    signature: Signature,
-    who: str,
-) -> None:
-    """Passes every row to ``validate``; a row that it refuses fails only its own request.
-
-    Raises:
-        InvalidItems: Names every refused row.
-
-    """
-    rows = {n: value for n, value in inputs.items() if n not in signature.defaults}
-    num_rows = len(next(iter(rows.values()))) if rows else 0
-    wrong = {}
-    for row in range(num_rows):
-        try:
-            validate(**{name: value[row] for name, value in rows.items()})
-        except ServingError as error:
-            wrong[row] = error.message
-        except ValueError as error:
-            wrong[row] = str(error) or "refused without a reason"
-    if wrong:
-        raise InvalidItems(wrong, who)
 
 
 def _weights(

@@ -1,0 +1,210 @@
+"""Writes a module as one graph, by torch.export, or compiled by AOTInductor."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import io
+import os
+import warnings
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from tfs.core.dtype import STRING
+from tfs.core.errors import InvalidArgument
+from tfs.core.signature import FREE, Signature
+from tfs.export.derived import Derived
+from tfs.export.foreign_operators import operators_of, refuse_foreign
+from tfs.export.packaging.archive_file import archive_file
+from tfs.export.packaging.package import quiet
+from tfs.export.payload import DescribedModule
+from tfs.export.program_sizes import refuse_fixed
+from tfs.export.values import Values, shape_of
+from tfs.runtime.guest.platforms.nested_values import flattening, nesting
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramWriter:
+    """torch.export, or the same compiled for this processor by AOTInductor."""
+
+    is_compiled: bool = False
+
+    platform = "torch_export"
+    is_exact = False
+
+    def write(self, folder: str, module: DescribedModule) -> dict[str, object]:
+        name = module.name
+        _refuse_strings(module)
+        if len(module.options) != 1 or "methods" in module.entry:
+            raise InvalidArgument(f"{name}: torch_export stores one method, forward")
+        (each,) = module.derived.values()
+        path = os.path.join(folder, "model.pt2")
+        # For a model that cannot be a graph, torch prints pages of half-traced code.
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stderr(io.StringIO()),
+            quiet("torch"),
+        ):
+            warnings.simplefilter("ignore")
+            program, entry = _program(module, each)
+            refuse_foreign(operators_of(program), name, "graph")
+            if not self.is_compiled:
+                try:
+                    with archive_file(path) as file:
+                        torch.export.save(program, file)
+                except OSError:
+                    raise
+                except Exception as error:
+                    raise InvalidArgument(
+                        f"the graph of {name} cannot be written: {error}\nReturn tensors, "
+                        "dicts and tuples from it, or save it as torch_package, which "
+                        "takes any Python"
+                    ) from error
+                return entry
+            try:
+                from torch._inductor import aoti_compile_and_package
+
+                aoti_compile_and_package(program, package_path=path)
+            except Exception as error:
+                raise InvalidArgument(
+                    f"{name} cannot be compiled here: {type(error).__name__}: {error}"
+                ) from error
+        return entry
+
+
+def _program(
+    module: DescribedModule, derived: Derived
+) -> tuple[torch.export.ExportedProgram, dict[str, object]]:
+    """Returns a module as a graph, and what the manifest's entry says of calling it.
+
+    Graphs do not broadcast: an input always has one row, or as many as the others. If
+    callers may leave an input out, and the model allows it, the input has as many rows
+    as the others, and its default of one row is repeated. Otherwise the default stays
+    as it is.
+
+    Raises:
+        InvalidArgument: The module cannot be made a graph, or only one of fixed sizes.
+
+    """
+    repeated = _repeated(derived)
+    if repeated:
+        rows = {
+            name: value.expand(_num_rows(derived), *value.shape[1:]).contiguous()
+            if name in repeated and isinstance(value, torch.Tensor)
+            else value
+            for name, value in derived.example.items()
+        }
+        try:
+            program, entry = _exported(module, derived, rows, repeated)
+        except InvalidArgument:
+            pass
+        else:
+            return program, {**entry, "repeated": repeated}
+    return _exported(module, derived, derived.example, ())
+
+
+def _repeated(derived: Derived) -> list[str]:
+    """Returns the optional inputs whose default is one row."""
+    signature = derived.signature
+    if not signature.batched or len(signature.defaults) == len(signature.inputs):
+        return []
+    num_rows = _num_rows(derived)
+    return [
+        name
+        for name, view in signature.defaults.items()
+        if view.shape[:1] == (1,)
+        and shape_of(derived.example[name])[0] in (1, num_rows)
+    ]
+
+
+def _num_rows(derived: Derived) -> int:
+    return next(
+        shape_of(value)[0]
+        for name, value in derived.example.items()
+        if name not in derived.signature.defaults
+    )
+
+
+def _exported(
+    module: DescribedModule, derived: Derived, example: Values, rows: Collection[str]
+) -> tuple[torch.export.ExportedProgram, dict[str, object]]:
+    """Has torch make the graph; ``rows`` are optional inputs with as many rows as others."""
+    name = module.name
+    names = list(example)
+    shapes: dict[str, Any] = _dynamic_shapes(derived.signature, rows)
+    what: tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
+    what = (module.module, (), dict(example))
+    entry: dict[str, object] = {}
+    if module.entry or derived.is_own_type or _takes_any_name(module.module):
+        # A graph has no form of its own for containers, classes and **inputs.
+        what = (_Flat(module.module, derived), tuple(example.values()), {})
+        shapes = {"tensors": tuple(shapes[name] for name in names)}
+        entry["args"] = names
+    try:
+        program = torch.export.export(*what, dynamic_shapes=shapes, strict=False)
+    except Exception as error:
+        raise InvalidArgument(
+            f"{name} cannot be exported as one graph: {error}\nSave it as "
+            "torch_package, which takes any Python"
+        ) from error
+    refuse_fixed(program, names, derived.signature, name, rows)
+    return program, entry
+
+
+def _refuse_strings(module: DescribedModule) -> None:
+    for derived in module.derived.values():
+        signature = derived.signature
+        for kind, specs in (("input", signature.inputs), ("output", signature.outputs)):
+            for name, spec in specs.items():
+                if spec.dtype is STRING:
+                    raise InvalidArgument(
+                        f"{kind} {name!r} of {module.name} holds strings, and graphs "
+                        "take and give numbers only: save it as torch_package"
+                    )
+
+
+def _takes_any_name(module: nn.Module) -> bool:
+    """Whether a module takes its inputs by ``**`` and not by named parameters."""
+    parameters = inspect.signature(module.forward).parameters.values()
+    return any(each.kind is each.VAR_KEYWORD for each in parameters)
+
+
+class _Flat(nn.Module):
+    """A module that takes tensors in order and returns a flat result."""
+
+    def __init__(self, module: nn.Module, derived: Derived) -> None:
+        super().__init__()
+        self.module = module
+        self._names = tuple(derived.example)
+        self._function = flattening(nesting(module, derived.forms))
+
+    def forward(self, *tensors: torch.Tensor) -> object:
+        """Returns the module's outputs, by name or in order."""
+        return self._function(**dict(zip(self._names, tensors, strict=True)))
+
+
+def _dynamic_shapes(
+    signature: Signature, rows: Collection[str]
+) -> dict[str, dict[int, Any]]:
+    """Returns torch.export's description of the free dimensions.
+
+    The batch is one symbol everywhere; in optional inputs only if they are in ``rows``.
+    torch finds out by itself which of the other dimensions must be equal.
+    """
+    batch = torch.export.Dim("batch") if signature.batched else None
+    shapes: dict[str, dict[int, Any]] = {}
+    for name, spec in signature.inputs.items():
+        shapes[name] = {
+            index: batch
+            if index == 0
+            and batch is not None
+            and (name not in signature.defaults or name in rows)
+            else torch.export.Dim.AUTO
+            for index, size in enumerate(spec.shape)
+            if size == FREE
+        }
+    return shapes
