@@ -16,9 +16,7 @@ class Scaled(torch.Tensor):
 
     @staticmethod
     def __new__(cls, full: torch.Tensor) -> Self:
-        return torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined,no-any-return]
-            cls, full.shape, dtype=full.dtype
-        )
+        return torch.Tensor._make_wrapper_subclass(cls, full.shape, dtype=full.dtype)
 
     def __init__(self, full: torch.Tensor) -> None:
         self.codes = (full * 127).to(torch.int8)
