@@ -34,7 +34,7 @@ def pytest_collection_finish() -> None:
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(1)
-    zygotes = sys.modules.get("tfs.runtime.process.zygote_client")
+    zygotes = sys.modules.get("tfs.runtime.process.zygote")
     if zygotes is not None:
         from tests.runtime.warm_zygotes import WarmZygotes
 

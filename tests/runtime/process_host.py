@@ -16,14 +16,14 @@ from tfs.runtime.process.process_interpreter import ProcessInterpreter
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.spare_worker import SpareWorker
 from tfs.runtime.process.worker_state import WorkerState
-from tfs.runtime.process.zygote_client import ZygoteClient
+from tfs.runtime.process.zygote import Zygote
 from tfs.testing.patience import PATIENCE_S
 
 
 class ProcessHost:
     """What stands in for a server: its loop, its zygote, its interpreters."""
 
-    def __init__(self, loop: ServingLoop, zygote: ZygoteClient) -> None:
+    def __init__(self, loop: ServingLoop, zygote: Zygote) -> None:
         self.loop = loop
         self.zygote = zygote
         self.interpreters: list[ProcessInterpreter] = []
@@ -60,13 +60,11 @@ class ProcessHost:
 
 
 @contextlib.contextmanager
-def process_host(
-    linger_s: float = 30.0, *, keeps_standby: bool = False
-) -> Iterator[ProcessHost]:
+def process_host(linger_s: float = 30.0) -> Iterator[ProcessHost]:
     """A running host; closes everything, and fails if a loop callback raised."""
     loop = ServingLoop(name="test-loop")
     loop.start()
-    zygote = ZygoteClient(loop, linger_s=linger_s, keeps_standby=keeps_standby)
+    zygote = Zygote(loop, linger_s=linger_s)
     host = ProcessHost(loop, zygote)
     try:
         yield host

@@ -1,4 +1,4 @@
-"""Zygotes that start at once: forks of one that has torch imported, as standbys are.
+"""Zygotes that start at once: forks of a program that has torch imported.
 
 Importing torch is nearly all of what the start of a zygote takes, and tests start many.
 The program itself, and how it ends, is for the tests of ``ZygoteProcess`` and for those
@@ -8,16 +8,16 @@ whose host is a program of its own.
 from __future__ import annotations
 
 import atexit
-import json
 import os
+import socket
 import sys
 import threading
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable
+from typing import ClassVar, Final
 
 from tfs.runtime.guest import control_channel
-from tfs.runtime.process.forked_zygote import ForkedZygote
-from tfs.runtime.process.zygote_conversation import StartedZygote
+from tfs.runtime.process.exit_statuses import ExitStatuses
+from tfs.runtime.process.zygote import StartedZygote
 from tfs.runtime.process.zygote_process import ZygoteProcess, worker_environment
 
 # pytest says which test runs; torch's compiler where its caches are, and more.
@@ -35,27 +35,71 @@ class WarmZygotes:
         self._terms = _terms()
         # Guards the program; held while it is started and asked, neither of which blocks.
         self._lock = threading.Lock()
-        self._first: ZygoteProcess | None = None
+        self._nursery: ZygoteProcess | None = None
 
-    def start(self, environment: Mapping[str, str] | None = None) -> StartedZygote:
+    def start(self) -> StartedZygote:
         """Returns a zygote that has nothing behind it but its imports."""
-        if environment or _terms() != self._terms:
-            return ZygoteProcess(environment)
+        if _terms() != self._terms:
+            return ZygoteProcess()
         ours, theirs = control_channel.pair()
         ours.setblocking(False)
-        request = json.dumps({"standby": True}).encode()
         with self._lock, theirs:
-            first = self._first
-            if first is None:
-                first = self._first = ZygoteProcess()
-                atexit.register(first.close)
+            nursery = self._nursery
+            if nursery is None:
+                nursery = self._nursery = _Nursery()
+                atexit.register(nursery.close)
             try:
-                control_channel.send(first.channel, request, (theirs.fileno(),))
+                control_channel.send(nursery.channel, b"{}", (theirs.fileno(),))
             except OSError:  # somebody killed it
                 ours.close()
-                self._first = None
+                self._nursery = None
                 return ZygoteProcess()
-        return ForkedZygote(ours, first.exits)
+        return _ForkedZygote(ours, nursery.exits)
+
+
+class _ForkedZygote:
+    """A zygote that only its channel leads to. Thread-safe."""
+
+    def __init__(self, channel: socket.socket, exits: ExitStatuses) -> None:
+        self.channel = channel
+        self.exits = exits
+
+    def on_end(self, fn: Callable[[str], None]) -> None:
+        """Does nothing: the channel shows when it ends."""
+
+    def close(self) -> None:
+        """Ends it, soon; idempotent."""
+        self.channel.close()
+
+
+class _Nursery(ZygoteProcess):
+    """A program like a zygote that forks zygotes."""
+
+    program: ClassVar[str] = ZygoteProcess.program.replace(
+        "from tfs.runtime.guest.zygote.zygote import main",
+        "from tests.runtime.warm_zygotes import main",
+    )
+
+
+def main(host_pid: int, channel_fd: int, life_fd: int) -> None:
+    """Runs the nursery on an inherited channel."""
+    from tfs.runtime.guest.zygote import zygote
+    from tfs.runtime.guest.zygote.clone_parent import clone_parent
+    from tfs.runtime.guest.zygote.forked_process import Host, close_all_but
+    from tfs.runtime.guest.zygote.parent_death import die_with_parent
+
+    zygote.prepare(channel_fd, life_fd)
+    channel = socket.socket(fileno=channel_fd)
+    while (message := control_channel.receive(channel)) is not None:
+        _, (fd,) = message
+        pid, pidfd = clone_parent()
+        if pid == 0:
+            close_all_but({0, 1, 2, life_fd, fd})
+            die_with_parent(host_pid)
+            zygote.Zygote(Host(host_pid, life_fd), socket.socket(fileno=fd)).run()
+            os._exit(0)
+        os.close(pidfd)
+        os.close(fd)
 
 
 def _terms() -> tuple[str, str, dict[str, str]]:

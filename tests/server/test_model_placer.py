@@ -15,7 +15,7 @@ from tfs.core.event_bus import EventBus
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.serving_loop import ServingLoop
-from tfs.server.interpreters import Interpreters, interpreters_options
+from tfs.server.interpreters import interpreters_options
 from tfs.server.model_placer import ModelPlacer
 from tfs.server.options import ServerOptions
 from tfs.testing.fake_clock import FakeClock
@@ -82,19 +82,12 @@ def noting() -> Iterator[Noting]:
     made.loop.close()
 
 
-@pytest.mark.parametrize(
-    ("spare_worker", "limit_bytes", "spare", "templates"),
-    [
-        (True, 0, True, True),
-        (True, 1 << 30, False, True),
-        (False, 0, False, False),
-        (False, 1 << 30, False, False),
-    ],
-)
-def test_a_limit_on_models_memory_spares_the_templates(
-    spare_worker: bool, limit_bytes: int, spare: bool, templates: bool
+@pytest.mark.parametrize("spare_worker", [True, False])
+@pytest.mark.parametrize("limit_bytes", [0, 1 << 30])
+def test_a_limit_on_models_memory_keeps_no_spare(
+    spare_worker: bool, limit_bytes: int
 ) -> None:
-    """A graph without one takes longer to be back than a crash may; the rest goes."""
+    """No estimate includes a process that is kept ready."""
     options = interpreters_options(
         ServerOptions(
             model_base_path="/m",
@@ -102,7 +95,7 @@ def test_a_limit_on_models_memory_spares_the_templates(
             model_memory_limit_bytes=limit_bytes,
         )
     )
-    assert (options.keeps_spare, options.keeps_templates) == (spare, templates)
+    assert options.keeps_spare == (spare_worker and not limit_bytes)
 
 
 def test_a_slow_call_replaces_the_note_and_keeps_the_memory(noting: Noting) -> None:
@@ -137,18 +130,3 @@ def test_a_version_that_left_the_loop_moves_on_where_nothing_waits_for_it(
     noting.placer._late_measurer.move(all_moved.set)
     assert all_moved.wait(30.0)
     assert len(moved) == 1
-
-
-def test_what_is_kept_for_the_next_version_goes_with_the_last(
-    noting: Noting, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While another loads, serves or waits to, a worker may still be of use."""
-    forgotten: list[str] = []
-    monkeypatch.setattr(Interpreters, "reserve_pids", [1])
-    monkeypatch.setattr(Interpreters, "forget", lambda _, name: forgotten.append(name))
-    noting.manager.states = [HarnessState.DISABLED, HarnessState.NEW]
-    noting.publish(ManagerState.END)
-    assert forgotten == []
-    noting.manager.states = [HarnessState.DISABLED, HarnessState.ERROR]
-    noting.publish(ManagerState.END)
-    assert forgotten == [ID.name]

@@ -333,11 +333,8 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "spare_worker",
         "spare_worker",
         read_bool,
-        "keep ready: one process interpreter more than are used, to replace one that "
-        "crashed; a second zygote, which forks them; and for half a minute those of "
-        "unloaded versions, for the next version with the same code (none of these with "
-        "--model_memory_limit_bytes); and for each .pt2 version a process that has it "
-        "loaded (default true)",
+        "keep one process interpreter ready more than are used, for the next load or to "
+        "replace one that crashed (not with --model_memory_limit_bytes; default true)",
     ),
     Flag(
         "load_probe_budget_s",

@@ -38,7 +38,7 @@ from tfs.runtime.library.sessions import (
 )
 from tfs.runtime.process.process_interpreter import ProcessInterpreter
 from tfs.runtime.process.process_options import ProcessOptions
-from tfs.runtime.process.zygote_client import ZygoteClient
+from tfs.runtime.process.zygote import Zygote
 
 __all__ = [
     "InterpreterManager",
@@ -88,7 +88,7 @@ class InterpreterManager:
         if num < 1:
             raise ValueError("num_interpreters must be >= 1")
         self._loop: ServingLoop | None = None
-        self._zygote: ZygoteClient | None = None
+        self._zygote: Zygote | None = None
         channels: list[SessionChannel] = []
         self._processes: list[ProcessInterpreter] = []
         self._private: list[DlmopenInterpreter] = []
@@ -103,7 +103,7 @@ class InterpreterManager:
             channels += self._private
         else:
             self._loop = ServingLoop(name="interpreter-manager")
-            self._zygote = ZygoteClient(self._loop)
+            self._zygote = Zygote(self._loop)
             self._processes = [
                 ProcessInterpreter(f"process-{i}", self._loop, self._zygote, options)
                 for i in range(num)

@@ -47,8 +47,6 @@ class InterpretersOptions:
         num_private_pythons: Interpreters of backend dlmopen; 0 for as many as
             processes.
         keeps_spare: Whether one more process than is used is kept ready.
-        keeps_templates: Whether a process that has a version loaded is kept for
-            forking, if loading the version takes long.
 
     """
 
@@ -58,7 +56,6 @@ class InterpretersOptions:
     worker: WorkerOptions = field(default_factory=WorkerOptions)
     num_private_pythons: int = 0
     keeps_spare: bool = False
-    keeps_templates: bool = False
 
     def __post_init__(self) -> None:
         if self.num_interpreters < 1:
@@ -110,7 +107,6 @@ class Interpreters:
                     call_timeout_s=options.call_timeout_s,
                     on_quarantine=on_quarantine,
                     keeps_spare=options.keeps_spare,
-                    keeps_templates=options.keeps_templates,
                     is_urgent=is_urgent,
                     is_answering=is_answering,
                     has_traffic=has_traffic,
@@ -135,12 +131,8 @@ class Interpreters:
     @property
     def reserve_pids(self) -> Sequence[int]:
         """Processes that run no version and wait for one."""
-        return () if self._processes is None else self._processes.reserve_pids
-
-    def forget(self, servable: str) -> None:
-        """Keeps no process for the next version of a servable, because none will come."""
-        if self._processes is not None:
-            self._processes.forget(servable)
+        spare = None if self._processes is None else self._processes.spare_pid
+        return () if spare is None else (spare,)
 
     def of(
         self,
@@ -226,8 +218,7 @@ class Interpreters:
 def interpreters_options(options: ServerOptions) -> InterpretersOptions:
     """Returns how many interpreters a server has, and what is kept ready for them.
 
-    If the memory of models is limited, only templates are kept ready: without one, a
-    graph that crashed would be back too late.
+    If the memory of models is limited, nothing is kept ready.
 
     Raises:
         InvalidArgument: As ``worker_options``.
@@ -243,7 +234,6 @@ def interpreters_options(options: ServerOptions) -> InterpretersOptions:
         worker=worker_options(options),
         num_private_pythons=num_private,
         keeps_spare=options.spare_worker and not options.model_memory_limit_bytes,
-        keeps_templates=options.spare_worker,
     )
 
 

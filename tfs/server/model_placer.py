@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import Final
 
 from managers.aspired_versions_manager import AspiredVersionsManager
-from managers.harness_state import END_STATES
 from tfs.core.errors import FailedPrecondition, ServingError
 from tfs.core.event_bus import EventAndTime, EventBus
 from tfs.core.executor import Executor
@@ -218,14 +217,6 @@ class ModelPlacer:
         if state.manager_state is ManagerState.END:
             with self._lock:
                 self._on_front.pop(state.id, None)
-            self._loop.post(functools.partial(self._forget_if_gone, state.id.name))
-
-    def _forget_if_gone(self, name: str) -> None:
-        """Ends processes kept for the next version of a servable that has none now."""
-        if self._interpreters.reserve_pids and all(
-            version.state in END_STATES for version in self._manager.snapshots(name)
-        ):
-            self._interpreters.forget(name)
 
     def _watch_front(self, servable_id: ServableId, leave: LeaveFront) -> None:
         """Keeps the function that moves a version off the loop for good."""

@@ -162,11 +162,8 @@ class ServerOptions:
         worker_spin_us: For how many microseconds a process interpreter polls for its
             next call, and the loop for a reply that is due, before they sleep; 0 to
             1000.
-        spare_worker: Whether processes are kept ready: one interpreter more than are
-            used (while any is used), a second zygote, and for a while the interpreters
-            of unloaded versions, for versions with the same code. None of these is kept
-            if the memory of models is limited. In any case it also keeps, for each .pt2
-            version, a process that has the version loaded.
+        spare_worker: Whether a process is kept ready: one interpreter more than are
+            used, while any is used. None is kept if the memory of models is limited.
         load_probe_budget_s: How long measuring a version of unknown code may take;
             0 measures nothing.
         enable_batching: Whether concurrent requests are joined.

@@ -21,15 +21,13 @@ from tfs.core.dtype import INT64
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import TensorSpec
 from tfs.runtime.guest.model_source import ModelSource
-from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.guest.worker_options import WorkerOptions
-from tfs.runtime.process import spare_worker, version_template, zygote_client
+from tfs.runtime.process import spare_worker
 from tfs.runtime.process.crash_policy import CrashPolicy
 from tfs.runtime.process.process_interpreter import ProcessInterpreter
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.process_pool import ProcessPool
 from tfs.runtime.process.spare_worker import SpareWorker
-from tfs.runtime.process.version_template import VersionTemplate
 from tfs.runtime.process.worker_state import WorkerState
 
 X = {"x": floats((1, 2))}
@@ -61,31 +59,20 @@ def pid_of(interpreter: ProcessInterpreter) -> int | None:
 def main(folder: Path, graph: Path) -> None:
     """Runs until its input ends."""
     # Not to wait for what is put off while other things happen.
-    vars(zygote_client)["_STANDBY_PAUSE_S"] = 0.0
-    vars(version_template)["_PAUSE_S"] = 0.05
     vars(spare_worker)["_QUIET_S"] = 0.01
-    with process_host(keeps_standby=True) as host:
+    with process_host() as host:
         loop, zygote = host.loop, host.zygote
         spare = SpareWorker(loop, zygote, WorkerOptions())
-        made: list[VersionTemplate] = []
-
-        def make(source: ModelSource, files: VersionFiles) -> VersionTemplate:
-            made.append(VersionTemplate(loop, zygote, WorkerOptions(), source, files))
-            return made[-1]
-
         plain, of_graph, stubborn = (host.interpreter(PATIENT, spare) for _ in range(3))
         large = package(folder, Large(1 << 20), {"serving_default": signature()})
         shared = plain.load(large)
-        pool = ProcessPool("graph", [of_graph], PATIENT, make_template=make)
+        pool = ProcessPool("graph", [of_graph], PATIENT)
         graphs = pool.load(graph_in(graph))
         spawner = stubborn.load(package(folder, Spawner(), STUBBORN, name="spawner"))
 
         def pids() -> dict[str, int | None]:
             return {
                 "zygote": zygote.pid,
-                "standby": zygote.standby_pid,
-                "branch": zygote.branch_pid("torch_export"),
-                "template": made[0].pid,
                 "spare": spare.pid,
                 "worker": pid_of(plain),
                 "graph worker": pid_of(of_graph),
@@ -106,8 +93,6 @@ def main(folder: Path, graph: Path) -> None:
             print(json.dumps(answer), flush=True)
         host.on_loop(spare.close)
         host.close_interpreters()
-        for each in made:
-            each.close()
 
 
 if __name__ == "__main__":

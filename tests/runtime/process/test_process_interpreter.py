@@ -59,7 +59,7 @@ from tfs.core.signature import TensorSpec
 from tfs.core.tensor_view import TensorView
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.worker_options import WorkerOptions
-from tfs.runtime.process import worker_life, zygote_client
+from tfs.runtime.process import worker_life, zygote
 from tfs.runtime.process.crash_policy import CrashPolicy
 from tfs.runtime.process.memory_kills import MemoryKills
 from tfs.runtime.process.process_interpreter import ProcessInterpreter
@@ -599,7 +599,6 @@ def test_how_a_worker_ended_is_known_without_its_zygote(
     assert "SIGSEGV" in error.message
     assert values(ask(loaded, X).outputs()["y"]) == [[2, 4]]
     assert not psutil.pid_exists(pid)  # not even as a zombie
-    assert interpreter.forked_by == host.zygote.pid
 
 
 HOST_PROGRAM = """
@@ -609,21 +608,19 @@ from tests.runtime.answers import ask
 from tests.runtime.packaged import SCALE_SIGNATURES, floats
 from tests.runtime.process_host import process_host
 from tfs.core.servable_id import ServableId
-from tfs.runtime.process import zygote_client
 from tfs.runtime.guest.model_source import ModelSource
 
-zygote_client._STANDBY_PAUSE_S = 0.0
 source = ModelSource(
     ServableId("scale", 1), sys.argv[1], "torch_package",
     {"methods": {"slow": "slow"}}, {k: SCALE_SIGNATURES[k] for k in ("serving_default", "slow")},
 )
-with process_host(keeps_standby=True) as host:
+with process_host() as host:
     interpreter = host.interpreter()
     model = interpreter.load(source)
     ask(model, {"x": floats((60, 0))}, "slow")
-    while not interpreter.num_pending or not host.zygote.standby_pid:
+    while not interpreter.num_pending:
         time.sleep(0.001)
-    print(interpreter.pid, host.zygote.pid, host.zygote.standby_pid, flush=True)
+    print(interpreter.pid, host.zygote.pid, flush=True)
     sys.stdin.read()
 """
 
@@ -642,7 +639,7 @@ def test_no_process_outlives_its_host(tmp_path: Path, end: signal.Signals) -> No
         try:
             assert program.stdout is not None
             pids = [int(pid) for pid in program.stdout.readline().split()]
-            assert len(pids) == 3
+            assert len(pids) == 2
             assert not any(is_gone(pid) for pid in pids)
             program.send_signal(end)
             for pid in pids:
@@ -674,7 +671,7 @@ def test_what_a_worker_logs_says_when_and_how_grave(
 ) -> None:
     """Its lines stand among the server's; a model finds no logging set up."""
     # Outputs are what they were for the program of the zygote: one of this test's.
-    monkeypatch.setattr(zygote_client, "ZygoteProcess", ZygoteProcess)
+    monkeypatch.setattr(zygote, "ZygoteProcess", ZygoteProcess)
     source = package(tmp_path, TellsHandlers(), {"serving_default": signature()})
     lines: list[str] = []
 
@@ -705,7 +702,7 @@ def test_a_worker_says_where_it_crashed_or_hung(
 ) -> None:
     """The author reads which lines ran, and not only how the interpreter ended."""
     # Outputs are what they were for the program of the zygote: one of this test's.
-    monkeypatch.setattr(zygote_client, "ZygoteProcess", ZygoteProcess)
+    monkeypatch.setattr(zygote, "ZygoteProcess", ZygoteProcess)
     source = package(tmp_path, Scale())
     told = ""
 

@@ -15,7 +15,7 @@ from tests.runtime.packaged import floats, package, values
 from tests.runtime.process_host import ProcessHost, kill_worker, process_host, until
 from tests.runtime.zoo import Scale
 from tfs.runtime.guest.worker_options import WorkerOptions
-from tfs.runtime.process import spare_worker, zygote_client
+from tfs.runtime.process import spare_worker, zygote
 from tfs.runtime.process.process_backend import ProcessBackend
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.spare_worker import SpareWorker
@@ -127,9 +127,9 @@ def test_a_spare_is_not_kept_beyond_its_zygote(
 def test_nothing_is_left_when_the_backend_closes(
     host: ProcessHost, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The zygotes and the spare end with the backend."""
+    """The zygote and the spare end with the backend."""
     monkeypatch.setattr(spare_worker, "_QUIET_S", 0.01)
-    monkeypatch.setattr(zygote_client, "ZygoteProcess", ZygoteProcess)  # its own
+    monkeypatch.setattr(zygote, "ZygoteProcess", ZygoteProcess)  # its own
     before = set(psutil.Process().children(recursive=True))
     backend = ProcessBackend(host.loop, ProcessOptions(keeps_spare=True))
     backend.pool(1).load(package(tmp_path, Scale()))
@@ -137,7 +137,7 @@ def test_nothing_is_left_when_the_backend_closes(
     def started() -> set[psutil.Process]:
         return set(psutil.Process().children(recursive=True)) - before
 
-    until(lambda: len(started()) == 4, "two zygotes, worker and spare")
+    until(lambda: len(started()) == 3, "zygote, worker and spare")
     ours = started()
     backend.close()
     until(lambda: not any(each.is_running() for each in ours), "their end")

@@ -25,9 +25,6 @@ pytestmark = pytest.mark.timeout(900)  # many processes, some of which import to
 ROOT = Path(__file__).resolve().parents[3]
 ROLES = (
     "zygote",
-    "standby",
-    "branch",
-    "template",
     "spare",
     "worker",
     "graph worker",
@@ -37,7 +34,7 @@ PATIENCE_S = 300.0
 priority: beside twenty who compute on two cores that takes more than two minutes."""
 FAIL_CALLS = {"worker", "graph worker"}
 """With whom calls end."""
-USER = {"branch": "template", "spare": "worker"}
+USER = {"spare": "worker"}
 """Who has one made when it is needed next."""
 
 
@@ -83,10 +80,8 @@ class Family:
             if user is not None and user not in ended:
                 os.kill(before[user], signal.SIGKILL)
                 ended.add(user)
-        if "worker" in ended:
-            ended.add("spare")  # which takes its place
-        if "zygote" in ended:
-            ended.add("standby")  # as well
+        if ended & {"worker", "graph worker"}:
+            ended.add("spare")  # which takes its place, or lacks the graph's imports
 
         def changed() -> set[str]:
             after = self.pids()

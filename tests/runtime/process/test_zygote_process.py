@@ -14,8 +14,7 @@ import pytest
 from tests.runtime.process_host import is_gone, until
 from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.guest.worker_options import WorkerOptions
-from tfs.runtime.process.zygote_client import ZygoteClient
-from tfs.runtime.process.zygote_conversation import Forked
+from tfs.runtime.process.zygote import Forked, Zygote
 from tfs.runtime.process.zygote_process import ZygoteProcess, worker_environment
 from tfs.testing.fake_clock import FakeClock
 
@@ -96,7 +95,7 @@ def test_a_started_zygote_nobody_wants_is_ended(
     """It takes the memory of one torch: a server whose models need none is rid of it."""
     process = ZygoteProcess()
     end = End(process)
-    client = ZygoteClient(loop, linger_s=LINGER_S, started=process)
+    client = Zygote(loop, linger_s=LINGER_S, started=process)
     client.adopt()
     loop.step()
     assert process.channel.fileno() != -1
@@ -114,7 +113,7 @@ def test_a_started_zygote_that_was_never_adopted_ends_with_its_client(
     """A server that fails to start leaves nothing behind."""
     process = ZygoteProcess()
     end = End(process)
-    client = ZygoteClient(loop, started=process)
+    client = Zygote(loop, started=process)
     client.close()
     client.adopt()
     end.wait()
@@ -127,7 +126,7 @@ def test_the_first_worker_is_wanted_of_the_started_zygote(
     monkeypatch.setattr("sys.executable", "/bin/false")
     process = ZygoteProcess()
     End(process).wait()
-    client = ZygoteClient(loop, started=process)
+    client = Zygote(loop, started=process)
     client.adopt()
     answers: list[Forked | str | None] = []
     client.fork(WorkerOptions(), (), answers.append)

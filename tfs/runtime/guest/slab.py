@@ -71,7 +71,6 @@ _COUNTER_WORDS = 8
 _DESCRIPTOR_BYTES = 1 << 16
 _LEAST_SLOT_BYTES = 1 << 19
 MAX_WORDS: Final = _DESCRIPTOR_BYTES // WORD_BYTES
-_KEPT_BYTES = 1 << 20
 _SEALS = 0x1 | 0x2 | 0x4  # SEAL, SHRINK, GROW: a truncated slab would kill the host
 
 # By number of words, at most MAX_WORDS; whoever makes one twice makes the same.
@@ -145,14 +144,6 @@ class Slab:
         except BaseException:
             os.close(fd)
             raise
-
-    def forget(self) -> None:
-        """Gives back the memory of calls. No call may be under way.
-
-        Counters stay. Does so for both sides, and only if there is much to give back.
-        """
-        if os.fstat(self.fd).st_blocks * 512 > _KEPT_BYTES:
-            self.map.madvise(mmap.MADV_REMOVE, mmap.PAGESIZE)
 
     def write_words(self, start: int, values: Sequence[int]) -> None:
         """Writes words from ``start`` on."""

@@ -13,7 +13,7 @@ import torch
 
 from tfs.core.servable import Tensors
 from tfs.runtime.guest.guest_model import GuestModel
-from tfs.runtime.guest.traces.thread_state import ThreadState
+from tfs.runtime.guest.side_effects.side_effects import ThreadEffects
 
 
 def two_thread_scaling(
@@ -58,7 +58,7 @@ def _calls_per_s(
         try:
             with torch.inference_mode():
                 torch.set_num_threads(1)
-                before = ThreadState() if changed is not None else None
+                before = ThreadEffects() if changed is not None else None
                 barrier.wait()
                 begun_s = now_s = time.perf_counter()
                 while now_s - begun_s < duration_s or num_calls < 3:

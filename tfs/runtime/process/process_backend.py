@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 
 from tfs.core.serving_loop import ServingLoop
-from tfs.runtime.guest.model_source import ModelSource
-from tfs.runtime.guest.version_files import VersionFiles
-from tfs.runtime.process.parked_workers import ParkedWorkers
 from tfs.runtime.process.process_interpreter import ProcessInterpreter
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.process_pool import ProcessPool
 from tfs.runtime.process.spare_worker import SpareWorker
-from tfs.runtime.process.version_template import VersionTemplate
-from tfs.runtime.process.zygote_client import ZygoteClient
+from tfs.runtime.process.zygote import Zygote
 from tfs.runtime.process.zygote_process import ZygoteProcess
 
 
@@ -37,14 +32,10 @@ class ProcessBackend:
     ) -> None:
         self._loop = loop
         self._options = options or ProcessOptions()
-        self._zygote = ZygoteClient(
-            loop, started=started, keeps_standby=self._options.keeps_spare
-        )
+        self._zygote = Zygote(loop, started=started)
         self._spare: SpareWorker | None = None
-        self._parked: ParkedWorkers | None = None
         if self._options.keeps_spare:
             self._spare = SpareWorker(loop, self._zygote, self._options.worker)
-            self._parked = ParkedWorkers(loop, self._options)
         if started is not None:
             loop.post(self._zygote.adopt)
         # Guards the list; leaf lock.
@@ -77,26 +68,16 @@ class ProcessBackend:
                         self._zygote,
                         self._options,
                         self._spare,
-                        self._parked,
                     )
                     for index in range(num_interpreters)
                 ],
                 self._options,
                 may_grow,
-                self._make_template if self._options.keeps_templates else None,
             )
-            if self._parked is not None:
-                self._loop.post(partial(self._parked.expect, num_interpreters))
             # Pools of versions that were unloaded hold nothing any more.
             self._pools = [each for each in self._pools if not each.is_spent]
             self._pools.append(pool)
         return pool
-
-    def _make_template(
-        self, source: ModelSource, files: VersionFiles
-    ) -> VersionTemplate:
-        options = self._options.worker
-        return VersionTemplate(self._loop, self._zygote, options, source, files)
 
     def pools(self) -> list[ProcessPool]:
         """Returns the pools in use, for status and counters."""
@@ -107,23 +88,6 @@ class ProcessBackend:
     def spare_pid(self) -> int | None:
         """The process id of the spare, once it is ready."""
         return self._spare.pid if self._spare is not None else None
-
-    def forget(self, servable: str) -> None:
-        """Ends the workers parked for a servable, which will have no next version."""
-        if self._parked is not None:
-            self._loop.post(partial(self._parked.forget, servable))
-
-    @property
-    def parked_pids(self) -> Sequence[int]:
-        """The process ids of parked workers, which wait for the next version of their code."""
-        return self._parked.pids if self._parked is not None else ()
-
-    @property
-    def reserve_pids(self) -> Sequence[int]:
-        """The process ids of the spare and all parked workers. Any thread may ask."""
-        pids = self._parked.all_pids if self._parked is not None else []
-        spare = self.spare_pid
-        return pids if spare is None else [spare, *pids]
 
     def close(self, deadline_s: float | None = None) -> None:
         """Ends every pool and the zygote. Blocks; the loop must run."""
@@ -136,8 +100,6 @@ class ProcessBackend:
         def end() -> None:
             if self._spare is not None:
                 self._spare.close()
-            if self._parked is not None:
-                self._parked.close()
             self._zygote.close()
             done.set()
 

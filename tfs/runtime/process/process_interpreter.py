@@ -25,7 +25,6 @@ from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.interpreter import InterpreterStats
-from tfs.runtime.process.parked_workers import ParkedWorkers, SameCode, same_code_of
 from tfs.runtime.process.process_model import ProcessModel, VersionHealth
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.resident_models import ResidentModels
@@ -34,12 +33,11 @@ from tfs.runtime.process.spare_worker import SpareWorker
 from tfs.runtime.process.spilled_task import SpilledTask, takes_long_to_write
 from tfs.runtime.process.trial_calls import TrialCalls
 from tfs.runtime.process.version_loading import VersionLoading
-from tfs.runtime.process.version_template import VersionTemplate
 from tfs.runtime.process.waiter import Waiter
 from tfs.runtime.process.worker_call import why_not_handed_over
 from tfs.runtime.process.worker_requests import WorkerRequests
 from tfs.runtime.process.worker_state import WorkerState
-from tfs.runtime.process.zygote_client import ZygoteClient
+from tfs.runtime.process.zygote import Zygote
 from tfs.runtime.task_outcome import closed, finish, unloaded
 
 _HANDSHAKE_S: Final = 120.0  # torch's import on a loaded machine takes many seconds
@@ -58,8 +56,6 @@ class ProcessInterpreter:
         options: Limits, timeouts and how workers are made.
         spare: Provides the first worker, if it has one ready; shared by the
             interpreters of a server that have the same options.
-        parked: Keeps workers whose version was unloaded; shared by the interpreters of
-            a server.
 
     Attributes:
         trials: Calls the models before they serve.
@@ -70,17 +66,14 @@ class ProcessInterpreter:
         self,
         name: str,
         loop: ServingLoop,
-        zygote: ZygoteClient,
+        zygote: Zygote,
         options: ProcessOptions | None = None,
         spare: SpareWorker | None = None,
-        parked: ParkedWorkers | None = None,
     ) -> None:
         self._name = name
         self._loop = loop
         self._options = options or ProcessOptions()
-        self._residents = ResidentModels(
-            name, loop, zygote, self._options, spare, parked
-        )
+        self._residents = ResidentModels(name, loop, zygote, self._options, spare)
         self._life = self._residents.life
         self._lanes = self._residents.lanes
         self._requests = WorkerRequests(name, loop, self._life)
@@ -124,12 +117,6 @@ class ProcessInterpreter:
     def pid(self) -> int | None:
         """The worker's process id; None while there is none."""
         return self._life.pid
-
-    @property
-    def forked_by(self) -> int | None:
-        """The process of which the worker is a copy; None while there is no worker."""
-        link = self._life.link
-        return link.zygote_pid if link is not None and link.pid > 0 else None
 
     @property
     def generation(self) -> int:
@@ -177,7 +164,7 @@ class ProcessInterpreter:
         """
         if self._loop.is_loop_thread:
             raise FailedPrecondition(f"{source.id.slashed}: load blocks the loop")
-        self.hold(source.platform, same_code_of(source))
+        self.hold(source.platform)
         staged: VersionFiles | None = None
         try:
             staged = files.duplicate() if files is not None else self.stage(source)
@@ -244,12 +231,11 @@ class ProcessInterpreter:
         """
         self._lanes.share([each._lanes for each in others if each is not self])
 
-    def hold(self, platform: str = "", code: SameCode | None = None) -> None:
+    def hold(self, platform: str = "") -> None:
         """Starts the worker and keeps it, with or without models, until ``let_go``. Blocks.
 
         Args:
             platform: Of the version to be loaded on it; empty if unknown.
-            code: Of that version; None if unknown.
 
         Raises:
             ServingError: No worker could be started.
@@ -265,20 +251,10 @@ class ProcessInterpreter:
 
             life = self._life
             life.platform = platform or life.platform
-            is_new = life.state is WorkerState.ABSENT
-            life.code = code if is_new or life.code == code else None
             life.hold(on_ready)
 
         late = Internal(f"interpreter {self._name} does not start")
         self._requests.ask(begin, _HANDSHAKE_S, late)
-
-    def use_template(self, template: VersionTemplate | None) -> None:
-        """Has a template fork future workers, while it can; None ends that."""
-
-        def use() -> None:
-            self._life.template = template
-
-        self._loop.post(use)
 
     def let_go(self) -> None:
         """Takes a ``hold`` back."""

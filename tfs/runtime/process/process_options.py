@@ -38,11 +38,7 @@ class ProcessOptions:
         memory_kills: Tells, when a worker was killed, whether it was for want of memory.
         on_quarantine: Called on the loop, once, with a version and the reason.
         keeps_spare: Whether one worker more than are used is kept ready, which takes
-            some 15 MB, and a second zygote, some 5 MB. :class:`ProcessBackend` then
-            also keeps workers of unloaded versions for a while, some 25 MB each, for
-            the next version with the same code.
-        keeps_templates: Whether :class:`ProcessBackend` keeps a process for each
-            version that takes long to load, some 7 MB each, to fork its next workers.
+            some 15 MB.
         is_urgent: Whether loads need not give way to requests, because the server is
             starting or has nothing to serve. Called on any thread.
         is_answering: Whether requests are in flight, for which loads pause. Called on
@@ -63,7 +59,6 @@ class ProcessOptions:
     memory_kills: MemoryKills = field(default_factory=MemoryKills.from_now_on)
     on_quarantine: Callable[[ServableId, str], None] = _ignore_quarantine
     keeps_spare: bool = False
-    keeps_templates: bool = False
     is_urgent: Callable[[], bool] = _never
     is_answering: Callable[[], bool] = _never
     has_traffic: Callable[[], bool] = _never

@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TypeAlias
 
 from tfs.core.right_of_way import make_way
 from tfs.runtime.guest.model_source import ModelSource
-from tfs.runtime.guest.platforms.platform_imports import MODULES as SLOW_IMPORTS
-from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.interpreter import InterpreterStats
-from tfs.runtime.process.parked_workers import same_code_of
 from tfs.runtime.process.pool_growth import PoolGrowth
 from tfs.runtime.process.pool_load import PoolLoad
 from tfs.runtime.process.process_interpreter import ProcessInterpreter
 from tfs.runtime.process.process_model import ProcessModel, VersionHealth
 from tfs.runtime.process.process_options import ProcessOptions
-from tfs.runtime.process.version_template import VersionTemplate
 from tfs.runtime.spread_model import SpreadModel, summed
 
 log = logging.getLogger(__name__)
-
-MakeTemplate: TypeAlias = Callable[[ModelSource, VersionFiles], VersionTemplate]
 
 
 class ProcessPool:
@@ -41,8 +33,6 @@ class ProcessPool:
         may_grow: If given, a version is first loaded on one interpreter. It is loaded
             on the others when a call has to wait and this returns True. If many
             versions are loaded at once, not all will be called, or stay here.
-        make_template: If given, versions of platforms that take long to load get a
-            process that has them loaded, from which their next workers are forked.
 
     """
 
@@ -52,7 +42,6 @@ class ProcessPool:
         interpreters: Sequence[ProcessInterpreter],
         options: ProcessOptions,
         may_grow: Callable[[], bool] | None = None,
-        make_template: MakeTemplate | None = None,
     ) -> None:
         if not interpreters:
             raise ValueError("a pool needs an interpreter")
@@ -62,8 +51,6 @@ class ProcessPool:
             each.share_calls(self._interpreters)
         self._options = options
         self._may_grow = may_grow
-        self._make_template = make_template
-        self._templates: list[VersionTemplate] = []
         self._was_used = False
 
     @property
@@ -94,26 +81,6 @@ class ProcessPool:
         the first has taken ``slow_load_s``. Blocks until the version is loaded on all
         interpreters, or on none.
         """
-        model = self._load(source)
-        is_slow = source.platform in SLOW_IMPORTS
-        # A version on a device has no template: a fork could not use its context.
-        if self._make_template is not None and is_slow and source.device == "cpu":
-            template = self._make_template(source, model.members[0][1].files)
-            self._templates.append(template)
-            for interpreter in self._interpreters:
-                interpreter.use_template(template)
-            model.after_unloading(partial(self._end_template, template))
-        return model
-
-    def _end_template(self, template: VersionTemplate) -> None:
-        for interpreter in self._interpreters:
-            interpreter.use_template(None)
-        template.close()
-        self._templates.remove(template)
-
-    def _load(
-        self, source: ModelSource
-    ) -> SpreadModel[ProcessInterpreter, ProcessModel]:
         health = VersionHealth(self._options.crashes)
         first, *others = self._interpreters
         if source.concurrency > 1:
@@ -121,7 +88,7 @@ class ProcessPool:
         try:
             if not others:
                 return SpreadModel([(first, first.load(source, None, health))])
-            first.hold(source.platform, same_code_of(source))
+            first.hold(source.platform)
             try:
                 make_way()
                 files = first.stage(source)
@@ -153,5 +120,3 @@ class ProcessPool:
     def close(self, deadline_s: float | None = None) -> None:
         for interpreter in self._interpreters:
             interpreter.close(deadline_s)
-        for template in self._templates:
-            template.close()

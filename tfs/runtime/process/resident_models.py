@@ -11,7 +11,6 @@ from tfs.runtime.process.call_lanes import CallLanes
 from tfs.runtime.process.crash_policy import WorkerEnd
 from tfs.runtime.process.lane import LaneTerms
 from tfs.runtime.process.model_installation import install
-from tfs.runtime.process.parked_workers import ParkedWorkers
 from tfs.runtime.process.process_model import ProcessModel
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.quarantine import Quarantine
@@ -25,7 +24,7 @@ from tfs.runtime.process.worker_conversation import (
 from tfs.runtime.process.worker_life import WorkerLife
 from tfs.runtime.process.worker_link import WorkerLink
 from tfs.runtime.process.worker_state import WorkerState
-from tfs.runtime.process.zygote_client import ZygoteClient
+from tfs.runtime.process.zygote import Zygote
 from tfs.runtime.task_outcome import closed, finish, unloaded
 
 log = logging.getLogger(__name__)
@@ -42,7 +41,6 @@ class ResidentModels:
         zygote: Forks the workers.
         options: Limits, timeouts and how workers are made.
         spare: Provides the first worker, if it has one ready.
-        parked: Keeps workers whose version was unloaded.
 
     Attributes:
         life: The life of the worker.
@@ -54,14 +52,13 @@ class ResidentModels:
         self,
         name: str,
         loop: ServingLoop,
-        zygote: ZygoteClient,
+        zygote: Zygote,
         options: ProcessOptions,
         spare: SpareWorker | None = None,
-        parked: ParkedWorkers | None = None,
     ) -> None:
         self._name = name
         self._options = options
-        self.life = WorkerLife(name, loop, zygote, options, spare, parked, self)
+        self.life = WorkerLife(name, loop, zygote, options, spare, self)
         self.lanes = CallLanes(
             LaneTerms(
                 loop,
@@ -140,7 +137,7 @@ class ResidentModels:
                     "unload", fields, (), lambda _: on_gone(), background=False
                 )
             else:
-                self.life.retire_if_empty(model.model_id)
+                self.life.retire_if_empty()
                 on_gone()
 
         self.lanes.after_calls(when_idle, model)

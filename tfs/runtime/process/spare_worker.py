@@ -13,11 +13,11 @@ import select
 from typing import Final
 
 from tfs.core.serving_loop import ServingLoop, Timer
+from tfs.runtime.guest.platforms.platform_imports import MODULES as SLOW_IMPORTS
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.process.worker_conversation import WorkerConversation, WorkerReply
 from tfs.runtime.process.worker_link import WorkerLink
-from tfs.runtime.process.zygote_client import ZygoteClient
-from tfs.runtime.process.zygote_conversation import Forked
+from tfs.runtime.process.zygote import Forked, Zygote
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class SpareWorker:
     """
 
     def __init__(
-        self, loop: ServingLoop, zygote: ZygoteClient, options: WorkerOptions
+        self, loop: ServingLoop, zygote: Zygote, options: WorkerOptions
     ) -> None:
         self._loop = loop
         self._zygote = zygote
@@ -57,14 +57,18 @@ class SpareWorker:
         link = self._link
         return link.pid if link is not None and self._is_warm else None
 
-    def take(self) -> WorkerLink | None:
-        """Returns the spare; None if there is no warm one. The caller owns it.
+    def take(self, platform: str = "") -> WorkerLink | None:
+        """Returns the spare, if it is warm and has the platform's imports; else None.
 
-        Either way a worker is wanted now, and the next spare is made later.
+        The caller owns it. Either way a worker is wanted now, and the next spare is made
+        later.
         """
         self._note_use()
         link = self._link
         if link is None or not self._is_warm:
+            return None
+        if platform in SLOW_IMPORTS and platform not in link.imported:
+            self._drop()  # the zygote is about to import it, and the next spare has it
             return None
         if has_ended(link.pidfd):  # perhaps in this round of the loop
             self._drop()
@@ -136,8 +140,6 @@ class SpareWorker:
     def _on_event(self, event: WorkerReply) -> None:
         if event.fields.get("event") == "warm":
             self._is_warm = True
-            if self._link is not None:
-                self._link.knows_itself = event.fields.get("knows_itself") is True
             if (fault := event.fields.get("fault")) is not None:
                 log.warning("event=spare_worker_stays_cold why=%r", fault)
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 
 from tfs.core.errors import BY_CODE, Code, Internal, ServingError
 from tfs.runtime.guest import control_channel
-from tfs.runtime.guest.worker_ops import RUN_CODE
 from tfs.runtime.process.load_sign import LoadSign
 from tfs.runtime.process.worker_link import WorkerLink
 
@@ -93,9 +92,6 @@ class WorkerConversation:
         background: bool,
     ) -> None:
         """Asks the worker for something."""
-        if not background and op in RUN_CODE:
-            # It cannot know what its control thread changes.
-            self._link.knows_itself = False
         message_id = self._next_id
         self._next_id += 1
         self._awaited[message_id] = on_reply

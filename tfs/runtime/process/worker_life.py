@@ -17,7 +17,6 @@ from typing import Final, Protocol
 from tfs.core.errors import ServingError, Unavailable
 from tfs.core.serving_loop import READABLE, ServingLoop, Timer
 from tfs.core.thread_limit import thread_limits
-from tfs.runtime.guest.platforms.platform_imports import MODULES as SLOW_IMPORTS
 from tfs.runtime.process.crash_policy import (
     FOR_MEMORY,
     CrashHistory,
@@ -25,10 +24,8 @@ from tfs.runtime.process.crash_policy import (
     describe_status,
 )
 from tfs.runtime.process.load_sign import LoadSign
-from tfs.runtime.process.parked_workers import ParkedWorkers, SameCode
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.spare_worker import SpareWorker
-from tfs.runtime.process.version_template import VersionTemplate
 from tfs.runtime.process.worker_conversation import (
     OnReply,
     WorkerConversation,
@@ -36,8 +33,7 @@ from tfs.runtime.process.worker_conversation import (
 )
 from tfs.runtime.process.worker_link import WorkerLink
 from tfs.runtime.process.worker_state import WorkerState, transition
-from tfs.runtime.process.zygote_client import ZygoteClient
-from tfs.runtime.process.zygote_conversation import Forked
+from tfs.runtime.process.zygote import Forked, Zygote
 from tfs.runtime.task_outcome import closed
 
 log = logging.getLogger(__name__)
@@ -120,8 +116,6 @@ class WorkerLife:
         zygote: Forks it.
         options: Limits, timeouts and how workers are made.
         spare: Provides a worker at once, if it has one ready.
-        parked: Provides a worker that ran the same code, if it has one; takes workers
-            that are retired.
         user: The interpreter's models, which are told of each move.
 
     Attributes:
@@ -130,10 +124,8 @@ class WorkerLife:
         conversation: The conversation with its control thread, while it lives.
         platform: The platform that was loaded last; decides what new workers have
             imported.
-        code: The code that all its models run; None if they differ, or it is unknown.
         num_deaths: How many workers died so far.
         last_end: How the last one died, in words.
-        template: Forks workers that have the loaded version, if there is one.
 
     """
 
@@ -141,25 +133,21 @@ class WorkerLife:
         self,
         name: str,
         loop: ServingLoop,
-        zygote: ZygoteClient,
+        zygote: Zygote,
         options: ProcessOptions,
         spare: SpareWorker | None,
-        parked: ParkedWorkers | None,
         user: WorkerUser,
     ) -> None:
         self._name = name
         self._loop = loop
         self._zygote = zygote
-        self.template: VersionTemplate | None = None
         self._options = options
         self._spare = spare
-        self._parked = parked
         self._user = user
         self.state = WorkerState.ABSENT
         self.link: WorkerLink | None = None
         self.conversation: WorkerConversation | None = None
         self.platform = ""
-        self.code: SameCode | None = None
         self.num_deaths = 0
         self.last_end = "ended"
         self._num_holds = 0
@@ -217,13 +205,8 @@ class WorkerLife:
         self._num_holds -= 1
         self.retire_if_empty()
 
-    def retire_if_empty(self, last_model_id: int | None = None) -> None:
-        """Parks or ends the process if nothing has to be loaded any more.
-
-        Args:
-            last_model_id: The model that the worker still has, though nobody wants it.
-
-        """
+    def retire_if_empty(self) -> None:
+        """Ends the process if nothing has to be loaded any more."""
         if (
             self.state is WorkerState.READY
             and not self._user.has_models
@@ -231,7 +214,7 @@ class WorkerLife:
             and not self._when_ready
         ):
             self._user.stop_calls()
-            self._drop_link(last_model_id)
+            self._drop_link()
             self._move(WorkerState.ABSENT)
             self._zygote.release()
 
@@ -287,13 +270,7 @@ class WorkerLife:
 
     def _fork(self) -> None:
         self._move(WorkerState.FORKING)
-        # If imports take long, a fork of a process that has them beats a spare without.
-        is_common = self.platform not in SLOW_IMPORTS
-        ready: WorkerLink | None = None
-        if is_common and self._parked is not None and self.code is not None:
-            ready = self._parked.take(self.code)
-        if is_common and self._spare is not None and ready is None:
-            ready = self._spare.take()
+        ready = None if self._spare is None else self._spare.take(self.platform)
         if ready is not None:
             self.link = ready
             self._on_forked(ready)
@@ -324,11 +301,7 @@ class WorkerLife:
                     self._cannot_start(outcome or "zygotes keep ending")
 
         options, fds = self._options.worker, link.remote_fds
-        template = self.template.forks if self.template is not None else None
-        if template is not None:
-            template.fork(options, fds, on_forked)
-        else:
-            self._zygote.fork(options, fds, on_forked, platform=self.platform)
+        self._zygote.fork(options, fds, on_forked, platform=self.platform)
 
     def _cannot_start(self, why: str) -> None:
         """Answers those who wait, and tries again later if there are models."""
@@ -355,7 +328,6 @@ class WorkerLife:
         self._move(WorkerState.MAPPING)
         self._start_failed = False
         self._num_lost_forks = 0
-        link.num_uses += 1
         loop = self._loop
         options = self._options
         sign = LoadSign(
@@ -440,7 +412,7 @@ class WorkerLife:
     def _is_wanted(self) -> bool:
         return bool(self._num_holds or self._when_ready or self._user.has_models_to_run)
 
-    def _drop_link(self, last_model_id: int | None = None) -> None:
+    def _drop_link(self) -> None:
         link, self.link = self.link, None
         if self.conversation is not None:
             self.conversation.end()  # a rehearsed call may still hang
@@ -450,11 +422,4 @@ class WorkerLife:
             if link.pidfd >= 0:
                 for fd in (link.calls.reply_fd, link.pidfd, link.control.fileno()):
                     self._loop.unwatch(fd)
-            if (
-                last_model_id is None
-                or self._parked is None
-                or self.code is None
-                or self.platform in SLOW_IMPORTS
-                or not self._parked.park(self.code, link, last_model_id)
-            ):
-                link.close()
+            link.close()

@@ -11,7 +11,7 @@ from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.shown_stacks import SHOW_STACKS
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.process.call_channel import CallChannel
-from tfs.runtime.process.zygote_conversation import Forked
+from tfs.runtime.process.zygote import Forked
 
 
 class WorkerLink:
@@ -19,11 +19,6 @@ class WorkerLink:
 
     A link is made before its process, with the worker's ends in ``remote_fds``. It
     outlives the process by the time that it takes to read what that had finished.
-
-    Attributes:
-        num_uses: How many interpreters had the worker so far.
-        knows_itself: Whether the worker can tell if it is as it was before it had a
-            model.
 
     """
 
@@ -36,8 +31,6 @@ class WorkerLink:
         self.control.setblocking(False)
         self.pid = -1
         self.pidfd = -1
-        self.num_uses = 0
-        self.knows_itself = False
         self._forked: Forked | None = None
         self._closed = False
 
@@ -47,9 +40,9 @@ class WorkerLink:
         return (*self.calls.remote_fds, self._their_control.fileno())
 
     @property
-    def zygote_pid(self) -> int:
-        """The process of which it is a copy; -1 before it is there."""
-        return self._forked.zygote_pid if self._forked is not None else -1
+    def imported(self) -> frozenset[str]:
+        """The platforms whose slow imports the worker has done."""
+        return self._forked.imported if self._forked is not None else frozenset()
 
     def attach(self, forked: Forked) -> None:
         """Takes over the forked process."""

@@ -1,13 +1,13 @@
 """The zygote's program, and the thread whose children all processes are.
 
 Its start takes as long as importing torch. A server that will want workers starts it
-before anything else and hands it to the ``ZygoteClient``, which otherwise starts one
-when the first worker is wanted.
+before anything else and hands it to a ``Zygote``, which otherwise starts one when the
+first worker is wanted.
 
-The processes that it forks, and those that they fork, are children of the thread that
-started it (``guest/zygote/sibling_fork.py``). So the kernel ends all of them with this
-process, and with no other. That thread stays as long as any of them does. It reaps
-them, and kills the processes that models started.
+The processes that it forks are children of the thread that started it
+(``guest/zygote/clone_parent.py``). So the kernel ends all of them with this process, and
+with no other. That thread stays as long as any of them does. It reaps them, and kills
+the processes that models started.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 import tfs
 from tfs.runtime.guest import control_channel
-from tfs.runtime.guest.zygote import sibling_fork
+from tfs.runtime.guest.zygote import clone_parent
 from tfs.runtime.process.exit_statuses import ExitStatuses, status_of
 from tfs.runtime.process.uncompiled import UNCOMPILED
 
@@ -70,8 +70,12 @@ class ZygoteProcess:
 
     Attributes:
         exits: How its forks ended.
+        program: What the new Python runs; its arguments are the host's process id and
+            the descriptors of the channel and of the pipe.
 
     """
+
+    program: ClassVar[str] = _PROGRAM
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         self.channel, self._theirs = control_channel.pair()
@@ -93,7 +97,7 @@ class ZygoteProcess:
     @staticmethod
     def is_available() -> bool:
         """Whether this host can run it: Linux with memfd, pidfd and eventfd."""
-        return sibling_fork.is_possible() and all(
+        return clone_parent.is_possible() and all(
             hasattr(os, name) for name in ("memfd_create", "pidfd_open", "eventfd")
         )
 
@@ -129,7 +133,7 @@ class ZygoteProcess:
                     sys.executable,
                     "-P",
                     "-c",
-                    _PROGRAM,
+                    self.program,
                     str(os.getpid()),
                     str(self._theirs.fileno()),
                     str(their_life_fd),

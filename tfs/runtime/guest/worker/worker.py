@@ -22,13 +22,9 @@ from tfs.runtime.guest.slab import (
     STARTED,
     Slab,
 )
-from tfs.runtime.guest.traces.process_surface import WatchedSurface
-from tfs.runtime.guest.traces.watched_objects import WatchedObjects
 from tfs.runtime.guest.worker.call_answerer import CallAnswerer
 from tfs.runtime.guest.worker.call_channel import CallChannel
-from tfs.runtime.guest.worker.errands import Errands
 from tfs.runtime.guest.worker.memory_limit import MemoryLimit
-from tfs.runtime.guest.worker.preloaded_model import PreloadedModel
 from tfs.runtime.guest.worker.worker_control import WorkerControl
 from tfs.runtime.guest.worker.worker_models import WorkerModels
 from tfs.runtime.guest.worker_options import WorkerOptions
@@ -41,8 +37,6 @@ class Worker:
         options: How it spins, and how much memory its models may add.
         channel: Brings calls.
         control: Brings everything else.
-        preloaded: The version that was loaded before the fork; None if none was.
-        surface: The functions that models can replace, as they were before the fork.
 
     """
 
@@ -51,8 +45,6 @@ class Worker:
         options: WorkerOptions,
         channel: CallChannel,
         control: socket.socket,
-        preloaded: PreloadedModel | None,
-        surface: WatchedSurface,
     ) -> None:
         self._channel = channel
         self._slab = Slab(channel.slab_fd)
@@ -61,29 +53,21 @@ class Worker:
         self._spin_backoff = SpinBackoff()
         self._forks = ForkWatch()
         self._limit = MemoryLimit(options.memory_limit_bytes)
-        self._errands = Errands(channel.request_fd)
-        self._models = WorkerModels(
-            control, self._limit, self._forks, preloaded, surface
-        )
-        self._control = WorkerControl(
-            control, self._models, self._slab, self._limit, self._errands, self._forks
-        )
+        self._models = WorkerModels(control, self._limit, self._forks)
+        self._control = WorkerControl(control, self._models, self._slab, self._limit)
 
-    def run(self, archive: bytes = b"", watched: WatchedObjects | None = None) -> None:
+    def run(self, archive: bytes = b"") -> None:
         """Answers calls until the process ends.
 
         Args:
             archive: What a spare warms up with first, before it has models.
-            watched: What modules hold; shows whether a model changed it, before the
-                worker gets another one.
 
         """
         os.register_at_fork(after_in_child=self._become_copy)
         self._control.start()
         if archive:
-            self._control.start_warm_up(archive, watched)
+            self._control.start_warm_up(archive)
         slab, channel, models = self._slab, self._channel, self._models
-        errands = self._errands.waiting
         answerer = CallAnswerer(
             slab, models.by_id, self._forks, self._limit.leave_if_leaking
         )
@@ -93,9 +77,6 @@ class Worker:
                 if self._spin_s:
                     self._spin(sequence)
                 for _ in range(os.eventfd_read(channel.request_fd)):
-                    if errands:
-                        errands.popleft()()
-                        continue
                     slot = slab.slots[sequence % NUM_SLOTS]
                     sequence += 1
                     slab.words[STARTED] = sequence

@@ -20,19 +20,14 @@ from tfs.core.thread_priority import answer_later, give_way
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.control_channel import tell
 from tfs.runtime.guest.guest_model import one_line
-from tfs.runtime.guest.loaded_model import ForkWatch
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.random_numbers import seed_random
 from tfs.runtime.guest.sealed_file import copy
 from tfs.runtime.guest.slab import HOST_TRAFFIC, HostTraffic, Slab
-from tfs.runtime.guest.traces.clean_slate import CleanSlate
-from tfs.runtime.guest.traces.watched_objects import WatchedObjects
 from tfs.runtime.guest.version_files import unreadable
-from tfs.runtime.guest.worker.errands import Errands
 from tfs.runtime.guest.worker.memory_limit import MemoryLimit
 from tfs.runtime.guest.worker.warm_up import warm_up
 from tfs.runtime.guest.worker.worker_models import WorkerModels
-from tfs.runtime.guest.worker_ops import RUN_CODE
 
 if TYPE_CHECKING:
     from tfs.runtime.guest.sessions.session_guest import SessionGuest
@@ -50,8 +45,6 @@ class WorkerControl:
         models: Serves most of the requests.
         slab: The slab of the main thread's calls.
         limit: The limit of the process's memory.
-        errands: Runs functions on the main thread.
-        forks: Knows whether this process is a copy that a model forked.
 
     """
 
@@ -61,15 +54,11 @@ class WorkerControl:
         models: WorkerModels,
         slab: Slab,
         limit: MemoryLimit,
-        errands: Errands,
-        forks: ForkWatch,
     ) -> None:
         self._control = control
         self._models = models
         self._slab = slab
         self._limit = limit
-        self._errands = errands
-        self._forks = forks
         self._handlers: dict[
             object, Callable[[Mapping[str, object], list[int]], dict[str, object]]
         ] = {
@@ -77,33 +66,22 @@ class WorkerControl:
             "load": models.load,
             "open": models.open,
             "unload": models.unload,
-            "rest": self._rest,
             "scale": models.scale,
             "rehearse": models.rehearse,
             "seed": _seed,
         }
         self._sessions: SessionGuest | None = None
-        self._slate: CleanSlate | None = None
         self._makes_way = False
-        # Whether a model's code has run on this thread, whose settings nobody compares.
-        self._has_run_code = False
 
     def start(self) -> None:
         """Starts the control thread."""
         note_answerer(self._host_answers, self._host_has_traffic, shares_lock=False)
         threading.Thread(target=self._run, name="worker-control", daemon=True).start()
 
-    def start_warm_up(self, archive: bytes, watched: WatchedObjects | None) -> None:
-        """Has a spare load and call an archive's model, in the background.
-
-        Args:
-            archive: The model's.
-            watched: What modules hold; shows whether a model changed it, before the
-                worker gets another one.
-
-        """
+    def start_warm_up(self, archive: bytes) -> None:
+        """Has a spare load and call an archive's model, in the background."""
         threading.Thread(
-            target=self._warm_up, args=(archive, watched), name="warm-up", daemon=True
+            target=self._warm_up, args=(archive,), name="warm-up", daemon=True
         ).start()
 
     def _run(self) -> None:
@@ -131,7 +109,6 @@ class WorkerControl:
                     daemon=True,
                 ).start()
             else:
-                self._has_run_code |= request["op"] in RUN_CODE
                 self._serve(request, fds)
 
     def _serve_in_background(
@@ -149,18 +126,13 @@ class WorkerControl:
     def _host_has_traffic(self) -> bool:
         return self._makes_way and self._slab.words[HOST_TRAFFIC] != HostTraffic.NONE
 
-    def _warm_up(self, archive: bytes, watched: WatchedObjects | None) -> None:
+    def _warm_up(self, archive: bytes) -> None:
         _give_way()
         told: dict[str, object] = {"event": "warm"}
         try:
             warm_up(archive)
         except Exception as error:
             told["fault"] = one_line(error)
-        if watched is not None:
-            # A worker of another user may not look at all that there is to see.
-            with contextlib.suppress(OSError):
-                self._slate = CleanSlate(watched, self._errands.run)
-        told["knows_itself"] = self._slate is not None
         # Memory that warming up took does not count as a model's.
         self._limit.count_from_here()
         tell(self._control, told)
@@ -182,27 +154,6 @@ class WorkerControl:
             control_channel.close_all(fds)
         tell(self._control, {"id": request["id"], **reply}, payload, reply_fds)
         control_channel.close_all(reply_fds)
-
-    def _rest(self, request: Mapping[str, object], fds: list[int]) -> dict[str, object]:
-        """Drops a model and checks whether the process is as it was before it had any.
-
-        Replies with what differs; with nothing if another model may be loaded.
-        """
-        self._models.unload(request, fds)
-        slate = self._slate
-        changed = ""
-        if slate is None:
-            changed = "nothing is known of how it was"
-        elif self._has_run_code:
-            changed = "its control thread ran code"
-        elif not self._models.is_empty or self._sessions or self._forks.is_copy:
-            changed = "it has something else"
-        else:
-            self._slab.forget()
-            slate.restore()
-            changed = slate.changes()
-            self._limit.count_from_here()
-        return {"code": 0, "changed": changed}
 
     def _session(
         self, request: Mapping[str, object], fds: list[int]

@@ -20,15 +20,12 @@ from tfs.runtime.guest.loaded_model import ForkWatch, LoadedModel, not_loaded
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.platforms.platform_imports import imported_s
 from tfs.runtime.guest.process_name import name_process
-from tfs.runtime.guest.traces.process_state import ProcessState
-from tfs.runtime.guest.traces.process_surface import WatchedSurface
-from tfs.runtime.guest.traces.thread_state import ThreadState
+from tfs.runtime.guest.side_effects.side_effects import ProcessEffects, ThreadEffects
 from tfs.runtime.guest.two_thread_scaling import two_thread_scaling
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.guest.worker.call_channel import CallChannel
 from tfs.runtime.guest.worker.load_meter import LoadMeter
 from tfs.runtime.guest.worker.memory_limit import MemoryLimit
-from tfs.runtime.guest.worker.preloaded_model import PreloadedModel
 from tfs.runtime.guest.worker.request_slots import RequestSlots
 
 
@@ -42,8 +39,6 @@ class WorkerModels:
         control: The channel on which the host is told what a model does to its weights.
         limit: The limit of the process's memory; moves with the weights.
         forks: Knows whether this process is a copy that a model forked.
-        preloaded: The version that was loaded before the fork; None if none was.
-        surface: The functions that models can replace, as they were before the fork.
 
     Attributes:
         by_id: The loaded models by number. The main thread reads it meanwhile; each
@@ -56,17 +51,13 @@ class WorkerModels:
         control: socket.socket,
         limit: MemoryLimit,
         forks: ForkWatch,
-        preloaded: PreloadedModel | None,
-        surface: WatchedSurface,
     ) -> None:
         self._control = control
         self._limit = limit
         self._forks = forks
-        self._preloaded = preloaded
-        self._surface = surface
         self.by_id: dict[int, LoadedModel] = {}
         # As the process was before each was loaded, while that may be asked for.
-        self._states = WeakKeyDictionary[LoadedModel, ProcessState]()
+        self._states = WeakKeyDictionary[LoadedModel, ProcessEffects]()
         self._slots: dict[int, RequestSlots] = {}  # of models that take several calls
 
     @property
@@ -113,19 +104,9 @@ class WorkerModels:
         make_way()
         meter = LoadMeter()
         # Looking twice takes as long as a small load itself.
-        state = None if source.was_measured else ProcessState(self._surface)
-        thread = None if source.was_measured else ThreadState()
+        state = None if source.was_measured else ProcessEffects()
+        thread = None if source.was_measured else ThreadEffects()
         size_bytes = sum(os.fstat(fd).st_size for fd in fds)
-        preloaded, self._preloaded = self._preloaded, None
-        if preloaded is not None and preloaded.is_of(source, fds):
-            self.by_id[model_id] = LoadedModel(source, preloaded.guest)
-            return {
-                "code": 0,
-                "import_s": preloaded.import_s,
-                "changes": "" if state is None else state.changes(),
-                **meter.read(size_bytes),
-            }
-        del preloaded  # it is of another version
         # Of this thread's processor time: at the lowest priority, beside others that
         # load, the clock on the wall says little of what the import is.
         begun_s = time.thread_time()
@@ -253,6 +234,6 @@ class WorkerModels:
         return loaded, name, inputs
 
 
-def _in_words(state: ProcessState, of_thread: Sequence[str]) -> str:
+def _in_words(state: ProcessEffects, of_thread: Sequence[str]) -> str:
     """Returns what a model changed in its process and its thread, as a list for people."""
-    return ", ".join(filter(None, [state.changes(), *of_thread]))
+    return ", ".join([*state.changes(), *of_thread])

@@ -16,10 +16,7 @@ from typing import Final
 from tfs.core.thread_priority import answer_soon, interrupt_again
 from tfs.runtime.guest.process_name import name_process
 from tfs.runtime.guest.random_numbers import seed_random
-from tfs.runtime.guest.traces.process_surface import WatchedSurface
-from tfs.runtime.guest.traces.watched_objects import WatchedObjects
 from tfs.runtime.guest.worker.call_channel import CallChannel
-from tfs.runtime.guest.worker.preloaded_model import PreloadedModel
 from tfs.runtime.guest.worker.worker import Worker
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.guest.zygote.parent_death import (
@@ -46,43 +43,18 @@ class Host:
     life_fd: int
 
 
-@dataclass(frozen=True, slots=True)
-class KnownProcess:
-    """What a zygote has recorded of its process, for forks to compare with. Immutable.
-
-    Because it is recorded before a fork, it costs the fork neither time nor memory.
-
-    Attributes:
-        objects: The objects by which spares check whether they are unchanged. None if
-            this Python does not allow that.
-        surface: The functions that a model can replace.
-
-    """
-
-    objects: WatchedObjects | None
-    surface: WatchedSurface
-
-
 def become_worker(
-    host: Host,
-    options: WorkerOptions,
-    fds: list[int],
-    archive: bytes,
-    known: KnownProcess,
-    preloaded: PreloadedModel | None = None,
+    host: Host, options: WorkerOptions, fds: list[int], archive: bytes
 ) -> None:
     """Turns a fresh fork into a worker; never returns while the worker lives.
 
-    With an archive it is a spare, and warms up with it. If objects are watched, it can
-    tell later whether it may get another model after its first.
+    With an archive it is a spare, and warms up with it.
     """
     name_process("tfs-worker")
-    held: frozenset[int] = preloaded.fds if preloaded is not None else frozenset()
-    close_all_but({0, 1, 2, host.life_fd, *fds, *held})
+    close_all_but({0, 1, 2, host.life_fd, *fds})
     os.setpgid(0, 0)
     end_group_with_pipe(host.life_fd)
-    if preloaded is None:  # otherwise the process that this is a copy of has done it
-        drop_privileges(options)
+    drop_privileges(options)
     die_after_parent(host.pid)
     # All its threads inherit it: those that serve get a processor when they wake up,
     # those that load give theirs up to whoever does, also outside this server.
@@ -90,13 +62,8 @@ def become_worker(
     answer_soon()
     seed_random()
     *channel_fds, control_fd = fds
-    Worker(
-        options,
-        CallChannel.of_fds(channel_fds),
-        socket.socket(fileno=control_fd),
-        preloaded,
-        known.surface,
-    ).run(archive, known.objects)
+    channel = CallChannel.of_fds(channel_fds)
+    Worker(options, channel, socket.socket(fileno=control_fd)).run(archive)
 
 
 def close_all_but(kept: set[int]) -> None:

@@ -41,7 +41,7 @@ def is_possible() -> bool:
     return sys.platform == "linux" and platform.machine() in _CLONE
 
 
-def fork_sibling() -> tuple[int, int]:
+def clone_parent() -> tuple[int, int]:
     """Forks a child of this process's parent. The caller must have a single thread.
 
     Returns:

@@ -1,3 +1,5 @@
+"""What a model leaves behind is seen, because other models run in that process."""
+
 from __future__ import annotations
 
 import builtins
@@ -9,8 +11,11 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
@@ -22,10 +27,10 @@ import torch
 from tests.runtime.packaged import package, signature
 from tests.runtime.process_host import ProcessHost
 from tests.runtime.zoo import Scale
+from tests.tensors import floats
 from tfs.core.servable_id import ServableId
 from tfs.runtime.guest.model_source import ModelSource
-from tfs.runtime.guest.traces import process_state
-from tfs.runtime.guest.traces.process_state import ProcessState
+from tfs.runtime.guest.side_effects.side_effects import ProcessEffects, ThreadEffects
 
 _SORTED = sorted
 _MATMUL = attrgetter("matmul")(torch.backends.mkldnn)
@@ -34,26 +39,11 @@ ROOT = Path(__file__).resolve().parents[4]
 
 def test_nothing_changed_is_nothing() -> None:
     """What a thread sets for itself, and what an import adds, is no change."""
-    state = ProcessState()
+    before = ProcessEffects()
     torch.manual_seed(0)
     with torch.no_grad(), torch.inference_mode():
         torch.ones(2)
-        assert state.changes() == ""
-
-
-def test_a_system_that_shows_nothing_is_no_reason_to_fail(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Without /proc a load goes on; what is replaced in Python is seen all the same."""
-
-    def refuse() -> dict[str, object]:
-        raise PermissionError("no /proc here")
-
-    monkeypatch.setattr(process_state, "settings_of_process", refuse)
-    state = ProcessState()
-    assert state.changes() == ""
-    monkeypatch.setattr(torch, "matmul", print)
-    assert state.changes() == "torch.matmul"
+        assert before.changes() == []
 
 
 @pytest.mark.parametrize(
@@ -124,28 +114,28 @@ def test_a_setting_of_the_whole_process_is_told(
     change: Callable[[], object], undo: Callable[[], object], words: str
 ) -> None:
     """A model that needs it so needs a process of its own."""
-    state = ProcessState()
+    before = ProcessEffects()
     change()
     try:
-        assert words in state.changes().split(", ")
+        assert words in before.changes()
     finally:
         undo()
-    assert state.changes() == ""
+    assert before.changes() == []
 
 
 def test_an_operator_of_the_models_own_is_told() -> None:
     """An operator that a model registers is reported as a change of the process."""
-    state = ProcessState()
+    before = ProcessEffects()
     new_library: Any = torch.library.Library  # untyped
     library = new_library("tfs_process_state", "DEF")
     library.define("scaled(Tensor x) -> Tensor")
-    assert state.changes() == "operators of torch (tfs_process_state::scaled)"
+    assert before.changes() == ["operators of torch (tfs_process_state::scaled)"]
     library._destroy()
-    state = ProcessState()
+    before = ProcessEffects()
     library = new_library("aten", "IMPL")
     library.impl("_test_serialization_subcmul", lambda *_: None, "MPS")
     try:
-        assert "aten::_test_serialization_subcmul" in state.changes()
+        assert "aten::_test_serialization_subcmul" in str(before.changes())
     finally:
         library._destroy()
 
@@ -155,10 +145,10 @@ def test_what_parts_of_torch_register_is_no_change() -> None:
     """Imported by a model, they are there for all others as well."""
     program = (
         "import torch\n"
-        "from tfs.runtime.guest.traces.process_state import ProcessState\n"
-        "state = ProcessState()\n"
+        "from tfs.runtime.guest.side_effects.side_effects import ProcessEffects\n"
+        "before = ProcessEffects()\n"
         "import torch._dynamo, torch._inductor.compile_fx\n"
-        "print(repr(state.changes()))\n"
+        "print(repr(before.changes()))\n"
     )
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", program],
@@ -175,11 +165,11 @@ def test_a_patched_function_is_told(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A patched function is reported by name, beside other changes."""
-    state = ProcessState()
+    before = ProcessEffects()
     monkeypatch.setattr(torch, "matmul", torch.mm)
     monkeypatch.setattr(torch.nn.functional, "an_addition", torch.mm, raising=False)
     monkeypatch.chdir(tmp_path)
-    assert state.changes() == "the working directory, torch.matmul"
+    assert before.changes() == ["the working directory", "torch.matmul"]
 
 
 def test_a_worker_tells_what_loading_changed(host: ProcessHost, tmp_path: Path) -> None:
@@ -201,3 +191,78 @@ def test_a_worker_tells_what_loading_changed(host: ProcessHost, tmp_path: Path) 
     assert plain.process_changes == ""
     known = host.interpreter().load(replace(source, was_measured=True))
     assert known.process_changes == ""  # known of its code: nobody looked
+
+
+def on_own_thread(work: Callable[[], object]) -> list[str]:
+    """Returns what ``work`` changes of a thread that ends after it."""
+
+    def watched() -> list[str]:
+        before = ThreadEffects()
+        work()
+        return before.changes()
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(watched).result(30)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda: torch.set_default_device("meta"), "modes of torch"),
+        (lambda: torch.set_autocast_enabled("cpu", True), "automatic casts"),
+        (lambda: torch.set_flush_denormal(True), "denormal numbers"),
+        (lambda: torch.set_num_threads(3), "the number of torch's threads"),
+        (lambda: sys.settrace(lambda *_: None), "the trace function"),
+    ],
+    ids=["device", "autocast", "denormals", "threads", "trace"],
+)
+def test_what_stays_behind_on_a_thread_is_named(
+    change: Callable[[], object], words: str
+) -> None:
+    """The next model that is called on the thread would compute something else."""
+    num_threads = torch.get_num_threads()
+    try:
+        assert on_own_thread(change) == [words]
+    finally:
+        torch.set_num_threads(num_threads)
+
+
+def test_what_ends_with_the_call_is_no_change() -> None:
+    """Modes that a model enters and leaves, and threads of its own."""
+
+    def call() -> None:
+        with ExitStack() as modes:
+            modes.enter_context(torch.no_grad())
+            modes.enter_context(torch.inference_mode())
+            modes.enter_context(torch.autocast("cpu", torch.bfloat16))
+            modes.enter_context(torch.device("meta"))
+            torch.ones(2)
+        thread = threading.Thread(target=torch.set_default_device, args=("meta",))
+        thread.start()
+        thread.join()
+
+    assert on_own_thread(call) == []
+
+
+def test_a_worker_tells_what_calls_leave_on_their_thread(
+    host: ProcessHost, tmp_path: Path
+) -> None:
+    """So such a model gets a process, and not a thread that others use."""
+    (tmp_path / "servable.py").write_text(
+        "import torch\n"
+        "class Casts:\n"
+        "    def predict(self, x):\n"
+        "        torch.autocast('cpu', torch.bfloat16).__enter__()\n"
+        "        return {'y': 2 * x}\n"
+    )
+    source = ModelSource(
+        ServableId("casts", 1),
+        str(tmp_path),
+        "python",
+        {},
+        {"serving_default": signature()},
+    )
+    model = host.interpreter().load(source)
+    assert model.process_changes == ""
+    model.two_thread_scaling("serving_default", {"x": floats((1, 2), 1, 2)}, 0.01)
+    assert model.process_changes == "automatic casts"

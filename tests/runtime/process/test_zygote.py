@@ -8,8 +8,7 @@ import pytest
 from tests.runtime.process_host import until
 from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.guest.worker_options import WorkerOptions
-from tfs.runtime.process.zygote_client import ZygoteClient
-from tfs.runtime.process.zygote_conversation import Forked
+from tfs.runtime.process.zygote import Forked, Zygote
 from tfs.runtime.process.zygote_process import import_path
 
 
@@ -25,7 +24,7 @@ def test_a_program_that_cannot_run_fails_every_request(
 ) -> None:
     """The reason reaches whoever wanted a worker, and a later request tries again."""
     monkeypatch.setattr("sys.executable", f"{tmp_path}/no-such-python")
-    zygote = ZygoteClient(loop)
+    zygote = Zygote(loop)
     answers: list[Forked | str | None] = []
 
     def answered() -> bool:
@@ -46,7 +45,7 @@ def test_a_program_that_ends_at_once_fails_every_request(
 ) -> None:
     """A zygote that dies before it is ready is noticed by its channel."""
     monkeypatch.setattr("sys.executable", "/bin/false")
-    zygote = ZygoteClient(loop)
+    zygote = Zygote(loop)
     answers: list[Forked | str | None] = []
     zygote.fork(WorkerOptions(), (), answers.append)
     zygote.fork(WorkerOptions(), (), answers.append)

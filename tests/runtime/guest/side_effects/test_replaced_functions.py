@@ -1,0 +1,67 @@
+"""What was replaced of torch and of Python."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import threading
+from typing import Any
+
+import pytest
+import torch
+
+from tfs.runtime.guest.side_effects.replaced_functions import KnownFunctions
+
+PATCHES: dict[str, tuple[object, str]] = {
+    "torch.matmul": (torch, "matmul"),
+    "Tensor.relu": (torch.Tensor, "relu"),
+    "Module.forward": (torch.nn.Module, "forward"),
+    "torch.nn.functional.gelu": (torch.nn.functional, "gelu"),
+    "builtins.compile": (builtins, "compile"),
+    "json.loads": (json, "loads"),
+    "threading.Barrier": (threading, "Barrier"),
+}
+
+
+@pytest.mark.parametrize("words", PATCHES)
+def test_a_replaced_function_is_told(
+    monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    """Whoever owns it, or inherits it; and put back, it is no change."""
+    owner, name = PATCHES[words]
+    before = KnownFunctions()
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, lambda *_: None)
+        assert before.replaced() == [words]
+    assert before.replaced() == []
+
+
+def test_a_function_that_a_class_replaces_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Classes can be called as well, and are not compared themselves."""
+    before = KnownFunctions()
+    monkeypatch.setattr(torch, "matmul", int)
+    assert before.replaced() == ["torch.matmul"]
+
+
+def test_what_is_added_is_no_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every import of a part of torch adds something."""
+    before = KnownFunctions()
+    monkeypatch.setattr(torch, "an_addition", len, raising=False)
+    assert before.replaced() == []
+
+
+def test_an_operator_that_follows_another_is_told() -> None:
+    """A new operator is noticed even if another went and their number is the same."""
+    new_library: Any = torch.library.Library  # untyped
+    first = new_library("tfs_torch_surface", "DEF")
+    first.define("scaled(Tensor x) -> Tensor")
+    before = KnownFunctions()
+    first._destroy()
+    second = new_library("tfs_torch_surface", "DEF")
+    try:
+        second.define("shifted(Tensor x) -> Tensor")
+        assert before.replaced() == ["operators of torch (tfs_torch_surface::shifted)"]
+    finally:
+        second._destroy()

@@ -1,1 +1,0 @@
-"""Finds what a model left behind in its process, before another model gets that process."""
