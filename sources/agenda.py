@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from sources.look_time import LookTime
 from sources.path_index import PathIndex
-from sources.remote_storage import local_path
+from sources.remote.storage import local_path
 from sources.servable_to_monitor import ServableToMonitor
 from tfs.core.clock import Clock
 

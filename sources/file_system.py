@@ -31,8 +31,8 @@ from sources.file_system_options import FileSystemSourceOptions, by_name
 from sources.followed_repository import FollowedRepository
 from sources.look import Look, take_look
 from sources.model_repository import ModelRepository
-from sources.remote_storage import AnyFileSystem, has_driver
-from sources.servable_record import Recall, ServableRecord
+from sources.remote.storage import AnyFileSystem, is_remote
+from sources.servable_record import ServableRecord
 from sources.servable_to_monitor import ServableToMonitor
 from sources.storage import FileSystem
 from sources.storage_path import StoragePath
@@ -55,7 +55,7 @@ OnModels = Callable[[Sequence[ServableToMonitor]], object]
 _MIN_GAP_S: Final = 0.05
 _LONGEST_CLOSE_S: Final = 5.0
 # The first look at a store imports its driver, which takes seconds on a busy machine.
-_IMPORT_S: Final = 10.0
+_STORE_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +87,6 @@ class FileSystemSource:
         watcher: DirectoryWatcher | None = None,
         on_looked: Callable[[], None] = lambda: None,
         storage: StorageThreads | None = None,
-        recall: Recall = lambda _: {},
-        on_shown: Callable[[str, Sequence[int]], None] = lambda _, __: None,
     ) -> None:
         """Stores its parts; nothing is read yet.
 
@@ -102,14 +100,8 @@ class FileSystemSource:
             storage: Threads that look at places which may not answer (a store, a
                 network mount), so that these hold up no other base path; None uses the
                 scanning thread. Owned by the caller.
-            recall: Returns the versions that are available while a base path cannot be
-                looked at; quick.
-            on_shown: Called with a base path and its versions when these have changed.
-                It is called without versions only with ``unload_when_empty``. Quick.
 
         """
-        self._recall = recall
-        self._on_shown = on_shown
         self._options = options
         self._file_system = file_system or AnyFileSystem()
         self._clock = clock or MonotonicClock()
@@ -389,8 +381,8 @@ class FileSystemSource:
         if is_outdated or not is_current:
             self._agenda.begin(record.servable.name)
             next_look = record.next_look(self._file_system, self._options, self._clock)
-            is_slow = not has_driver(record.servable.base_path)
-            distant.begin(place, next_look, _IMPORT_S if is_slow else PATIENCE_S)
+            is_store = is_remote(record.servable.base_path)
+            distant.begin(place, next_look, _STORE_S if is_store else PATIENCE_S)
 
     def _give_up_waiting(self) -> None:
         """Reports base paths that do not answer, and no longer waits for them."""
@@ -398,7 +390,7 @@ class FileSystemSource:
             return
         due_s = self._storage.relieve()
         for record in self._records.values():
-            aspired = record.give_up_waiting(self._clock.now(), self._recall)
+            aspired = record.give_up_waiting(self._clock.now())
             if aspired is not None:
                 self._emit(aspired)
         if self._repository is not None:
@@ -426,15 +418,7 @@ class FileSystemSource:
     def _take(self, record: ServableRecord, look: Look) -> None:
         """Emits the result of a look, and sets the time of the next one."""
         options, now_s = self._options, self._clock.now()
-        shown = record.at_hand if look.found is None else look.found.at_hand
-        if shown != record.at_hand and (shown or options.unload_when_empty):
-            self._on_shown(record.servable.base_path, shown or ())
-        aspired = record.take(
-            look,
-            now_s,
-            unload_when_empty=options.unload_when_empty,
-            recall=self._recall,
-        )
+        aspired = record.take(look, now_s, unload_when_empty=options.unload_when_empty)
         if aspired is not None:
             self._emit(aspired)
         soonest_s = now_s + max(_MIN_GAP_S, now_s - look.begun_s)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from sources.distant_look import DistantLook
 from sources.model_repository import ModelRepository, RepositoryLook
-from sources.remote_storage import local_path
+from sources.remote.storage import local_path
 from sources.servable_to_monitor import ServableToMonitor
 from sources.storage import FileSystem
 from sources.storage_threads import StorageThreads

@@ -9,27 +9,22 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from sources.decision import Versions, decide
 from sources.distant_look import DistantLook
 from sources.file_system_options import FileSystemSourceOptions
 from sources.look import Look, take_look
-from sources.scan import Scan, Sighting
+from sources.scan import Sighting
 from sources.servable_to_monitor import ServableToMonitor
 from sources.storage import FileSystem
 from sources.storage_path import StoragePath
-from sources.version_policy import choose, list_versions
+from sources.version_policy import list_versions
 from tfs.core.clock import Clock
-from tfs.core.servable_data import AspiredVersions, ServableData
-from tfs.core.servable_id import ServableId
+from tfs.core.servable_data import AspiredVersions
 
 log = logging.getLogger(__name__)
-
-Recall = Callable[[str], Mapping[int, StoragePath]]
-"""Returns, by number, the versions of a base path that are available without it;
-quick."""
 
 # Seconds after which everything is emitted again. This repairs missed calls and retries
 # failed conversions.
@@ -68,7 +63,6 @@ class ServableRecord:
     _said_s: float = 0.0
     _is_new: bool = True  # not yet looked at under this configuration
     _is_unreadable: bool = False  # the last look that ended could read nothing
-    _recalled_for: ServableToMonitor | None = None
 
     @property
     def is_awaited(self) -> bool:
@@ -106,7 +100,6 @@ class ServableRecord:
         now_s: float,
         *,
         unload_when_empty: bool,
-        recall: Recall = lambda _: {},
     ) -> AspiredVersions[StoragePath] | None:
         """Takes in the result of a look.
 
@@ -114,7 +107,6 @@ class ServableRecord:
             look: A look at the servable as it is configured.
             now_s: The time, by the clock.
             unload_when_empty: See the source's options.
-            recall: Returns the versions available without the base path.
 
         Returns:
             The versions to emit now, which then count as emitted; None for nothing.
@@ -127,9 +119,8 @@ class ServableRecord:
         self._is_unreadable = found is None
         if found is None:
             # Nothing is known, so nothing changes; a storage outage unloads nothing.
-            aspired = self._say_without_look(problems[0], now_s, recall)
+            aspired = self._say_nothing_found(problems[0], now_s)
         else:
-            self._recalled_for = None
             decision = decide(
                 self.servable,
                 self._said,
@@ -152,9 +143,7 @@ class ServableRecord:
         self.problems = problems
         return aspired
 
-    def give_up_waiting(
-        self, now_s: float, recall: Recall = lambda _: {}
-    ) -> AspiredVersions[StoragePath] | None:
+    def give_up_waiting(self, now_s: float) -> AspiredVersions[StoragePath] | None:
         """Notes, once for each configuration, if its base path does not answer.
 
         Returns:
@@ -176,67 +165,14 @@ class ServableRecord:
         elif problem not in self.problems:
             self._log_problem(problem)
         self.problems = (problem,)
-        return self._say_without_look(problem, now_s, recall)
-
-    def _say_without_look(
-        self, problem: str, now_s: float, recall: Recall
-    ) -> AspiredVersions[StoragePath] | None:
-        """Returns what to emit while the base path cannot be read; None for nothing.
-
-        It returns None if anything was emitted under this configuration. Otherwise it
-        returns the wanted versions that were copied, because a start or a rollback must
-        not need the store for these. A version that the last look did not show was
-        removed; its copy is used if it is pinned, but does not count as the latest
-        version.
-        """
-        servable = self.servable
-        if self._recalled_for == servable or (self._said and not self._is_new):
-            return None
-        self._recalled_for = servable
-        here = recall(servable.base_path)
-        at_hand = tuple(sorted(here)) if self.at_hand is None else self.at_hand
-        chosen = choose(
-            servable.policy,
-            (*at_hand, *servable.pinned),
-            lambda version: version in here,
-            servable.pinned,
-        )
-        if not chosen.versions:
-            return (
-                self._say_nothing_found(problem, now_s) if self._said is None else None
-            )
-        versions = tuple(
-            ServableData(
-                ServableId(servable.name, version),
-                replace(
-                    here[version],
-                    platform=servable.platform,
-                    settings=servable.settings,
-                ),
-            )
-            for version in chosen.versions
-        )
-        self.at_hand = at_hand
-        self.outlook = True
-        listed = list_versions(chosen.versions)
-        log.warning(
-            "event=copies_used servable=%s versions=%s problem=%r",
-            servable.name,
-            listed,
-            problem,
-        )
-        found = Scan(versions, at_hand, self._sightings)
-        decision = decide(servable, self._said or None, found, is_new=True)
-        if decision.aspired is None:
-            return None
-        reason = f"copy of {listed} made before: {problem}"
-        aspired = replace(decision.aspired, reason=reason)
-        self._note_said(aspired, now_s)
-        return aspired
+        return self._say_nothing_found(problem, now_s)
 
     def _say_nothing_found(
         self, problem: str, now_s: float
-    ) -> AspiredVersions[StoragePath]:
+    ) -> AspiredVersions[StoragePath] | None:
+        """Returns what to emit of a base path that cannot be read; None for nothing."""
+        if self._said is not None:
+            return None
         aspired: AspiredVersions[StoragePath] = AspiredVersions(
             self.servable.name, (), problem
         )

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from sources.directory_watcher import DirectoryWatcher, WatchdogWatcher
-from sources.remote_storage import is_remote, local_path
+from sources.remote.storage import is_remote, local_path
 from sources.storage import FileSystem
 
 log = logging.getLogger(__name__)

@@ -24,8 +24,7 @@ ORDER: Final = (
     "DistantLook._lock",
     "FetchingSourceAdapter._turn",
     "FetchingSourceAdapter._lock",
-    "VersionCache._opening",
-    "LocalCopies._lock",
+    "VersionCache",
     "UnarySourceAdapter._lock",
     "AspiredVersionsManager._stepping",
     "PlacedLoader._moving",
@@ -38,8 +37,7 @@ ORDER: Final = (
 """The locks of the table in ARCHITECTURE.md, but for the leaves that it names."""
 
 WHILE_COMPUTING: Final = (
-    "SessionInterpreter._lock",
-    "SessionChannel._lock",
+    "LibraryInterpreter._lock",
     "DlmopenInterpreter._lock",
     "ModelCalls.running",
 )

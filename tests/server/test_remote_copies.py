@@ -4,117 +4,81 @@ from __future__ import annotations
 
 import os
 import tempfile
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from managers.state_monitor import ServableStateMonitor
-from sources.fetched_stream import Service
 from sources.storage_path import StoragePath
 from sources.storage_threads import StorageThreads
-from tfs.core.errors import (
-    Cancelled,
-    DataLoss,
-    FailedPrecondition,
-    ResourceExhausted,
-    ServingError,
-)
+from tfs.core.errors import DataLoss, ResourceExhausted, ServingError
 from tfs.core.event_bus import EventBus
 from tfs.core.servable_data import AspiredVersions, ServableData
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.server.options import ServerOptions
-from tfs.server.remote_copies import RemoteCopies, may_be_damaged, service_of
+from tfs.server.remote_copies import RemoteCopies
 from tfs.testing.fake_clock import FakeClock
 
-SERVICES: list[tuple[ManagerState, ServingError | None, Service]] = [
-    (ManagerState.START, None, Service.GOES_ON),
-    (ManagerState.LOADING, None, Service.GOES_ON),
-    (ManagerState.AVAILABLE, None, Service.GOES_ON),
-    (ManagerState.AVAILABLE, DataLoss("its heir is damaged"), Service.GOES_ON),
-    (ManagerState.UNLOADING, None, Service.GOES_ON),
-    (ManagerState.END, None, Service.SERVED),
-    (ManagerState.END, DataLoss("damaged"), Service.NONE),
-    (ManagerState.END, ResourceExhausted("no room"), Service.GOES_ON),
+STATES: list[tuple[ManagerState, ServingError | None, bool]] = [
+    (ManagerState.START, None, True),
+    (ManagerState.LOADING, None, True),
+    (ManagerState.AVAILABLE, None, True),
+    (ManagerState.AVAILABLE, DataLoss("its heir is damaged"), True),
+    (ManagerState.UNLOADING, None, True),
+    (ManagerState.END, None, False),
+    (ManagerState.END, DataLoss("damaged"), False),
+    (ManagerState.END, ResourceExhausted("no room"), True),
 ]
 
 
-@pytest.mark.parametrize(("manager_state", "error", "service"), SERVICES)
+@pytest.fixture(name="storage")
+def at_once(monkeypatch: pytest.MonkeyPatch) -> StorageThreads:
+    """Runs everything on the calling thread."""
+    storage = StorageThreads()
+    monkeypatch.setattr(storage, "submit", lambda _place, fn, _patience_s: fn())
+    return storage
+
+
+@pytest.mark.parametrize(("manager_state", "error", "is_kept"), STATES)
 def test_files_are_kept_for_what_may_read_them(
-    manager_state: ManagerState, error: ServingError | None, service: Service
+    tmp_path: Path,
+    storage: StorageThreads,
+    manager_state: ManagerState,
+    error: ServingError | None,
+    is_kept: bool,
 ) -> None:
     """Files are kept while a version may read them or be loaded again by itself."""
-    state = ServableState(ServableId("m", 1), manager_state, error=error)
-    assert service_of(state) is service
-
-
-def test_a_version_that_no_manager_knows_is_in_no_service() -> None:
-    """It was given up before its turn came."""
-    assert service_of(None) is Service.NONE
-
-
-@pytest.mark.parametrize(
-    ("manager_state", "error", "is_suspect"),
-    [
-        (ManagerState.END, DataLoss("damaged"), True),
-        (ManagerState.END, FailedPrecondition("may not be read"), True),
-        (ManagerState.AVAILABLE, DataLoss("its heir is damaged"), True),
-        (ManagerState.AVAILABLE, FailedPrecondition("quarantined"), False),
-        (ManagerState.AVAILABLE, None, False),
-        (ManagerState.END, None, False),
-        (ManagerState.END, ResourceExhausted("no room"), False),
-        (ManagerState.END, Cancelled("not wanted"), False),
-    ],
-)
-def test_copies_are_looked_at_where_they_may_be_to_blame(
-    manager_state: ManagerState, error: ServingError | None, is_suspect: bool
-) -> None:
-    """A copy is read only after an error that damage can cause, as that takes long."""
-    state = ServableState(ServableId("m", 1), manager_state, error=error)
-    assert may_be_damaged(state) is is_suspect
-
-
-def test_a_version_that_fails_has_its_damaged_copy_made_anew(tmp_path: Path) -> None:
-    """A damaged copy is made anew without anybody having to clear the cache."""
     store: Any = pytest.importorskip("fsspec").filesystem("memory")
-    store.pipe_file("/copies/m/1/table.csv", b"key,value")
     bus: EventBus[ServableState] = EventBus(FakeClock())
-    monitor = ServableStateMonitor(bus)
-    options = ServerOptions(model_base_path="/m", remote_cache_dir=str(tmp_path))
-    storage = StorageThreads()
-    copies = RemoteCopies(options, storage, monitor, FakeClock(), lambda _, __: None)
-    told: list[StoragePath | None] = []
-    tells = threading.Semaphore(0)
-
-    def take(aspired: AspiredVersions[StoragePath]) -> None:
-        told.extend(data.payload for data in aspired.versions)
-        if aspired.versions:
-            tells.release()
-
-    copies.adapter.set_aspired_versions_callback(take)
-    version = ServableData(
-        ServableId("m", 1), StoragePath("memory://copies/m/1", "f", "hashmap")
+    options = ServerOptions(
+        model_base_path="/m", remote_cache_dir=str(tmp_path), remote_cache_max_bytes=18
     )
-    copies.adapter.aspired_versions_callback()(AspiredVersions("m", (version,), "why"))
-    assert tells.acquire(timeout=60)
-    assert told[-1] is not None
-    table = Path(told[-1].path, "table.csv")
-    table.chmod(0o644)
-    table.write_bytes(b"Key,value")
-    error = DataLoss("it cannot be read")
-    bus.publish(ServableState(version.id, ManagerState.END, error=error))
-    assert tells.acquire(timeout=60)
-    assert told[-1] != told[0]
-    assert table.read_bytes() == b"key,value"
+    copies = RemoteCopies(
+        options, storage, ServableStateMonitor(bus), FakeClock(), lambda _, __: None
+    )
+    told: list[AspiredVersions[StoragePath]] = []
+    copies.adapter.set_aspired_versions_callback(told.append)
+    for version in (1, 2, 3):
+        store.pipe_file(f"/copies/m/{version}/table.csv", b"key,value")
+        path = StoragePath(f"memory://copies/m/{version}", "f", "hashmap")
+        data = ServableData(ServableId("m", version), path)
+        copies.adapter.aspired_versions_callback()(AspiredVersions("m", (data,), ""))
+        if version == 1:
+            bus.publish(ServableState(data.id, manager_state, error=error))
+        else:
+            bus.publish(ServableState(data.id, ManagerState.END))
+    paths = [data.payload for each in told for data in each.versions]
+    first = next(path for path in paths if path is not None)
+    assert Path(first.path).is_dir() is is_kept
     copies.close()
     storage.close()
     store.rm("/copies", recursive=True)
 
 
 def test_copies_of_a_killed_server_are_removed_at_the_next_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, storage: StorageThreads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a configured directory nobody else would ever remove them."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -123,8 +87,6 @@ def test_copies_of_a_killed_server_are_removed_at_the_next_start(
     (left / "lock").touch()
     os.utime(left / "lock", (0, 0))
     monitor = ServableStateMonitor(EventBus(FakeClock()))
-    storage = StorageThreads()
-    monkeypatch.setattr(storage, "submit", lambda _place, fn, _patience_s: fn())
     options = ServerOptions(model_base_path="/m")
     copies = RemoteCopies(options, storage, monitor, FakeClock(), lambda _, __: None)
     copies.start()

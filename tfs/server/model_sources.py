@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from managers.aspired_versions_manager import AspiredVersionsManager
 from sources.adapter import Convert
-from sources.fetching_adapter import FetchingSourceAdapter
 from sources.file_system import FileSystemSource, FileSystemSourceOptions, OnModels
 from sources.loader_adapter import LoaderSourceAdapter
 from sources.model_repository import ModelRepository
-from sources.remote_storage import AnyFileSystem
+from sources.remote.adapter import FetchingSourceAdapter
+from sources.remote.storage import AnyFileSystem
 from sources.router import DynamicSourceRouter
 from sources.servable_to_monitor import ServableToMonitor
 from sources.storage import FileSystem
@@ -77,8 +77,6 @@ class ModelSources:
             clock=clock,
             on_looked=on_looked,
             storage=parts.storage,
-            recall=(lambda _: {}) if fetching is None else fetching.copies,
-            on_shown=(lambda _, __: None) if fetching is None else fetching.note_shown,
         )
         # The default port comes last, as the router requires.
         self.platforms = tuple(sorted(parts.platforms, key=lambda name: not name))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sources.remote_storage import (
+from sources.remote.storage import (
     AnyFileSystem,
     RemoteFileSystem,
     is_remote,

@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 from sources.chain import SourceChain
-from sources.fetching_adapter import FetchingSourceAdapter
 from sources.file_system import FileSystemSource, FileSystemSourceOptions
-from sources.remote_storage import RemoteFileSystem
+from sources.remote.adapter import FetchingSourceAdapter
+from sources.remote.cache import VersionCache, VersionCacheOptions
+from sources.remote.storage import RemoteFileSystem
 from sources.servable_to_monitor import ServableToMonitor
 from sources.storage_path import StoragePath
-from sources.version_cache import VersionCache, VersionCacheOptions
-from tests.sources.remote_chain import upload
+from tests.sources.remote.remote_chain import upload
 from tfs.core.version_directory import read_manifest, verify_files
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.recording_target import RecordingTarget

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from sources.remote_storage import RemoteFileSystem
-from tests.sources.fake_remote import SIGNATURE
-from tests.sources.remote_chain import Server
+from sources.remote.storage import RemoteFileSystem
+from tests.sources.remote.fake_remote import SIGNATURE
+from tests.sources.remote.remote_chain import Server
 from tfs.core.manifest import Producer
 from tfs.core.version_directory import commit, new_version
 

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from sources.chain import SourceChain
-from sources.fetching_adapter import FetchingSourceAdapter
 from sources.file_system import FileSystemSource, FileSystemSourceOptions
-from sources.remote_storage import AnyFileSystem, RemoteFileSystem
+from sources.remote.adapter import FetchingSourceAdapter
+from sources.remote.cache import VersionCache, VersionCacheOptions
+from sources.remote.storage import AnyFileSystem, RemoteFileSystem
 from sources.servable_to_monitor import ServableToMonitor
 from sources.storage_path import StoragePath
-from sources.version_cache import VersionCache, VersionCacheOptions
-from tests.sources.fake_remote import SIGNATURE
+from tests.sources.remote.fake_remote import SIGNATURE
 from tfs.core.manifest import Producer
 from tfs.core.version_directory import commit, new_version
 from tfs.testing.fake_clock import FakeClock
@@ -49,16 +49,9 @@ class Server:
             FileSystemSourceOptions((self._wanted(*pinned),), poll_wait_s=60),
             file_system=AnyFileSystem(remote=files),
             clock=self.clock,
-            recall=adapter.copies,
-            on_shown=adapter.note_shown,
         )
         self.target: RecordingTarget[StoragePath] = RecordingTarget()
         self.chain = SourceChain(self.source, [adapter], self.target)
-
-    def pin(self, *pinned: int) -> list[int]:
-        """Pins versions, as a rollback does; returns what is aspired."""
-        self.source.update_config([self._wanted(*pinned)])
-        return self.look()
 
     def look(self) -> list[int]:
         """Returns what is aspired after another look."""

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import errno
-import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import closing
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 import pytest
 
-from sources import local_copies
-from sources.copy_damage import Damage, damage_of
-from sources.remote_storage import WEAK
+from sources.remote.cache import VersionCache, VersionCacheOptions
 from sources.storage_path import StoragePath
-from sources.version_cache import VersionCache, VersionCacheOptions
-from tests.sources.fake_remote import SIGNATURE, FakeRemote
+from tests.sources.remote.fake_remote import SIGNATURE, FakeRemote
 from tests.threads import run_together
 from tfs.core.errors import (
     DataLoss,
@@ -83,36 +77,6 @@ def test_copies_survive_a_restart(tmp_path: Path, remote: FakeRemote) -> None:
     second.close()
 
 
-@pytest.mark.parametrize("damaged", ["model.pt", "servable.json"])
-def test_a_copy_that_a_crash_cut_off_is_made_anew(
-    tmp_path: Path, remote: FakeRemote, damaged: str
-) -> None:
-    """After a restart a file without its bytes is no reason to refuse the version."""
-    options = VersionCacheOptions(str(tmp_path / "cache"))
-    version = remote.publish("s3://b/m/1", model_pt=b"12345", table_csv=b"")
-    first = VersionCache(options, remote)
-    file = Path(first.fetch(version).path, damaged)
-    first.close()
-    file.chmod(0o600)
-    file.write_bytes(b"")  # also of the blob that it is linked to
-    again = VersionCache(options, remote)
-    path = again.fetch(version).path
-    verify_files(path, read_manifest(path))
-    assert again.fetch(version).path == path
-    again.close()
-
-
-def test_equal_content_is_stored_once(cache: VersionCache, remote: FakeRemote) -> None:
-    """Versions share files with the same bytes; equal versions share everything."""
-    a = cache.fetch(remote.publish("s3://b/m/1", model_pt=b"one", words_txt=b"shared"))
-    b = cache.fetch(remote.publish("s3://b/m/2", model_pt=b"two", words_txt=b"shared"))
-    c = cache.fetch(remote.publish("gs://b/m/9", model_pt=b"one", words_txt=b"shared"))
-    assert a.path == c.path != b.path
-    inodes = {(Path(v.path) / "words.txt").stat().st_ino for v in (a, b)}
-    assert len(inodes) == 1
-    assert cache.size_bytes == len(b"one") + len(b"two") + len(b"shared")
-
-
 def test_a_replaced_version_is_another_copy(
     cache: VersionCache, remote: FakeRemote
 ) -> None:
@@ -148,80 +112,6 @@ def test_a_bad_manifest_is_that_versions_error(
     assert remote.num_copies == 0
 
 
-@pytest.mark.parametrize("has_manifest", [True, False])
-@pytest.mark.parametrize("damage", ["changed", "replaced", "gone", "all gone"])
-def test_a_copy_that_was_damaged_since_is_made_anew(
-    cache: VersionCache, remote: FakeRemote, damage: str, has_manifest: bool
-) -> None:
-    """Whoever failed to load it has it looked at; what is whole is left alone."""
-    version = remote.publish("s3://b/m/1", model_pt=b"weights", table_csv=b"a,b")
-    if not has_manifest:
-        del remote.files["s3://b/m/1/servable.json"]
-    copy = cache.fetch(version)
-    assert not cache.drop_if_damaged(copy)
-    file = Path(copy.path) / "model.pt"
-    if damage == "changed":
-        file.chmod(0o644)
-        file.write_bytes(b"wEights")
-    elif damage == "all gone":
-        shutil.rmtree(copy.path)
-    else:
-        file.unlink()
-        if damage == "replaced":
-            file.write_bytes(b"wEights")
-    knows_files = has_manifest or damage != "gone"
-    assert cache.drop_if_damaged(copy) is knows_files
-    again = cache.fetch(version)
-    assert (again != copy) is knows_files
-    assert not cache.drop_if_damaged(again)
-    assert file.exists() is knows_files
-    if knows_files:
-        assert file.read_bytes() == b"weights"
-    for each in (copy, again):
-        cache.release(each)
-
-
-def test_damage_that_versions_share_is_found_for_each(
-    cache: VersionCache, remote: FakeRemote
-) -> None:
-    """The bytes are taken from the store once more, for the first of them."""
-    copies = [
-        cache.fetch(remote.publish(f"s3://b/m/{n}", model_pt=b"same", x=b"%d" % n))
-        for n in (1, 2)
-    ]
-    damaged = Path(copies[0].path) / "model.pt"
-    damaged.chmod(0o644)
-    damaged.write_bytes(b"diff")
-    for n, copy in enumerate(copies, 1):
-        assert cache.drop_if_damaged(copy)
-        version = StoragePath(f"s3://b/m/{n}", "other", "torch_package")
-        again = Path(cache.fetch(version).path)
-        assert (again / "model.pt").read_bytes() == b"same"
-        assert not cache.drop_if_damaged(copy)
-
-
-def test_damage_that_two_find_is_mended_once(
-    cache: VersionCache, remote: FakeRemote, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who read the damaged copy for longer does not remove the one made since."""
-    version = remote.publish("s3://b/m/1", model_pt=b"12345")
-    copy = cache.fetch(version)
-    file = Path(copy.path, "model.pt")
-    file.chmod(0o600)
-    file.write_bytes(b"54321")
-
-    def while_another_mends(path: Path, blob_names: Mapping[int, str]) -> Damage | None:
-        damage = damage_of(path, blob_names)
-        monkeypatch.setattr(local_copies, "damage_of", damage_of)
-        assert cache.drop_if_damaged(copy)
-        cache.fetch(version)
-        return damage
-
-    monkeypatch.setattr(local_copies, "damage_of", while_another_mends)
-    assert cache.drop_if_damaged(copy)
-    assert Path(copy.path, "model.pt").read_bytes() == b"12345"
-
-
 def test_a_version_without_a_manifest_is_copied_by_its_fingerprint(
     cache: VersionCache, remote: FakeRemote
 ) -> None:
@@ -235,6 +125,16 @@ def test_a_version_without_a_manifest_is_copied_by_its_fingerprint(
     second = cache.fetch(StoragePath("s3://b/m/1", "f2"))
     assert (Path(second.path) / "table.csv").read_bytes() == b"c,d"
     assert (Path(first.path) / "table.csv").read_bytes() == b"a,b"
+
+
+def test_equal_versions_share_a_copy(cache: VersionCache, remote: FakeRemote) -> None:
+    """Whatever URL and store they come from, and only what differs is copied."""
+    a = cache.fetch(remote.publish("s3://b/m/1", model_pt=b"one", words_txt=b"same"))
+    b = cache.fetch(remote.publish("s3://b/m/2", model_pt=b"two", words_txt=b"same"))
+    num_copies = remote.num_copies
+    c = cache.fetch(remote.publish("gs://b/m/9", model_pt=b"one", words_txt=b"same"))
+    assert a.path == c.path != b.path
+    assert remote.num_copies == num_copies
 
 
 # -- bounds ------------------------------------------------------------------------------
@@ -282,24 +182,6 @@ def test_a_copy_fetched_twice_is_released_twice(
         cache.fetch(other)
     cache.release(copy)
     cache.fetch(other)
-    cache.close()
-
-
-def test_shared_bytes_stay_while_one_version_needs_them(
-    tmp_path: Path, remote: FakeRemote
-) -> None:
-    """Dropping one version leaves the other one whole."""
-    cache = bounded(tmp_path, remote, 30)
-    one = cache.fetch(
-        remote.publish("s3://b/m/1", a_txt=b"shared....", b_txt=b"1" * 10)
-    )
-    two = cache.fetch(
-        remote.publish("s3://b/m/2", a_txt=b"shared....", b_txt=b"2" * 10)
-    )
-    cache.release(one)
-    cache.fetch(remote.publish("s3://b/m/3", a_txt=b"3" * 10))
-    assert not Path(one.path).exists()
-    verify_files(two.path, read_manifest(two.path))
     cache.close()
 
 
@@ -372,81 +254,6 @@ def test_a_copy_that_cannot_be_begun_holds_no_room(
     cache.close()
 
 
-# -- without the store ---------------------------------------------------------------------
-
-
-def reopened(tmp_path: Path, remote: FakeRemote, max_bytes: int = 99) -> VersionCache:
-    """Returns the cache of another process, after the one before has ended."""
-    return VersionCache(VersionCacheOptions(str(tmp_path), max_bytes), remote)
-
-
-def test_a_version_that_looks_as_it_did_needs_no_store(
-    tmp_path: Path, remote: FakeRemote
-) -> None:
-    """A version that looks as it did is taken from the cache, also after a restart."""
-    version = remote.publish("s3://b/m/0007", model_pt=b"weights")
-    with closing(reopened(tmp_path, remote)) as cache:
-        copy = cache.fetch(version)
-    num_calls = remote.num_calls
-    with closing(reopened(tmp_path, remote)) as cache:
-        assert cache.copies("s3://b/m/") == {7: replace(version, platform="")}
-        assert cache.copies("s3://b/other") == {}
-        assert cache.fetch(version) == copy
-        assert remote.num_calls == num_calls
-        remote.failing_call = remote.num_calls + 1
-        with pytest.raises(Unavailable):
-            cache.fetch(replace(version, fingerprint="another"))
-
-
-def test_a_version_that_may_be_another_is_asked_for_while_that_is_answered(
-    tmp_path: Path, remote: FakeRemote
-) -> None:
-    """A store that tells only sizes is asked each time, if it answers."""
-    version = remote.publish("http://h/m/1", model_pt=b"old")
-    weak = replace(version, fingerprint=f"{WEAK}3")
-    with closing(reopened(tmp_path, remote)) as cache:
-        old = cache.fetch(weak)
-        remote.publish("http://h/m/1", model_pt=b"new")
-        new = cache.fetch(weak)
-        assert new.path != old.path
-        remote.failing_call = remote.num_calls + 1
-        assert cache.fetch(weak) == new
-        # A store that hangs would keep for minutes whoever asks it.
-        num_calls = remote.num_calls
-        (recalled,) = cache.copies("http://h/m").values()
-        assert cache.fetch(recalled).path == new.path
-        assert remote.num_calls == num_calls
-        # Once it answers, its version is asked for as before.
-        assert recalled != weak
-        assert cache.fetch(weak) == new
-        assert remote.num_calls > num_calls
-
-
-def test_what_was_removed_or_damaged_is_not_had_without_the_store(
-    tmp_path: Path, remote: FakeRemote
-) -> None:
-    """Nothing is promised that is not whole; what cannot be read is forgotten."""
-    versions = {
-        number: remote.publish(f"s3://b/m/{number}", model_pt=b"%010d" % number)
-        for number in (1, 2, 3)
-    }
-    with closing(reopened(tmp_path, remote, 25)) as cache:
-        for version in versions.values():
-            cache.release(cache.fetch(version))
-        assert sorted(cache.copies("s3://b/m")) == [2, 3]
-        copy = cache.fetch(versions[3])
-    model = Path(copy.path, "model.pt")
-    model.chmod(0o644)
-    model.write_bytes(b"cut")
-    (tmp_path / "known" / "half.json").write_text("{")
-    with closing(reopened(tmp_path, remote, 25)) as cache:
-        remote.failing_call = remote.num_calls + 1
-        assert cache.fetch(versions[2]).fingerprint
-        with pytest.raises(Unavailable):
-            cache.fetch(versions[3])
-    assert not (tmp_path / "known" / "half.json").exists()
-
-
 # -- faults and sharing --------------------------------------------------------------------
 
 
@@ -476,10 +283,7 @@ def test_every_failing_call_leaves_a_cache_that_works(
 
 def test_leftovers_of_a_crash_are_cleared(tmp_path: Path, remote: FakeRemote) -> None:
     """Half copies of a server that died are gone at the next start."""
-    for folder in ("blobs", "versions"):
-        (tmp_path / folder).mkdir()
-    (tmp_path / "blobs" / ".tmp-x").write_bytes(b"half")
-    (tmp_path / "versions" / ".tmp-y").mkdir()
+    (tmp_path / "versions" / ".tmp-y").mkdir(parents=True)
     (tmp_path / "versions" / ".tmp-y" / "model.pt").write_bytes(b"half")
     cache = VersionCache(VersionCacheOptions(str(tmp_path)), remote)
     cache.open()

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from sources.fetched_stream import Service
-from sources.fetching_adapter import FetchingSourceAdapter
+from sources.remote.adapter import FetchingSourceAdapter
+from sources.remote.cache import VersionCache, VersionCacheOptions
 from sources.storage_path import StoragePath
-from sources.version_cache import VersionCache, VersionCacheOptions
 from tests.core.conformance import ADAPTER_CHECKS, AdapterCheck, check_name
-from tests.sources.fake_remote import FakeRemote
+from tests.sources.remote.fake_remote import FakeRemote
 from tfs.core.errors import NotFound
 from tfs.core.servable_data import AspiredVersions, ServableData
 from tfs.core.servable_id import ServableId
@@ -35,16 +34,14 @@ class World:
         self.cache = VersionCache(options, self.remote)
         self.executor = HeldExecutor()
         self.clock = FakeClock()
-        self.services: dict[int, Service] = {}
+        self.used: set[int] = set()
         self.timers: list[tuple[float, Callable[[], None]]] = []
         self.adapter = FetchingSourceAdapter(
             self.cache,
             lambda _, copy: self.executor.submit(copy),
             self.clock,
             schedule=lambda when_s, fn: self.timers.append((when_s, fn)),
-            service=lambda servable_id: self.services.get(
-                servable_id.version, Service.SERVED
-            ),
+            is_used=lambda servable_id: servable_id.version in self.used,
         )
         self.target: RecordingTarget[StoragePath] = RecordingTarget()
         self.adapter.set_aspired_versions_callback(
@@ -70,12 +67,11 @@ class World:
             fn()
         self.executor.run_held()
 
-    def deploy(self, version: int, outcome: Service) -> None:
-        """Aspires a version alone, copies it, and says what became of it."""
-        self.aspire(self.publish(version, b"%10d" % version))
+    def deploy(self, version: int, data: bytes = b"") -> None:
+        """Aspires a version of ten bytes alone, and copies it."""
+        self.aspire(self.publish(version, data or b"%10d" % version))
         self.executor.run_held()
         assert self.last() == [f"{version}"]
-        self.services[version] = outcome
 
     def last(self) -> list[str]:
         """Returns "version" or "version CODE" for each item told last."""
@@ -157,38 +153,6 @@ def test_what_is_here_already_does_not_wait_for_the_rest(w: World) -> None:
     assert w.last() == ["1"]
     w.executor.run_held()
     assert w.last() == ["2", "1"]
-
-
-def test_many_copies_are_told_together_while_telling_takes_long(
-    tmp_path: Path,
-) -> None:
-    """The time for thousands of versions grows with their number, not its square."""
-    clock = FakeClock()
-    remote, executor = FakeRemote(), HeldExecutor()
-    cache = VersionCache(VersionCacheOptions(str(tmp_path)), remote)
-    adapter = FetchingSourceAdapter(
-        cache,
-        lambda _, copy: executor.submit(copy),
-        clock,
-    )
-    told: list[int] = []
-
-    def take(aspired: AspiredVersions[StoragePath]) -> None:
-        told.append(len(aspired.versions))
-        clock.advance(1.0)
-
-    adapter.set_aspired_versions_callback(take)
-    versions = tuple(
-        ServableData(
-            ServableId("m", number),
-            remote.publish(f"s3://m/{number}", a=b"%d" % number),
-        )
-        for number in range(10)
-    )
-    adapter.aspired_versions_callback()(AspiredVersions("m", versions, "all"))
-    executor.run_held()
-    cache.close()
-    assert told == [0, 10]  # what the source says is told at once, and the last copy
 
 
 def test_local_paths_and_errors_pass_at_once(w: World) -> None:
@@ -273,25 +237,29 @@ def test_a_full_cache_is_the_new_versions_error_and_spares_the_old_one(
 ) -> None:
     """What may still be serving is not deleted to make room."""
     w = World(tmp_path, max_bytes=15)
-    w.aspire(w.publish(1, b"0123456789"))
-    w.executor.run_held()
+    w.deploy(1)
+    w.used = {1}
     two = w.publish(2, b"abcdefghij")
     for _ in range(3):
         w.aspire(two)
         w.executor.run_held()
         assert w.last() == ["2 RESOURCE_EXHAUSTED"]
     assert len(list((tmp_path / "versions").iterdir())) == 1
+    w.used = set()
+    w.aspire(two)
+    w.executor.run_held()
+    assert w.last() == ["2"]
     w.close()
 
 
-def test_a_swap_back_and_forth_fits_into_room_for_three(tmp_path: Path) -> None:
-    """Copies that were left two changes ago make room."""
-    w = World(tmp_path, max_bytes=35)
+def test_swaps_fit_into_room_for_two(tmp_path: Path) -> None:
+    """What nothing uses any more makes room, and is not copied again while it is there."""
+    w = World(tmp_path, max_bytes=25)
     for version in range(1, 8):
-        w.aspire(w.publish(version, b"%10d" % version))
-        w.executor.run_held()
-        assert w.last() == [f"{version}"]
-    assert w.cache.size_bytes <= 35
+        w.deploy(version)
+    w.deploy(6)
+    assert w.remote.num_copies == 7
+    assert w.cache.size_bytes <= 25
     w.close()
 
 
@@ -300,24 +268,35 @@ def test_what_serves_keeps_its_copy_however_many_successors_fail(
 ) -> None:
     """Its workers may have to be made anew from it; what failed makes room."""
     w = World(tmp_path, max_bytes=35)
-    w.deploy(1, Service.SERVED)
-    w.deploy(2, Service.GOES_ON)
-    for version in range(3, 9):
-        w.deploy(version, Service.NONE)
+    w.deploy(1)
+    w.used = {1}
+    for version in range(2, 9):
+        w.deploy(version)
     copies = w.remote.num_copies
-    for version in (2, 1):
-        w.aspire(w.publish(version, b"%10d" % version))
-        assert w.last() == [f"{version}"]
+    w.aspire(w.publish(1, b"%10d" % 1))
+    assert w.last() == ["1"]
     assert w.remote.num_copies == copies
     w.close()
 
 
-def test_who_goes_back_needs_no_store(w: World) -> None:
+def test_of_a_version_replaced_in_place_the_last_contents_are_kept(
+    tmp_path: Path,
+) -> None:
+    """They may serve on until the new ones are loaded, and older ones cannot."""
+    w = World(tmp_path, max_bytes=35)
+    w.used = {1}
+    for number in range(6):
+        w.deploy(1, b"%10d" % number)
+    assert w.cache.size_bytes <= 35
+    w.close()
+
+
+def test_who_goes_back_to_what_still_serves_needs_no_store(w: World) -> None:
     """The copy of the version before is there, though nothing else answers."""
-    one = w.publish(1)
-    w.aspire(one)
-    w.executor.run_held()
-    w.deploy(2, Service.GOES_ON)
+    one = w.publish(1, b"%10d" % 1)
+    w.deploy(1)
+    w.used = {1}
+    w.deploy(2)
     w.remote.files.clear()
     w.remote.failing_call = w.remote.num_calls + 1
     w.aspire(one)
@@ -403,59 +382,3 @@ def test_a_copy_that_failed_is_tried_again_by_request(tmp_path: Path) -> None:
     w.executor.run_held()
     assert w.last() == ["1"]
     w.close()
-
-
-def test_a_version_that_fails_for_its_damaged_copy_is_copied_anew(w: World) -> None:
-    """The store's files are whole: nobody is asked to write the version again."""
-    version = w.publish(1)
-    w.aspire(version)
-    w.executor.run_held()
-    before = w.target.calls[-1].versions[0].payload
-    assert before is not None
-    w.adapter.check_copy(version.id)
-    w.adapter.check_copy(ServableId("m", 2))
-    w.adapter.check_copy(ServableId("other", 1))
-    assert not w.executor.held
-    for _ in range(2):
-        damage(before.path)
-        w.adapter.check_copy(version.id)
-        assert w.adapter.is_copying("m")
-        assert w.target.calls[-1].versions[0].payload is not None
-        w.executor.run_held()
-        after = w.target.calls[-1].versions[0].payload
-        assert after is not None
-        assert after != before
-        assert (Path(after.path) / "model.pt").read_bytes() == b"weights 1"
-        before = after
-    damage(before.path)
-    w.adapter.check_copy(version.id)
-    assert not w.executor.held
-    w.adapter.forget_failures("m")
-    w.adapter.check_copy(version.id)
-    w.executor.run_held()
-    assert w.target.calls[-1].versions[0].payload != before
-
-
-def test_a_damaged_copy_whose_store_is_down_is_the_versions_error(w: World) -> None:
-    """It is copied as soon as the store answers."""
-    version = w.publish(1)
-    w.aspire(version)
-    w.executor.run_held()
-    copied = w.target.calls[-1].versions[0].payload
-    assert copied is not None
-    damage(copied.path)
-    files, w.remote.files = w.remote.files, {}
-    w.remote.failing_call = w.remote.num_calls + 1
-    w.adapter.check_copy(version.id)
-    w.executor.run_held()
-    assert w.last() == ["1 UNAVAILABLE"]
-    w.remote.files = files
-    w.advance(1)
-    assert w.last() == ["1"]
-
-
-def damage(path: str) -> None:
-    """Changes bytes of a copy, as a disk or somebody does."""
-    file = Path(path) / "model.pt"
-    file.chmod(0o644)
-    file.write_bytes(b"w")

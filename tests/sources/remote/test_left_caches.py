@@ -1,4 +1,4 @@
-"""sources.left_caches."""
+"""Caches that servers left behind which were killed."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from sources.left_caches import left_caches, remove_left_cache
-from sources.remote_storage import RemoteFileSystem
-from sources.version_cache import LOCK, VersionCache, VersionCacheOptions
+from sources.remote.cache import (
+    VersionCache,
+    VersionCacheOptions,
+    remove_left_caches,
+)
+from sources.remote.storage import RemoteFileSystem
 
+LOCK = "lock"
 LATER_S = 3600.0
 
 
@@ -21,18 +25,18 @@ def cache(root: Path) -> VersionCache:
     return opened
 
 
-def lock_s(root: Path) -> float:
-    """Returns when a cache was opened."""
-    return (root / LOCK).stat().st_mtime
+def clear(parent: Path, after_s: float = LATER_S) -> None:
+    """Clears a directory so long after the locks in it were made."""
+    locks = [each.stat().st_mtime for each in parent.glob(f"*/{LOCK}")]
+    remove_left_caches(str(parent), "cache-", max(locks, default=0.0) + after_s)
 
 
 def test_the_cache_of_a_server_that_is_gone_is_removed(tmp_path: Path) -> None:
     """A killed server's copies would fill the disk for ever."""
     root = tmp_path / "cache-1"
     cache(root).close()  # as the system does for a process that is killed
-    (root / "blobs" / "bytes").write_bytes(b"weights")
-    assert left_caches(str(tmp_path), "cache-") == [str(root)]
-    assert remove_left_cache(str(root), lock_s(root) + LATER_S)
+    (root / "versions" / "bytes").write_bytes(b"weights")
+    clear(tmp_path)
     assert not root.exists()
 
 
@@ -40,11 +44,10 @@ def test_the_cache_of_a_server_that_runs_stays(tmp_path: Path) -> None:
     """Its lock says that it is in use, however old it is."""
     root = tmp_path / "cache-1"
     used = cache(root)
-    assert not remove_left_cache(str(root), lock_s(root) + LATER_S)
+    clear(tmp_path)
+    assert root.is_dir()
     used.close()
-    assert not remove_left_cache(
-        str(root), lock_s(root) + 1.0
-    )  # it may just be opening
+    clear(tmp_path, after_s=1.0)  # it may just be opening
     assert root.is_dir()
 
 
@@ -65,7 +68,6 @@ def test_what_is_no_cache_of_ours_stays(tmp_path: Path, what: str) -> None:
             (root / "data").touch()
     if what == "link for lock":
         (root / LOCK).symlink_to(other / LOCK)
-    for found in left_caches(str(tmp_path), "cache-"):
-        assert not remove_left_cache(found, lock_s(other) + LATER_S)
+    clear(tmp_path)
     assert os.path.lexists(root)
     assert (other / LOCK).exists()

@@ -11,7 +11,6 @@ import datetime as dt
 import errno
 import hashlib
 import re
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -31,14 +30,6 @@ _LOGIN_PAUSE_S: Final = 15.0
 # Most file systems of a chain; nobody chains more. A driver whose chain leads back to
 # itself must not hold its caller for ever.
 _MAX_CHAINED: Final = 8
-# Schemes of drivers whose imports take a second, and several on a busy machine.
-_SLOW_DRIVERS: Final = frozenset(
-    {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "http", "https"}
-)
-WEAK: Final = "weak "
-"""Prefix of fingerprints that different files may share, because only sizes and times
-went into them."""
-
 # Matches fsspec's chains (simplecache::s3://) as well. urlsplit is not used, because it
 # raises for "s3://[".
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.:-]*)://")
@@ -56,15 +47,6 @@ def local_path(path: str) -> str:
         if path.startswith(prefix):
             return path.removeprefix(prefix)
     return path
-
-
-def has_driver(path: str) -> bool:
-    """Whether the driver for ``path`` is imported, or quick to import. Quick."""
-    found = _SCHEME.match(path)
-    if found is None or found[1] not in _SLOW_DRIVERS:
-        return True
-    registry = sys.modules.get("fsspec.registry")
-    return registry is not None and found[1] in registry.registry
 
 
 class RemoteFileSystem:
@@ -128,7 +110,7 @@ class RemoteFileSystem:
             raise FileNotFoundError(2, "No such file or directory", path)
         lines = []
         names = set()
-        is_weak = has_manifest = False
+        has_manifest = False
         times: list[float] = []
         for full_name, entry in found.items():
             name = _below(str(full_name), inner)
@@ -140,13 +122,11 @@ class RemoteFileSystem:
             written_s = _time_s(entry)
             if written_s is not None:
                 times.append(written_s)
-            is_weak |= stamp is None and written_s is None
             lines.append(f"{name} {entry.get('size')} {stamp or written_s}")
         digest = hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
-        fingerprint = f"{WEAK if is_weak else ''}{digest[:32]}"
         return Contents(
             frozenset(names),
-            fingerprint,
+            digest[:32],
             max(times, default=None),
             has_manifest=has_manifest,  # asking for it costs as much as all the rest
         )
