@@ -11,16 +11,15 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeAlias
 
 import torch
-from torch import Tensor, nn
 
 import tfs.export
 from tests.e2e.warm_python import ROOT, ForkedProcess, WarmPython
+from tests.models.served import Busy, Scale, Sleeper
 from tfs.cli.main import main
 from tfs.testing.patience import PATIENCE_S
 
@@ -28,49 +27,6 @@ QUICK = ("--interpreter_backend=inline", "--load_probe_budget_s=0")
 """Flags of a server that starts no process of its own."""
 
 Process: TypeAlias = subprocess.Popen[str] | ForkedProcess
-
-
-class Scale(nn.Module):
-    """Multiplies by a constant, which tells the versions apart."""
-
-    def __init__(self, factor: float) -> None:
-        super().__init__()
-        self.factor = nn.Parameter(torch.tensor(factor))
-
-    def forward(self, x: Tensor) -> dict[str, Tensor]:
-        """Returns ``y`` [batch, 2], for ``x`` [batch, 2]."""
-        return {"y": x * self.factor}
-
-
-class Masks(nn.Module):
-    """Answers each row of four values with 10 MB."""
-
-    def forward(self, x: Tensor) -> dict[str, Tensor]:
-        """Returns ``y`` [batch, 2621440], for ``x`` [batch, 4]."""
-        return {"y": x.repeat(1, 655_360)}
-
-
-class Sleeper(nn.Module):
-    """Sleeps for as many seconds as its first value says, and says so."""
-
-    def forward(self, x: Tensor) -> dict[str, Tensor]:
-        """Returns ``y``, which is ``x`` [batch, 2]."""
-        print("asleep", flush=True)
-        time.sleep(float(x[0, 0]))
-        return {"y": x}
-
-
-class Busy(nn.Module):
-    """Computes without end, if its first value is beyond 1, and says so."""
-
-    def forward(self, x: Tensor) -> dict[str, Tensor]:
-        """Returns ``y``, which is ``x`` [batch, 2]."""
-        if float(x[0, 0]) > 1:
-            print("busy", flush=True)
-            square = torch.ones(400, 400)
-            while True:
-                square = square @ square
-        return {"y": x}
 
 
 def export_busy(base_path: Path) -> None:

@@ -19,12 +19,12 @@ import torch
 import tfs.export
 from tests.certificates import Certificates
 from tests.e2e.serving import (
-    Masks,
     Serving,
     config_text,
     export_busy,
     export_scale,
 )
+from tests.models.served import Masks
 from tfs.client import requests
 from tfs.codec.tfrecord import read_records
 from tfs.proto.grpc.reflection.v1 import reflection_pb2

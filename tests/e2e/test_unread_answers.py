@@ -26,7 +26,7 @@ import tfs.export
 from tests.certificates import Certificates
 from tests.e2e import hostile
 from tests.e2e.regular import Regular
-from tests.e2e.serving import Masks, Scale, Serving
+from tests.e2e.serving import Serving
 from tests.frontends.express.wire import (
     HELLO,
     data_frame,
@@ -36,6 +36,7 @@ from tests.frontends.express.wire import (
     prefixed,
 )
 from tests.frontends.tls_client import trusting
+from tests.models.served import Masks, Scale
 from tests.runtime.process_host import until
 from tfs.frontends.rpc import frames
 from tfs.frontends.rpc.frames import FrameType, Setting

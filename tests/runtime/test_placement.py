@@ -32,8 +32,12 @@ def profile(
         (None, Backend.PROCESS),
         (ModelProfile(), Backend.PROCESS),
         (profile(0.01, 1.2, 100e-6), Backend.FRONT),
-        (profile(0.01, 1.2, 200e-6), Backend.FRONT),
-        (profile(0.01, 2.0, 201e-6), Backend.INLINE),
+        (profile(0.01, 1.2, 150e-6), Backend.FRONT),
+        (profile(0.01, 2.0, 251e-6), Backend.INLINE),
+        # a time within a quarter of its limit decides for the process
+        (profile(0.01, 2.0, 151e-6), Backend.PROCESS),
+        (profile(0.01, 2.0, 200e-6), Backend.PROCESS),
+        (profile(0.01, 2.0, 250e-6), Backend.PROCESS),
         (profile(0.01, 1.7, 0.02), Backend.INLINE),
         (profile(0.01, 1.69, 0.02), Backend.PROCESS),
         (profile(0.01, None, 0.02), Backend.PROCESS),
@@ -47,7 +51,8 @@ def profile(
         (profile(0.01, 1.8), Backend.INLINE),
         (profile(0.01, 1.2), Backend.PROCESS),
         # slow imports stay out of the server process
-        (profile(0.030, 1.2, 100e-6), Backend.FRONT),
+        (profile(0.022, 1.2, 100e-6), Backend.FRONT),
+        (profile(0.023, 1.2, 100e-6), Backend.PROCESS),
         (profile(0.031, 1.2, 100e-6), Backend.PROCESS),
         (profile(0.031, 2.0, 0.02), Backend.PROCESS),
         (profile(None, 2.0, 100e-6), Backend.PROCESS),
@@ -107,6 +112,26 @@ def test_what_cannot_be_had_is_refused(options: PlacementOptions) -> None:
     """No silent second choice for what was asked for."""
     with pytest.raises(FailedPrecondition):
         place(options, QUICK)
+
+
+@pytest.mark.parametrize(
+    ("options", "backend"),
+    [
+        (AUTO, Backend.PROCESS),
+        (PlacementOptions(device="cuda"), Backend.PROCESS),
+        (PlacementOptions(backend=Backend.INLINE), Backend.INLINE),
+        (PlacementOptions(process_available=False), Backend.INLINE),
+    ],
+)
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_code_that_reaches_further_runs_apart_whatever_was_measured(
+    options: PlacementOptions, backend: Backend, concurrency: int
+) -> None:
+    """What its files say does not change with the load; who asks for a place gets it."""
+    for measured in (None, QUICK):
+        placement = place(options, measured, concurrency, "imports ctypes")
+        assert placement.backend is backend
+    assert place(AUTO, QUICK, 1, "imports ctypes").reason == "imports ctypes"
 
 
 def test_the_reason_carries_the_numbers() -> None:

@@ -307,3 +307,29 @@ def test_who_wants_it_gets_versions_that_fail_on_their_example(broken: Path) -> 
     assert DEFAULT_SIGNATURE in servable.example_errors
     loader.unload()
     host.close()
+
+
+def test_code_that_reaches_beyond_python_never_runs_in_the_server(
+    host: Host, tmp_path: Path
+) -> None:
+    """However quick it is known to be; the note says where it reaches."""
+    (tmp_path / "servable.py").write_text(
+        "import ctypes\n\n"
+        "class Doubled:\n"
+        "    def predict(self, x):\n"
+        "        return {'y': x * 2}\n"
+    )
+    signature = {
+        "inputs": {"x": {"dtype": "float32", "shape": [-1, 2]}},
+        "outputs": {"y": {"dtype": "float32", "shape": [-1, 2]}},
+    }
+    (tmp_path / "signatures.json").write_text(
+        json.dumps({"serving_default": {"method": "predict", **signature}})
+    )
+    know(host, tmp_path, QUICK)
+    loader = host.loader(tmp_path)
+    loader.load(ID)
+    assert host.notes == ["runs in process: servable.py imports ctypes (line 1)"]
+    assert host.num_models(Backend.PROCESS) == 1
+    assert answers(loader.servable)
+    loader.unload()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
-from tfs.core.errors import DataLoss, FailedPrecondition
+from tfs.core.errors import DataLoss, FailedPrecondition, ServingError
 from tfs.core.example_inputs import check_examples
 from tfs.core.model_profile import ModelProfile
 from tfs.core.resources import (
@@ -37,6 +37,10 @@ from tfs.servables.measuring.probe_subject import ServableSubject
 from tfs.servables.measuring.profiler import ProfileRequest
 from tfs.servables.platform import LoadContext, VersionDescription
 
+# Why code is kept out of the server process, by its digest: a pure function of the code.
+_WHY_APART: dict[str, str] = {}
+_MAX_KNOWN: Final = 4096
+
 
 class Payload(Protocol):
     """How a platform reads its versions. Immutable."""
@@ -60,6 +64,20 @@ class Payload(Protocol):
 
         Raises:
             ServingError: The payload cannot be read.
+
+        """
+        ...
+
+    def why_apart(self, path: str) -> str:
+        """Returns why the version must not run in the server process; "" if it may.
+
+        It may if it is a graph, or code that reaches nothing beyond torch, numpy and
+        Python (``tfs.servables.source_reach``). Runs no model code.
+
+        Raises:
+            ServingError: It cannot be read.
+            OSError: It cannot be read.
+            zipfile.BadZipFile: It is damaged.
 
         """
         ...
@@ -149,6 +167,26 @@ class ModelLoader:
                     f"the version cannot be read: {error}; write it again"
                 ) from error
         return self._code_digest
+
+    @property
+    def why_apart(self) -> str:
+        """Why the version must not run in the server process; "" if it may.
+
+        Raises:
+            ServingError: The version's code digest cannot be computed.
+
+        """
+        digest = self.code_digest
+        known = _WHY_APART.get(digest)
+        if known is not None:
+            return known
+        try:
+            why = self._payload.why_apart(self._path)
+        except (ServingError, OSError, zipfile.BadZipFile, ValueError):
+            return "its files cannot be read"  # loading it says what is wrong
+        if len(_WHY_APART) >= _MAX_KNOWN:
+            _WHY_APART.clear()
+        return _WHY_APART.setdefault(digest, why)
 
     @property
     def concurrency(self) -> int:

@@ -122,6 +122,7 @@ class PlacedLoader:
         )
         self._servable: PlacedServable | None = None
         self._concurrency = 1
+        self._why_apart = ""
         self._has_loaded = False
         # Held while a late profile moves the version; unloading waits for that. Guards
         # the fields below, and writing _servable. Rank: that of loaders, outside of
@@ -144,8 +145,9 @@ class PlacedLoader:
             return
         loader.on_late_profile = self._take_late_profile
         self._concurrency = loader.concurrency
+        self._why_apart = loader.why_apart
         known = placing.profiler.known(loader.code_digest)
-        placement = place(placing.placement, known, self._concurrency)
+        placement = self._place(known)
         self._entrance.backend = placement.backend
         loader.load(servable_id)
         servable = PlacedServable(loader.servable, self._entrance.placed)
@@ -178,6 +180,11 @@ class PlacedLoader:
             raise FailedPrecondition(f"{self._path} is not loaded")
         return self._servable
 
+    def _place(self, profile: ModelProfile | None) -> Placement:
+        return place(
+            self._placing.placement, profile, self._concurrency, self._why_apart
+        )
+
     def _settle(
         self,
         servable: PlacedServable,
@@ -195,7 +202,7 @@ class PlacedLoader:
         placing, model = self._placing, self._entrance.placed
         remembers = profile is not None and not profile.is_repeatable
         if profile is not None and model is not None:
-            placement = place(placing.placement, profile, self._concurrency)
+            placement = self._place(profile)
             is_used = was_called and remembers
             if placement.backend is not self._entrance.backend or is_used:
                 interpreter = placing.interpreter(placement.backend)
@@ -335,7 +342,7 @@ class PlacedLoader:
                 return
             before = servable.target
             try:
-                placement = place(self._placing.placement, profile, self._concurrency)
+                placement = self._place(profile)
                 self._settle(servable, profile, placement, was_called=True)
             except ServingError as error:
                 log.warning(

@@ -13,6 +13,7 @@ from tfs.core.servable import Servable
 from tfs.core.version_directory import SIGNATURES
 from tfs.servables.class_literals import class_literal, syntax_error
 from tfs.servables.model_loader import ModelLoader
+from tfs.servables.payload_reach import why_folder
 from tfs.servables.platform import LoadContext, VersionDescription, describe
 
 FILE: Final = "servable.py"
@@ -47,6 +48,9 @@ class PythonModel:
         for folder, _, names in os.walk(path):
             size_bytes += sum(_size_bytes(os.path.join(folder, n)) for n in names)
         return ResourceAllocation.ram(_ASSUMED_BYTES + 2 * size_bytes)
+
+    def why_apart(self, path: str) -> str:
+        return why_folder(path)
 
     def _own(self, path: str) -> VersionDescription:
         file = os.path.join(path, FILE)

@@ -43,13 +43,7 @@ class TorchExport:
 
     def runs_code(self, path: str) -> bool:
         """Whether it holds machine code (AOTInductor), pickles or odd names."""
-        file = os.path.join(path, FILE)
-        if inspect_archive(file).kind is not ArchiveKind.EXPORTED:
-            return True
-        try:
-            return why_code(file) is not None
-        except (OSError, zipfile.BadZipFile):
-            return True  # the file is unreadable; loading it says what is wrong
+        return bool(self.why_apart(path))
 
     def loader(self, path: str, context: LoadContext) -> Loader[Servable]:
         return ModelLoader(path, self, context)
@@ -82,6 +76,16 @@ class TorchExport:
             contents.tensor_bytes + CODE_FACTOR * contents.other_bytes,
             contents.size_bytes,
         )
+
+    def why_apart(self, path: str) -> str:
+        file = os.path.join(path, FILE)
+        if inspect_archive(file).kind is not ArchiveKind.EXPORTED:
+            return f"{FILE} is machine code"
+        try:
+            why = why_code(file)
+        except (OSError, zipfile.BadZipFile):
+            why = "it cannot be read"  # loading it says what is wrong
+        return f"{FILE} is more than a graph: {why}" if why else ""
 
     def _own(self, path: str) -> VersionDescription:
         if os.path.isfile(os.path.join(path, SIGNATURES)):

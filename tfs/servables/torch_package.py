@@ -19,6 +19,7 @@ from tfs.servables.archive import (
     wrong_kind,
 )
 from tfs.servables.model_loader import ModelLoader
+from tfs.servables.payload_reach import why_package
 from tfs.servables.platform import LoadContext, VersionDescription, describe
 
 FILE: Final = "model.pt"
@@ -54,6 +55,9 @@ class TorchPackage:
         if contents.kind is not ArchiveKind.PACKAGE:
             raise InvalidArgument(wrong_kind(contents.kind, ArchiveKind.PACKAGE))
         return archive_resources(contents)
+
+    def why_apart(self, path: str) -> str:
+        return why_package(os.path.join(path, FILE))
 
     def _own(self, path: str) -> VersionDescription:
         if not os.path.isfile(os.path.join(path, SIGNATURES)):

@@ -52,6 +52,9 @@ class TorchScript:
             contents.size_bytes,
         )
 
+    def why_apart(self, path: str) -> str:
+        return ""
+
     def _own(self, path: str) -> VersionDescription:
         if not os.path.isfile(os.path.join(path, SIGNATURES)):
             raise InvalidArgument(
