@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 from tfs.core.clock import Clock
-from tfs.core.right_of_way import make_way
+from tfs.core.pacing import yield_to_requests
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ class Driver:
                     return
 
     def _run_step(self) -> float | None:
-        make_way()
+        yield_to_requests()
         try:
             return self._step()
         except Exception:

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tfs.core.clock import Clock
-from tfs.core.right_of_way import make_way
+from tfs.core.pacing import yield_to_requests
 
 log = logging.getLogger(__name__)
 
@@ -50,9 +50,8 @@ def trim_heap() -> None:
 
 def release_to_system() -> None:
     """Collects cycles and returns free heap pages to the system. Blocks."""
-    make_way()
     gc.collect()
-    make_way()
+    yield_to_requests()
     trim_heap()
 
 

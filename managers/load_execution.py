@@ -23,7 +23,7 @@ from managers.patient_pool import PatientPool
 from managers.serving_map import ServingMap
 from managers.version_events import VersionEvents
 from tfs.core.errors import Cancelled, ServingError, serving_error
-from tfs.core.right_of_way import make_way
+from tfs.core.pacing import yield_to_requests
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState
@@ -159,14 +159,12 @@ class LoadExecution:
                     self.end(managed)
                 return
             harness.transition(HarnessState.LOADING)
-            make_way()
             self._events.publish(managed, ManagerState.LOADING)
             if not self._ran_hook(managed):
                 return
         if harness.state is HarnessState.LOADING and self._is_done(
             managed, harness.load_once()
         ):
-            make_way()
             self._make_available(managed)
 
     def _ran_hook(self, managed: ManagedVersion) -> bool:
@@ -211,14 +209,13 @@ class LoadExecution:
                 harness.abandon_load(too_large)
                 self.end(managed)
                 return
-        make_way()
+        yield_to_requests()
         handle = ServableHandle(harness.id, servable)
         self._events.make_available(managed, handle, self._serving_map)
         # This comes only now, because the manager must not unload another version for
         # one that cannot be requested yet.
         harness.transition(HarnessState.READY)
         self._admission.end(managed)
-        make_way()
         log.info(
             "event=loaded servable=%s reason=%r", harness.id.slashed, harness.reason
         )

@@ -21,7 +21,7 @@ from managers.patient_pool import PatientPool
 from managers.serving_map import ServingMap, retire
 from managers.version_events import VersionEvents
 from tfs.core.clock import Clock
-from tfs.core.right_of_way import make_way
+from tfs.core.pacing import yield_to_requests
 from tfs.core.servable_state import ManagerState
 
 log = logging.getLogger(__name__)
@@ -147,15 +147,13 @@ class UnloadExecution:
 
     def _run(self, managed: ManagedVersion) -> None:
         """Runs on the pool."""
-        make_way()
         harness = managed.harness
         if managed.handle is not None:
             managed.handle.drop()
         harness.unload()
         if self._releaser is not None:
-            make_way()
             self._releaser.note_unload()
-        make_way()
+        yield_to_requests()
         self._admission.release(managed)
         self._admission.end(managed)
         log.info(

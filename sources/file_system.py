@@ -40,7 +40,7 @@ from sources.storage_threads import PATIENCE_S, StorageThreads
 from sources.watched_paths import WatchedPaths
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import NotFound
-from tfs.core.right_of_way import make_way
+from tfs.core.pacing import yield_to_requests
 from tfs.core.servable_data import AspiredVersions
 from tfs.core.source import AspiredVersionsCallback, Outlet
 
@@ -288,7 +288,7 @@ class FileSystemSource:
         """
         if not self._outlet.is_connected:
             return None
-        make_way()
+        yield_to_requests()
         self._look_at_repository()
         with self._turn:
             now = self._agenda.take_round(self._options.poll_wait_s)

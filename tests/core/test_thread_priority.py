@@ -16,11 +16,8 @@ from tfs.core.thread_priority import (
     LONG_SLICE_S,
     LOWEST,
     SHORT_SLICE_S,
-    answer_later,
     answer_soon,
     give_way,
-    interrupt_again,
-    let_others_finish,
 )
 
 T = TypeVar("T")
@@ -94,32 +91,6 @@ def test_a_machine_whose_call_is_not_known_is_left_alone(
     assert not on_a_thread(answer_soon)
 
 
-def test_what_let_others_finish_can_take_it_back() -> None:
-    """A zygote is in no hurry, and what it forks is to serve; nothing else changes."""
-
-    def fork() -> list[int]:
-        policies = [os.sched_getscheduler(0)]
-        for change in (let_others_finish, interrupt_again):
-            change()
-            policies.append(os.sched_getscheduler(0))
-        return policies
-
-    before, meanwhile, after = on_a_thread(fork)
-    assert after == before
-    if before == os.SCHED_OTHER:
-        assert meanwhile == os.SCHED_BATCH
-
-
-def test_only_our_own_policy_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who runs the server as a batch wants its workers to be one."""
-    monkeypatch.setattr(os, "sched_getscheduler", lambda _pid: os.SCHED_BATCH)
-    chosen: list[object] = []
-    monkeypatch.setattr(os, "sched_setscheduler", lambda *args: chosen.append(args))
-    on_a_thread(let_others_finish)
-    on_a_thread(interrupt_again)
-    assert chosen == []
-
-
 def test_giving_way_is_the_threads_own() -> None:
     """What loads gives way to what serves, in the same process too."""
 
@@ -130,20 +101,6 @@ def test_giving_way_is_the_threads_own() -> None:
     before = priority()
     assert on_a_thread(load) == LOWEST
     assert priority() == before
-
-
-def test_who_answers_later_keeps_its_priority() -> None:
-    """It interrupts none that serves; in turn with others it gets what it got before."""
-
-    def control() -> tuple[int, bool, int | None, int]:
-        before = priority()
-        answer_soon()
-        return before, answer_later(), slice_ns(), priority()
-
-    before, agreed, slice_after_ns, after = on_a_thread(control)
-    assert after == before
-    if agreed and slice_after_ns is not None and takes_slices():
-        assert slice_after_ns == round(LONG_SLICE_S * 1e9)
 
 
 def test_giving_way_takes_a_short_slice_back() -> None:

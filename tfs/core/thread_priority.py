@@ -38,9 +38,6 @@ _SCHED_SETATTR: Final = {"x86_64": 314, "aarch64": 274, "riscv64": 274}
 """Number of the system call sched_setattr by machine; older versions of glibc have no
 function for it."""
 
-# Not empty in a process that let others finish, and in what it forked; forks copy it.
-_waiting: list[bool] = []
-
 # struct sched_attr: size, policy, flags, nice, priority, runtime, deadline, period.
 _ATTRIBUTES: Final = struct.Struct("=IIQiIQQQ")
 
@@ -55,39 +52,6 @@ def answer_soon() -> bool:
 
     """
     return _take_slice(SHORT_SLICE_S)
-
-
-def answer_later() -> bool:
-    """Takes :func:`answer_soon` back: the calling thread interrupts none that serves.
-
-    Its priority stays. Threads that it starts from then on inherit that.
-
-    Returns:
-        As :func:`answer_soon`.
-
-    """
-    return _take_slice(LONG_SLICE_S)
-
-
-def let_others_finish() -> None:
-    """Has the calling thread interrupt nobody when it wakes up; for a zygote.
-
-    Whom its forks, milliseconds in the kernel, would interrupt is the loop that asked
-    for them. What it forks inherits that. Its priority stays, and so does a policy that
-    the operator chose.
-    """
-    if hasattr(os, "SCHED_BATCH") and os.sched_getscheduler(0) == os.SCHED_OTHER:
-        with contextlib.suppress(OSError):
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-            _waiting.append(True)
-
-
-def interrupt_again() -> None:
-    """Takes :func:`let_others_finish` back, for the calling thread of a fork."""
-    if _waiting:
-        _waiting.clear()
-        with contextlib.suppress(OSError):
-            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 def give_way() -> None:

@@ -31,7 +31,7 @@ from tfs.core.errors import (
     Unavailable,
 )
 from tfs.core.manifest import MANIFEST, FileEntry, Manifest, Producer
-from tfs.core.right_of_way import make_way
+from tfs.core.pacing import yield_to_requests
 from tfs.core.signature import Signature
 
 EXAMPLES: Final = "examples.bin"
@@ -131,7 +131,7 @@ def verify_files(path: str, manifest: Manifest) -> None:
     """
     verify_sizes(path, manifest)
     for name, promised in manifest.files.items():
-        make_way()
+        yield_to_requests()
         file = os.path.join(path, name)
         try:
             actual = file_digest(file)

@@ -17,7 +17,7 @@ import zipfile
 from collections.abc import Iterator
 from typing import Final
 
-from tfs.core.right_of_way import make_way
+from tfs.core.pacing import yield_to_requests
 from tfs.core.signature_json import signature_to_json
 from tfs.core.version_directory import (
     EXAMPLES,
@@ -59,7 +59,7 @@ def code_digest(path: str, host: str | None = None, device: str = "cpu") -> str:
         digest.update(f"\n{name}\n".encode())
         file = os.path.join(path, name)
         for part in _parts(name, file, known.get(name)):
-            make_way()
+            yield_to_requests()
             digest.update(part)
     digest.update(f"\n{_torch_version()}\n{host or host_name()}".encode())
     if device != "cpu":

@@ -10,6 +10,7 @@ from typing import Final, Protocol
 from tfs.core.errors import DataLoss, FailedPrecondition, ServingError
 from tfs.core.example_inputs import check_examples
 from tfs.core.model_profile import ModelProfile
+from tfs.core.pacing import yield_to_requests
 from tfs.core.resources import (
     MAIN,
     PEAK_RAM_BYTES,
@@ -17,7 +18,6 @@ from tfs.core.resources import (
     Resource,
     ResourceAllocation,
 )
-from tfs.core.right_of_way import make_way
 from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Servable
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
@@ -225,7 +225,6 @@ class ModelLoader:
             raise FailedPrecondition(f"{servable_id.slashed} is loaded already")
         if is_committed(self._path):
             verify_files(self._path, read_manifest(self._path))
-        make_way()
         profiler = self._context.profiler
         # This reads the files, once, and only if versions are measured.
         digest = self.code_digest if profiler is not None else ""
@@ -243,12 +242,11 @@ class ModelLoader:
             code_digest=digest,
             was_measured=self._known is not None,
         )
-        make_way()
         interpreter = self._context.interpreter_for(source)
         begun_s = time.perf_counter()
         model = interpreter.load(source)
         load_s = time.perf_counter() - begun_s
-        make_way()
+        yield_to_requests()
         seen = measurable_of(model)
         self._resident_bytes = seen.load_memory.resident_bytes if seen else None
         servable = ModelServable(servable_id, description.signatures, model)

@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from tfs.core.right_of_way import make_way
+from tfs.core.pacing import yield_to_requests
 from tfs.core.version_directory import payload_files
 from tfs.servables.source_reach import why_module, why_name, why_source, why_words
 
@@ -50,7 +50,7 @@ def why_folder(path: str) -> str:
     sources = [name for name in names if name.endswith(".py")]
     own = _modules(sources)
     for name in sources:
-        make_way()
+        yield_to_requests()
         with open(os.path.join(path, name), "rb") as file:
             why = why_source(file.read(), own)
         if why:
@@ -73,7 +73,7 @@ def _why_archive(archive: zipfile.ZipFile) -> str:
     for name, info in names.items():
         if name.startswith(".data/"):
             continue
-        make_way()
+        yield_to_requests()
         why = ""
         if name.endswith(".py"):
             why = why_source(archive.read(info), own)

@@ -22,7 +22,6 @@ from tfs.core.errors import FailedPrecondition, ServingError
 from tfs.core.loader import Loader
 from tfs.core.model_profile import ModelProfile
 from tfs.core.resources import ResourceAllocation
-from tfs.core.right_of_way import make_way
 from tfs.core.servable import Servable
 from tfs.core.servable_id import ServableId
 from tfs.runtime.guest.model_source import ModelSource
@@ -198,7 +197,6 @@ class PlacedLoader:
         ``was_called`` tells whether it has, or may have, been called for measuring that
         profile.
         """
-        make_way()
         placing, model = self._placing, self._entrance.placed
         remembers = profile is not None and not profile.is_repeatable
         if profile is not None and model is not None:

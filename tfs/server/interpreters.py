@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from tfs.core.errors import FailedPrecondition, InvalidArgument
 from tfs.core.executor import Executor, InlineExecutor
+from tfs.core.pacing import Traffic
 from tfs.core.processor_share import num_processors
-from tfs.core.right_of_way import has_traffic
 from tfs.core.servable_id import ServableId
 from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.dlmopen import dlmopen_probe
@@ -75,7 +75,7 @@ class Interpreters:
         zygote: A zygote process that runs already, for a server with the process
             backend; None starts one when it is needed.
         is_urgent: Whether loads need not make way for what serves.
-        is_answering: Whether requests are in flight, for which loads pause.
+        traffic: The requests for which loads make way.
         executor: Packs and unpacks what would hold up the loop; by default the loop does.
 
     """
@@ -90,7 +90,7 @@ class Interpreters:
         on_quarantine: Callable[[ServableId, str], None],
         zygote: ZygoteProcess | None = None,
         is_urgent: Callable[[], bool] = lambda: False,
-        is_answering: Callable[[], bool] = lambda: False,
+        traffic: Callable[[], Traffic] = lambda: Traffic.NONE,
         executor: Executor | None = None,
     ) -> None:
         self._loop = loop
@@ -108,8 +108,7 @@ class Interpreters:
                     on_quarantine=on_quarantine,
                     keeps_spare=options.keeps_spare,
                     is_urgent=is_urgent,
-                    is_answering=is_answering,
-                    has_traffic=has_traffic,
+                    traffic=traffic,
                     executor=executor or InlineExecutor(),
                 ),
                 zygote,

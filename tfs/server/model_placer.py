@@ -19,6 +19,7 @@ from tfs.core.errors import FailedPrecondition, ServingError
 from tfs.core.event_bus import EventAndTime, EventBus
 from tfs.core.executor import Executor
 from tfs.core.loader import Loader
+from tfs.core.pacing import Traffic
 from tfs.core.servable import Servable
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
@@ -57,7 +58,7 @@ class ModelPlacer:
         bus: Publishes the states of versions.
         stats: Where batch queues publish their numbers.
         zygote: A zygote process that runs already; None starts one when it is needed.
-        is_answering: Whether requests are in flight, for which loads pause.
+        traffic: The requests for which loads make way.
         executor: Packs and unpacks what would hold up the loop; by default the loop does.
 
     """
@@ -70,7 +71,7 @@ class ModelPlacer:
         bus: EventBus[ServableState],
         stats: Stats | None = None,
         zygote: ZygoteProcess | None = None,
-        is_answering: Callable[[], bool] = lambda: False,
+        traffic: Callable[[], Traffic] = lambda: Traffic.NONE,
         executor: Executor | None = None,
     ) -> None:
         self._loop = loop
@@ -88,7 +89,7 @@ class ModelPlacer:
             on_hang=self._notes.hang,
             on_quarantine=self._quarantine,
             is_urgent=lambda: manager.disturbs_nobody,
-            is_answering=is_answering,
+            traffic=traffic,
             executor=executor,
             zygote=zygote,
         )

@@ -26,7 +26,7 @@ from tfs.core.event_bus import EventAndTime, EventBus
 from tfs.core.executor import ThreadExecutor
 from tfs.core.loop_watchdog import LoopWatchdog
 from tfs.core.own_descriptors import OWN
-from tfs.core.right_of_way import note_answerer
+from tfs.core.pacing import RecentTraffic, follow
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.serving_loop import ServingLoop
@@ -117,6 +117,15 @@ class ModelServer:
         self._decoders = ThreadExecutor(
             options.num_decode_threads, "decode", self._clock
         )
+        self._traffic = RecentTraffic(
+            lambda: self._gate.is_entered,
+            # The loop's own rounds say nothing to the loop.
+            lambda: (
+                self._loop.busy_since_s is not None and not self._loop.is_loop_thread
+            ),
+            lambda: self._manager.disturbs_nobody,
+            self._clock.now,
+        )
         self._placer = ModelPlacer(
             options,
             self._loop,
@@ -124,7 +133,7 @@ class ModelServer:
             self.bus,
             self.stats,
             zygote,
-            lambda: self._gate.is_entered,
+            self._traffic.look,
             self._decoders,
         )
         platforms = loader_makers(
@@ -186,11 +195,7 @@ class ModelServer:
             self._spare_memory.note_scarcity,
             self._expected_answers.sizes,
         )
-        self._let_load = note_answerer(
-            lambda: self._gate.is_entered or self._loop.busy_since_s is not None,
-            lambda: self._gate.is_entered,
-            lambda: self._manager.disturbs_nobody,
-        )
+        self._let_load = follow(self._traffic.look)
         self._metrics: HttpDoor | None = None
         self._models: Mapping[str, ModelSettings] = {}
         self._addresses: Sequence[str] = ()

@@ -12,24 +12,25 @@ from tests.runtime.answers import ask
 from tests.runtime.packaged import floats, package, signature, values
 from tests.runtime.process_host import ProcessHost
 from tests.runtime.zoo import Scale
+from tfs.core.pacing import Traffic
 from tfs.core.servable_id import ServableId
 from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.guest.model_source import ModelSource
-from tfs.runtime.guest.slab import HOST_TRAFFIC, NUM_SLOTS, HostTraffic, Slab
+from tfs.runtime.guest.slab import HOST_TRAFFIC, NUM_SLOTS, Slab
 from tfs.runtime.process.load_sign import LoadSign
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.testing.fake_clock import FakeClock
 
 ASKS_FOR_THE_WAY = """\
 import time
-from tfs.core import right_of_way
+from tfs.core import pacing
 
 until_s = time.monotonic() + {patience_s}
-while not (is_shown := right_of_way._of_process._is_answering()):
+while not (is_shown := pacing._of_process._look() is pacing.Traffic.NOW):
     if time.monotonic() >= until_s:
         break
     time.sleep(0.001)
-right_of_way.make_way()
+pacing.yield_to_requests()
 
 class Tells:
     def predict(self, x):
@@ -47,28 +48,28 @@ def slab() -> Iterator[Slab]:
 
 def test_the_sign_follows_the_requests_while_something_is_loaded(slab: Slab) -> None:
     """The sign is set after every round while something loads, and then taken down."""
-    loop, is_answering, has_traffic = ServingLoop(FakeClock()), [True], [True]
-    sign = LoadSign(loop, slab, lambda: is_answering[0], lambda: has_traffic[0])
+    loop, traffic = ServingLoop(FakeClock()), Traffic.NOW
+    sign = LoadSign(loop, slab, lambda: traffic)
     loop.step()
-    assert slab.words[HOST_TRAFFIC] == HostTraffic.NONE
+    assert slab.words[HOST_TRAFFIC] == Traffic.NONE
     sign.begin()
     sign.begin()
     loop.step()
-    assert slab.words[HOST_TRAFFIC] == HostTraffic.NOW
-    is_answering[0] = False
+    assert slab.words[HOST_TRAFFIC] == Traffic.NOW
+    traffic = Traffic.LATELY
     loop.step()
-    assert slab.words[HOST_TRAFFIC] == HostTraffic.LATELY
-    has_traffic[0] = False
+    assert slab.words[HOST_TRAFFIC] == Traffic.LATELY
+    traffic = Traffic.NONE
     loop.step()
-    assert slab.words[HOST_TRAFFIC] == HostTraffic.NONE
-    is_answering[0] = True
+    assert slab.words[HOST_TRAFFIC] == Traffic.NONE
+    traffic = Traffic.NOW
     sign.end()
     loop.step()
-    assert slab.words[HOST_TRAFFIC] == HostTraffic.NOW
+    assert slab.words[HOST_TRAFFIC] == Traffic.NOW
     sign.end()
-    assert slab.words[HOST_TRAFFIC] == HostTraffic.NONE
+    assert slab.words[HOST_TRAFFIC] == Traffic.NONE
     loop.step()
-    assert slab.words[HOST_TRAFFIC] == HostTraffic.NONE
+    assert slab.words[HOST_TRAFFIC] == Traffic.NONE
     sign.end(0)  # a worker that died had nothing to do
 
 
@@ -91,7 +92,7 @@ def test_a_load_in_the_background_sees_that_others_are_answered(
     host: ProcessHost, tmp_path: Path, is_urgent: bool
 ) -> None:
     """A background load pauses for requests, for a while; an urgent one does not."""
-    options = ProcessOptions(is_urgent=lambda: is_urgent, is_answering=lambda: True)
+    options = ProcessOptions(is_urgent=lambda: is_urgent, traffic=lambda: Traffic.NOW)
     code = ASKS_FOR_THE_WAY.format(patience_s=0.0 if is_urgent else 30.0)
     (tmp_path / "servable.py").write_text(code)
     source = ModelSource(

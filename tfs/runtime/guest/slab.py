@@ -30,7 +30,6 @@ does), and one for the deadline (monotonic nanoseconds, 0 for none).
 from __future__ import annotations
 
 import array
-import enum
 import fcntl
 import mmap
 import os
@@ -49,15 +48,7 @@ REQUESTS: Final = 0
 STARTED: Final = 1
 REPLIES: Final = 2
 HOST_TRAFFIC: Final = 3
-
-
-class HostTraffic(enum.IntEnum):
-    """What a loading worker is told about the requests that the host has."""
-
-    NONE = 0
-    LATELY = 1
-    NOW = 2
-
+"""What a loading worker is told of the host's requests, a ``pacing.Traffic``."""
 
 REQUEST_WORDS: Final = 5
 REPLY_WORDS: Final = 4

@@ -1,19 +1,18 @@
-"""Shows a loading worker whether the server has, or recently had, requests to answer.
+"""Shows a loading worker whether the server has, or lately had, requests to answer.
 
-A thread that wakes up goes before a load. But one that was interrupted, and has had a
-few microseconds more than its share, has to wait for the load; and whatever runs beside
-a load takes longer. So where a load asks for the right of way
-(:mod:`tfs.core.right_of_way`), it looks at this sign and sleeps until the request is
-answered. If requests came recently, it is paced. The server knows that better than a
-worker which has only begun to look.
+The worker looks at this sign where its load yields to requests
+(:mod:`tfs.core.pacing`). It loads at the lowest priority, but a thread of the server
+that was interrupted, and has had a few microseconds more than its share, has to wait for
+the load all the same; and whatever runs beside a load takes longer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from tfs.core.pacing import Traffic
 from tfs.core.serving_loop import Phase, ServingLoop
-from tfs.runtime.guest.slab import HOST_TRAFFIC, HostTraffic, Slab
+from tfs.runtime.guest.slab import HOST_TRAFFIC, Slab
 
 
 class LoadSign:
@@ -22,22 +21,16 @@ class LoadSign:
     Args:
         loop: The sign is set after each of its rounds.
         slab: The slab that holds the sign.
-        is_answering: Returns quickly whether the server has requests to answer.
-        has_traffic: Returns quickly whether it has some, or had some recently.
+        traffic: Returns quickly what is shown.
 
     """
 
     def __init__(
-        self,
-        loop: ServingLoop,
-        slab: Slab,
-        is_answering: Callable[[], bool],
-        has_traffic: Callable[[], bool],
+        self, loop: ServingLoop, slab: Slab, traffic: Callable[[], Traffic]
     ) -> None:
         self._loop = loop
         self._slab = slab
-        self._is_answering = is_answering
-        self._has_traffic = has_traffic
+        self._traffic = traffic
         self._num_loads = 0
 
     def begin(self) -> None:
@@ -51,12 +44,7 @@ class LoadSign:
         self._num_loads -= num
         if num and not self._num_loads:
             self._loop.remove_round_hook(self._show)
-            self._slab.words[HOST_TRAFFIC] = HostTraffic.NONE
+            self._slab.words[HOST_TRAFFIC] = Traffic.NONE
 
     def _show(self, _: float) -> None:
-        traffic = HostTraffic.NONE
-        if self._has_traffic():
-            traffic = HostTraffic.LATELY
-        if self._is_answering():
-            traffic = HostTraffic.NOW
-        self._slab.words[HOST_TRAFFIC] = traffic
+        self._slab.words[HOST_TRAFFIC] = self._traffic()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tfs.core.executor import Executor, InlineExecutor
+from tfs.core.pacing import Traffic
 from tfs.core.servable_id import ServableId
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.process.crash_policy import CrashPolicy
@@ -13,8 +14,13 @@ from tfs.runtime.process.memory_kills import MemoryKills
 
 
 def _never() -> bool:
-    """Returns False: loads give way as usual, and none has requests to pause for."""
+    """Returns False: loads give way as usual."""
     return False
+
+
+def _no_traffic() -> Traffic:
+    """Returns NONE: nobody has requests for which a load should make way."""
+    return Traffic.NONE
 
 
 def _ignore_quarantine(servable: ServableId, reason: str) -> None:
@@ -41,12 +47,10 @@ class ProcessOptions:
             some 15 MB.
         is_urgent: Whether loads need not give way to requests, because the server is
             starting or has nothing to serve. Called on any thread.
-        is_answering: Whether requests are in flight, for which loads pause. Called on
-            the loop, after each round while something loads.
+        traffic: The requests for which loads make way. Called on the loop, after each
+            round while something loads.
         executor: Copies large tensors, and packs many strings, which would hold up the
             loop.
-        has_traffic: Whether there are requests, or were some recently; loads are then
-            paced. Called like ``is_answering``.
 
     """
 
@@ -60,8 +64,7 @@ class ProcessOptions:
     on_quarantine: Callable[[ServableId, str], None] = _ignore_quarantine
     keeps_spare: bool = False
     is_urgent: Callable[[], bool] = _never
-    is_answering: Callable[[], bool] = _never
-    has_traffic: Callable[[], bool] = _never
+    traffic: Callable[[], Traffic] = _no_traffic
     executor: Executor = field(default_factory=InlineExecutor)
 
     def __post_init__(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from tfs.core.right_of_way import make_way
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.interpreter import InterpreterStats
 from tfs.runtime.process.pool_growth import PoolGrowth
@@ -90,9 +89,7 @@ class ProcessPool:
                 return SpreadModel([(first, first.load(source, None, health))])
             first.hold(source.platform)
             try:
-                make_way()
                 files = first.stage(source)
-                make_way()
                 try:
                     if self._may_grow is not None:
                         model = SpreadModel(

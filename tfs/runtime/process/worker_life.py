@@ -330,9 +330,7 @@ class WorkerLife:
         self._num_lost_forks = 0
         loop = self._loop
         options = self._options
-        sign = LoadSign(
-            loop, link.calls.slab, options.is_answering, options.has_traffic
-        )
+        sign = LoadSign(loop, link.calls.slab, options.traffic)
         conversation = WorkerConversation(link, self._user.take_event, self.end, sign)
         self.conversation = conversation
         loop.watch(link.calls.reply_fd, self._user.reader_of(link))

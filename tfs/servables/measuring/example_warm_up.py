@@ -14,7 +14,7 @@ from tfs.core.errors import (
     ServingError,
     Unavailable,
 )
-from tfs.core.right_of_way import make_way
+from tfs.core.pacing import yield_to_requests
 from tfs.servables.measuring.probe_inputs import ProbeInputs
 from tfs.servables.measuring.probe_subject import ProbeSubject
 
@@ -58,7 +58,7 @@ def warm_up(
         for num_rows in (sizes_of(name) if signature.batched else (1,))
     ]
     for name, num_rows in num_rounds * calls_of_a_round:
-        make_way()
+        yield_to_requests()
         left_s = deadline_s - clock.now()
         if left_s <= 0:
             break
@@ -87,7 +87,7 @@ def failing_examples(
         inputs = ProbeInputs.of(path, signature)
         if not inputs.is_authors:
             continue
-        make_way()
+        yield_to_requests()
         try:
             subject.call(name, inputs.batch(inputs.num_different), timeout_s)
         except _OF_THE_HOST:

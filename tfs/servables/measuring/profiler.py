@@ -13,7 +13,7 @@ from typing import Final
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import ServingError
 from tfs.core.model_profile import ModelProfile, SignatureProfile, row_limit
-from tfs.core.right_of_way import make_way
+from tfs.core.pacing import yield_to_requests
 from tfs.core.servable import Tensors
 from tfs.core.servable_id import ServableId
 from tfs.core.tensor_view import TensorView
@@ -182,7 +182,7 @@ class Profiler:
                 continue
 
             def call(inputs: Mapping[str, TensorView], name: str = name) -> Tensors:
-                make_way()
+                yield_to_requests()
                 return request.subject.call(name, inputs, self._options.call_timeout_s)
 
             inputs = ProbeInputs.of(request.path, signature)
@@ -229,7 +229,7 @@ class Profiler:
             most = row_limit(signature, found) or max(sizes)
             for size in sizes if signature.batched else (1,):
                 num_rows = min(size, most)
-                make_way()
+                yield_to_requests()
                 if self._clock.now() >= deadline_s:
                     return True
                 timeout_s = self._options.call_timeout_s

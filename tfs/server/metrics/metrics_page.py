@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tfs.core import stat_names
-from tfs.core.right_of_way import make_way
+from tfs.core.pacing import yield_to_requests
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.stat_meanings import stat_meanings
 from tfs.core.stats import Stats
@@ -117,12 +117,11 @@ class MetricsPage:
         models = self._models()
         with self._lock:
             self._upstream.add_to(page, self._stats, models)
-        make_way()
         for name, labels, value in self._stats.counters():
             kind = kind_of(name)
             page.add(exported_name(name, kind), kind, labels, value)
         for name, labels, found in self._stats.histograms():
-            make_way()  # the states of a thousand models take a tenth of a second
+            yield_to_requests()  # the states of a thousand models take a tenth of a second
             page.add_histogram(exported_name(name, "histogram"), labels, found)
         self._add_models(page, models)
         page.add("tfs_ready", "gauge", (), float(self._is_ready()))

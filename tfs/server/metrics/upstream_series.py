@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from tfs.core import stat_names
-from tfs.core.right_of_way import make_way
+from tfs.core.pacing import yield_to_requests
 from tfs.core.stats import HistogramSnapshot, Labels, Stats
 from tfs.server.metrics.exposition import Exposition
 
@@ -48,7 +48,6 @@ class UpstreamSeries:
                 self._counts.setdefault(labels, _Kept()).take((value,))
         for name, labels, found in stats.histograms():
             if name == stat_names.REQUEST_LATENCY_S:
-                make_way()
                 figures = (*found.counts, found.total)
                 self._latencies.setdefault(labels, _Kept()).take(figures)
         self._counts = _of_models(self._counts, models)
@@ -56,7 +55,6 @@ class UpstreamSeries:
         for key, (value,) in _summed(self._counts, _count_labels).items():
             page.add(REQUEST_COUNT, "counter", key, value)
         for key, sums in _summed(self._latencies, _latency_labels).items():
-            make_way()
             counts = tuple(map(int, sums[:-1]))
             snapshot = HistogramSnapshot(stat_names.LATENCY_BOUNDS_S, counts, sums[-1])
             page.add_histogram(REQUEST_LATENCY, key, snapshot, _TO_MICROS)
@@ -101,7 +99,7 @@ def _summed(
         known = dict(labels)
         if known["method"] not in _COUNTED:
             continue
-        make_way()
+        yield_to_requests()
         key, figures = key_of(known), each.sums
         if key in sums:
             figures = tuple(map(sum, zip(sums[key], figures, strict=True)))

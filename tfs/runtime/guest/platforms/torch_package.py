@@ -26,7 +26,7 @@ from torch.package._mangling import demangle
 from torch.package.package_importer import PackageImporter
 
 from tfs.core.errors import DataLoss, NotFound
-from tfs.core.right_of_way import make_way
+from tfs.core.pacing import yield_to_requests
 from tfs.runtime.guest.guest_model import GuestModel
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.platforms.nested_values import class_in
@@ -51,7 +51,6 @@ def load(source: ModelSource, files: VersionFiles) -> GuestModel:
     package = source.text("package", "model")
     resource = source.text("resource", "model.pkl")
     importer = open_package(files[ARCHIVE], f"{source.id.slashed}: {ARCHIVE}")
-    make_way()
     reader = importer.zip_reader
     try:
         if not reader.has_record(f"{package.replace('.', '/')}/{resource}"):
@@ -61,14 +60,12 @@ def load(source: ModelSource, files: VersionFiles) -> GuestModel:
             )
         model = importer.load_pickle(package, resource, map_location=source.device)
         if isinstance(model, torch.nn.Module):
-            make_way()
             model.eval()
         find_class = functools.partial(class_in, importer.import_module)
         functions = methods_of(source, model, find_class)
     except BaseException:
         close_package(importer)
         raise
-    make_way()
     return TorchCallable(
         source,
         functions,
@@ -172,7 +169,7 @@ class _Unpickler(pickle.Unpickler):
         self._importer = importer
 
     def find_class(self, module: str, name: str) -> object:
-        make_way()
+        yield_to_requests()
         return getattr(self._importer.import_module(module), name)
 
 
@@ -189,7 +186,7 @@ class _Modules(dict[str, types.ModuleType]):
         self._prefix = f"{importer.id()}."  # type: ignore[no-untyped-call]
 
     def __setitem__(self, name: str, module: types.ModuleType) -> None:
-        make_way()  # it is compiled and run next
+        yield_to_requests()  # it is compiled and run next
         super().__setitem__(name, module)
         if sys.modules.get(name) is not module:  # not an extern one
             sys.modules[self._prefix + name] = module

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 
 from tfs.core.errors import DataLoss
-from tfs.core.right_of_way import make_way
+from tfs.core.pacing import yield_to_requests
 from tfs.runtime.guest.sealed_file import SealedFile, num_written_pages
 
 _ALIGNMENT = 16  # torch writes records at multiples of 64; any element type needs 16
@@ -36,7 +36,6 @@ class MappedReader(torch._C.PyTorchFileReader):
         self._file = file.duplicate()
         self._mapping: mmap.mmap | None = None
         self._mappings: list[weakref.ref[mmap.mmap]] = []
-        make_way()
         with zipfile.ZipFile(file.path) as archive:
             self._stored = {
                 info.filename.partition("/")[2]
@@ -48,7 +47,7 @@ class MappedReader(torch._C.PyTorchFileReader):
         self, name: str, numel: int, dtype: torch.dtype
     ) -> torch.Tensor:
         """Returns a flat tensor over the record, without copying if that is possible."""
-        make_way()
+        yield_to_requests()
         size_bytes = self.get_record_size(name)
         if numel * dtype.itemsize > size_bytes:
             raise DataLoss(f"tensor {name} is cut short; write the version again")

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 import torch
 
 from tfs.core.errors import ServingError, serving_error
-from tfs.core.right_of_way import note_answerer
-from tfs.core.thread_priority import answer_later, give_way
+from tfs.core.pacing import Traffic, follow
+from tfs.core.thread_priority import give_way
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.control_channel import tell
 from tfs.runtime.guest.guest_model import one_line
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.random_numbers import seed_random
 from tfs.runtime.guest.sealed_file import copy
-from tfs.runtime.guest.slab import HOST_TRAFFIC, HostTraffic, Slab
+from tfs.runtime.guest.slab import HOST_TRAFFIC, Slab
 from tfs.runtime.guest.version_files import unreadable
 from tfs.runtime.guest.worker.memory_limit import MemoryLimit
 from tfs.runtime.guest.worker.warm_up import warm_up
@@ -75,7 +75,7 @@ class WorkerControl:
 
     def start(self) -> None:
         """Starts the control thread."""
-        note_answerer(self._host_answers, self._host_has_traffic, shares_lock=False)
+        follow(self._host_traffic)
         threading.Thread(target=self._run, name="worker-control", daemon=True).start()
 
     def start_warm_up(self, archive: bytes) -> None:
@@ -85,8 +85,6 @@ class WorkerControl:
         ).start()
 
     def _run(self) -> None:
-        # Logging a load took 0.3 ms from a call of the version that serves.
-        answer_later()
         while True:
             try:
                 message = control_channel.receive(self._control)
@@ -119,12 +117,11 @@ class WorkerControl:
         self._serve(request, fds)
         self._makes_way = False
 
-    def _host_answers(self) -> bool:
+    def _host_traffic(self) -> Traffic:
         # What is loaded on the control thread is in a hurry: it follows a crash.
-        return self._makes_way and self._slab.words[HOST_TRAFFIC] == HostTraffic.NOW
-
-    def _host_has_traffic(self) -> bool:
-        return self._makes_way and self._slab.words[HOST_TRAFFIC] != HostTraffic.NONE
+        if not self._makes_way:
+            return Traffic.NONE
+        return Traffic(self._slab.words[HOST_TRAFFIC])
 
     def _warm_up(self, archive: bytes) -> None:
         _give_way()

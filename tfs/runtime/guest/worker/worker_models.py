@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from tfs.core.right_of_way import make_way
+from tfs.core.pacing import yield_to_requests
 from tfs.core.servable import Tensors
 from tfs.runtime.guest.control_channel import tell
 from tfs.runtime.guest.freed_memory import give_back
@@ -101,7 +101,7 @@ class WorkerModels:
         assert isinstance(names, list)
         # Set now, in case the process dies during the load.
         name_process(f"tfs:{source.id.slashed}")
-        make_way()
+        yield_to_requests()
         meter = LoadMeter()
         # Looking twice takes as long as a small load itself.
         state = None if source.was_measured else ProcessEffects()
@@ -133,7 +133,6 @@ class WorkerModels:
             if self.is_empty:
                 self._limit.count_from_here()  # counts the threads of the load
             self._limit.allow(files.size_bytes)
-            make_way()
             try:
                 return load_guest_model(source, files)
             except BaseException:
@@ -179,7 +178,7 @@ class WorkerModels:
     ) -> dict[str, object]:
         """Calls a model on this thread, because a first call costs once for the process."""
         loaded, name, inputs = self._trial(request, fds)
-        make_way()
+        yield_to_requests()
         # This is processor time. In the background, wall time says more about what else
         # runs.
         begun_s = time.thread_time()
@@ -202,10 +201,8 @@ class WorkerModels:
             slots.close()
             self._limit.allow_threads(-slots.num_threads)
         if loaded is not None:
-            make_way()
             loaded.guest.close()
             del loaded
-            make_way()
             give_back()
             rest = next(iter(self.by_id.values()), None)
             name_process(f"tfs:{rest.source.id.slashed}" if rest else "tfs-worker")

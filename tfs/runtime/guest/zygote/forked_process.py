@@ -13,7 +13,7 @@ import socket
 from dataclasses import dataclass
 from typing import Final
 
-from tfs.core.thread_priority import answer_soon, interrupt_again
+from tfs.core.thread_priority import answer_soon
 from tfs.runtime.guest.process_name import name_process
 from tfs.runtime.guest.random_numbers import seed_random
 from tfs.runtime.guest.worker.call_channel import CallChannel
@@ -58,7 +58,6 @@ def become_worker(
     die_after_parent(host.pid)
     # All its threads inherit it: those that serve get a processor when they wake up,
     # those that load give theirs up to whoever does, also outside this server.
-    interrupt_again()
     answer_soon()
     seed_random()
     *channel_fds, control_fd = fds

@@ -33,9 +33,6 @@ from typing import Any, Final, Never
 import torch
 
 from tfs.core.log_lines import write_own_lines
-from tfs.core.thread_priority import (
-    let_others_finish,
-)
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.platforms.platform_imports import MODULES, import_for
 from tfs.runtime.guest.process_name import name_process
@@ -177,4 +174,3 @@ def prepare(channel_fd: int, life_fd: int) -> None:
         importlib.import_module(module)
     gc.freeze()
     gc.enable()
-    let_others_finish()
