@@ -366,6 +366,30 @@ def test_a_reload_by_rpc_waits_for_new_models_alone(env: Environment) -> None:
     assert errors == [None]
 
 
+def test_a_reload_by_rpc_waits_for_a_model_that_it_corrects(env: Environment) -> None:
+    """One that did not answer is as good as new: OK means that it answers now."""
+    env.add_version("b", 1)
+    env.broken.add(env.add_version("c", 1))
+
+    def reload(*models: str, settles: bool = True) -> list[ConfigOutcome]:
+        return env.apply(model("a"), *models, waits_for_all=False, settles=settles)
+
+    assert one(reload(model("b", "/models/typo"))).error is not None
+    outcomes = reload(model("b"), settles=False)
+    assert outcomes == []
+    env.settle()
+    assert one(outcomes).error is None
+    assert env.served("b") == 1
+    assert one(reload(model("c", "/models/typo"))).error is not None
+    error = one(reload(model("c"))).error
+    assert error is not None
+    assert "DATA_LOSS" in error.message
+    only = "model_version_policy { specific { versions: 7 } }"
+    assert one(reload(model("d", "/models/b", only))).error is not None
+    assert one(reload(model("d", "/models/b"))).error is None
+    assert env.served("d") == 1
+
+
 @pytest.mark.parametrize(
     ("first", "words"),
     [

@@ -200,8 +200,9 @@ class ConfigInForce:
             path: The file that it came from; "" for none.
             deadline_s: Monotonic; None waits as long as it takes.
             waits_for_all: Whether to wait for all models, and for everything that
-                follows for changed ones; otherwise, as in TensorFlow Serving, only for
-                models that were not configured before.
+                follows for changed ones; otherwise only for models that were not
+                configured before, as in TensorFlow Serving, and for changed ones of
+                which no version answered.
             validate_only: Whether to stop after validation.
 
         """
@@ -230,17 +231,22 @@ class ConfigInForce:
                 on_done(_only_checked(changed))
                 return
             stale = self._waiters.ended([each.name for each in changed])
-            unsettled = self._unsettled(running, new)
+            sought, moved = _sought(changed), _moved(changed)
+            waits_for = frozenset(new.effective.models)
+            if not waits_for_all:
+                silent = self._silent(sought)
+                sought, moved = sought & silent, moved & silent
+                waits_for = self._unsettled(running, new) | silent
             self._put_base_in_force(running, new, changed, reason)
             self._wait(
                 Waiter(
                     on_done,
-                    frozenset(new.effective.models) if waits_for_all else unsettled,
+                    waits_for,
                     changed,
                     stale,
                     is_base=True,
-                    changed=_moved(changed) if waits_for_all else frozenset(),
-                    sought=_sought(changed) if waits_for_all else frozenset(),
+                    changed=moved,
+                    sought=sought,
                     notes=_base_notes(new, origin, self._first_origin),
                 ),
                 deadline_s,
@@ -371,6 +377,12 @@ class ConfigInForce:
             except ServingError as error:
                 errors[name] = error
         return models, errors
+
+    def _silent(self, names: Iterable[str]) -> frozenset[str]:
+        """Returns the models of which no version answers: a change may correct them."""
+        return frozenset(
+            name for name, why in self._waiters.failures(names) if why != ""
+        )
 
     def _unsettled(self, before: RunningConfig, new: RunningConfig) -> frozenset[str]:
         """Returns the models that are new, and those that have not settled since they were.
