@@ -38,9 +38,18 @@ def test_an_npy_file_of_numpys_own_choice_takes_the_signatures_dtype(
     np.save(texts, np.array(["a"]))
     words = [f"x={floats}", f"n={ints}", f"s={texts}"]
     found = read_inputs(words, {"x": "float32", "n": "uint8", "s": "string"})
-    assert _dtypes(found) == {"x": "float32", "n": "uint8", "s": "<U1"}
+    assert _dtypes(found) == {"x": "float32", "n": "uint8", "s": "object"}
     with pytest.raises(InvalidArgument, match="--input x: a value does not fit uint8"):
         read_inputs(words[:1], {"x": "uint8"})
+
+
+def test_an_npy_file_of_bytes_that_may_have_lost_zeros_is_refused(
+    tmp_path: Path,
+) -> None:
+    """Such a file does not say whether shorter ones end in zeros."""
+    np.save(tmp_path / "x.npy", np.array([b"ab\0"]))
+    with pytest.raises(InvalidArgument, match=r"--input x: numpy's S3 .* pass a list"):
+        read_inputs([f"x={tmp_path / 'x.npy'}"], {"x": "string"})
 
 
 def test_json_takes_the_signatures_dtype(tmp_path: Path) -> None:

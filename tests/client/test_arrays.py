@@ -95,6 +95,30 @@ def test_zeros_at_the_end_of_strings_are_kept() -> None:
         assert list(back.flat) == wanted
 
 
+def test_numpys_own_strings_are_whole_or_refused() -> None:
+    """Zeros that numpy does not show are never left out: lists and objects have them."""
+    for kept in (np.bytes_(b"ab\0"), [np.bytes_(b"ab\0"), b"c"]):
+        assert sent(kept).ravel()[0] == b"ab\0"
+    for array in (
+        np.array([b"ab\0"]),
+        np.array([b"ab\0", b"abcd"]),
+        np.array(b"\0"),
+        np.array([[b"x", b"y\0"]]),
+        np.array(["ab\0"]),
+        [np.array([b"ab\0"])],
+    ):
+        with pytest.raises(
+            InvalidArgument, match="pass a list, or an array of dtype obj"
+        ):
+            sent(array)
+    whole = np.array([b"ab", b"cd"]), np.array(["a", "bcd"]), np.array([["", ""]])
+    for each in whole:
+        assert list(sent(each).flat) == [
+            item if isinstance(item, bytes) else item.encode()
+            for item in each.ravel().tolist()
+        ]
+
+
 def test_strings_as_raw_content_are_read() -> None:
     """TensorFlow Serving sends them so where it sends all tensors so."""
     tensor = tensor_pb2.TensorProto(dtype=types_pb2.DT_STRING)

@@ -55,6 +55,14 @@ def test_zeros_at_the_end_of_strings_are_kept(value: object) -> None:
     assert list(feature.bytes_list.value) == [b"ab\0"]
 
 
+def test_a_feature_of_numpys_bytes_that_may_have_lost_zeros_is_refused() -> None:
+    """It names the feature, and says to pass a list."""
+    with pytest.raises(
+        InvalidArgument, match=r"feature 'image': numpy's S3 .* pass a list"
+    ):
+        regress(Target("m"), [{"image": np.array([b"ab\0"])}])
+
+
 @pytest.mark.parametrize("value", [[2**63], [2**70], [1 + 2j], [None], ["a", 1]])
 def test_what_no_feature_holds_is_refused_by_name(value: object) -> None:
     """A value that fits no tf.Example is refused before anything is sent."""

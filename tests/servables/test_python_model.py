@@ -211,6 +211,46 @@ def test_arrays_of_numpy_are_answers_as_libraries_make_them(
     assert outcome["label"].data == (b"a", b"b")
 
 
+HASHES = """
+import numpy
+
+
+class Servable:
+    signatures = {
+        "serving_default": {
+            "method": "predict",
+            "inputs": {"text": {"dtype": "string", "shape": [-1]}},
+            "outputs": {"hash": {"dtype": "string", "shape": [-1]}},
+        }
+    }
+
+    def predict(self, text):
+        return {"hash": numpy.array([t[:4] + b"\\0" for t in text])}
+"""
+
+
+def test_numpys_bytes_are_answered_whole_or_not_at_all(
+    tmp_path: Path, load: Load
+) -> None:
+    """Zeros at their ends reach the client; what numpy cannot tell is an error."""
+    (tmp_path / "hashes.py").write_text(HASHES)
+    servable = load(save_python(tmp_path / "hashes.py", tmp_path / "base"))
+
+    def ask(*texts: bytes) -> object:
+        return run_task(
+            servable,
+            DEFAULT_SIGNATURE,
+            {"text": TensorView(STRING, (len(texts),), texts)},
+        )
+
+    outcome = ask(b"four", b"more")
+    assert not isinstance(outcome, ServingError), outcome
+    assert outcome["hash"].data == (b"four\0", b"more\0")  # type: ignore[index]
+    outcome = ask(b"four", b"one")
+    assert isinstance(outcome, ServingError)
+    assert "output 'hash': numpy's fixed-width bytes (S5)" in outcome.message
+
+
 SEVERAL = """
 class Servable:
     signatures = {

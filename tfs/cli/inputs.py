@@ -124,7 +124,7 @@ def _read_json(text: str, dtype: str | None, name: str, where: str) -> object:
 def _read_array(path: str, dtype: str | None, name: str) -> object:
     import numpy as np
 
-    from tfs.client.arrays import Typed, converted
+    from tfs.client.arrays import Typed, as_array, converted
     from tfs.client.narrow_floats import NARROW_FLOATS, decode
 
     try:
@@ -145,7 +145,7 @@ def _read_array(path: str, dtype: str | None, name: str) -> object:
     array: npt.NDArray[Any] = loaded
     if dtype not in NARROW_FLOATS:
         if dtype in (None, "string") or array.dtype not in (np.float64, np.int64):
-            return array
+            return as_array(array, name)
         return converted(array, dtype, name)
     if array.dtype.kind == "V":  # numpy's kind for the dtypes of ml_dtypes
         array = decode(array.view("<u2" if dtype == "bfloat16" else "u1"), dtype)

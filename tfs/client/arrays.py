@@ -260,7 +260,8 @@ def as_array(
     An object that numpy reads as an array, such as a tensor of torch, keeps its dtype.
 
     Raises:
-        InvalidArgument: Ragged lists, masked values, or an object that numpy cannot read.
+        InvalidArgument: Ragged lists, masked values, strings that may have lost zeros,
+            or an object that numpy cannot read.
 
     """
     if _has_masked(value):
@@ -269,7 +270,7 @@ def as_array(
             "they are to be"
         )
     if isinstance(value, np.ndarray):
-        return value.astype(object) if value.dtype.kind == "T" else value
+        return _whole_strings(value, name) if value.dtype.kind in "STU" else value
     try:
         try:
             array = np.asarray(value)
@@ -277,7 +278,7 @@ def as_array(
             array = np.asarray(value, dtype=object)
         if array.dtype.kind in "SU":
             # numpy's own strings lose their trailing zeros.
-            array = np.asarray(value, dtype=object)
+            array = np.asarray(_plain_strings(value, name), dtype=object)
     except (ValueError, TypeError, RuntimeError) as error:  # whatever a library raises
         if "inhomogeneous" in str(error):
             raise InvalidArgument(
@@ -292,6 +293,46 @@ def as_array(
                 return _unsigned(integers)
         return array.astype(floats)
     return array
+
+
+def _plain_strings(value: object, name: str) -> object:
+    """Returns strings, lists of them, and arrays in place of lists as Python's own."""
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, bytes):
+        return bytes(value)  # numpy makes fixed-width bytes of its own type again
+    if isinstance(value, list | tuple):
+        if set(map(type, value)) <= {str, bytes}:
+            return value
+        return [_plain_strings(each, name) for each in value]
+    array = np.asarray(value)
+    return (
+        _whole_strings(array, name) if array.dtype.kind in "STU" else array
+    ).tolist()
+
+
+def _whole_strings(array: Array, name: str) -> Array:
+    """Returns numpy's strings as Python's.
+
+    Raises:
+        InvalidArgument: Zeros at their ends may be lost. numpy fills shorter ones of
+            fixed width up with zeros, and makes an array as wide as its longest one.
+
+    """
+    kind = array.dtype.kind
+    if array.size and kind in "SU":
+        lengths = np.char.str_len(array)
+        width = array.dtype.itemsize // (4 if kind == "U" else 1)
+        # Bytes may well end in zeros. Text hardly ever does: of that, only an array
+        # whose width nothing explains is refused.
+        most = lengths.min() if kind == "S" else lengths.max() or width
+        if most < width:
+            raise InvalidArgument(
+                f"input {name!r}: numpy's {array.dtype.str[1:]} does not say whether "
+                "strings that are shorter end in zeros: pass a list, or an array of dtype "
+                "object"
+            )
+    return array.astype(object)
 
 
 def _has_masked(value: object) -> bool:

@@ -8,8 +8,15 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 import torch
 
 from tfs.core.dtype import STRING, DType
+from tfs.core.errors import InvalidArgument
 from tfs.core.tensor_view import TensorView
-from tfs.runtime.guest.torch_tensor import DTYPE_OF, Strings, flatten, to_view
+from tfs.runtime.guest.torch_tensor import (
+    DTYPE_OF,
+    Strings,
+    flatten,
+    listed_strings,
+    to_view,
+)
 
 Value: TypeAlias = "torch.Tensor | Strings"
 Values: TypeAlias = "dict[str, Value]"
@@ -22,6 +29,10 @@ def from_array(value: object) -> object:
     """Returns a numpy array of numbers as a tensor, one of strings as nested lists.
 
     Anything else is returned as it is.
+
+    Raises:
+        InvalidArgument: Fixed-width bytes that do not say where they end.
+
     """
     if isinstance(value, torch.Tensor) or not hasattr(value, "__array_interface__"):
         return value
@@ -30,7 +41,10 @@ def from_array(value: object) -> object:
     except ValueError:  # a view with negative strides
         return torch.tensor(cast("Any", value).copy())
     except TypeError:  # an array of objects or strings
-        listed = cast("Any", value).tolist()
+        try:
+            listed = listed_strings(value)
+        except ValueError as error:
+            raise InvalidArgument(str(error)) from error
         return listed if is_strings(listed) else value
 
 

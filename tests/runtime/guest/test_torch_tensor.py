@@ -135,6 +135,21 @@ def test_strings_that_are_ragged_or_no_strings_are_refused() -> None:
         flatten([1])
 
 
+def test_numpys_bytes_are_whole_or_refused() -> None:
+    """An element has its whole width; shorter ones do not say where they end."""
+    numpy = pytest.importorskip("numpy")
+    assert flatten(numpy.array([[b"ab\0"], [b"c\0\1"]][:1])).data == (b"ab\0",)
+    assert flatten(numpy.array([b"ab\0"] * 2)).data == (b"ab\0", b"ab\0")
+    assert flatten(numpy.array(b"ab\0")) == TensorView(STRING, (), (b"ab\0",))
+    assert flatten(numpy.array([b"x\0", b"yz"])[:0]).shape == (0,)
+    assert flatten(numpy.array(["a", "bcd"])).data == (b"a", b"bcd")
+    for doubtful in ([b"ab\0", b"abcd"], [b"one", b"three"], [b""]):
+        with pytest.raises(ValueError, match="return a list of bytes"):
+            flatten(numpy.array(doubtful))
+    with pytest.raises(ValueError, match="return a list of bytes"):
+        flatten([numpy.array([b"one", b"three"])])
+
+
 @pytest.mark.parametrize(
     "strings", [["a", "b"], [b"a", b"b"], ["a", b"b"], (b"a", "b")]
 )

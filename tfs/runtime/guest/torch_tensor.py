@@ -146,7 +146,7 @@ def flatten(value: object) -> TensorView:
 
     Raises:
         TypeError: An item is neither a string nor a list.
-        ValueError: The lists are ragged.
+        ValueError: The lists are ragged, or an array does not tell where its bytes end.
 
     """
     if isinstance(value, bytes):
@@ -154,7 +154,7 @@ def flatten(value: object) -> TensorView:
     if isinstance(value, str):
         return TensorView(STRING, (), (value.encode(),))
     if not isinstance(value, list | tuple):
-        listed = getattr(value, "tolist", lambda: value)()
+        listed = listed_strings(value)
         if not isinstance(listed, list | str | bytes):
             raise TypeError(f"strings expected, got {type(value).__name__}")
         return flatten(listed)
@@ -170,3 +170,28 @@ def flatten(value: object) -> TensorView:
         raise ValueError("ragged lists of strings")
     data = tuple(item for part in parts for item in part.data)
     return TensorView(STRING, (len(parts), *inner), data)  # type: ignore[arg-type]
+
+
+def listed_strings(value: Any) -> Any:
+    """Returns an array's elements as nested lists; a value that has none as it is.
+
+    numpy's own lists of fixed-width bytes lack the zeros that an element ends in. Here
+    elements have their whole width; text is as numpy reads it.
+
+    Raises:
+        ValueError: Bytes end in different places, or nowhere: then zeros may be theirs,
+            or what numpy filled shorter ones up with.
+
+    """
+    dtype: Any = getattr(value, "dtype", None)
+    if getattr(dtype, "kind", "") != "S":
+        return getattr(value, "tolist", lambda: value)()
+    width, elements = dtype.itemsize, value.tobytes()
+    items = [elements[at : at + width] for at in range(0, len(elements), width or 1)]
+    lengths = {len(item.rstrip(b"\0")) for item in items}
+    if len(lengths) > 1 or lengths == {0}:
+        raise ValueError(
+            f"numpy's fixed-width bytes (S{width}) do not say whether shorter ones end in "
+            "zeros: return a list of bytes, or an array of dtype object"
+        )
+    return nest(items, tuple(value.shape)) if items else value.tolist()
