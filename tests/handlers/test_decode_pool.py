@@ -22,7 +22,7 @@ from tfs.core.signature import Method
 from tfs.core.stats import Stats
 from tfs.core.tensor_view import TensorView
 from tfs.handlers import example_rpc
-from tfs.handlers.decode_pool import DecodePool
+from tfs.handlers.decode_pool import DecodePool, Reserve
 from tfs.handlers.examples import ExampleHandler
 from tfs.handlers.predict import PredictHandler
 from tfs.handlers.request_gate import RequestGate
@@ -268,7 +268,7 @@ def test_an_error_keeps_nothing_of_what_was_decoded(
     """Its traceback holds the frames, they the message, until the collector comes."""
     freed: list[str] = []
 
-    def decode(kind: type[Exception]) -> None:
+    def decode(kind: type[Exception], _reserve: Reserve) -> None:
         message = Message()
         weakref.finalize(message, freed.append, kind.__name__)
         try:
@@ -282,7 +282,7 @@ def test_an_error_keeps_nothing_of_what_was_decoded(
     try:
         for kind in (InvalidArgument, ValueError):
             call = FakeCall()
-            pool.pool.run(call, functools.partial(decode, kind), outcomes.append)
+            pool.pool.run(call, functools.partial(decode, kind), outcomes.append, list)
         pool.finish()
         # A fault of ours is logged, traceback and all; that record is a holder, too.
         (record,) = caplog.records
@@ -304,5 +304,5 @@ def test_a_closed_pool_refuses() -> None:
     outcomes: list[int | ServingError] = []
     for _ in range(2):  # and no place is lost by it
         with pytest.raises(Unavailable, match="shutting down"):
-            pool.run(FakeCall(), lambda: 1, outcomes.append)
+            pool.run(FakeCall(), lambda _: 1, outcomes.append, list)
     assert outcomes == []

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from tests.handlers.served import OneModel
+from tfs.codec.example import ExampleInput
+from tfs.codec.model_spec import ModelSpec
+from tfs.codec.multi_inference import InferenceTaskView
 from tfs.core.errors import (
     Internal,
     InvalidArgument,
@@ -12,7 +17,11 @@ from tfs.core.errors import (
     ServingError,
     Unimplemented,
 )
+from tfs.core.servable import Tensors
+from tfs.core.servable_id import ServableId
+from tfs.core.signature import Method
 from tfs.handlers import example_rpc
+from tfs.handlers.example_question import ExampleQuestion, FoundTask
 from tfs.handlers.examples import ExampleHandler
 from tfs.proto.tensorflow_serving.apis import (
     classification_pb2,
@@ -211,4 +220,31 @@ def test_one_failed_task_fails_the_request_once() -> None:
     call = multi(served, ("m", "regress", "regress"), ("m", "classify", "classify"))
     assert call.error() is served.servable.error
     assert call.num_finishes == 1
+    assert served.handle.num_pins == 0
+
+
+def test_a_question_decoded_elsewhere_is_answered_in_its_own_words() -> None:
+    """It takes the way of all others; only the reply is written by who decoded it."""
+    served, call = OneModel(), FakeCall(b"{}")
+    request = inference_pb2.MultiInferenceRequest()
+    fill(request.input)
+    rows = tuple(e.SerializeToString() for e in request.input.example_list.examples)
+    spec = ModelSpec("m", None, None, "classify")
+    task = InferenceTaskView(spec, Method.CLASSIFY.method_name)
+
+    def write(
+        servable_id: ServableId,
+        question: ExampleQuestion,
+        tasks: Sequence[FoundTask],
+        outputs: Sequence[Tensors],
+    ) -> bytes:
+        (scores,) = [each["scores"].shape for each in outputs]
+        return (
+            f"{servable_id.slashed} {question.num_rows} {len(tasks)} {scores}".encode()
+        )
+
+    ExampleHandler(served, example_rpc.CLASSIFY).start(
+        call, ExampleQuestion(spec, (task,), ExampleInput(rows)), write
+    )
+    assert call.reply_bytes() == b"m/3 2 1 (2, 2)"
     assert served.handle.num_pins == 0

@@ -7,7 +7,9 @@ import struct
 import pytest
 
 from tests.handlers.served import OneModel
+from tfs.codec.model_spec import ModelSpec
 from tfs.core.call import Metadata
+from tfs.core.dtype import FLOAT32
 from tfs.core.errors import (
     Code,
     FailedPrecondition,
@@ -16,7 +18,12 @@ from tfs.core.errors import (
     NotFound,
     ServingError,
 )
+from tfs.core.servable import Tensors
+from tfs.core.servable_id import ServableId
+from tfs.core.signature import Signature
+from tfs.core.tensor_view import TensorView
 from tfs.handlers.predict import PredictHandler
+from tfs.handlers.request_gate import RequestGate
 from tfs.proto.tensorflow.core.framework import types_pb2
 from tfs.proto.tensorflow_serving.apis import predict_pb2
 from tfs.testing.fake_call import FakeCall
@@ -202,3 +209,65 @@ def test_garbage_is_refused() -> None:
     call = FakeCall(b"\xff\xff\xff")
     PredictHandler(OneModel())(call)
     assert call.error().code is Code.INVALID_ARGUMENT
+
+
+class Told:
+    """Writes what it is told, in words of its own."""
+
+    def write_if_quick(
+        self, servable_id: ServableId, signature_name: str, outputs: Tensors
+    ) -> bytes | None:
+        return (
+            None if self.is_long else self.write(servable_id, signature_name, outputs)
+        )
+
+    def write(
+        self, servable_id: ServableId, signature_name: str, outputs: Tensors
+    ) -> bytes:
+        return f"{servable_id.slashed} {signature_name} {sorted(outputs)}".encode()
+
+    def write_all(
+        self,
+        servable_id: ServableId,
+        signature_name: str,
+        outputs: Tensors,
+        num_rows: int,
+        num_replies: int,
+    ) -> None:
+        return None
+
+    is_long = False
+
+
+@pytest.mark.parametrize("is_long", [False, True])
+def test_a_request_decoded_elsewhere_takes_the_same_way(is_long: bool) -> None:
+    """It is checked, limited and counted as others are, and its writer answers it."""
+    served, gate = OneModel(), RequestGate(1)
+    handler, writer, call = PredictHandler(served, gate), Told(), FakeCall(b"{}")
+    writer.is_long = is_long
+    x = TensorView(FLOAT32, (1, 2), bytes(8))
+    seen: list[Signature] = []
+
+    def read(signature: Signature) -> tuple[Tensors, tuple[str, ...]]:
+        seen.append(signature)
+        assert gate.in_flight.num_taken == 1
+        return {"x": x}, ("y",)
+
+    handler.start(call, ModelSpec("m"), read, writer)
+    assert call.reply_bytes() == b"m/3 serving_default ['y']"
+    assert seen == [served.servable.signatures["serving_default"]]
+    assert gate.in_flight.num_taken == 0
+    assert served.handle.num_pins == 0
+
+
+def test_what_cannot_be_read_elsewhere_fails_its_call() -> None:
+    """The reader's error is the caller's; nothing is left taken."""
+    served, gate, call = OneModel(), RequestGate(1), FakeCall(b"{}")
+
+    def read(_signature: Signature) -> tuple[Tensors, tuple[str, ...]]:
+        raise InvalidArgument("not rectangular")
+
+    PredictHandler(served, gate).start(call, ModelSpec("m"), read, Told())
+    assert call.error().message == "not rectangular"
+    assert gate.in_flight.num_taken == 0
+    assert served.handle.num_pins == 0

@@ -31,14 +31,11 @@ class Desk:
         self,
         max_in_flight: int = 0,
         per_model: int = 0,
-        max_filled_bytes: int = 1 << 30,
     ) -> None:
         self.stats = Stats()
         self.clock = FakeClock()
         self.served = OneModel()
-        self.gate = RequestGate(
-            max_in_flight, per_model, self.stats, self.clock, max_filled_bytes
-        )
+        self.gate = RequestGate(max_in_flight, per_model, self.stats, self.clock)
         self.handlers: dict[str, tuple[Handler, bytes]] = {
             "Predict": (PredictHandler(self.served, self.gate), predict_message()),
             "Classify": (
@@ -298,29 +295,23 @@ def filled_messages() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("method", ["Predict", "Classify"])
-def test_what_is_filled_in_is_bounded_over_all_requests(method: str) -> None:
-    """A request of forty bytes may take 64 MB; sixty of them took four gigabytes.
-
-    Those that there is no room for wait until others are done.
-    """
-    desk = Desk(max_filled_bytes=1 << 18)
-    message = filled_messages()[method]
-    desk.served.servable.is_paused = True
-    taken = [desk.send(method, message) for _ in range(5)]
-    assert len(desk.served.servable.tasks) == 2
-    taken.append(desk.send(method))  # what was sent whole has room
-    assert len(desk.served.servable.tasks) == 3
-    desk.finish_all()
-    assert all(isinstance(call.outcome, bytes) for call in taken)
-    assert desk.served.handle.num_pins == 0
-    # What was taken has been given back, however they end.
-    for error in (None, Internal("broken")):
-        desk.served.servable.error = error
-        for _ in range(4):
-            call = desk.send(method, message)
-            desk.finish_all()
-            assert isinstance(call.outcome, bytes) == (error is None)
-    assert desk.count(stat_names.REQUESTS_REFUSED) == 0
+def test_a_request_that_there_is_no_room_for_leaves_nothing_behind(method: str) -> None:
+    """Its transport hands it over again; until then it has no place and is not counted."""
+    desk = Desk(1, 1)
+    handler, _ = desk.handlers[method]
+    call = FakeCall(filled_messages()[method])
+    call.room_bytes = 0
+    for _ in range(3):
+        handler(call)
+        assert not call.is_finished
+        assert desk.count(stat_names.REQUESTS_IN_FLIGHT) == 0
+        assert desk.served.handle.num_pins == 0
+    for figures in desk.gate.figures("m", 3).values():
+        assert [each.num_in_flight for each in figures] == [0]
+    call.room_bytes = 1 << 30
+    handler(call)
+    assert isinstance(call.outcome, bytes)
+    assert call.asked_room_bytes[-1] >= 100_000 - 40
 
 
 def test_a_request_that_stands_for_much_waits_for_its_transport() -> None:
@@ -344,7 +335,7 @@ def test_a_request_that_stands_for_much_waits_for_its_transport() -> None:
         for _ in range(2):
             handler(call)
             assert not call.is_finished
-            assert desk.gate.places.num_taken == 0
+            assert desk.gate.in_flight.num_taken == 0
             assert desk.served.handle.num_pins == 0
         call.room_bytes = 1 << 40
         handler(call)
@@ -353,19 +344,3 @@ def test_a_request_that_stands_for_much_waits_for_its_transport() -> None:
         assert max(call.asked_room_bytes) <= 2 * num_asked * own_bytes
         assert call.asked_room_bytes[0] == own_bytes
         assert len(call.asked_room_bytes) == 2 + num_asked
-
-
-def test_a_request_that_its_model_has_no_place_for_keeps_no_room() -> None:
-    """What it would have taken is given back."""
-    desk = Desk(per_model=1, max_filled_bytes=1 << 17)
-    desk.served.servable.is_paused = True
-    desk.send()
-    message = filled_messages()["Predict"]
-    for _ in range(3):
-        assert (
-            "--max_in_flight_per_model" in desk.send("Predict", message).error().message
-        )
-    desk.finish_all()
-    call = desk.send("Predict", message)
-    desk.finish_all()
-    assert isinstance(call.outcome, bytes)

@@ -34,7 +34,7 @@ class DecodeOptions:
     max_tensor_bytes: int = 64 << 20
     max_fill_bytes: int = 16 << 20
     quick_bytes: int = 32 << 10
-    quick_fill_bytes: int = 1 << 20
+    quick_fill_bytes: int = 1 << 16
 
     @classmethod
     def of_fill(cls, max_fill_bytes: int) -> Self:

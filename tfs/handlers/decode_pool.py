@@ -1,10 +1,10 @@
 """Decodes messages and writes answers that would hold up the serving loop, on threads.
 
 A large or unusual message takes milliseconds to decode. It waits for one of a few
-threads, and for room if it takes far more memory than was sent
-(:mod:`~tfs.handlers.filled_room`), and continues on the loop when it is done. No order
-is promised: a small request that came later may overtake it. A function that writes an
-answer also ends the call.
+threads, and continues on the loop when it is done. If it takes far more memory than was
+sent, its transport is asked for room first (``Call.take_room``), and hands it over again
+when there is some. No order is promised: a small request that came later may overtake
+it. A function that writes an answer also ends the call.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import functools
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Final, TypeVar
+from dataclasses import dataclass
+from typing import Final, Generic, TypeAlias, TypeVar
 
 from tfs.core import stat_names
 from tfs.core.call import Call
@@ -25,14 +26,66 @@ from tfs.core.errors import (
 )
 from tfs.core.executor import Executor, InlineExecutor
 from tfs.core.stats import Stats
-from tfs.handlers.filled_room import FilledRoom, NoRoomError, UnaskedError
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+Reserve: TypeAlias = Callable[[int], None]
+"""Is told, before a request takes memory beyond its message, how much it takes in all.
+Raises NeedsRoomError if its call has to be asked first."""
+
+UNASKED_BYTES: Final = 1 << 16
+"""So much a request may take without asking; transports have room for it."""
+
+
+class NeedsRoomError(Exception):
+    """A request is to take more than its call was asked for; it has taken nothing.
+
+    Attributes:
+        num_bytes: What the call has to be asked for.
+
+    """
+
+    def __init__(self, num_bytes: int) -> None:
+        super().__init__(f"{num_bytes} bytes that the call was not asked for")
+        self.num_bytes = num_bytes
+
+
+def reserve_unasked(num_bytes: int) -> None:
+    """Lets a request take what needs no room.
+
+    Raises:
+        NeedsRoomError: It takes more.
+
+    """
+    if num_bytes > UNASKED_BYTES:
+        raise NeedsRoomError(num_bytes)
+
+
 DEFAULT_MAX_QUEUED: Final = 256
 RETRY_AFTER_S: Final = 0.25
+
+
+@dataclass(slots=True)
+class _Job(Generic[T]):
+    """A message that is decoded.
+
+    Attributes:
+        asked_bytes: What its call was asked for.
+
+    """
+
+    call: Call
+    decode: Callable[[Reserve], T]
+    done: Callable[[T | ServingError], None]
+    put_off: Callable[[], object]
+    asked_bytes: int = UNASKED_BYTES
+
+    def reserve(self, num_bytes: int) -> None:
+        if num_bytes > self.asked_bytes:
+            # A request with many inputs that grow is read again a few times only.
+            raise NeedsRoomError(max(num_bytes, 2 * self.asked_bytes))
 
 
 class DecodePool:
@@ -74,16 +127,16 @@ class DecodePool:
     def run(
         self,
         call: Call,
-        decode: Callable[[], T],
+        decode: Callable[[Reserve], T],
         done: Callable[[T | ServingError], None],
-        put_off: Callable[[], object] | None = None,
+        put_off: Callable[[], object],
     ) -> None:
         """Runs ``decode`` on a thread, then ``done`` with its outcome on the loop.
 
         A call that is cancelled before its turn is not decoded, and one that is
         cancelled meanwhile is not continued; ``done`` gets the reason then. It runs
-        exactly once, unless this raises, or the call has no room for what it takes. Then
-        ``put_off`` runs instead.
+        exactly once, unless this raises, or there is no room for the request: then
+        ``put_off`` runs instead, on the loop, and the call is handed over again later.
 
         Raises:
             Unavailable: Too many wait already; nothing will run.
@@ -98,10 +151,9 @@ class DecodePool:
                 "pause",
                 retry_after_s=RETRY_AFTER_S,
             ) from None
+        job = _Job(call, decode, done, put_off)
         try:
-            self._executor.submit(
-                functools.partial(self._decode, call, decode, done, put_off or _nothing)
-            )
+            self._executor.submit(functools.partial(self._decode, job))
         except RuntimeError:
             self._room.append(None)
             raise Unavailable("the server is shutting down") from None
@@ -122,7 +174,7 @@ class DecodePool:
                 call.reply(outcome)
 
         if is_long:
-            self.run(call, make, done)
+            self.run(call, lambda _: make(), done, _nothing)
         else:
             call.reply(make())
 
@@ -140,34 +192,18 @@ class DecodePool:
         except RuntimeError:
             write()
 
-    def _decode(
-        self,
-        call: Call,
-        decode: Callable[[], T],
-        done: Callable[[T | ServingError], None],
-        put_off: Callable[[], object],
-        waited: FilledRoom | None = None,
-    ) -> None:
+    def _decode(self, job: _Job[T]) -> None:
+        call = job.call
         outcome: T | ServingError
         if call.cancel.error is not None:
             self._num_skipped.add()
             outcome = call.cancel.error
         else:
             try:
-                outcome = decode()
-            except NoRoomError as full:
-                room = full.room
-                forget_frames(full)
-                again = functools.partial(self._again, call, decode, done, put_off)
-                room.wait(functools.partial(again, room))
-                return
-            except UnaskedError as unasked:
-                forget_frames(unasked)
-                if waited is not None:
-                    waited.pass_on()
-                self._post(
-                    functools.partial(self._ask, call, decode, done, put_off, unasked)
-                )
+                outcome = job.decode(job.reserve)
+            except NeedsRoomError as needs:
+                forget_frames(needs)
+                self._post(functools.partial(self._ask, job, needs.num_bytes))
                 return
             except Exception as error:
                 if not isinstance(error, ServingError):
@@ -179,50 +215,25 @@ class DecodePool:
                 # message.
                 forget_frames(outcome)
             self._num_decoded.add()
-        if waited is not None:
-            waited.pass_on()
         self._room.append(None)
-        self._post(functools.partial(self._go_on, call, outcome, done))
+        self._post(functools.partial(self._go_on, job, outcome))
 
-    def _ask(
-        self,
-        call: Call,
-        decode: Callable[[], T],
-        done: Callable[[T | ServingError], None],
-        put_off: Callable[[], object],
-        unasked: UnaskedError,
-    ) -> None:
-        """Decodes a message if its call has room for what it takes. On the loop."""
-        if call.take_room(unasked.num_bytes):
-            unasked.room.asked_bytes = unasked.num_bytes
-            self._again(call, decode, done, put_off)
-        else:
+    def _ask(self, job: _Job[T], num_bytes: int) -> None:
+        """Decodes a message again if its call has room for what it takes. On the loop."""
+        if not job.call.take_room(num_bytes):
             self._room.append(None)
-            put_off()
-
-    def _again(
-        self,
-        call: Call,
-        decode: Callable[[], T],
-        done: Callable[[T | ServingError], None],
-        put_off: Callable[[], object],
-        room: FilledRoom | None = None,
-    ) -> None:
-        """Decodes a message again; ``room`` is what it has waited for. Any thread."""
-        retry = functools.partial(self._decode, call, decode, done, put_off, room)
+            job.put_off()
+            return
+        job.asked_bytes = num_bytes
+        again = functools.partial(self._decode, job)
         try:
-            self._executor.submit(retry)
+            self._executor.submit(again)
         except RuntimeError:  # the server is closing: no thread is left to wait for
-            retry()
+            again()
 
-    def _go_on(
-        self,
-        call: Call,
-        outcome: T | ServingError,
-        done: Callable[[T | ServingError], None],
-    ) -> None:
+    def _go_on(self, job: _Job[T], outcome: T | ServingError) -> None:
         self._on_decoded()
-        done(call.cancel.error or outcome)
+        job.done(job.call.cancel.error or outcome)
 
 
 def _nothing() -> None:

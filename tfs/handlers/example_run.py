@@ -12,9 +12,9 @@ from tfs.core.errors import Code, ServingError
 from tfs.core.servable import InferenceTask, Outcome, Servable
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.signature import Signature
-from tfs.handlers.decode_pool import DecodePool
+from tfs.handlers.decode_pool import DecodePool, Reserve
 from tfs.handlers.example_question import ExampleQuestion, FoundTask
-from tfs.handlers.example_rpc import ExampleRpc
+from tfs.handlers.example_rpc import Write
 from tfs.handlers.failures import fail_call
 from tfs.handlers.model_gate import ModelGate, log_answered
 from tfs.handlers.request_gate import RequestGate
@@ -28,7 +28,8 @@ class ExampleRun:
     run on a decode thread; the tasks may end on any thread.
 
     Args:
-        rpc: The RPC: Classify, Regress or MultiInference.
+        method: The RPC's name in counters and logs.
+        write: Makes the reply.
         gate: The server's gate, which the request has entered.
         call: The request.
         question: What the request asks.
@@ -43,7 +44,8 @@ class ExampleRun:
 
     def __init__(
         self,
-        rpc: ExampleRpc,
+        method: str,
+        write: Write,
         gate: RequestGate,
         call: Call,
         question: ExampleQuestion,
@@ -55,7 +57,8 @@ class ExampleRun:
         decode_pool: DecodePool,
     ) -> None:
         self._decode_pool = decode_pool
-        self._rpc = rpc
+        self._method = method
+        self._write = write
         self._gate = gate
         self._call = call
         self._question = question
@@ -64,18 +67,17 @@ class ExampleRun:
         self._model = model
         self._stats = stats
         self._begun_s = begun_s
-        self._room = gate.filled_room()
         self._outcomes: list[Outcome | None] = [None] * len(tasks)
         # One number for each task, 0 first. The task that pops 0 is the last one, and
         # replies. Popping is atomic under the GIL.
         self._waiting = list(range(len(tasks)))
 
-    def make_tasks(self) -> list[InferenceTask]:
+    def make_tasks(self, reserve: Reserve) -> list[InferenceTask]:
         """Returns the tasks to submit, one for each signature.
 
         Raises:
             ServingError: The tensors cannot be made.
-            NoRoomError: The request has to wait for room, and its tensors have to be
+            NeedsRoomError: Its call has to be asked for room, and its tensors have to be
                 made again.
 
         """
@@ -83,8 +85,7 @@ class ExampleRun:
             self._task(index, task.model_spec.signature_key, task.signature)
             for index, task in enumerate(self._tasks)
         ]
-        num_bytes = sum(map(_tensor_bytes, tasks)) - len(self._call.message)
-        self._room.take(num_bytes)
+        reserve(sum(map(_tensor_bytes, tasks)) - len(self._call.message))
         return tasks
 
     def submit(self, tasks: Sequence[InferenceTask]) -> None:
@@ -95,10 +96,16 @@ class ExampleRun:
 
     def refuse(self, call: Call, error: Exception) -> None:
         """Ends the request before anything was submitted."""
-        self._room.leave()
         self._model.leave()
         self._handle.release()
-        self._gate.refuse(call, error, self._rpc.name, self._begun_s, self._stats)
+        self._gate.refuse(call, error, self._method, self._begun_s, self._stats)
+
+    def put_off(self) -> None:
+        """Forgets the request, which is handed over again when there is room for it."""
+        self._stats.take_back()
+        self._model.leave()
+        self._handle.release()
+        self._gate.leave()
 
     def _task(self, index: int, key: str, signature: Signature) -> InferenceTask:
         rows = self._question.rows
@@ -133,11 +140,10 @@ class ExampleRun:
             self._finish()
 
     def _finish(self) -> None:
-        call, rpc, servable_id = self._call, self._rpc, self._handle.id
+        call, method, servable_id = self._call, self._method, self._handle.id
         code = Code.OK
         self._model.leave()
         self._gate.leave()
-        self._room.leave()
         try:
             outputs = []
             for outcome in self._outcomes:
@@ -147,10 +153,10 @@ class ExampleRun:
                     return
                 if outcome is not None:
                     outputs.append(outcome)
-            response = rpc.write(servable_id, self._question, self._tasks, outputs)
+            response = self._write(servable_id, self._question, self._tasks, outputs)
             log_answered(
                 self._model.logs,
-                rpc.name,
+                method,
                 servable_id,
                 self._question.key,
                 call.message,
@@ -158,7 +164,7 @@ class ExampleRun:
             )
             call.reply(response)
         except Exception as error:
-            code = fail_call(call, error, f"{servable_id.slashed}: {rpc.name}")
+            code = fail_call(call, error, f"{servable_id.slashed}: {method}")
         finally:
             if call.cancel.error is not None:
                 code = call.cancel.error.code

@@ -19,11 +19,15 @@ from tfs.core.call import Call
 from tfs.core.errors import ServingError
 from tfs.core.servable import Servable
 from tfs.core.servable_handle import ServableHandle
-from tfs.handlers.decode_pool import DecodePool
+from tfs.handlers.decode_pool import (
+    DecodePool,
+    NeedsRoomError,
+    Reserve,
+    reserve_unasked,
+)
 from tfs.handlers.example_question import ExampleQuestion, find_tasks
-from tfs.handlers.example_rpc import ExampleRpc
+from tfs.handlers.example_rpc import ExampleRpc, Write
 from tfs.handlers.example_run import ExampleRun
-from tfs.handlers.filled_room import NoRoomError
 from tfs.handlers.lookup import ModelLookup
 from tfs.handlers.request_gate import RequestGate
 from tfs.handlers.request_stats import RequestStats
@@ -67,19 +71,36 @@ class ExampleHandler:
         begun_s = gate.now()
         self._decode(
             call,
-            functools.partial(rpc.read, call.message),
-            functools.partial(self._find, call, begun_s),
+            lambda _: rpc.read(call.message),
+            functools.partial(self._find, call, begun_s, rpc.write),
             functools.partial(gate.refuse, method=rpc.name, begun_s=begun_s),
+            gate.leave,
         )
+
+    def start(self, call: Call, question: ExampleQuestion, write: Write) -> None:
+        """Starts a request that was decoded elsewhere.
+
+        Args:
+            call: Finished when the outcome is known.
+            question: What is asked.
+            write: Makes the reply.
+
+        """
+        if self._gate.enter(call, self._rpc.name):
+            self._find(call, self._gate.now(), write, question)
 
     def _decode(
         self,
         call: Call,
-        decode: Callable[[], T],
+        decode: Callable[[Reserve], T],
         done: Callable[[T], None],
         refuse: Callable[[Call, Exception], None],
+        put_off: Callable[[], object],
     ) -> None:
-        """Decodes on the loop or a thread, then calls ``done`` or ``refuse``."""
+        """Decodes on the loop or a thread, then calls ``done`` or ``refuse``.
+
+        If there is no room for the request, it calls ``put_off`` instead.
+        """
 
         def decoded(outcome: T | ServingError) -> None:
             if isinstance(outcome, ServingError):
@@ -89,19 +110,21 @@ class ExampleHandler:
 
         try:
             if len(call.message) > QUICK_EXAMPLE_BYTES:
-                self._decode_pool.run(call, decode, decoded)
+                self._decode_pool.run(call, decode, decoded, put_off)
                 return
             try:
-                outcome = decode()
-            except NoRoomError:  # it waits for room, with the messages that take long
-                self._decode_pool.run(call, decode, decoded)
+                outcome = decode(reserve_unasked)
+            except NeedsRoomError:
+                self._decode_pool.run(call, decode, decoded, put_off)
                 return
         except Exception as error:
             refuse(call, error)
             return
         done(outcome)
 
-    def _find(self, call: Call, begun_s: float, question: ExampleQuestion) -> None:
+    def _find(
+        self, call: Call, begun_s: float, write: Write, question: ExampleQuestion
+    ) -> None:
         """Pins the version and finds the signatures."""
         gate, rpc = self._gate, self._rpc
         handle: ServableHandle[Servable] | None = None
@@ -127,7 +150,8 @@ class ExampleHandler:
             gate.refuse(call, error, rpc.name, begun_s, stats)
             return
         run = ExampleRun(
-            rpc,
+            rpc.name,
+            write,
             gate,
             call,
             question,
@@ -138,4 +162,4 @@ class ExampleHandler:
             begun_s,
             self._decode_pool,
         )
-        self._decode(call, run.make_tasks, run.submit, run.refuse)
+        self._decode(call, run.make_tasks, run.submit, run.refuse, run.put_off)

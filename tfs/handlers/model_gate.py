@@ -11,7 +11,7 @@ from tfs.core.clock import Clock
 from tfs.core.errors import Unavailable
 from tfs.core.servable_id import ServableId
 from tfs.core.stats import Stats
-from tfs.handlers.places import Places
+from tfs.handlers.in_flight_limit import InFlightLimit
 from tfs.handlers.request_stats import RequestFigures, RequestStats
 
 RETRY_AFTER_S: Final = 0.05
@@ -59,13 +59,13 @@ class ModelGate:
 
     Attributes:
         name: The model.
-        places: How many of its requests may be in flight.
+        in_flight: How many of its requests there may be.
         logs: Where its requests are logged; replaced as a whole, never changed.
         examples: Counts tf.Examples.
         is_forgotten: Whether the model has another gate by now, or none.
         leave: Gives back the place that ``enter`` took. Any thread.
-        enter_all: See :meth:`Places.take_all`.
-        leave_all: See :meth:`Places.give_all_back`. Any thread.
+        enter_all: See :meth:`InFlightLimit.take_all`.
+        leave_all: See :meth:`InFlightLimit.give_all_back`. Any thread.
 
     """
 
@@ -76,12 +76,12 @@ class ModelGate:
         "_take",
         "enter_all",
         "examples",
+        "in_flight",
         "is_forgotten",
         "leave",
         "leave_all",
         "logs",
         "name",
-        "places",
     )
 
     def __init__(
@@ -92,15 +92,15 @@ class ModelGate:
         self.is_forgotten = False
         self._stats = stats
         self._clock = clock
-        self.places = places = Places(max_in_flight)
-        self._take = places.take
+        self.in_flight = in_flight = InFlightLimit(max_in_flight)
+        self._take = in_flight.take
         # These are called for each request, so no methods of ours are put around them.
-        self.leave: Final = places.give_back
-        self.enter_all: Final = places.take_all
-        self.leave_all: Final = places.give_all_back
+        self.leave: Final = in_flight.give_back
+        self.enter_all: Final = in_flight.take_all
+        self.leave_all: Final = in_flight.give_all_back
         if max_in_flight:
             stats.gauge(
-                stat_names.REQUESTS_IN_FLIGHT, lambda: places.num_taken, model=name
+                stat_names.REQUESTS_IN_FLIGHT, lambda: in_flight.num_taken, model=name
             )
         self.examples = stats.counter(stat_names.REQUEST_EXAMPLES, model=name)
         # Nested by method, version and signature, so that a look-up makes no key. Only

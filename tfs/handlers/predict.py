@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from tfs.codec.decode_options import DEFAULT_OPTIONS, DecodeOptions
+from tfs.codec.model_spec import ModelSpec
 from tfs.codec.predict import (
     PredictRequestView,
     RequestTemplate,
@@ -16,15 +17,15 @@ from tfs.codec.predict import (
 )
 from tfs.core.call import BurstCall, Call, Metadata, is_low_priority
 from tfs.core.errors import InvalidArgument, ServingError
-from tfs.core.servable import InferenceTask, Outcome, Servable
+from tfs.core.servable import InferenceTask, Servable
 from tfs.core.servable_handle import ServableHandle
-from tfs.core.signature import DEFAULT_SIGNATURE
+from tfs.core.signature import DEFAULT_SIGNATURE, Signature
 from tfs.core.tensor_view import Buffer, TensorView
-from tfs.handlers.decode_pool import DecodePool
-from tfs.handlers.filled_room import FilledRoom, NoRoomError
+from tfs.handlers.decode_pool import UNASKED_BYTES, DecodePool
 from tfs.handlers.lookup import ModelLookup, SharedLookup, find_signature
 from tfs.handlers.model_gate import PREDICT
 from tfs.handlers.predict_answers import PredictAnswers
+from tfs.handlers.reply_writer import PredictReplies, ReplyWriter
 from tfs.handlers.request_gate import RequestGate
 from tfs.handlers.request_plan import RequestPlan
 from tfs.handlers.request_stats import RequestStats
@@ -33,15 +34,22 @@ _AcquireShared: TypeAlias = Callable[
     [str, int | None, str | None, int], "ServableHandle[Servable] | None"
 ]
 
+Asked: TypeAlias = tuple[Mapping[str, TensorView], tuple[str, ...]]
+"""A request's inputs by name, and the outputs that it wants; none stands for all."""
+
+ReadInputs: TypeAlias = Callable[[Signature], Asked]
+"""Returns what a request asks of a signature."""
+
 _MAX_PLANS: Final = 4096
-_UNASKED_BYTES: Final = 1 << 16  # transports have room for so little
 
 
 class PredictHandler:
     """Answers Predict. Confined to the serving loop; replies come from any thread.
 
-    The order is: enter, decode, resolve, pin, check, submit. The place and the pin are
-    given back when the servable is done with the task. (TensorFlow Serving:
+    There are three ways in: one request (``__call__``), requests that came together
+    (:meth:`take_burst`), and one that was decoded elsewhere (:meth:`start`). The order
+    is always: enter, decode, resolve, pin, check, submit. What was entered and the pin
+    are given back when the servable is done with the task. (TensorFlow Serving:
     servables/tensorflow/predict_util.cc.)
 
     Args:
@@ -56,13 +64,13 @@ class PredictHandler:
 
     __slots__ = (
         "_acquire_shared",
-        "_as_tensor_content",
         "_decode_pool",
         "_decoding",
         "_gate",
         "_lookup",
         "_ordinary",
         "_plans",
+        "_replies",
     )
 
     def __init__(
@@ -78,7 +86,7 @@ class PredictHandler:
         self._decoding = decoding
         self._gate = gate or RequestGate()
         self._decode_pool = decode_pool or DecodePool()
-        self._as_tensor_content = as_tensor_content
+        self._replies = PredictReplies(as_tensor_content)
         # A look-up without shared pins is asked for every request by itself.
         self._acquire_shared: _AcquireShared | None = (
             lookup.acquire_shared if isinstance(lookup, SharedLookup) else None
@@ -87,71 +95,90 @@ class PredictHandler:
         # The last one seen; a client's calls share one object.
         self._ordinary: Metadata = ()
 
+    # -- one request -------------------------------------------------------------------
+
     def __call__(self, call: Call) -> None:
         """Starts the request; the call is finished when its outcome is known."""
         gate = self._gate
         if not gate.enter(call, PREDICT):
             return
         begun_s = gate.now()
-        room: FilledRoom | None = None
-        asked_bytes = _UNASKED_BYTES
         try:
             request = read_if_quick(call.message, self._decoding)
-            if request is not None and request.filled_bytes:
-                asked_bytes = max(asked_bytes, request.filled_bytes)
-                if not call.take_room(request.filled_bytes):
-                    gate.leave()
-                    return
-                room = gate.filled_room()
-                try:
-                    room.take(request.filled_bytes)
-                except NoRoomError:
-                    request = None  # it waits with those that take long
-            if request is None:
-                room = gate.filled_room(asked_bytes)
+            if request is None or request.filled_bytes > UNASKED_BYTES:
                 self._decode_pool.run(
                     call,
                     functools.partial(
-                        read_predict_request, call.message, self._decoding, room.take
+                        read_predict_request, call.message, self._decoding
                     ),
-                    functools.partial(self._decoded, call, begun_s, room),
+                    functools.partial(self._decoded, call, begun_s),
                     gate.leave,
                 )
                 return
         except Exception as error:
             gate.refuse(call, error, PREDICT, begun_s)
             return
-        self._start(call, request, begun_s, room)
+        self._decoded(call, begun_s, request)
 
     def _decoded(
+        self, call: Call, begun_s: float, request: PredictRequestView | ServingError
+    ) -> None:
+        if isinstance(request, ServingError):
+            self._gate.refuse(call, request, PREDICT, begun_s)
+            return
+        asked: Asked = request.inputs, request.output_filter
+        self._start(
+            call,
+            begun_s,
+            request.model_spec,
+            lambda _: asked,
+            self._replies,
+            request.client_id,
+        )
+
+    # -- a request that was decoded elsewhere ------------------------------------------
+
+    def start(
         self,
         call: Call,
-        begun_s: float,
-        room: FilledRoom,
-        outcome: PredictRequestView | ServingError,
+        spec: ModelSpec | None,
+        read_inputs: ReadInputs,
+        writer: ReplyWriter,
+        client_id: bytes | None = None,
     ) -> None:
-        if isinstance(outcome, ServingError):
-            room.leave()
-            self._gate.refuse(call, outcome, PREDICT, begun_s)
-        else:
-            self._start(call, outcome, begun_s, room)
+        """Starts a request that was not sent as a PredictRequest.
+
+        Args:
+            call: Finished when the outcome is known.
+            spec: Which version answers.
+            read_inputs: Returns the inputs, and the names of the outputs that are wanted
+                (none for all); called at most once, on the loop, with the signature.
+                What it raises fails the call.
+            writer: Encodes the outputs.
+            client_id: What the caller calls itself.
+
+        """
+        if self._gate.enter(call, PREDICT):
+            begun_s = self._gate.now()
+            self._start(call, begun_s, spec, read_inputs, writer, client_id)
 
     def _start(
         self,
         call: Call,
-        request: PredictRequestView,
         begun_s: float,
-        room: FilledRoom | None = None,
+        spec: ModelSpec | None,
+        read_inputs: ReadInputs,
+        writer: ReplyWriter,
+        client_id: bytes | None,
     ) -> None:
         handle: ServableHandle[Servable] | None = None
         stats: RequestStats | None = None
         gate = self._gate
         try:
-            spec = request.model_spec
             if spec is None:
                 raise InvalidArgument("Missing ModelSpec")
             handle = self._lookup.acquire(
-                spec.name, spec.version, spec.version_label, request.client_id, call
+                spec.name, spec.version, spec.version_label, client_id, call
             )
             servable = handle.servable
             servable_id = handle.id
@@ -160,11 +187,10 @@ class PredictHandler:
             signature = find_signature(servable, name)
             stats = model.stats_of(PREDICT, servable_id.version, name)
             stats.begin()
-            inputs: Mapping[str, TensorView] = request.inputs
+            inputs, output_filter = read_inputs(signature)
             if signature.defaults:
                 inputs = signature.with_defaults(inputs)
             num_rows = signature.check_inputs(inputs)
-            output_filter = request.output_filter
             if output_filter:
                 signature.check_output_filter(output_filter)
             logs = model.logs
@@ -172,31 +198,19 @@ class PredictHandler:
                 inputs = {key: view.read_only() for key, view in inputs.items()}
             model.enter()  # nothing after this can fail, so leave() follows
         except Exception as error:
-            if room is not None:
-                room.leave()
             if handle is not None:
                 handle.release()
             gate.refuse(call, error, PREDICT, begun_s, stats)
             return
         answers = PredictAnswers(
-            handle,
-            name,
-            gate,
-            model,
-            stats,
-            logs,
-            self._decode_pool,
-            as_tensor_content=self._as_tensor_content,
+            handle, name, gate, model, stats, logs, self._decode_pool, writer
         )
-        end = functools.partial(answers.end, call, begun_s, output_filter)
-        if room is not None:
-            end = functools.partial(_end_filled, room, end)
         servable.submit(
             InferenceTask(
                 name,
                 signature,
                 inputs,
-                end,
+                functools.partial(answers.end, call, begun_s, output_filter),
                 num_rows,
                 output_filter,
                 call.deadline_s,
@@ -337,19 +351,11 @@ class PredictHandler:
             model.stats_of(PREDICT, handle.id.version, name),
             (),
             self._decode_pool,
-            as_tensor_content=self._as_tensor_content,
+            self._replies,
         )
         plan = RequestPlan(template.inputs, name, signature, answers)
         self._plans[template] = plan
         return plan
-
-
-def _end_filled(
-    room: FilledRoom, end: Callable[[Outcome], None], outcome: Outcome
-) -> None:
-    """Ends a request that had taken room for what its message lacked. Any thread."""
-    room.leave()
-    end(outcome)
 
 
 def _answer_now(

@@ -6,12 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from tfs.codec.predict import (
-    Reply,
-    write_if_quick,
-    write_predict_replies,
-    write_predict_reply,
-)
+from tfs.codec.predict import Reply
 from tfs.core.call import BurstCall, Call
 from tfs.core.errors import Code, ServingError
 from tfs.core.servable import CancelToken, Outcome, Servable, Tensors
@@ -19,25 +14,12 @@ from tfs.core.servable_handle import ServableHandle
 from tfs.handlers.decode_pool import DecodePool
 from tfs.handlers.failures import fail_call, failure_of
 from tfs.handlers.model_gate import PREDICT, ModelGate, RequestLog, log_answered
+from tfs.handlers.reply_writer import ReplyWriter
 from tfs.handlers.request_gate import RequestGate
 from tfs.handlers.request_stats import RequestStats
 
 _OK: Final = Code.OK  # kept because looking a member up in an enum is slow
 _LARGE_LOGGED_BYTES: Final = 1 << 20
-
-
-class _Write(Protocol):
-    """Makes a reply; returns None if that would take too long for the serving loop."""
-
-    def __call__(
-        self,
-        model_name: str,
-        version: int,
-        signature_name: str,
-        outputs: Tensors,
-        *,
-        as_tensor_content: bool,
-    ) -> Reply | None: ...
 
 
 class Asked(Protocol):
@@ -74,12 +56,11 @@ class PredictAnswers:
         stats: Counts the requests, each of which was begun there.
         logs: Logs that requests are written to; used by ``end`` alone.
         decode_pool: Where long answers are written.
-        as_tensor_content: Whether outputs travel as raw elements.
+        writer: Encodes outputs.
 
     """
 
     __slots__ = (
-        "_as_tensor_content",
         "_decode_pool",
         "_gate",
         "_handle",
@@ -88,6 +69,7 @@ class PredictAnswers:
         "_model",
         "_signature_name",
         "_stats",
+        "_writer",
     )
 
     def __init__(
@@ -99,8 +81,7 @@ class PredictAnswers:
         stats: RequestStats,
         logs: tuple[RequestLog, ...],
         decode_pool: DecodePool,
-        *,
-        as_tensor_content: bool,
+        writer: ReplyWriter,
     ) -> None:
         self._handle = handle
         self._model = model
@@ -110,7 +91,7 @@ class PredictAnswers:
         self._gate = gate
         self._stats = stats
         self._decode_pool = decode_pool
-        self._as_tensor_content = as_tensor_content
+        self._writer = writer
 
     def are_for(self, handle: ServableHandle[Servable]) -> bool:
         """Tells whether this may still answer requests to that version.
@@ -141,7 +122,6 @@ class PredictAnswers:
         begun_s: float,
         output_filter: tuple[str, ...],
         outcome: Outcome,
-        write: _Write = write_if_quick,
     ) -> None:
         """Ends one request; on another thread, if its answer is long. Any thread."""
         response: Reply | None = None
@@ -149,32 +129,39 @@ class PredictAnswers:
             try:
                 if output_filter:
                     outcome = {name: outcome[name] for name in output_filter}
-                response = write(
-                    self._id.name,
-                    self._id.version,
-                    self._signature_name,
-                    outcome,
-                    as_tensor_content=self._as_tensor_content,
+                response = self._writer.write_if_quick(
+                    self._id, self._signature_name, outcome
                 )
-                if write is write_if_quick and (
-                    response is None or (self._logs and _is_large(call, response))
-                ):
+                if response is None or (self._logs and _is_large(call, response)):
                     later = functools.partial(self._end_long, call, begun_s, outcome)
                     self._decode_pool.write(later)
                     return
             except Exception as error:
                 outcome = failure_of(error, f"{self._id.slashed}: Predict")
+        self._finish(call, begun_s, outcome if response is None else response)
+
+    def _end_long(self, call: Call, begun_s: float, outputs: Tensors) -> None:
+        """Writes a long answer, if somebody still waits for it, and ends its request."""
+        answer: Reply | Outcome | None = call.cancel.error
+        if answer is None:
+            try:
+                answer = self._writer.write(self._id, self._signature_name, outputs)
+            except Exception as error:
+                answer = failure_of(error, f"{self._id.slashed}: Predict")
+        self._finish(call, begun_s, answer)
+
+    def _finish(self, call: Call, begun_s: float, answer: Reply | Outcome) -> None:
         code = _OK
         # This comes before the reply. A client that keeps as many requests in flight as
         # it may sends the next one as soon as it has this reply.
         self._model.leave()
         self._gate.leave()
         try:
-            if response is None:
-                assert isinstance(outcome, ServingError)
-                code = outcome.code
-                call.fail(outcome)
+            if isinstance(answer, ServingError):
+                code = answer.code
+                call.fail(answer)
                 return
+            assert isinstance(answer, bytes | tuple)
             if self._logs:
                 log_answered(
                     self._logs,
@@ -182,12 +169,12 @@ class PredictAnswers:
                     self._id,
                     self._signature_name,
                     call.message,
-                    response,
+                    answer,
                 )
-            if isinstance(response, bytes):
-                call.reply(response)
+            if isinstance(answer, bytes):
+                call.reply(answer)
             else:
-                call.reply_parts(response)
+                call.reply_parts(answer)
         except Exception as error:
             code = fail_call(call, error, f"{self._id.slashed}: Predict")
         finally:
@@ -195,11 +182,6 @@ class PredictAnswers:
                 code = call.cancel.error.code
             self._stats.end(code, begun_s)
             self._handle.release()
-
-    def _end_long(self, call: Call, begun_s: float, outcome: Tensors) -> None:
-        """Writes a long answer, if somebody still waits for it, and ends its request."""
-        error = call.cancel.error
-        self.end(call, begun_s, (), error or outcome, write_predict_reply)
 
     def end_all(self, asked: Sequence[Asked], outputs: Tensors, num_rows: int) -> None:
         """Ends requests that were computed together, as ``end`` would each. On the loop.
@@ -253,17 +235,11 @@ class PredictAnswers:
 
     def _replies(
         self, calls: Sequence[BurstCall], outputs: Tensors, num_rows: int
-    ) -> list[bytes] | None:
+    ) -> Sequence[bytes] | None:
         """Returns the reply to each request; None if they have to be encoded one by one."""
         try:
-            return write_predict_replies(
-                self._id.name,
-                self._id.version,
-                self._signature_name,
-                outputs,
-                num_rows,
-                len(calls),
-                as_tensor_content=self._as_tensor_content,
+            return self._writer.write_all(
+                self._id, self._signature_name, outputs, num_rows, len(calls)
             )
         except Exception:
             return None  # one by one it shows which request is at fault

@@ -3,7 +3,7 @@
 A request enters before it is decoded, so that a full server refuses at next to no cost.
 It leaves when nothing works on it any more: a call that is cancelled while its batch
 runs keeps its place until then. Both are on the path of every request, so a limit takes
-no lock (:class:`Places`), and counters are looked up once and kept.
+no lock (:class:`InFlightLimit`), and counters are looked up once and kept.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from tfs.core.errors import (
     serving_error,
 )
 from tfs.core.stats import Stats
-from tfs.handlers.filled_room import MAX_FILLED_BYTES, FilledRoom, FillLimit
+from tfs.handlers.in_flight_limit import InFlightLimit
 from tfs.handlers.model_gate import METHODS, RETRY_AFTER_S, ModelGate, RequestLog
-from tfs.handlers.places import Places
 from tfs.handlers.request_stats import RequestFigures, RequestStats
 
 log = logging.getLogger(__name__)
@@ -43,14 +42,12 @@ class RequestGate:
         max_in_flight_per_model: Most requests in flight for each model.
         stats: Where counters are registered.
         clock: What latencies are measured by.
-        max_filled_bytes: How much memory requests in flight may take together beyond
-            what was sent: for elements that one value stands for, padding and defaults.
 
     Attributes:
-        places: How many requests may be in flight.
+        in_flight: How many requests there may be.
         leave: Gives back the place that ``enter`` took. Any thread.
-        enter_all: See :meth:`Places.take_all`.
-        leave_all: See :meth:`Places.give_all_back`. Any thread.
+        enter_all: See :meth:`InFlightLimit.take_all`.
+        leave_all: See :meth:`InFlightLimit.give_all_back`. Any thread.
 
     """
 
@@ -60,23 +57,23 @@ class RequestGate:
         max_in_flight_per_model: int = 0,
         stats: Stats | None = None,
         clock: Clock | None = None,
-        max_filled_bytes: int = MAX_FILLED_BYTES,
     ) -> None:
         self._max_in_flight = max_in_flight
         self._max_per_model = max_in_flight_per_model
         self._stats = stats or Stats()
         self._clock = clock or MonotonicClock()
         self.now = self._clock.now
-        self.places = places = Places(max_in_flight)
-        self._take = places.take
+        self.in_flight = in_flight = InFlightLimit(max_in_flight)
+        self._take = in_flight.take
         # These are called for each request, so no methods of ours are put around them.
-        self.leave: Final = places.give_back
-        self.enter_all: Final = places.take_all
-        self.leave_all: Final = places.give_all_back
+        self.leave: Final = in_flight.give_back
+        self.enter_all: Final = in_flight.take_all
+        self.leave_all: Final = in_flight.give_all_back
         if max_in_flight:
-            self._stats.gauge(stat_names.REQUESTS_IN_FLIGHT, lambda: places.num_taken)
+            self._stats.gauge(
+                stat_names.REQUESTS_IN_FLIGHT, lambda: in_flight.num_taken
+            )
         self._full = self._stats.counter(stat_names.REQUESTS_REFUSED, limit="server")
-        self._fill = FillLimit(max_filled_bytes)
         self._models: dict[str, ModelGate] = {}
         self._logs: dict[str, tuple[RequestLog, ...]] = {}
         self._lost = {
@@ -86,7 +83,7 @@ class RequestGate:
     @property
     def is_entered(self) -> bool:
         """Whether any request is in flight; False if there is no limit. Any thread."""
-        return self.places.num_taken > 0
+        return self.in_flight.num_taken > 0
 
     def enter(self, call: Call, method: str) -> bool:
         """Takes one place; the caller owes a ``leave`` or a ``refuse``.
@@ -107,15 +104,6 @@ class RequestGate:
             )
             return False
         return True
-
-    def filled_room(self, asked_bytes: int | None = None) -> FilledRoom:
-        """Returns the room for what a request's message does not hold. Any thread.
-
-        Args:
-            asked_bytes: How much its call was asked for; None if calls are not asked.
-
-        """
-        return FilledRoom(self._fill, asked_bytes)
 
     def refuse(
         self,

@@ -79,6 +79,10 @@ class RequestStats:
         """Counts ``num`` requests that will end."""
         self._num_begun += num
 
+    def take_back(self) -> None:
+        """Takes a :meth:`begin` back; the request will begin again."""
+        self._num_begun -= 1
+
     def end(self, code: Code, begun_s: float) -> None:
         """Counts the end of a request that began at ``begun_s``."""
         self._counter(code).add()

@@ -217,8 +217,8 @@ class Storm:
         desk, transport = self.desk, self.transport
         assert [handle.num_pins for handle in self.handles] == [0] * len(self.handles)
         if self.limit:
-            assert desk.gate.places.num_taken == 0
-            assert desk.gate.model("m").places.num_taken == 0
+            assert desk.gate.in_flight.num_taken == 0
+            assert desk.gate.model("m").in_flight.num_taken == 0
         for version in range(1, len(self.models) + 1):
             for figures in (desk.gate.figures("m", version) or {}).values():
                 assert all(each.num_in_flight == 0 for each in figures)

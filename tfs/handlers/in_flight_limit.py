@@ -1,4 +1,4 @@
-"""A bounded number of places for requests, taken without a lock."""
+"""How many requests may be in flight, counted without a lock."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 
-class Places:
+class InFlightLimit:
     """Counts how many requests are worked on. Thread-safe.
 
     It is a deque of tokens. Every request takes and gives back a place, so both are

@@ -1,15 +1,15 @@
-"""tfs.handlers.places."""
+"""tfs.handlers.in_flight_limit."""
 
 from __future__ import annotations
 
 import pytest
 
-from tfs.handlers.places import Places
+from tfs.handlers.in_flight_limit import InFlightLimit
 
 
 def test_as_many_are_taken_as_there_are() -> None:
     """One more is refused, and what is given back can be taken again."""
-    places = Places(2)
+    places = InFlightLimit(2)
     places.take()
     places.take()
     with pytest.raises(IndexError):
@@ -22,7 +22,7 @@ def test_as_many_are_taken_as_there_are() -> None:
 
 def test_several_are_taken_together_or_not_at_all() -> None:
     """A burst that does not fit takes nothing from those who do."""
-    places = Places(3)
+    places = InFlightLimit(3)
     places.take()
     assert not places.take_all(3)
     assert places.num_taken == 1
@@ -34,7 +34,7 @@ def test_several_are_taken_together_or_not_at_all() -> None:
 
 def test_without_a_limit_there_is_always_one() -> None:
     """Zero means that nothing is counted."""
-    places = Places(0)
+    places = InFlightLimit(0)
     places.take()
     assert places.take_all(1_000_000)
     places.give_back()
