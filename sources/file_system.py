@@ -42,6 +42,7 @@ from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import NotFound
 from tfs.core.pacing import yield_to_requests
 from tfs.core.servable_data import AspiredVersions
+from tfs.core.servable_id import ServableId
 from tfs.core.source import AspiredVersionsCallback, Outlet
 
 __all__ = ["FileSystemSource", "FileSystemSourceOptions", "OnModels"]
@@ -87,6 +88,7 @@ class FileSystemSource:
         watcher: DirectoryWatcher | None = None,
         on_looked: Callable[[], None] = lambda: None,
         storage: StorageThreads | None = None,
+        has_failed: Callable[[ServableId], bool] = lambda _: False,
     ) -> None:
         """Stores its parts; nothing is read yet.
 
@@ -100,6 +102,8 @@ class FileSystemSource:
             storage: Threads that look at places which may not answer (a store, a
                 network mount), so that these hold up no other base path; None uses the
                 scanning thread. Owned by the caller.
+            has_failed: Whether a version could not be loaded, so that any change of its
+                files is worth another try; on any thread, quick.
 
         """
         self._options = options
@@ -107,6 +111,7 @@ class FileSystemSource:
         self._clock = clock or MonotonicClock()
         self._on_looked = on_looked
         self._storage = storage
+        self._has_failed = has_failed
         self._outlet: Outlet[StoragePath] = Outlet()
         self._agenda = Agenda(by_name(options.servables), self._clock)
         self._on_models: OnModels = self.update_config
@@ -292,6 +297,10 @@ class FileSystemSource:
         self._look_at_repository()
         with self._turn:
             now = self._agenda.take_round(self._options.poll_wait_s)
+            if now.is_pulse and not self._watched.is_started:
+                self._watched.start(self.mark_changed)
+                if self._watched.is_started:
+                    self._watch(now.servables.values())
             for name in now.removed:
                 if self._records.pop(name, None) is not None:
                     reason = f"{name} is not configured any more"
@@ -314,10 +323,7 @@ class FileSystemSource:
 
     def _run(self) -> None:
         if self._options.watch is not False and self._options.poll_wait_s > 0:
-            with self._turn:
-                self._watched.start(self.mark_changed)
-                if self._watched.is_started:
-                    self._agenda.begin_pulse()
+            self._agenda.begin_pulse()
         while self._agenda.wait_due():
             try:
                 self.step()
@@ -365,8 +371,13 @@ class FileSystemSource:
                 record.distant = DistantLook(self._storage, on_taken)
             self._look_elsewhere(record, record.distant, place)
         else:
-            look = record.next_look(self._file_system, self._options, self._clock)
+            look = self._next_look(record)
             self._take(record, look())
+
+    def _next_look(self, record: ServableRecord) -> Callable[[], Look]:
+        return record.next_look(
+            self._file_system, self._options, self._clock, self._has_failed
+        )
 
     def _look_elsewhere(
         self, record: ServableRecord, distant: DistantLook[Look], place: str
@@ -380,7 +391,7 @@ class FileSystemSource:
             self._take(record, look)
         if is_outdated or not is_current:
             self._agenda.begin(record.servable.name)
-            next_look = record.next_look(self._file_system, self._options, self._clock)
+            next_look = self._next_look(record)
             is_store = is_remote(record.servable.base_path)
             distant.begin(place, next_look, _STORE_S if is_store else PATIENCE_S)
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import functools
-import hashlib
 import os
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 from sources.storage import Contents
-from tfs.core.manifest import MANIFEST
-from tfs.core.version_directory import MAX_DESCRIPTION_BYTES
+from sources.version_inventory import VersionInventory, is_directory
 
 # A change made on another machine raises no inotify event here (NFS and its kin),
 # or may raise none (FUSE and pass-through mounts of virtual machines).
@@ -28,12 +24,6 @@ SILENT_FILE_SYSTEMS: Final = frozenset(
     }
 )  # fmt: skip
 
-IGNORED_FOLDERS: Final = frozenset({"__pycache__"})
-MAX_ENTRIES: Final = 100_000
-"""Most entries of a version directory. A directory with more is no version, whatever
-its name; it may be a folder of a data set by year."""
-
-_BY_EFFECTIVE_IDS: Final = os.access in os.supports_effective_ids
 _MOUNTS_KEPT_S: Final = 1.0
 # The kernel's limit, too: links that form a circle lead nowhere.
 _MAX_NUM_LINKS: Final = 40
@@ -75,7 +65,7 @@ class LocalFileSystem:
         A link that leads in a circle, or to where this user may not look, is left out.
         """
         with os.scandir(path) as entries:
-            return [entry.name for entry in entries if _is_directory(entry)]
+            return [entry.name for entry in entries if is_directory(entry)]
 
     def broken_links(self, path: str) -> Sequence[str]:
         """Returns the names of the links in ``path`` that lead to nothing."""
@@ -91,61 +81,13 @@ class LocalFileSystem:
         return os.path.isfile(path)
 
     def contents(self, path: str) -> Contents:
-        """Returns names, fingerprint and time of the last change.
-
-        A directory that replaces another one has another fingerprint, even if its files
-        are equal. The time is the inode's change time if that is later than the
-        modification time, because ``cp -p`` and ``rsync -t`` set the latter back.
+        """Returns what lies in a version directory; see :class:`VersionInventory`.
 
         Raises:
-            OSError: It cannot be read, or has more than :data:`MAX_ENTRIES` files and
-                folders, which no version has.
+            OSError: It cannot be read, or holds far more than a version.
 
         """
-        lines: list[str] = []
-        with contextlib.suppress(OSError):  # no link
-            lines.append(f" -> {os.readlink(path)}")
-        is_linked = bool(lines)
-        top = frozenset(os.listdir(path))
-        folder_stat = os.stat(path)
-        newest_s = _changed_s(folder_stat)
-        # Network file systems may renumber inodes at any time, and make times up.
-        is_disk = self.gives_events(path)
-        # Who unpacks an archive with fixed times leaves files of the same size and age.
-        # A manifest says by digests what they are; without one the change time is all
-        # that is left. Only then, because `chmod -R` and hard links change it, too.
-        counts_changes = is_disk and MANIFEST not in top
-        if is_disk:
-            # Copies that keep their times look alike. Without the inode, a version that
-            # failed while it was being replaced would never be tried again.
-            lines.append(f" is {folder_stat.st_ino}")
-        is_barred = False
-        for relative, entry in _entries_below(path):
-            try:
-                stat = entry.stat()
-            except FileNotFoundError:
-                lines.append(f"{relative} gone")
-                continue
-            except OSError as error:  # a link that leads nowhere
-                lines.append(f"{relative} {error.errno}")
-                is_barred |= error.errno in (errno.EACCES, errno.EPERM)
-                continue
-            if entry.is_file():
-                line = f"{relative} {stat.st_size} {stat.st_mtime_ns}"
-                if counts_changes:
-                    line += f" {stat.st_ctime_ns}"
-                if not _may_read(entry.path):
-                    is_barred = True
-                    line += " barred"
-                elif relative == MANIFEST:
-                    # Unpacked files often have the same old times.
-                    line += f" {_short_digest(entry.path)}"
-                lines.append(line)
-            newest_s = max(newest_s, _changed_s(stat))
-        digest = hashlib.sha256()
-        for line in sorted(lines):
-            digest.update(line.encode(errors="surrogateescape") + b"\n")
-        return Contents(top, digest.hexdigest()[:32], newest_s, is_barred, is_linked)
+        return VersionInventory(path, self.gives_events).take()
 
     def _mountinfo(self) -> str:
         known, now_s = self._mounts_at_s, self._now()
@@ -228,58 +170,3 @@ def _mounts(mountinfo: str) -> list[tuple[str, str]]:
             mounts.append((point, right.split(" ", 1)[0]))
     mounts.reverse()  # of several mounts at one point the last one counts
     return sorted(mounts, key=lambda mount: -len(mount[0]))
-
-
-def _entries_below(path: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """Yields what lies below a directory, each with its path relative to it.
-
-    Directories come before what is in them. Links to directories are not entered, and
-    ignored folders are left out.
-
-    Raises:
-        OSError: A directory cannot be read, or there are too many entries.
-
-    """
-    num_entries = 0
-    pending = [(path, "")]
-    while pending:
-        folder, prefix = pending.pop()
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                num_entries += 1
-                if num_entries > MAX_ENTRIES:
-                    what = f"it holds more than {MAX_ENTRIES} files and folders"
-                    raise OSError(errno.EFBIG, what, path)
-                relative = prefix + entry.name
-                is_folder = _is_directory(entry)
-                if is_folder and entry.name in IGNORED_FOLDERS:
-                    continue
-                if is_folder and not entry.is_symlink():  # that may lead upwards
-                    pending.append((entry.path, relative + "/"))
-                yield relative, entry
-
-
-def _is_directory(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a bad link must not hide what lies beside it
-        return False
-
-
-def _may_read(path: str) -> bool:
-    # If a file can be read now that could not be read before, another load is worth a
-    # try, although nothing was written.
-    return os.access(path, os.R_OK, effective_ids=_BY_EFFECTIVE_IDS)
-
-
-def _short_digest(path: str) -> str:
-    """Returns a digest of as much of a small file as can be read."""
-    try:
-        with open(path, "rb") as file:
-            return hashlib.sha256(file.read(MAX_DESCRIPTION_BYTES)).hexdigest()[:32]
-    except OSError:
-        return ""
-
-
-def _changed_s(stat: os.stat_result) -> float:
-    return max(stat.st_mtime, stat.st_ctime)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from sources.file_system_options import FileSystemSourceOptions
@@ -11,6 +11,7 @@ from sources.scan import Scan, Sighting, scan
 from sources.servable_to_monitor import ServableToMonitor
 from sources.storage import FileSystem, why
 from tfs.core.clock import Clock
+from tfs.core.servable_id import ServableId
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ def take_look(
     known: Collection[int] | None,
     options: FileSystemSourceOptions,
     clock: Clock,
+    has_failed: Callable[[ServableId], bool] = lambda _: False,
 ) -> Look:
     """Looks at a servable's base path once; blocks as long as the storage does.
 
@@ -57,6 +59,7 @@ def take_look(
         known: Versions that the look before showed; None if there was none.
         options: How the source looks.
         clock: The monotonic time and the wall clock.
+        has_failed: Whether a version could not be loaded.
 
     """
     name, base_path = servable.name, servable.base_path
@@ -74,6 +77,7 @@ def take_look(
             self_describing=options.self_describing,
             has_other_platforms=options.has_other_platforms,
             known=known,
+            has_failed=has_failed,
         )
         return Look(servable, begun_s, found)
     except FileNotFoundError:

@@ -11,17 +11,27 @@ in it changed for ``settle_s``: half a copy is never served.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from sources.servable_to_monitor import ServableToMonitor
 from sources.storage import Contents, FileSystem, why
 from sources.storage_path import StoragePath
 from sources.version_contents import SELF_DESCRIBING, what_is_missing, why_no_version
-from sources.version_policy import Specific, choose, name_versions
+from sources.version_policy import (
+    MAX_VERSION,
+    Specific,
+    choose,
+    list_lookalikes,
+    name_versions,
+)
 from tfs.core.manifest import MANIFEST
 from tfs.core.servable_data import ServableData
 from tfs.core.servable_id import ServableId
+from tfs.core.version_directory import BATCHING_PARAMETERS
+
+_MAX_NAMES: Final = 5  # most names in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +43,14 @@ class Sighting:
         since_s: When this fingerprint was first seen, by the monotonic clock.
         accepted: The fingerprint under which the version is aspired; empty while it is
             not ready. While files of an aspired version change, it is an older one.
+        changes: ``Contents.changes`` when it was accepted.
 
     """
 
     fingerprint: str
     since_s: float
     accepted: str = ""
+    changes: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +92,7 @@ def scan(
     self_describing: frozenset[str] = SELF_DESCRIBING,
     has_other_platforms: bool = False,
     known: Collection[int] | None = None,
+    has_failed: Callable[[ServableId], bool] = lambda _: False,
 ) -> Scan:
     """Looks at the servable's base path once.
 
@@ -100,13 +113,16 @@ def scan(
             came since then, only time during which it was watched counts. By the
             storage's clock, or by this machine's after a jump, half a copy could look
             old.
+        has_failed: Whether a version could not be loaded. Then any change of its files is
+            worth another try, also one that left sizes and times as they were.
 
     Raises:
         OSError: The base path cannot be listed, so nothing is known about any version.
 
     """
     base_path = servable.base_path.rstrip("/")
-    names = name_versions(file_system.list_directories(servable.base_path))
+    listed = file_system.list_directories(servable.base_path)
+    names = name_versions(listed)
     paths = {version: f"{base_path}/{name}" for version, name in names.items()}
     directories = _VersionDirectories(
         file_system,
@@ -119,6 +135,7 @@ def scan(
         self_describing,
         has_other_platforms,
         None if known is None else frozenset(known),
+        has_failed,
     )
     broken = {
         version: f"{base_path}/{name}"
@@ -136,8 +153,11 @@ def scan(
     directories.note_absent(
         version for version in chosen.missing if version not in names
     )
-    directories.note_why_none(has_any=bool(names or broken))
+    lookalikes = list_lookalikes(listed)
+    directories.note_why_none(has_any=bool(names or broken or lookalikes))
     directories.note_broken(broken)
+    directories.note_lookalikes(lookalikes)
+    directories.note_misplaced()
     return directories.as_scan(chosen.versions, paths)
 
 
@@ -158,6 +178,7 @@ class _VersionDirectories:
     self_describing: frozenset[str]
     has_other_platforms: bool
     known: frozenset[int] | None
+    has_failed: Callable[[ServableId], bool]
     sightings: dict[str, Sighting] = field(default_factory=dict)
     overwritten: set[int] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
@@ -177,14 +198,16 @@ class _VersionDirectories:
             self._note_unreadable(version, path, before, error)
             return bool(accepted)  # a version that was served goes on being served
         self.is_blind |= contents.is_barred or contents.is_linked
+        seen = self._seen_as(version, contents, before, accepted)
         since_s = self.now_s
-        if before is not None and before.fingerprint == contents.fingerprint:
+        if before is not None and before.fingerprint == seen:
             since_s = before.since_s
+        changes = before.changes if before is not None else ""
         missing = "" if committed else self._what_is_missing(contents)
         if missing:
             # While a version is deleted file by file, its directory stays until the
             # end. Until then nothing has been decided about what should serve instead.
-            self.sightings[path] = Sighting(contents.fingerprint, since_s, accepted)
+            self.sightings[path] = Sighting(seen, since_s, accepted, changes)
             self._note_missing(version, missing, is_served=bool(accepted))
             return bool(accepted)
         is_old = before is None and self._lay_there(version)
@@ -192,13 +215,28 @@ class _VersionDirectories:
             is_old and self._was_still(contents)
         )
         if (committed and not accepted) or is_still:
-            if accepted and accepted != contents.fingerprint:
-                self.overwritten.add(version)
-            accepted = contents.fingerprint
-        elif accepted != contents.fingerprint:
+            if accepted != seen:
+                changes = contents.changes
+                if accepted:
+                    self.overwritten.add(version)
+            accepted = seen
+        elif accepted != seen:
             self.settled_at_s.append(since_s + self.settle_s)
-        self.sightings[path] = Sighting(contents.fingerprint, since_s, accepted)
+        self.sightings[path] = Sighting(seen, since_s, accepted, changes)
         return bool(accepted)
+
+    def _seen_as(
+        self, version: int, contents: Contents, before: Sighting | None, accepted: str
+    ) -> str:
+        """Returns the fingerprint to go by, which tells more of a version that failed."""
+        fingerprint = contents.fingerprint
+        if before is None or not accepted.startswith(fingerprint):
+            return fingerprint
+        if contents.changes == before.changes:
+            return accepted
+        if not self.has_failed(ServableId(self.servable.name, version)):
+            return accepted
+        return f"{fingerprint} {contents.changes}"
 
     def note_absent(self, versions: Iterable[int]) -> None:
         """Notes versions that the policy names, and that have no directory."""
@@ -228,6 +266,27 @@ class _VersionDirectories:
             self.problems.append(
                 f"version {version} of {self.servable.name} is a link that leads nowhere, "
                 f"or to where this server may not look: {path}"
+            )
+
+    def note_lookalikes(self, names: Sequence[str]) -> None:
+        """Notes directories whose names look like versions and are none."""
+        if names:
+            listed = ", ".join(map(repr, names[:_MAX_NAMES]))
+            more = f" and {len(names) - _MAX_NAMES} more" if names[_MAX_NAMES:] else ""
+            self.problems.append(
+                f"{listed}{more} under {self._base_path} is no version of "
+                f"{self.servable.name}: that is a whole number up to {MAX_VERSION}"
+            )
+
+    def note_misplaced(self) -> None:
+        """Notes batching parameters that belong into a version."""
+        path = f"{self._base_path}/{BATCHING_PARAMETERS}"
+        # A store would be asked over the network at each look.
+        if not self.file_system.place(path) and self.file_system.is_file(path):
+            self.problems.append(
+                f"{path} is not read: each version of {self.servable.name} has its own, "
+                "so move it into their directories, or name it in "
+                "--batching_parameters_file"
             )
 
     def as_scan(self, versions: Sequence[int], paths: Mapping[int, str]) -> Scan:

@@ -23,6 +23,7 @@ from sources.storage_path import StoragePath
 from sources.version_policy import list_versions
 from tfs.core.clock import Clock
 from tfs.core.servable_data import AspiredVersions
+from tfs.core.servable_id import ServableId
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +81,11 @@ class ServableRecord:
         self._is_new = True
 
     def next_look(
-        self, file_system: FileSystem, options: FileSystemSourceOptions, clock: Clock
+        self,
+        file_system: FileSystem,
+        options: FileSystemSourceOptions,
+        clock: Clock,
+        has_failed: Callable[[ServableId], bool],
     ) -> Callable[[], Look]:
         """Returns a function that looks, on any thread; it does not use the record."""
         return functools.partial(
@@ -92,6 +97,7 @@ class ServableRecord:
             self.at_hand,
             options,
             clock,
+            has_failed,
         )
 
     def take(

@@ -21,10 +21,12 @@ class Contents:
         newest_change_s: When anything in it last changed, seconds since the epoch
             by the clock of the storage; None if the storage cannot tell.
         is_barred: Whether a file in it may not be read.
-        is_linked: Whether its path is a link to a directory elsewhere. Changes there
-            raise no event here.
+        is_linked: Whether its path, or something in it, is a link. Changes where that
+            leads raise no event here.
         has_manifest: Whether a manifest is among its files; None if that was not looked
             at.
+        changes: Differs also if a file was replaced by one of the same size and time, or
+            its rights changed; empty if the storage cannot tell.
 
     """
 
@@ -34,6 +36,7 @@ class Contents:
     is_barred: bool = False
     is_linked: bool = False
     has_manifest: bool | None = None
+    changes: str = ""
 
 
 class FileSystem(Protocol):

@@ -17,6 +17,9 @@ MAX_VERSION: Final = (1 << 63) - 1
 _NUMBER = re.compile(r"\s*\+?([0-9]+)\s*", re.ASCII)
 
 
+# What looks like a version to whoever named it: dates, releases, negative numbers.
+_LOOKALIKE = re.compile(r"\s*[vV+-]?\d[\d.,:_-]*\s*")
+
 # Most versions that a reason names. It is kept with every version that it names, so the
 # reason of ten thousand versions must not grow with their number.
 _MAX_LISTED: Final = 10
@@ -34,9 +37,16 @@ def list_versions(versions: Collection[int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Latest:
-    """The ``num`` highest versions; 0 counts as 1, as in TensorFlow Serving."""
+    """The ``num`` highest versions; 0 counts as 1, as in TensorFlow Serving.
+
+    Attributes:
+        num: How many.
+        besides: A version that does not count: a canary is no reason to unload another.
+
+    """
 
     num: int = 1
+    besides: int | None = None
 
     def __post_init__(self) -> None:
         if self.num < 0:
@@ -115,11 +125,11 @@ def choose(
     named: list[int] = []
     chosen: list[int] = []
     match policy:
-        case Latest(num):
+        case Latest(num, besides):
             for version in sorted(at_hand, reverse=True):
                 if len(chosen) == max(1, num):
                     break
-                if ready(version):
+                if version != besides and ready(version):
                     chosen.append(version)
         case All():
             chosen = [version for version in sorted(at_hand) if ready(version)]
@@ -165,3 +175,12 @@ def name_versions(names: Iterable[str]) -> dict[int, str]:
         if version is not None:
             found[version] = name
     return found
+
+
+def list_lookalikes(names: Iterable[str]) -> list[str]:
+    """Returns names that look like versions and are none, such as "v1" or "1.0"."""
+    return [
+        name
+        for name in sorted(names)
+        if _LOOKALIKE.fullmatch(name) and parse_version(name) is None
+    ]

@@ -45,6 +45,7 @@ class WatchedPaths:
         self._watch = watch
         self._asks_distant = asks_distant
         self._is_started = False
+        self._problem = ""  # why it was not started, if that was tried
 
     @property
     def is_started(self) -> bool:
@@ -52,14 +53,22 @@ class WatchedPaths:
         return self._is_started
 
     def start(self, on_changed: Callable[[str], None]) -> None:
-        """Begins to report changes, on the watcher's thread, if that is possible."""
+        """Begins to report changes, on the watcher's thread, if that is possible.
+
+        To be called again from time to time: other programs may have taken all of the
+        system's instances, and give them back.
+        """
+        if self._is_started:
+            return
         if self._watcher is None:
             self._watcher = WatchdogWatcher()
         try:
             self._watcher.start(on_changed)
             self._is_started = True
         except OSError as error:
-            log.warning("event=watcher_failed instead=polling error=%s", error)
+            if str(error) != self._problem:
+                self._problem = str(error)
+                log.warning("event=watcher_failed instead=polling error=%s", error)
 
     def set(self, paths: Iterable[str]) -> None:
         """Watches exactly these paths from now on, as far as they can be watched."""

@@ -103,6 +103,30 @@ def test_a_label_may_come_before_its_version(env: Environment) -> None:
     assert env.served("a", label="next") == 2
 
 
+def test_a_labelled_version_is_loaded_whatever_the_policy_says(
+    env: Environment,
+) -> None:
+    """Latest would unload it, and who asks by the label would get nothing."""
+    env.apply(model("a", "", 'version_labels { key: "stable" value: 1 }'))
+    env.add_version("a", 2)
+    env.look()
+    assert env.served("a") == 2
+    assert env.served("a", label="stable") == 1
+
+
+def test_announcing_a_canary_loads_no_older_version(env: Environment) -> None:
+    """Only the canary comes, and the version that serves stays."""
+    env.add_version("a", 2)
+    env.look()
+    canary = "traffic { canary { version: 3 } }"
+    env.apply(model("a", "", canary))
+    assert env.available("a") == [2]
+    env.add_version("a", 3)
+    env.look()
+    assert sorted(env.available("a")) == [2, 3]
+    assert env.served("a") == 2
+
+
 @pytest.mark.parametrize("how", ["primary", "label"])
 def test_what_answers_stays_loaded_until_its_successor_can(
     env: Environment, how: str

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sources import local_storage
+from sources import version_inventory
 from sources.local_storage import LocalFileSystem
 from tfs.core.manifest import MANIFEST
 
@@ -123,6 +123,53 @@ def test_beside_a_manifest_the_change_time_does_not_count(tmp_path: Path) -> Non
     assert FILES.contents(str(tmp_path)).fingerprint == before
 
 
+@pytest.mark.parametrize("how", ["renamed over", "written into"])
+def test_a_repair_that_keeps_times_shows_in_the_changes(
+    tmp_path: Path, how: str
+) -> None:
+    """What failed may be whole now; what serves is not loaded again for it."""
+    payload = tmp_path / "model.pt"
+    payload.write_bytes(b"a")
+    (tmp_path / MANIFEST).write_text("{}")
+    os.utime(payload, (1, 1))
+    before = FILES.contents(str(tmp_path))
+    changed_ns = payload.stat().st_ctime_ns
+    while payload.stat().st_ctime_ns == changed_ns:
+        new = payload if how == "written into" else tmp_path / ".model.pt.Ab12"
+        new.write_bytes(b"b")
+        os.utime(new, (1, 1))
+        new.rename(payload)
+    after = FILES.contents(str(tmp_path))
+    assert after.fingerprint == before.fingerprint
+    assert after.changes != before.changes
+
+
+def test_what_lies_behind_a_link_in_a_version_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder of assets may be mounted or mended later; no event tells of that."""
+    version, store = tmp_path / "1", tmp_path / "store"
+    version.mkdir()
+    (version / "assets").symlink_to(store)
+    prints = [FILES.contents(str(version))]  # it leads nowhere yet
+    (store / "deep").mkdir(parents=True)
+    prints.append(FILES.contents(str(version)))
+    (store / "deep" / "words").write_text("a")
+    prints.append(FILES.contents(str(version)))
+    with monkeypatch.context() as patch:
+        patch.setattr(version_inventory, "_may_read", lambda path: "words" not in path)
+        prints.append(FILES.contents(str(version)))
+        assert prints[-1].is_barred
+    store.rename(tmp_path / "old")
+    (tmp_path / "old").rename(store)
+    (store / "loop").symlink_to(version)
+    (store / "again").symlink_to(store)
+    prints.append(FILES.contents(str(version)))
+    assert len({each.fingerprint for each in prints}) == len(prints)
+    assert all(each.is_linked for each in prints)
+    assert not prints[-1].is_barred
+
+
 def test_a_link_to_another_directory_is_a_change(tmp_path: Path) -> None:
     """A version may be a link; what it leads to may look the same as what it led to."""
     version = tmp_path / "1"
@@ -146,7 +193,7 @@ def test_contents_change_when_a_file_can_be_read_at_last(
     """Whoever mends permissions writes nothing, and wants the version all the same."""
     (tmp_path / "model.pt").write_bytes(b"a")
     after = FILES.contents(str(tmp_path))
-    monkeypatch.setattr(local_storage, "_may_read", lambda path: False)
+    monkeypatch.setattr(version_inventory, "_may_read", lambda path: False)
     before = FILES.contents(str(tmp_path))
     assert before.fingerprint != after.fingerprint
     assert (before.is_barred, after.is_barred) == (True, False)
@@ -294,7 +341,7 @@ def test_what_holds_far_too_much_is_no_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A numbered folder of a data set must not be walked through at every look."""
-    monkeypatch.setattr(local_storage, "MAX_ENTRIES", 3)
+    monkeypatch.setattr(version_inventory, "MAX_ENTRIES", 3)
     for name in "abc":
         (tmp_path / name).mkdir()
     assert LocalFileSystem().contents(str(tmp_path)).names == {"a", "b", "c"}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from sources.servable_to_monitor import ServableToMonitor
 from sources.version_policy import Specific
 from tests.sources.stepped_source import monitor, world
+from tfs.core.servable_id import ServableId
 
 
 def test_a_version_written_in_place_waits_for_its_manifest() -> None:
@@ -41,6 +44,57 @@ def test_a_table_needs_no_signatures() -> None:
     w.files.write("/models/digits/1/table.csv", b"key,value\n")
     w.clock.advance(2)
     assert w.poll() == [("digits", [1])]
+
+
+def test_a_version_that_failed_is_tried_again_after_any_change_of_its_files() -> None:
+    """`rsync -c` repairs a file and keeps its size and times; one that serves is let be."""
+    w = world(settle_s=2.0)
+    w.publish(1)
+    assert w.poll() == [("digits", [1])]
+    w.files.repair()
+    w.clock.advance(5)
+    assert w.poll() == []
+    w.failed.add(ServableId("digits", 1))
+    w.poll()
+    w.clock.advance(2)
+    assert w.poll() == [("digits", [1])]
+    w.clock.advance(5)
+    assert w.poll() == []  # nothing changed since it failed
+    w.failed.clear()
+    w.files.repair()
+    w.clock.advance(5)
+    assert w.poll() == []
+
+
+@pytest.mark.parametrize(
+    "name", ["20260102030405123456", "v2", "1.0", "-3", "2026-01-02"]
+)
+def test_a_name_that_only_looks_like_a_version_is_named(name: str) -> None:
+    """Whoever wrote it waits for it, beside an older version or alone."""
+    w = world()
+    w.files.write(f"/models/digits/{name}/servable.json")
+    w.files.write("/models/digits/lost+found/x")
+    for versions in ([], [1]):
+        w.poll()
+        assert w.target.versions("digits") in (None, versions)
+        assert w.source.problems()["digits"] == (
+            f"'{name}' under /models/digits is no version of digits: that is a whole "
+            "number up to 9223372036854775807",
+        )
+        w.publish(1)
+
+
+def test_batching_parameters_beside_the_versions_are_named() -> None:
+    """Where they are they do nothing; each version has its own."""
+    w = world()
+    w.publish(1)
+    w.files.write(
+        "/models/digits/batching_params.pbtxt", b"max_batch_size { value: 4 }"
+    )
+    w.poll()
+    (told,) = w.source.problems()["digits"]
+    assert told.startswith("/models/digits/batching_params.pbtxt is not read: each")
+    assert "--batching_parameters_file" in told
 
 
 def test_base_path_that_is_a_version_is_told_so() -> None:

@@ -26,6 +26,8 @@ TABLE: list[tuple[str, VersionPolicy, list[int], list[int], list[int]]] = [
     ("latest counts down", Latest(2), [1, 3, 2], [], [3, 2]),
     ("latest 0 is latest 1", Latest(0), [1, 2], [], [2]),
     ("latest takes what there is", Latest(9), [1, 2], [], [2, 1]),
+    ("latest does not count a canary", Latest(1, 3), [1, 2, 3], [3], [3, 2]),
+    ("a canary to come loads nothing older", Latest(1, 3), [1, 2], [3], [2]),
     ("all counts up", All(), [10, 2, 1], [], [1, 2, 10]),
     ("specific keeps its order", Specific((3, 1)), [1, 2, 3], [], [3, 1]),
     ("specific takes what exists", Specific((3, 9)), [1, 2, 3], [], [3]),

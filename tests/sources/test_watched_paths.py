@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 
 import pytest
@@ -24,6 +25,7 @@ class FakeWatcher:
         self.paths: list[str] = []
         self.told: Callable[[str], None] | None = None
         self.closed = False
+        self.watches = threading.Event()
 
     def start(self, on_change: Callable[[str], None]) -> None:
         if self.refuses:
@@ -32,6 +34,7 @@ class FakeWatcher:
 
     def watch(self, paths: Iterable[str]) -> None:
         self.paths = list(paths)
+        self.watches.set()
 
     def ensure(self, path: str) -> bool:
         return path in self.paths
@@ -192,3 +195,22 @@ def test_a_repository_that_became_another_directory_is_looked_at() -> None:
         watcher.paths.clear()
         clock.advance(5)
         assert target.wait_for(lambda calls: calls[-1].name == "other")
+
+
+def test_events_are_used_as_soon_as_the_system_has_an_instance_again() -> None:
+    """Another program may have taken all of them for a while."""
+    watcher = FakeWatcher(refuses=True)
+    source, files, clock, target = started(watcher, events=True)
+    assert target.wait_for(lambda calls: len(calls) == 1)
+    clock.block_until_sleepers(1)
+    watcher.refuses = False
+    clock.advance(5)
+    assert watcher.watches.wait(20)
+    assert watcher.paths == ["/models/digits"]
+    clock.block_until_sleepers(1)
+    files.write("/models/digits/2/servable.json")
+    assert watcher.told is not None
+    watcher.told("/models/digits/2")
+    clock.advance(1)
+    assert target.wait_for(lambda calls: len(calls) == 2)
+    source.close()

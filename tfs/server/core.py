@@ -96,7 +96,11 @@ class ServerCore:
             self._look_at_all, self._tell_of_change, self._executor, loop, clock
         )
         self.sources = ModelSources(
-            manager, sources, clock, on_looked=self._recheck.ask
+            manager,
+            sources,
+            clock,
+            on_looked=self._recheck.ask,
+            has_failed=self._has_failed,
         )
         self._clock = clock
         self._monitor = monitor
@@ -300,6 +304,11 @@ class ServerCore:
             ),
         )
         return policy(versions)
+
+    def _has_failed(self, servable_id: ServableId) -> bool:
+        """Whether a version, or what was to take its place, could not be loaded."""
+        state = self._monitor.state(servable_id)
+        return state is not None and state.error is not None
 
     def _staying(
         self, settings: ModelSettings, versions: Sequence[HarnessSnapshot]

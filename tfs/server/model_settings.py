@@ -178,17 +178,23 @@ class ModelSettings:
         return frozenset(pinned) if pinned else _NONE_PINNED
 
     @property
+    def named_versions(self) -> frozenset[int]:
+        """Versions that the source aspires whatever the policy says: also labelled ones."""
+        pinned = self.pinned_versions
+        return pinned.union(self.labels.values()) if self.labels else pinned
+
+    @property
     def aspired_policy(self) -> VersionPolicy:
         """The policy for the source.
 
-        With a canary and no explicit primary, one version more than ``latest`` says:
-        if the canary is the newest, the version before it is the primary, and must
-        not be unloaded for the canary's sake.
+        A canary does not count for ``latest`` while there is no explicit primary: the
+        versions that it names beside the canary are the primary, and must not be
+        unloaded for the canary's sake.
         """
         if (
             self.canary is not None
             and self.primary is None
             and isinstance(self.policy, Latest)
         ):
-            return Latest(max(1, self.policy.num) + 1)
+            return Latest(self.policy.num, self.canary.version)
         return self.policy

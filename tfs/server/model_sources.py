@@ -20,6 +20,7 @@ from sources.storage_threads import StorageThreads
 from sources.version_policy import name_versions
 from tfs.core.clock import Clock
 from tfs.core.loader import Loader
+from tfs.core.servable_id import ServableId
 from tfs.server.model_settings import ModelSettings
 
 
@@ -53,6 +54,7 @@ class ModelSources:
         parts: What it is made of.
         clock: What the source goes by.
         on_looked: Called after each round of looks.
+        has_failed: Whether a version could not be loaded; on any thread, quick.
 
     Attributes:
         source: Looks at the base paths.
@@ -67,6 +69,7 @@ class ModelSources:
         clock: Clock,
         *,
         on_looked: Callable[[], None],
+        has_failed: Callable[[ServableId], bool],
     ) -> None:
         self._file_system = parts.file_system or AnyFileSystem()
         self._fetching = fetching = parts.fetching
@@ -77,6 +80,7 @@ class ModelSources:
             clock=clock,
             on_looked=on_looked,
             storage=parts.storage,
+            has_failed=has_failed,
         )
         # The default port comes last, as the router requires.
         self.platforms = tuple(sorted(parts.platforms, key=lambda name: not name))
@@ -131,7 +135,7 @@ class ModelSources:
                 settings.name,
                 settings.base_path,
                 settings.aspired_policy,
-                settings.pinned_versions,
+                settings.named_versions,
                 settings.platform,
                 settings.runtime.fingerprint,
             )

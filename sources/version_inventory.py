@@ -1,0 +1,187 @@
+"""What lies in a version directory of this machine, in digests. Links in it are followed."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+from collections.abc import Callable
+from typing import Final
+
+from sources.storage import Contents
+from tfs.core.manifest import MANIFEST
+from tfs.core.version_directory import MAX_DESCRIPTION_BYTES
+
+IGNORED_FOLDERS: Final = frozenset({"__pycache__"})
+MAX_ENTRIES: Final = 100_000
+"""Most entries of a version directory. A directory with more is no version, whatever
+its name; it may be a folder of a data set by year."""
+
+_BY_EFFECTIVE_IDS: Final = os.access in os.supports_effective_ids
+_BARRED: Final = (errno.EACCES, errno.EPERM)
+
+
+class VersionInventory:
+    """One walk through a version directory. Confined to its caller.
+
+    Each file is described twice: by name, size, modification time and rights, and by
+    what changes also if a tool keeps times. Links to directories are followed, but for
+    those that lead to a folder above, or to one that was walked through already.
+
+    Args:
+        path: The version directory.
+        is_disk: Whether a path lies on a file system whose inodes and times mean
+            something. Network file systems may renumber inodes at any time, and make
+            times up.
+
+    """
+
+    def __init__(self, path: str, is_disk: Callable[[str], bool]) -> None:
+        self._path = path
+        self._is_disk = is_disk
+        self._home = os.path.realpath(path)
+        self._lines: list[str] = []
+        self._changes: list[str] = []
+        self._num_entries = 0
+        self._newest_s = 0.0
+        self._is_barred = False
+        self._is_linked = False
+        self._linked_folders: set[str] = set()
+
+    def take(self) -> Contents:
+        """Walks through the directory.
+
+        Raises:
+            OSError: It cannot be read, or holds more than :data:`MAX_ENTRIES`.
+
+        """
+        with contextlib.suppress(OSError):  # no link
+            self._lines.append(f" -> {os.readlink(self._path)}")
+            self._is_linked = True
+        names = frozenset(os.listdir(self._path))
+        status = os.stat(self._path)
+        is_disk = self._is_disk(self._path)
+        if is_disk:
+            # Copies that keep their times look alike. Without the inode, a version that
+            # failed while it was being replaced would never be tried again.
+            self._lines.append(f" is {status.st_ino}")
+        self._note_time(status)
+        pending = [(self._path, "", is_disk)]
+        while pending:
+            pending += self._take_folder(*pending.pop())
+        if MANIFEST not in names:
+            # A manifest says by digests what the files are. Without one the change times
+            # are all that is left. Only then, because `chmod -R` and hard links change
+            # them, too.
+            self._lines += self._changes
+        return Contents(
+            names,
+            _digest(self._lines),
+            self._newest_s,
+            self._is_barred,
+            self._is_linked,
+            changes=_digest(self._changes) if self._changes else "",
+        )
+
+    def _take_folder(
+        self, folder: str, prefix: str, is_disk: bool
+    ) -> list[tuple[str, str, bool]]:
+        """Notes what lies in a folder; returns the folders in it that are to follow."""
+        found = []
+        try:
+            entries = os.scandir(folder)
+        except OSError as error:
+            if not prefix or os.path.realpath(folder).startswith(f"{self._home}/"):
+                raise
+            self._lines.append(f"{prefix} {error.errno}")  # behind a link
+            self._is_barred |= error.errno in _BARRED
+            return []
+        with entries:
+            for entry in entries:
+                self._num_entries += 1
+                if self._num_entries > MAX_ENTRIES:
+                    what = f"it holds more than {MAX_ENTRIES} files and folders"
+                    raise OSError(errno.EFBIG, what, self._path)
+                name = prefix + entry.name
+                is_folder = is_directory(entry)
+                if is_folder and entry.name in IGNORED_FOLDERS:
+                    continue
+                if entry.is_symlink():
+                    self._is_linked = True
+                    if is_folder and self._is_new_link(entry.path):
+                        on_disk = self._is_disk(entry.path)
+                        found.append((entry.path, f"{name}/", on_disk))
+                elif is_folder:
+                    found.append((entry.path, f"{name}/", is_disk))
+                self._take_entry(entry, name, is_disk)
+        return found
+
+    def _is_new_link(self, path: str) -> bool:
+        """Whether a link leads to a folder that is not walked through otherwise."""
+        real = os.path.realpath(path)
+        if f"{self._home}/".startswith(f"{real.rstrip('/')}/"):  # upwards
+            return False
+        if real.startswith(f"{self._home}/") or real in self._linked_folders:
+            return False
+        self._linked_folders.add(real)
+        return True
+
+    def _take_entry(self, entry: os.DirEntry[str], name: str, is_disk: bool) -> None:
+        try:
+            status = entry.stat()
+        except FileNotFoundError:
+            self._lines.append(f"{name} gone")
+            return
+        except OSError as error:  # a link that leads nowhere
+            self._lines.append(f"{name} {error.errno}")
+            self._is_barred |= error.errno in _BARRED
+            return
+        if not entry.is_file():
+            self._lines.append(f"{name}/")
+        else:
+            line = f"{name} {status.st_size} {status.st_mtime_ns}"
+            if not _may_read(entry.path):
+                self._is_barred = True
+                line += " barred"
+            elif name == MANIFEST:
+                # Unpacked files often have the same old times.
+                line += f" {_short_digest(entry.path)}"
+            self._lines.append(line)
+            if is_disk:
+                self._changes.append(f"{name} {status.st_ino} {status.st_ctime_ns}")
+        self._note_time(status)
+
+    def _note_time(self, status: os.stat_result) -> None:
+        # ``cp -p`` and ``rsync -t`` set the modification time back.
+        self._newest_s = max(self._newest_s, status.st_mtime, status.st_ctime)
+
+
+def is_directory(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry is a directory or leads to one; a bad link does not."""
+    try:
+        return entry.is_dir()
+    except OSError:  # it must not hide what lies beside it
+        return False
+
+
+def _digest(lines: list[str]) -> str:
+    digest = hashlib.sha256()
+    for line in sorted(lines):
+        digest.update(line.encode(errors="surrogateescape") + b"\n")
+    return digest.hexdigest()[:32]
+
+
+def _may_read(path: str) -> bool:
+    # If a file can be read now that could not be read before, another load is worth a
+    # try, although nothing was written.
+    return os.access(path, os.R_OK, effective_ids=_BY_EFFECTIVE_IDS)
+
+
+def _short_digest(path: str) -> str:
+    """Returns a digest of as much of a small file as can be read."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.sha256(file.read(MAX_DESCRIPTION_BYTES)).hexdigest()[:32]
+    except OSError:
+        return ""
