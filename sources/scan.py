@@ -148,10 +148,13 @@ def scan(
         servable.policy,
         names,
         lambda version: directories.is_ready(version, paths[version]),
-        servable.pinned,
+        servable.pinned | servable.labelled,
     )
+    may_be_absent = servable.labelled - servable.pinned
     directories.note_absent(
-        version for version in chosen.missing if version not in names
+        version
+        for version in chosen.missing
+        if version not in names and version not in may_be_absent
     )
     lookalikes = list_lookalikes(listed)
     directories.note_why_none(has_any=bool(names or broken or lookalikes))

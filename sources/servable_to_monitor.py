@@ -17,6 +17,7 @@ class ServableToMonitor:
             or a URL for a remote file system.
         policy: Which versions are aspired.
         pinned: Versions that are aspired whatever the policy says: a primary, a canary.
+        labelled: Versions that are aspired, too, if they are there.
         platform: ``model_platform`` of the configuration, handed on.
         settings: Whatever else decides how versions are loaded, handed on. Other
             settings make another payload.
@@ -29,6 +30,7 @@ class ServableToMonitor:
     pinned: frozenset[int] = frozenset()
     platform: str = ""
     settings: str = ""
+    labelled: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         if not self.name:

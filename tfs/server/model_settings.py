@@ -178,12 +178,6 @@ class ModelSettings:
         return frozenset(pinned) if pinned else _NONE_PINNED
 
     @property
-    def named_versions(self) -> frozenset[int]:
-        """Versions that the source aspires whatever the policy says: also labelled ones."""
-        pinned = self.pinned_versions
-        return pinned.union(self.labels.values()) if self.labels else pinned
-
-    @property
     def aspired_policy(self) -> VersionPolicy:
         """The policy for the source.
 

@@ -135,9 +135,10 @@ class ModelSources:
                 settings.name,
                 settings.base_path,
                 settings.aspired_policy,
-                settings.named_versions,
+                settings.pinned_versions,
                 settings.platform,
                 settings.runtime.fingerprint,
+                frozenset(settings.labels.values()),
             )
             for settings in models
         )

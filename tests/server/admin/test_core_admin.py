@@ -101,8 +101,6 @@ def test_a_label_of_a_version_that_nobody_loads_is_told_with_where_to_look() -> 
     assert list(report.notes) == [
         "label no is for version 9, which is not in /models/a; requests with the label "
         "get NOT_FOUND",
-        "label old is for version 1, which is in /models/a and not loaded: see "
-        "model_version_policy; requests with the label get NOT_FOUND",
     ]
 
 

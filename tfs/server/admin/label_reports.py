@@ -63,7 +63,7 @@ def label_notes(
         if not label.HasField("pending_version") or wanted in known:
             continue
         why = (
-            f"is in {base_path} and not loaded: see model_version_policy"
+            f"is in {base_path} and cannot be served yet"
             if wanted in at_hand
             else f"is not in {base_path}"
         )
