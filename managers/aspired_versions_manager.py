@@ -229,7 +229,7 @@ class AspiredVersionsManager:
             and (
                 harness.state is HarnessState.ERROR
                 or harness.retry_at_s is not None
-                or self._basic.is_faulty(harness)
+                or self._basic.fault_of(harness) is not None
             )
         )
 
@@ -243,7 +243,9 @@ class AspiredVersionsManager:
         """Shows a fault of an available version in its state; None mends it.
 
         The version stays loaded and aspired, and goes on answering requests: with
-        FAILED_PRECONDITION if its interpreter is quarantined. With ``is_loading``, the
+        FAILED_PRECONDITION if its interpreter is quarantined (``Quarantined``). Then it is
+        tried again after a minute, and after pauses that double up to a quarter of an
+        hour if it is quarantined again. With ``is_loading``, the
         fault is shown once the contents that are being loaded serve. Thread-safe.
         """
         self._basic.report_error(servable_id, error, is_loading=is_loading)
@@ -379,6 +381,7 @@ class AspiredVersionsManager:
                 urgent = [*mail.aspired, *(name for name in changed if changed[name])]
                 for name in self._pace.take_due(changed, urgent, now_s):
                     self._flush(name)
+                    self._retrier.note_quarantines(name)
                     self._plan(name, now_s)
                 has_begun = self._begin_actions()
                 # There is another pass after every change, because a version that has

@@ -239,10 +239,14 @@ class BasicManager:
 
     def try_later(self, servable_id: ServableId, generation: int, at_s: float) -> None:
         """Ends a load that pauses between attempts; notes when to try it again."""
+        self.note_later(servable_id, generation, at_s)
+        self.cancel_load(servable_id, generation)
+
+    def note_later(self, servable_id: ServableId, generation: int, at_s: float) -> None:
+        """Notes when a version is tried again, for its load status."""
         managed = self._versions.find(servable_id, generation)
         if managed is not None:
             managed.again_at_s = at_s
-            self.cancel_load(servable_id, generation)
 
     def try_again(
         self,
@@ -306,6 +310,12 @@ class BasicManager:
         harness.reason = reason
         self.cancel_load(harness.id, harness.generation)
 
+    def replace(self, harness: LoaderHarness, data: LoaderData, why: str) -> None:
+        """Manages another loader of a version that serves, which is to replace it."""
+        self.want_no_more(harness, f"replaced; {why}")
+        self.manage(data, reason=why, is_replacement=True)
+        self._on_change(harness.id.name)
+
     def names(self) -> list[str]:
         """Returns the names of all managed servables."""
         return self._versions.names()
@@ -332,10 +342,10 @@ class BasicManager:
         managed = self._versions.find(servable_id)
         return None if managed is None else managed.harness.snapshot()
 
-    def is_faulty(self, harness: LoaderHarness) -> bool:
-        """Whether a fault was reported of a version that serves."""
+    def fault_of(self, harness: LoaderHarness) -> ServingError | None:
+        """Returns the fault that was reported of a version that serves, if any."""
         managed = self._versions.find(harness.id, harness.generation)
-        return managed is not None and managed.published.fault is not None
+        return None if managed is None else managed.published.fault
 
     def is_replaced(self, harness: LoaderHarness) -> bool:
         """Whether newer contents of a version are loaded, though not aspired any more."""
@@ -422,6 +432,7 @@ class BasicManager:
         managed = find(servable_id)
         if managed is not None:
             self._events.report_error(managed, error)
+            self._on_change(servable_id.name)
 
     # -- requests --------------------------------------------------------------------
 

@@ -38,8 +38,8 @@ class ManagedVersion:
         is_asking: Whether its loader is being asked for an estimate. Writer: Preflight.
         was_asked: Whether its loader was asked, even if it gave no answer. Writer:
             Preflight.
-        again_at_s: When a version that has ended is tried again, by the clock; None if
-            it is not. Writer: BasicManager.
+        again_at_s: When a version that has ended, or serves with a fault, is tried again,
+            by the clock; None if it is not. Writer: BasicManager.
 
     """
 

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from typing import Final
 
 from managers.basic_manager import BasicManager
 from managers.harness_snapshot import HarnessSnapshot
@@ -19,11 +20,18 @@ from managers.later_tries import LaterTries, LaterTry
 from managers.loader_harness import LoaderHarness
 from managers.retry import RetryOptions
 from tfs.core.clock import Clock
+from tfs.core.errors import Quarantined
 from tfs.core.servable_data import ServableData
+from tfs.core.servable_id import ServableId
 
 log = logging.getLogger(__name__)
 
 _BY_REQUEST = "tried again by request"
+_FIRST_PAUSE_S: Final = 60.0
+_LONGEST_PAUSE_S: Final = 900.0
+_WELL_S: Final = 3600.0
+"""A version that crashed too often is tried again after a pause, which doubles each time
+up to the longest one. After an hour without that, the next pause is the first one again."""
 
 
 class Retrier:
@@ -41,6 +49,8 @@ class Retrier:
         self._retry = retry
         self._clock = clock
         self._later = LaterTries()
+        # Of versions that crashed too often: how often they did, and when the last time.
+        self._quarantines: dict[ServableId, tuple[int, float]] = {}
 
     def stand_back(self, version: HarnessSnapshot) -> None:
         """Gives up a load that keeps failing, for now, so that the old version returns.
@@ -65,6 +75,36 @@ class Retrier:
         self._later.add(LaterTry(version.id, version.generation, at_s, pause_s))
         self._basic.try_later(version.id, version.generation, at_s)
 
+    def note_quarantines(self, name: str) -> None:
+        """Plans when to try versions again that crash too often."""
+        for harness in self._basic.harnesses(name):
+            is_new = isinstance(self._basic.fault_of(harness), Quarantined)
+            if is_new and harness.is_aspired and not self._is_planned(harness):
+                self._plan_again(harness)
+
+    def _is_planned(self, harness: LoaderHarness) -> bool:
+        return any(
+            later.generation == harness.generation
+            for later in self._later.of(harness.id.name)
+        )
+
+    def _plan_again(self, harness: LoaderHarness) -> None:
+        now_s = self._clock.now()
+        for servable_id, (_, last_s) in list(self._quarantines.items()):
+            if now_s - last_s > _WELL_S:
+                del self._quarantines[servable_id]
+        num, _ = self._quarantines.get(harness.id, (0, now_s))
+        self._quarantines[harness.id] = (num + 1, now_s)
+        pause_s = min(_FIRST_PAUSE_S * 2.0 ** min(num, 10), _LONGEST_PAUSE_S)
+        log.info(
+            "event=quarantine_pause servable=%s again_in_s=%.0f",
+            harness.id.slashed,
+            pause_s,
+        )
+        at_s = now_s + pause_s
+        self._later.add(LaterTry(harness.id, harness.generation, at_s, pause_s))
+        self._basic.note_later(harness.id, harness.generation, at_s)
+
     def hurry(self, name: str, versions: Sequence[HarnessSnapshot]) -> None:
         """Shortens the pause of a load that stood back while nothing could return."""
         if all(v.state in END_STATES for v in versions):
@@ -81,7 +121,11 @@ class Retrier:
         """Begins the loads whose pause is over; drops them if the manager closes."""
         for later in self._later.take_due(self._clock.now()):
             harness = self._basic.harness(later.id, later.generation)
-            if harness is not None and harness.is_aspired and not is_closing:
+            if harness is None or not harness.is_aspired or is_closing:
+                continue
+            if harness.state is HarnessState.READY:
+                self._replace_faulty(harness, "tried again after its crashes")
+            else:
                 why = f"tried again, {harness.num_failures} attempt(s) failed"
                 self._basic.try_again(later.id, later.generation, why, counts_on=True)
 
@@ -93,14 +137,14 @@ class Retrier:
             if harness.state is HarnessState.ERROR:
                 self._basic.try_again(harness.id, harness.generation, _BY_REQUEST)
             elif harness.state is HarnessState.READY:
-                self._replace_faulty(harness)
+                self._replace_faulty(harness, _BY_REQUEST)
             else:
                 harness.end_pause()
 
-    def _replace_faulty(self, harness: LoaderHarness) -> None:
+    def _replace_faulty(self, harness: LoaderHarness, why: str) -> None:
         """Replaces a version that serves with a fault, as if its files had changed."""
         make_another = harness.make_another
-        if make_another is None or not self._basic.is_faulty(harness):
+        if make_another is None or self._basic.fault_of(harness) is None:
             return
         try:
             data = ServableData(harness.id, make_another())
@@ -109,5 +153,4 @@ class Retrier:
                 "event=not_tried_again servable=%s error=%s", harness.id.slashed, error
             )
             return
-        self._basic.want_no_more(harness, f"replaced; {_BY_REQUEST}")
-        self._basic.manage(data, reason=_BY_REQUEST, is_replacement=True)
+        self._basic.replace(harness, data, why)

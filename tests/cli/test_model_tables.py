@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from tests.cli.model_report import report
 from tfs.cli.batching_table import batching_table
-from tfs.cli.model_tables import models_table, problem_of, stats_table, versions_table
+from tfs.cli.model_tables import (
+    models_table,
+    problem_of,
+    state_word,
+    stats_table,
+    versions_table,
+)
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 
 
@@ -13,7 +19,7 @@ def test_a_model_is_one_line() -> None:
     (_, line) = models_table([report()]).splitlines()
     assert line.split() == [
         *("digits", "1", "1", "stable=1", "2", "rejected", "yes"),
-        *("version", "2:", "bad", "file"),
+        *("version", "2", "FAILED:", "bad", "file"),
     ]
 
 
@@ -54,11 +60,11 @@ def test_what_failed_before_the_primary_came_is_no_problem_any_more() -> None:
     failed = model.versions.add(version=4, state=50)
     failed.error.message = "damaged"
     failed.load.num_retries = 0
-    assert problem_of(model) == "version 4: damaged; base path is gone"
+    assert problem_of(model) == "version 4 FAILED: damaged; base path is gone"
     failed.ClearField("load")  # it is not asked for any more
     assert problem_of(model) == "base path is gone"
     model.ClearField("primary")
-    assert problem_of(model) == "version 2: bad\nfile; base path is gone"
+    assert problem_of(model) == "version 2 FAILED: bad\nfile; base path is gone"
 
 
 def test_a_version_that_failed_hides_nothing_else_that_is_wrong() -> None:
@@ -71,7 +77,7 @@ def test_a_version_that_failed_hides_nothing_else_that_is_wrong() -> None:
     model.error.message = "version 3 of digits is not served: it is empty"
     model.notes.append("its override is not in force")
     beside = f"{model.error.message}; its override is not in force"
-    assert problem_of(model) == f"version 2: damaged; {beside}"
+    assert problem_of(model) == f"version 2 FAILED: damaged; {beside}"
     (_, serving, _, last) = versions_table([model]).splitlines()
     assert "empty" not in serving
     assert last.endswith(beside)
@@ -170,7 +176,7 @@ def test_a_version_is_one_line() -> None:
     """Its error where it has one, else its reason."""
     lines = versions_table([report(), pb.ModelReport(name="empty")]).splitlines()
     assert len(lines) == 4
-    assert "END" in lines[1]
+    assert "FAILED" in lines[1]
     assert "bad file" in lines[1]
     assert "1.0 MiB" in lines[2]
 
@@ -200,7 +206,7 @@ def test_a_version_that_ended_and_is_tried_again_says_so() -> None:
     version = model.versions.add(version=2, state=50, notes=["the next one in 58 s"])
     version.error.message = "busy"
     version.load.next_attempt_s = 5.0
-    assert problem_of(model) == "version 2: busy; the next one in 58 s"
+    assert problem_of(model) == "version 2 FAILED: busy; the next one in 58 s"
     assert "busy; the next one in 58 s" in versions_table([model])
 
 
@@ -212,3 +218,18 @@ def test_a_version_that_fails_on_its_own_example_is_a_problem() -> None:
     told = "embed fails on its own example: no module foo"
     assert problem_of(model) == f"version 1: {told}"
     assert told in versions_table([model])
+
+
+def test_a_quarantined_version_is_not_called_available() -> None:
+    """It is loaded and refuses everybody; a cancelled load has not failed."""
+    model = pb.ModelReport(name="digits", primary=1)
+    model.versions.add(version=1, state=30)
+    broken = model.versions.add(version=2, state=30, quarantined=True)
+    broken.error.message = "it crashed 3 times"
+    (_, line) = models_table([model]).splitlines()
+    assert line.split()[:3] == ["digits", "1", "1"]
+    assert "version 2 QUARANTINED: it crashed 3 times" in line
+    assert [state_word(each) for each in model.versions] == ["AVAILABLE", "QUARANTINED"]
+    given_up = model.versions.add(version=3, state=50)
+    given_up.error.code = 1
+    assert state_word(given_up) == "END"

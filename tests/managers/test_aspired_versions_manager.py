@@ -23,6 +23,7 @@ from tfs.core.errors import (
     Internal,
     InvalidArgument,
     NotFound,
+    Quarantined,
     Unavailable,
     Unknown,
 )
@@ -518,6 +519,36 @@ def test_quarantined_version_shows_its_fault_and_stays(env: Environment) -> None
     env.manager.report_servable_error(servable_id, None)
     assert env.error("S1", 1) is None
     env.manager.report_servable_error(ServableId("nobody", 1), None)
+
+
+@pytest.mark.parametrize("policy", [availability_preserving, resource_preserving])
+def test_a_quarantined_version_is_tried_again_after_pauses_that_double(
+    policy: TransitionPolicy, empty: Environment
+) -> None:
+    """A minute, two, four, up to a quarter of an hour; after a good hour a minute again."""
+    m1 = ServableId("m", 1)
+    empty.manager.set_transition_policy("m", policy)
+    empty.aspire("m", 1)
+    empty.settle()
+    for pause_s in (60.0, 120.0, 240.0, 480.0, 900.0, 900.0, 0.0, 60.0):
+        if not pause_s:
+            empty.clock.advance(3601)
+            continue
+        empty.manager.report_servable_error(m1, Quarantined("crashed 3 times"))
+        due_s = empty.settle()
+        assert due_s == pytest.approx(empty.clock.now() + pause_s)
+        status = empty.manager.load_status(m1)
+        assert status is not None
+        assert status.next_attempt_s == due_s
+        empty.clock.advance(pause_s - 1)
+        empty.settle()
+        assert isinstance(empty.error("m", 1), Quarantined)
+        empty.clock.advance(1)
+        empty.settle()
+        assert empty.state("m", 1) is A
+        assert empty.error("m", 1) is None
+        assert empty.available("m") == (1,)
+    assert empty.close()
 
 
 @pytest.mark.parametrize("policy", [availability_preserving, resource_preserving])

@@ -6,7 +6,8 @@ import pytest
 
 from managers.serving_map import Handle, ServingMap
 from tests.server.environment import Environment, config, model
-from tfs.core.errors import InvalidArgument, NotFound
+from tfs.core.errors import InvalidArgument, NotFound, Quarantined
+from tfs.core.servable_id import ServableId
 from tfs.server.traffic import share_of
 
 ALL = "model_version_policy { all {} }"
@@ -242,3 +243,27 @@ def test_a_model_that_leaves_takes_its_routes_along() -> None:
     env.apply()
     assert env.core.served._routes.routes == {}
     assert env.core.served.trial("a") is None
+
+
+@pytest.mark.parametrize("extra", [ALL, f"{ALL} traffic {{ primary: 2 }}"])
+def test_a_healthy_older_version_answers_while_one_is_quarantined(extra: str) -> None:
+    """Callers that name no version are not refused; the retry brings them back."""
+    env = serving(1, 2, extra=extra)
+    served, readiness = env.core.served, env.core.readiness
+    fault = Quarantined("crashed 3 times")
+    env.manager.report_servable_error(ServableId("a", 2), fault)
+    env.settle()
+    assert env.served("a") == served.primary("a") == 1
+    assert env.served("a", version=2) == 2
+    assert readiness.is_model_available("a")
+    env.manager.report_servable_error(ServableId("a", 1), fault)
+    env.settle()
+    assert env.served("a") == 2
+    assert readiness.is_model_available("a") is False
+    env.clock.advance(60)
+    env.manager.step()
+    env.settle()
+    assert env.served("a") == 2
+    assert readiness.is_model_available("a")
+    if extra == ALL:
+        assert served._routes.routes == {}

@@ -117,6 +117,36 @@ def test_a_rejected_version_answers_only_if_it_is_named(
     assert primary == expected
 
 
+@pytest.mark.parametrize(
+    ("wanted", "available", "canary", "rejected", "faulty", "expected"),
+    [
+        (None, {1, 2}, None, (), {2}, 1),
+        (None, {1, 2, 3}, None, (), {2}, 3),
+        (None, {1, 2, 3}, None, {2}, {3}, 1),
+        (None, {1, 2, 3}, 2, (), {3}, 1),
+        (None, {1, 2}, None, (), {1, 2}, 2),
+        (None, {2}, None, (), {2}, 2),
+        (2, {1, 2}, None, (), {2}, 1),
+        (2, {1, 2, 3}, None, (), {2}, 1),
+        (2, {2, 3}, None, (), {2}, 2),
+        (3, {1, 2, 3}, 2, (), {3}, 1),
+        (3, {1, 2, 3}, None, {2}, {3}, 1),
+        (2, {1, 2}, None, {2}, (), 2),
+    ],
+)
+def test_an_older_version_that_is_well_answers_in_a_faulty_ones_place(
+    wanted: int | None,
+    available: set[int],
+    canary: int | None,
+    rejected: set[int],
+    faulty: set[int],
+    expected: int,
+) -> None:
+    """Never a newer one than was named, nor the canary, nor one that was rejected."""
+    primary = effective_primary(wanted, None, available, canary, rejected, faulty)
+    assert primary == expected
+
+
 @pytest.mark.parametrize("primary", [None, 1])
 @pytest.mark.parametrize("canary", [None, 3])
 @pytest.mark.parametrize("had_trial", [False, True])

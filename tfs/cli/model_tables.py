@@ -38,7 +38,9 @@ def models_table(models: Iterable[pb.ModelReport]) -> str:
     """Returns one line per model."""
     rows = []
     for model in models:
-        available = [each.version for each in model.versions if each.state == 30]
+        available = [
+            each.version for each in model.versions if state_word(each) == "AVAILABLE"
+        ]
         labels = ", ".join(_label(each, model) for each in model.labels)
         rows.append(
             (
@@ -86,7 +88,9 @@ def problem_of(model: pb.ModelReport) -> str:
             or not version.HasField("load")
         )
         if version.HasField("error") and not is_past:
-            problems.append(f"version {version.version}: {_error(version)}")
+            word = state_word(version)
+            told = f" {word}" if word in ("QUARANTINED", "FAILED") else ""
+            problems.append(f"version {version.version}{told}: {_error(version)}")
     problems += _problems_beside_versions(model)
     if not problems:
         problems = [
@@ -118,17 +122,29 @@ def stats_table(stats: Iterable[pb.Stat]) -> str:
     return table(("STAT", "VALUE", "LABELS"), rows)
 
 
-def versions_table(models: Iterable[pb.ModelReport]) -> str:
-    """Returns one line per version, and one for what is wrong with none of them."""
+def state_word(version: pb.VersionReport) -> str:
+    """Returns where a version stands, for people: a state, QUARANTINED or FAILED."""
+    from tfs.core.errors import Code
     from tfs.core.servable_state import ManagerState
 
+    if version.quarantined:
+        return "QUARANTINED"
+    code = version.error.code
+    is_over = version.state == ManagerState.END.value
+    if is_over and version.HasField("error") and code != int(Code.CANCELLED):
+        return "FAILED"
+    return ManagerState(version.state).name
+
+
+def versions_table(models: Iterable[pb.ModelReport]) -> str:
+    """Returns one line per version, and one for what is wrong with none of them."""
     rows: list[Sequence[object]] = []
     for model in models:
         rows.extend(
             (
                 model.name,
                 each.version,
-                ManagerState(each.state).name,
+                state_word(each),
                 ago(each.since_s),
                 _memory(each.memory) or "-",
                 _place(each.placement) if each.HasField("placement") else "-",

@@ -194,6 +194,10 @@ class FailedPrecondition(ServingError):
     code = Code.FAILED_PRECONDITION
 
 
+class Quarantined(FailedPrecondition):
+    """The version crashed too often; it is tried again after a pause, or on request."""
+
+
 class Aborted(ServingError):
     """Lost to a concurrent change; start over."""
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Final
 
 from managers.aspired_versions_manager import AspiredVersionsManager
-from tfs.core.errors import FailedPrecondition, ServingError
+from tfs.core.errors import FailedPrecondition, Quarantined, ServingError
 from tfs.core.event_bus import EventAndTime, EventBus
 from tfs.core.executor import Executor
 from tfs.core.loader import Loader
@@ -235,8 +235,9 @@ class ModelPlacer:
             self._late_measurer.move(functools.partial(leave, call_s))
 
     def _quarantine(self, servable_id: ServableId, reason: str) -> None:
-        error = FailedPrecondition(
-            f"quarantined: it {reason}; deploy another version, or tfs retry this one"
+        error = Quarantined(
+            f"quarantined: it {reason}; it is tried again after a pause, at once by tfs "
+            "retry"
         )
         self._manager.report_servable_error(servable_id, error)
 

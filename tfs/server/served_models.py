@@ -291,6 +291,8 @@ class ServedModels:
             or settings.canary
             or settings.primary is not None
             or self.rejected(settings)
+            or self._faulty(name)
+            or name in self._routes.routes
         ):
             return  # no route depends on this model; keeps 1,000 loads cheap
         with self._lock:
@@ -320,8 +322,9 @@ class ServedModels:
                 for label, version in meant.items()
                 if version in available or label in last
             }
-        rejected = self.rejected(settings)
-        if settings.primary is None and canary is None and not rejected:
+        rejected, faulty = self.rejected(settings), self._faulty(name)
+        if settings.primary is None and canary is None and not (rejected or faulty):
+            resolved.by_name.pop(name, None)
             return
         available = self._available(name)
         before = self._routes.routes.get(name)
@@ -329,7 +332,12 @@ class ServedModels:
         last_primary = max(available, default=None) if before is None else before.last
         canary_version = None if canary is None else canary.version
         primary = effective_primary(
-            settings.primary, last_primary, available, canary_version, rejected
+            settings.primary,
+            last_primary,
+            available,
+            canary_version,
+            rejected,
+            faulty,
         )
         trial = self._trial_route_locked(settings, available)
         last_primary = last_primary if primary is None else primary
@@ -395,6 +403,14 @@ class ServedModels:
         base_path = settings.base_path
         rejection = self._notes.find(name, base_path, canary)
         return Trial(name, canary, pin, self._parts, note_rejected, rejection)
+
+    def _faulty(self, name: str) -> Collection[int]:
+        """Returns the versions that are available and were seen to fail."""
+        return [
+            state.id.version
+            for state in self._monitor.version_states(name)
+            if state.is_faulty
+        ]
 
     def _rejected_of(self, name: str) -> Collection[int]:
         config = self._config

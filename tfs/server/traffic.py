@@ -87,6 +87,7 @@ def effective_primary(
     available: Collection[int],
     canary: int | None,
     rejected: Collection[int] = (),
+    faulty: Collection[int] = (),
 ) -> int | None:
     """Returns the version that answers requests that name none.
 
@@ -96,6 +97,7 @@ def effective_primary(
         available: Versions that can be requested.
         canary: The version on trial.
         rejected: Versions that a guard rejected, and that nobody named since.
+        faulty: Versions that are available and were seen to fail.
 
     If a version is configured and available, it answers. Until it is available, the
     version that answered before goes on, while that is available, so that a change
@@ -103,14 +105,27 @@ def effective_primary(
     version, or went back to one, does not want another in its place. If none is
     configured, the latest one that is not the canary answers. The canary never takes
     over by itself; but if it answered before its trial, it goes on until another
-    version can. A rejected version answers only if it is the configured one.
+    version can. A rejected version answers only if it is the configured one. In the
+    place of a faulty one, the newest that is older and well answers, if there is one.
 
     """
     if wanted is not None and wanted in available:
-        return wanted
+        if wanted not in faulty:
+            return wanted
+        return _well(wanted, available, {canary, *rejected, *faulty})
     usable = [version for version in available if version not in rejected]
     goes_on = before if before is not None and before in usable else None
     if wanted is not None:
         return goes_on
     others = [version for version in usable if version != canary]
-    return max(others) if others else goes_on
+    if not others:
+        return goes_on
+    return _well(max(others), others, faulty)
+
+
+def _well(version: int, available: Collection[int], barred: Collection[object]) -> int:
+    """Returns ``version``, or the newest older one that is not barred in its place."""
+    if version not in barred:
+        return version
+    older = [each for each in available if each < version and each not in barred]
+    return max(older, default=version)

@@ -381,7 +381,7 @@ def test_a_version_that_failed_is_no_problem_once_nobody_asks_for_it() -> None:
     path = env.add_version("a", 2)
     env.broken.add(path)
     env.look()
-    assert problem_of(operator.model()) == f"version 2: {path} is damaged"
+    assert problem_of(operator.model()) == f"version 2 FAILED: {path} is damaged"
     env.files.remove(path)
     env.look()
     assert problem_of(operator.model()) == ""

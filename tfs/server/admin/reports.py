@@ -9,7 +9,7 @@ from google.protobuf import text_format
 
 from managers.load_status import LoadStatus
 from managers.resource_tracker import ResourceTracker
-from tfs.core.errors import ServingError
+from tfs.core.errors import Quarantined, ServingError
 from tfs.core.resources import MAIN, PEAK_RAM_BYTES, RAM_BYTES, Resource
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.stats import HistogramSnapshot, Stats
@@ -45,6 +45,7 @@ def version_report(state: ServableState, path: str = "") -> pb.VersionReport:
     )
     if state.error is not None:
         fill_error(report.error, state.error)
+        report.quarantined = isinstance(state.error, Quarantined)
     if state.note:
         report.notes.append(state.note)
     if state.resident_bytes is not None and state.manager_state is not ManagerState.END:
@@ -70,7 +71,9 @@ def fill_load(
     if status.next_attempt_s is not None:
         report.load.next_attempt_s = wall_s + status.next_attempt_s - now_s
         pause_s = max(0.0, status.next_attempt_s - now_s)
-        if report.state == ManagerState.END.value:
+        if report.quarantined:
+            report.notes.append(f"it is tried again in {pause_s:.0f} s")
+        elif report.state == ManagerState.END.value:
             report.notes.append(
                 f"attempt {status.num_failures} failed; for the next one, in "
                 f"{pause_s:.0f} s, what serves meanwhile is unloaded"
