@@ -3,7 +3,7 @@
     bytes 0..63      counters: requests (host), started and replies (worker); then the
                      thread that a worker moves to its core before it rings, or 0 (host);
                      then whether the host has requests for any worker (host)
-    from byte 64 on  four words per slot, where calls overlap (see below)
+    from byte 64 on  two rings of slots, and two words per slot
     slot 0, slot 1   request words | reply words | input area | output area
 
 A call's descriptor is a row of 64-bit words. Nothing on the request path is pickled,
@@ -17,14 +17,15 @@ write anything.
 
 Offsets count from the slab's start, or from the start of a temporary memfd if
 ``overflow_bytes`` is not 0. A string tensor is its items' lengths as words, then the
-items. There are two slots, so that a worker that has answered one call finds the next
-one waiting. The doorbells, an eventfd for calls and a pipe for answers, say how many
+items. A worker that runs one call at a time has two slots, so that it finds the next
+call waiting. A model that takes several calls at once has a slab of its own, with a slot
+for each call. The doorbells, an eventfd for calls and a pipe for answers, say how many
 there are; they also order the memory accesses on every architecture.
 
-A model that takes several calls at once has a slab of its own, with a slot for each
-call. The calls end in any order, so both sides name the slots they mean in a ring. Each
-slot has a word that says why nobody waits any more (a status code, 0 while somebody
-does), and one for the deadline (monotonic nanoseconds, 0 for none).
+Calls may end in any order, so both sides name the slots they mean in a ring. Each slot
+has a word that says why nobody waits any more (a status code, 0 while somebody does),
+and one for the deadline (monotonic nanoseconds, 0 for none); only calls that overlap
+use these.
 """
 
 from __future__ import annotations

@@ -19,8 +19,7 @@ class CallChannel:
 
     Args:
         slab_bytes: Shared memory, taken as it is touched.
-        num_overlapping: Calls that the worker takes at once, each by a thread; 0 where
-            it takes one after the other.
+        num_at_once: Calls that the worker takes at once, each by a thread.
         spins: Whether the worker looks for the next request before it sleeps. Then it
             rings by an eventfd. The kernel assumes that a writer to a pipe is about to
             sleep, and wakes the loop on its core; see the guest's ``ring``.
@@ -31,12 +30,12 @@ class CallChannel:
     """
 
     def __init__(
-        self, slab_bytes: int, num_overlapping: int = 0, *, spins: bool = False
+        self, slab_bytes: int, num_at_once: int = 1, *, spins: bool = False
     ) -> None:
         # Each read of the doorbell lets one thread take one request.
-        one_each = os.EFD_SEMAPHORE if num_overlapping else 0
+        one_each = os.EFD_SEMAPHORE if num_at_once > 1 else 0
         with contextlib.ExitStack() as undo:
-            self.slab = Slab.create(slab_bytes, num_overlapping or NUM_SLOTS)
+            self.slab = Slab.create(slab_bytes, max(num_at_once, NUM_SLOTS))
             undo.callback(self.slab.close)
             self.request_fd = os.eventfd(0, os.EFD_CLOEXEC | one_each)
             undo.callback(os.close, self.request_fd)
@@ -54,8 +53,6 @@ class CallChannel:
         self._tensors.setblocking(False)
         self.ring = functools.partial(os.eventfd_write, self.request_fd, 1)
         """Tells the worker that there is one more request in the slab."""
-        self.num_written = 0
-        """Requests written so far. Only valid while nobody is writing one."""
         self._spins = spins
         self._closed = False
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -10,9 +9,7 @@ from tfs.core.errors import ServingError
 from tfs.core.servable import InferenceTask
 from tfs.runtime.interpreter import InterpreterStats
 from tfs.runtime.process.call_channel import CallChannel
-from tfs.runtime.process.call_lane import CallLane
 from tfs.runtime.process.lane import Lane, LaneTerms
-from tfs.runtime.process.overlapping_lane import OverlappingLane
 from tfs.runtime.process.process_model import ProcessModel
 from tfs.runtime.process.worker_call import WorkerCall
 from tfs.runtime.spread_model import summed
@@ -23,15 +20,14 @@ class CallLanes:
 
     Args:
         terms: What all lanes have in common.
-        spin_s: How long the loop looks for a reply that is due, instead of sleeping.
 
     """
 
-    def __init__(self, terms: LaneTerms, spin_s: float) -> None:
+    def __init__(self, terms: LaneTerms) -> None:
         self._terms = terms
-        self._common = CallLane(terms, spin_s)
+        self._common = Lane(terms)
         # The lanes of models that take several calls at once, by the model's number.
-        self._own: dict[int, OverlappingLane] = {}
+        self._own: dict[int, Lane] = {}
         self._past = InterpreterStats()  # sums of models' own lanes that are gone
 
     @property
@@ -51,10 +47,11 @@ class CallLanes:
         self._common.open(channel)
 
     def open_own(self, model: ProcessModel, channel: CallChannel) -> None:
-        """Starts handing a model's tasks to a new worker; owns the channel from now on."""
+        """Starts handing a model's tasks to a new worker, over a channel of their own."""
         lane = self._own.get(model.model_id)
         if lane is None:
-            lane = self._own[model.model_id] = OverlappingLane(self._terms)
+            lane = Lane(self._terms, model.source.concurrency)
+            self._own[model.model_id] = lane
         lane.open(channel)
 
     def share(self, others: Sequence[CallLanes]) -> None:
@@ -79,13 +76,6 @@ class CallLanes:
         else:
             self._common.add(model, task)
 
-    def reader_of(self, channel: CallChannel) -> Callable[[int], None]:
-        """Returns a function that answers calls of the common lane when a worker rings.
-
-        The lanes of single models watch for their replies themselves.
-        """
-        return functools.partial(self._common.read_replies, channel)
-
     def close(self) -> list[WorkerCall]:
         """Stops handing out tasks: the worker is gone. Calls that it had not begun wait.
 
@@ -93,8 +83,7 @@ class CallLanes:
             The calls that it was in; the caller answers them.
 
         """
-        channel = self._common.channel
-        failed = self._common.close(channel.num_started() if channel is not None else 0)
+        failed = self._common.close()
         for lane in self._own.values():
             failed += lane.close()
         return failed

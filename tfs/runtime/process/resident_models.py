@@ -67,8 +67,8 @@ class ResidentModels:
                 self.life.end,
                 self.life.show_stacks,
                 options.executor,
-            ),
-            options.worker.spin_us / 1e6,
+                options.worker.spin_us / 1e6,
+            )
         )
         self._quarantine = Quarantine(
             loop.clock, self.lanes.refuse, options.on_quarantine
@@ -224,9 +224,6 @@ class ResidentModels:
         self._num_calls_before = self.lanes.stats().num_calls
         self.lanes.open(link.calls)
 
-    def reader_of(self, link: WorkerLink) -> Callable[[int], None]:
-        return self.lanes.reader_of(link.calls)
-
     def refuse(self, error: ServingError) -> None:
         self.lanes.refuse(error)
 
@@ -238,8 +235,7 @@ class ResidentModels:
 
         It blames nobody if somebody else (an operator, or a kernel out of memory)
         killed a worker of a version that had worked well, on this worker or earlier
-        ones, or a worker that only had a call which it had not begun: the next one may
-        well work. If this worker had answered, the next one is started without a pause,
+        ones, or a worker that was idle: the next one may well work. If this worker had answered, the next one is started without a pause,
         because a system that kills whatever is started would have done so before it
         answered.
 
@@ -253,8 +249,7 @@ class ResidentModels:
         self._num_calls_before += num_calls  # the next may die before it is ready
         for health in {model.health for model in self._models.values()}:
             health.note_death(end, num_calls)
-        has_begun = any(call.has_begun for call in self._failed)
-        was_idle = self._mapping is None and not has_begun
+        was_idle = self._mapping is None and not self._failed
         mapping, self._mapping = self._mapping, None
         culprit = self._failed[-1].model if self._failed else mapping
         has_worked_well = culprit is not None and (

@@ -20,12 +20,15 @@ class WorkerCall:
         task: What is computed.
         signature_index: Number of the signature among the model's.
         sequence: Its number among the requests written to this worker.
-        has_begun: Whether the worker said that it had begun it; set when the worker has
-            gone.
+        begun_s: Since when the worker can have been in it, by the loop's clock.
+        limit_s: How long it may take.
 
     """
 
-    __slots__ = ("has_begun", "model", "sequence", "signature_index", "task")
+    __slots__ = ("begun_s", "limit_s", "model", "sequence", "signature_index", "task")
+
+    begun_s: float
+    limit_s: float
 
     def __init__(
         self,
@@ -38,7 +41,6 @@ class WorkerCall:
         self.task = task
         self.signature_index = signature_index
         self.sequence = sequence
-        self.has_begun = True
 
 
 def send_request(

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from tfs.core.errors import ServingError, Unavailable
-from tfs.core.serving_loop import READABLE, ServingLoop, Timer
+from tfs.core.serving_loop import ServingLoop, Timer
 from tfs.core.thread_limit import thread_limits
 from tfs.runtime.process.crash_policy import (
     FOR_MEMORY,
@@ -72,16 +72,12 @@ class WorkerUser(Protocol):
         """Starts handing calls to a worker that is ready."""
         ...
 
-    def reader_of(self, link: WorkerLink) -> Callable[[int], None]:
-        """Returns a function that answers the calls that a worker has finished."""
-        ...
-
     def take_event(self, event: WorkerReply) -> None:
         """Takes what the worker says without being asked."""
         ...
 
     def stop_calls(self) -> None:
-        """Hands no more calls to a worker that is gone. Its slab can still be read."""
+        """Takes its last replies, and hands no more calls to a worker that is gone."""
         ...
 
     def blame(self, end: WorkerEnd, *, is_innocent: bool) -> bool:
@@ -213,6 +209,8 @@ class WorkerLife:
             and not self._num_holds
             and not self._when_ready
         ):
+            if self.conversation is not None:
+                self.conversation.end()  # a rehearsed call may still hang
             self._user.stop_calls()
             self._drop_link()
             self._move(WorkerState.ABSENT)
@@ -333,7 +331,6 @@ class WorkerLife:
         sign = LoadSign(loop, link.calls.slab, options.traffic)
         conversation = WorkerConversation(link, self._user.take_event, self.end, sign)
         self.conversation = conversation
-        loop.watch(link.calls.reply_fd, self._user.reader_of(link))
         loop.watch(link.pidfd, lambda _: self._on_pidfd(link))
         loop.watch(link.control.fileno(), lambda _: conversation.read())
         self._user.move_in(conversation)
@@ -370,7 +367,6 @@ class WorkerLife:
         is_innocent: bool = False,
     ) -> None:
         """Fails the running calls, blames the model unless innocent, and starts anew."""
-        self._user.reader_of(link)(READABLE)  # calls that it had finished succeed
         how = self.last_end = end.how
         self.num_deaths += 1
         log.error(
@@ -380,8 +376,9 @@ class WorkerLife:
             link.pid,
             how,
         )
-        self._user.stop_calls()
+        # It writes to the slab, which is closed with the calls.
         awaited = self.conversation.end() if self.conversation is not None else []
+        self._user.stop_calls()
         self._drop_link()
         self._move(WorkerState.DEAD)
         if self._user.blame(end, is_innocent=is_innocent):
@@ -418,6 +415,6 @@ class WorkerLife:
         self._ended_for, self._ended_innocent = None, False
         if link is not None:
             if link.pidfd >= 0:
-                for fd in (link.calls.reply_fd, link.pidfd, link.control.fileno()):
+                for fd in (link.pidfd, link.control.fileno()):
                     self._loop.unwatch(fd)
             link.close()

@@ -15,16 +15,10 @@ import torch
 
 from tfs.core.spin_backoff import SpinBackoff
 from tfs.runtime.guest.loaded_model import ForkWatch
-from tfs.runtime.guest.slab import (
-    NUM_SLOTS,
-    REPLIES,
-    REQUESTS,
-    STARTED,
-    Slab,
-)
-from tfs.runtime.guest.worker.call_answerer import CallAnswerer
+from tfs.runtime.guest.slab import NUM_SLOTS, REQUESTS
 from tfs.runtime.guest.worker.call_channel import CallChannel
 from tfs.runtime.guest.worker.memory_limit import MemoryLimit
+from tfs.runtime.guest.worker.request_slots import RequestSlots
 from tfs.runtime.guest.worker.worker_control import WorkerControl
 from tfs.runtime.guest.worker.worker_models import WorkerModels
 from tfs.runtime.guest.worker_options import WorkerOptions
@@ -47,14 +41,23 @@ class Worker:
         control: socket.socket,
     ) -> None:
         self._channel = channel
-        self._slab = Slab(channel.slab_fd)
         self._control_socket = control
         self._spin_s = options.spin_us / 1e6
         self._spin_backoff = SpinBackoff()
         self._forks = ForkWatch()
         self._limit = MemoryLimit(options.memory_limit_bytes)
         self._models = WorkerModels(control, self._limit, self._forks)
-        self._control = WorkerControl(control, self._models, self._slab, self._limit)
+        self._slots = RequestSlots(
+            channel,
+            NUM_SLOTS,
+            self._models.by_id,
+            self._forks,
+            self._models.note_call,
+            self._limit.leave_if_leaking,
+        )
+        self._control = WorkerControl(
+            control, self._models, self._slots.slab, self._limit
+        )
 
     def run(self, archive: bytes = b"") -> None:
         """Answers calls until the process ends.
@@ -67,36 +70,20 @@ class Worker:
         self._control.start()
         if archive:
             self._control.start_warm_up(archive)
-        slab, channel, models = self._slab, self._channel, self._models
-        answerer = CallAnswerer(
-            slab, models.by_id, self._forks, self._limit.leave_if_leaking
-        )
-        sequence = 0
+        slots, request_fd = self._slots, self._channel.request_fd
+        answerer = slots.answerer()
         with torch.inference_mode():
             while True:
                 if self._spin_s:
-                    self._spin(sequence)
-                for _ in range(os.eventfd_read(channel.request_fd)):
-                    slot = slab.slots[sequence % NUM_SLOTS]
-                    sequence += 1
-                    slab.words[STARTED] = sequence
-                    overflow_bytes = answerer.overflow_bytes(slot)
-                    memory = None
-                    if overflow_bytes:
-                        memory = channel.receive_tensors(overflow_bytes)
-                    loaded, overflow_fd = answerer.answer(slot, memory)
-                    if overflow_fd is not None:
-                        channel.send_tensors(overflow_fd)
-                    slab.words[REPLIES] = sequence
-                    channel.ring()
-                    if loaded is not None:
-                        models.note_call(loaded)
-                    loaded = memory = None  # unloading must find the last reference
+                    self._spin()
+                for _ in range(os.eventfd_read(request_fd)):
+                    slots.answer_next(answerer)
 
-    def _spin(self, sequence: int) -> None:
+    def _spin(self) -> None:
         if not self._spin_backoff.may_look():
             return
-        words, now = self._slab.words, time.perf_counter
+        words, now = self._slots.slab.words, time.perf_counter
+        sequence = self._slots.num_taken
         limit_s = now() + self._spin_s
         while words[REQUESTS] == sequence and now() < limit_s:
             pass

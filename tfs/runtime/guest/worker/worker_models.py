@@ -26,7 +26,7 @@ from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.guest.worker.call_channel import CallChannel
 from tfs.runtime.guest.worker.load_meter import LoadMeter
 from tfs.runtime.guest.worker.memory_limit import MemoryLimit
-from tfs.runtime.guest.worker.request_slots import RequestSlots
+from tfs.runtime.guest.worker.request_slots import RequestSlots, RequestThreads
 
 
 class WorkerModels:
@@ -58,7 +58,7 @@ class WorkerModels:
         self.by_id: dict[int, LoadedModel] = {}
         # As the process was before each was loaded, while that may be asked for.
         self._states = WeakKeyDictionary[LoadedModel, ProcessEffects]()
-        self._slots: dict[int, RequestSlots] = {}  # of models that take several calls
+        self._slots: dict[int, RequestThreads] = {}  # of models that take several calls
 
     @property
     def is_empty(self) -> bool:
@@ -150,13 +150,16 @@ class WorkerModels:
         model_id, loaded = self._named(request)
         channel = CallChannel.of_fds([os.dup(fd) for fd in fds])
         self._limit.allow_threads(loaded.source.concurrency)
-        self._slots[model_id] = RequestSlots(
+        slots = RequestSlots(
             channel,
-            model_id,
-            loaded,
+            loaded.source.concurrency,
+            self.by_id,
             self._forks,
             self.note_call,
             self._limit.leave_if_leaking,
+        )
+        self._slots[model_id] = RequestThreads(
+            slots, channel, loaded.source.concurrency
         )
         return {"code": 0}
 
