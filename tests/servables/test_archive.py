@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.models.digits import DigitClassifier
-from tfs.core.errors import FailedPrecondition, InvalidArgument, NotFound
+from tfs.core.errors import DataLoss, FailedPrecondition, NotFound
 from tfs.export import save
 from tfs.servables.archive import ArchiveKind, inspect_archive
 
@@ -65,7 +65,7 @@ def test_exported_program_is_recognised(tmp_path: Path) -> None:
 def test_cut_archive_says_so(package: Path, cut: int) -> None:
     """A copy that broke off is explained, not passed on as a zip error."""
     package.write_bytes(package.read_bytes()[:cut])
-    with pytest.raises(InvalidArgument, match="not a readable archive"):
+    with pytest.raises(DataLoss, match="not a readable archive"):
         inspect_archive(str(package))
 
 
@@ -92,5 +92,5 @@ def test_a_graph_that_was_cut_short_is_no_checkpoint(tmp_path: Path) -> None:
         archive.writestr("model/data/weights/model.pt", inner.read_bytes())
     data = whole.read_bytes()
     whole.write_bytes(data[: data.rindex(inner.read_bytes()[-22:]) + 22])
-    with pytest.raises(InvalidArgument, match="cut short"):
+    with pytest.raises(DataLoss, match="cut short"):
         inspect_archive(str(whole))

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import pickle
+import re
+import socket
 import struct
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +21,7 @@ from tests.tensors import floats, floats_of
 from tfs.core.dtype import FLOAT32, STRING
 from tfs.core.errors import (
     DataLoss,
+    FailedPrecondition,
     InvalidArgument,
     InvalidItems,
     NotFound,
@@ -335,6 +338,39 @@ def test_fields_that_are_named_as_the_outputs_are_those(
     assert not isinstance(outcome, ServingError), outcome
     found = {name: floats_of(each) for name, each in outcome.items()}
     assert found == {"high": [4.0], "low": [2.0]}
+
+
+LISTENER = """
+import socket
+
+
+class Servable:
+    signatures = {
+        "serving_default": {
+            "method": "predict",
+            "inputs": {"x": {"dtype": "float32", "shape": [-1]}},
+            "outputs": {"x": {"dtype": "float32", "shape": [-1]}},
+        }
+    }
+
+    def load(self, version):
+        self.door = socket.create_server(("127.0.0.1", PORT))
+
+    def predict(self, x):
+        return x
+"""
+
+
+def test_a_port_that_another_process_has_is_told_with_what_to_set(
+    tmp_path: Path, load: Load
+) -> None:
+    """A version that opens one runs in one process: trying again would not help."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        (tmp_path / "servable.py").write_text(LISTENER.replace("PORT", str(port)))
+        words = "runtime { num_interpreters: 1 }"
+        with pytest.raises(FailedPrecondition, match=re.escape(words)):
+            load(str(tmp_path))
 
 
 def test_methods_of_a_signature_that_is_not_there_keep_a_version_from_loading(

@@ -10,6 +10,7 @@ import torch
 from tests.models.digits import DigitClassifier
 from tests.servables.fakes import FakeInterpreter
 from tfs.core.errors import (
+    DataLoss,
     FailedPrecondition,
     Internal,
     InvalidArgument,
@@ -129,7 +130,7 @@ def test_what_cannot_be_served_is_explained(
     """The version's status says what was found instead of a model."""
     for name, data in files.items():
         (tmp_path / name).write_bytes(data)
-    with pytest.raises(InvalidArgument, match=message):
+    with pytest.raises((InvalidArgument, DataLoss), match=message):
         registry().loader(str(tmp_path), CONTEXT)
 
 

@@ -9,7 +9,7 @@ import zipfile
 from dataclasses import dataclass
 from typing import Final
 
-from tfs.core.errors import InvalidArgument, NotFound, ServingError
+from tfs.core.errors import DataLoss, InvalidArgument, NotFound, ServingError
 from tfs.core.resources import ResourceAllocation
 from tfs.core.version_directory import read_failure
 
@@ -51,7 +51,7 @@ def inspect_archive(path: str) -> ArchiveContents:
 
     Raises:
         NotFound: There is no such file.
-        InvalidArgument: It is no zip archive, or a damaged one.
+        DataLoss: It is no zip archive, or a damaged one.
         FailedPrecondition: It may not be read.
         Unavailable: It cannot be read now.
 
@@ -78,7 +78,7 @@ def inspect_archive(path: str) -> ArchiveContents:
         # (EINVAL).
         if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise read_failure(error, f"cannot read {path}") from error
-        raise InvalidArgument(
+        raise DataLoss(
             f"{os.path.basename(path)} is not a readable archive ({error}); it may "
             "have been cut short: write the version again"
         ) from error
@@ -120,14 +120,17 @@ def is_archive_of(path: str, *kinds: ArchiveKind) -> bool:
         return False
 
 
-def wrong_kind(found: ArchiveKind, wanted: ArchiveKind) -> str:
-    """Returns the error message for an archive of another kind."""
+def wrong_kind(found: ArchiveKind, wanted: ArchiveKind) -> ServingError:
+    """Returns the error for an archive of another kind; one of no kind is damaged."""
     if found is ArchiveKind.CHECKPOINT:
-        return (
+        return InvalidArgument(
             "the file was written by torch.save, which keeps no code; write the "
             "version with tfs.export.save"
         )
-    return f"the file was written by {found.value}, not by {wanted.value}"
+    words = f"the file was written by {found.value}, not by {wanted.value}"
+    if found is ArchiveKind.OTHER:
+        return DataLoss(f"{words}; it may be damaged: write the version again")
+    return InvalidArgument(words)
 
 
 def _inner(name: str) -> str:

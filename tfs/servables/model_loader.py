@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
-from tfs.core.errors import DataLoss, FailedPrecondition, ServingError
+from tfs.core.errors import FailedPrecondition
 from tfs.core.example_inputs import check_examples
 from tfs.core.model_profile import ModelProfile
 from tfs.core.pacing import yield_to_requests
@@ -25,7 +24,6 @@ from tfs.core.version_directory import (
     check_payload,
     is_committed,
     read_manifest,
-    verify_files,
     verify_sizes,
 )
 from tfs.runtime.guest.model_source import ModelSource, concurrency_of
@@ -36,6 +34,7 @@ from tfs.servables.measuring.load_measures import LoadMeasures
 from tfs.servables.measuring.probe_subject import ServableSubject
 from tfs.servables.measuring.profiler import ProfileRequest
 from tfs.servables.platform import LoadContext, VersionDescription
+from tfs.servables.verification import damage_told, verify_version
 
 # Why code is kept out of the server process, by its digest: a pure function of the code.
 _WHY_APART: dict[str, str] = {}
@@ -159,13 +158,9 @@ class ModelLoader:
 
         """
         if self._code_digest is None:
-            try:
+            with damage_told(self._path):
                 device = self._context.device
                 self._code_digest = code_digest(self._path, device=device)
-            except (OSError, zipfile.BadZipFile) as error:
-                raise DataLoss(
-                    f"the version cannot be read: {error}; write it again"
-                ) from error
         return self._code_digest
 
     @property
@@ -182,7 +177,7 @@ class ModelLoader:
             return known
         try:
             why = self._payload.why_apart(self._path)
-        except (ServingError, OSError, zipfile.BadZipFile, ValueError):
+        except Exception:
             return "its files cannot be read"  # loading it says what is wrong
         if len(_WHY_APART) >= _MAX_KNOWN:
             _WHY_APART.clear()
@@ -214,7 +209,8 @@ class ModelLoader:
                 manifest = read_manifest(self._path)
                 verify_sizes(self._path, manifest)
                 check_payload(self._path, manifest)
-            stored = self._payload.estimate(self._path)
+            with damage_told(self._path):
+                stored = self._payload.estimate(self._path)
             profiler = self._context.profiler
             known = None if profiler is None else profiler.known(self.code_digest)
             self._estimate = learned_estimate(stored, known)
@@ -223,8 +219,7 @@ class ModelLoader:
     def load(self, servable_id: ServableId) -> None:
         if self._servable is not None:
             raise FailedPrecondition(f"{servable_id.slashed} is loaded already")
-        if is_committed(self._path):
-            verify_files(self._path, read_manifest(self._path))
+        verify_version(self._path)
         profiler = self._context.profiler
         # This reads the files, once, and only if versions are measured.
         digest = self.code_digest if profiler is not None else ""

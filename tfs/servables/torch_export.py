@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import zipfile
 from dataclasses import replace
 from typing import Final
 
@@ -69,7 +68,7 @@ class TorchExport:
         """Returns the size of the mapped file; or of compiled tensors, and the file."""
         contents = inspect_archive(os.path.join(path, FILE))
         if contents.kind not in _KINDS:
-            raise InvalidArgument(wrong_kind(contents.kind, ArchiveKind.EXPORTED))
+            raise wrong_kind(contents.kind, ArchiveKind.EXPORTED)
         if contents.kind is ArchiveKind.EXPORTED:
             return archive_resources(contents)
         return ResourceAllocation.ram(
@@ -83,7 +82,7 @@ class TorchExport:
             return f"{FILE} is machine code"
         try:
             why = why_code(file)
-        except (OSError, zipfile.BadZipFile):
+        except Exception:
             why = "it cannot be read"  # loading it says what is wrong
         return f"{FILE} is more than a graph: {why}" if why else ""
 

@@ -53,7 +53,7 @@ class TorchPackage:
         """
         contents = inspect_archive(os.path.join(path, FILE))
         if contents.kind is not ArchiveKind.PACKAGE:
-            raise InvalidArgument(wrong_kind(contents.kind, ArchiveKind.PACKAGE))
+            raise wrong_kind(contents.kind, ArchiveKind.PACKAGE)
         return archive_resources(contents)
 
     def why_apart(self, path: str) -> str:

@@ -46,7 +46,7 @@ class TorchScript:
         """Returns the size of the tensors, and of the file while it is read."""
         contents = inspect_archive(os.path.join(path, FILE))
         if contents.kind is not ArchiveKind.TORCHSCRIPT:
-            raise InvalidArgument(wrong_kind(contents.kind, ArchiveKind.TORCHSCRIPT))
+            raise wrong_kind(contents.kind, ArchiveKind.TORCHSCRIPT)
         return ResourceAllocation.ram(
             contents.tensor_bytes + CODE_FACTOR * contents.other_bytes,
             contents.size_bytes,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import os
 from collections.abc import Mapping
 from typing import Protocol, TypeAlias
 
@@ -98,12 +100,25 @@ def load_guest_model(source: ModelSource, files: VersionFiles) -> GuestModel:
             "model, or install it beside the server"
         ) from error
     except Exception as error:
+        if _is_taken(error):
+            raise FailedPrecondition(
+                f"{who} does not load: {one_line(error)}: its code opens a port, which "
+                "only one process can: give the model runtime { num_interpreters: 1 }, "
+                "and transition: RESOURCE_PRESERVING if its next version opens it, too"
+            ) from error
         raise Internal(f"{who} does not load: {one_line(error)}") from error
     except BaseException as error:  # sys.exit() must not end the thread that loads
         raise Internal(
             f"{who} does not load: its code ended its interpreter ({one_line(error)})"
         ) from error
     return model
+
+
+def _is_taken(error: Exception) -> bool:
+    """Whether an address was in use; torch's own servers say so in words alone."""
+    if isinstance(error, OSError):
+        return error.errno == errno.EADDRINUSE
+    return os.strerror(errno.EADDRINUSE).lower() in str(error).lower()
 
 
 def _does_not_fit(source: ModelSource) -> ServingError:

@@ -122,7 +122,7 @@ def load(source: ModelSource, files: VersionFiles) -> GuestModel:
     """Runs the version's code and loads its object; see :class:`GuestModel`.
 
     Raises:
-        DataLoss: The weights are damaged.
+        DataLoss: The weights are damaged, or the file is no Python.
         InvalidArgument: The file defines no usable class.
 
     """
@@ -147,13 +147,20 @@ def _import(source: ModelSource, file: SealedFile) -> types.ModuleType:
     with open(file.path, "rb") as opened:
         code = opened.read()  # its first lines may say how it is encoded
     place = os.path.join(source.path, SOURCE)
+    try:
+        compiled = compile(code, place, "exec")
+    except (SyntaxError, ValueError) as error:  # ValueError is of zero bytes
+        raise DataLoss(
+            f"{source.id.slashed}: {SOURCE} is no Python: {one_line(error)}; write the "
+            "version again"
+        ) from error
     module = types.ModuleType("tfs_servable")
     # Dataclasses and pickles look their module up by name, so the name is unique.
     module.__name__ = f"tfs_servable_{id(module):x}"
     module.__file__ = place
     sys.modules[module.__name__] = module
     try:
-        exec(compile(code, place, "exec"), module.__dict__)
+        exec(compiled, module.__dict__)
     except BaseException:
         _forget(module)
         raise

@@ -34,7 +34,7 @@ def load(source: ModelSource, files: VersionFiles) -> GuestModel:
             module = torch.jit.load(  # type: ignore[no-untyped-call]
                 files[ARCHIVE].path, map_location=source.device
             )
-    except (RuntimeError, ValueError) as error:
+    except Exception as error:  # also those of C++, of a table that lacks a name
         raise DataLoss(
             f"{source.id.slashed}: {ARCHIVE} cannot be read as TorchScript: "
             f"{what_is_missing(error)}{one_line(error)}"
