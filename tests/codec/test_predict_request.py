@@ -1,4 +1,4 @@
-"""PredictRequest: the fast ways read what protobuf reads, and copy nothing."""
+"""PredictRequest: templates read what protobuf reads, and copy nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.codec.samples import (
     request,
     typed_proto,
 )
-from tfs.codec import predict_request, predict_scan, predict_template, wire
+from tfs.codec import predict_request, predict_template, wire
 from tfs.codec.decode_options import DecodeOptions
 from tfs.codec.model_spec import ModelSpec
 from tfs.codec.predict_request import (
@@ -35,21 +35,15 @@ from tfs.proto.tensorflow_serving.apis import predict_pb2
 def _forget() -> None:
     """No test depends on what another left remembered."""
     predict_template.forget()
-    predict_scan._shapes.clear()
 
 
 def upb(message: bytes) -> PredictRequestView:
     return predict_request.parse(message, 1 << 30)
 
 
-def is_scanned(message: bytes) -> bool:
-    view = predict_scan.scan(message, DecodeOptions(), quick=False)
-    return view is not None
-
-
 @pytest.mark.parametrize("view", VIEWS + SMALL_VIEWS, ids=repr)
 def test_every_dtype_is_read_alike_in_every_way(view: TensorView) -> None:
-    """Scan, template and protobuf agree on every dtype and both encodings."""
+    """Template and protobuf agree on every dtype and both encodings."""
     protos = [typed_proto(view)]
     if view.dtype is not STRING:
         protos.append(content_proto(view))
@@ -57,7 +51,6 @@ def test_every_dtype_is_read_alike_in_every_way(view: TensorView) -> None:
         message = request(proto).SerializeToString()
         expected = upb(message)
         assert expected.inputs == {"x0": view}
-        assert is_scanned(message) or view.dtype is STRING
         for _ in range(2):  # the second time as a template, where one is kept
             assert read_predict_request(message) == expected
             assert read_predict_request(memoryview(message)) == expected
@@ -66,14 +59,14 @@ def test_every_dtype_is_read_alike_in_every_way(view: TensorView) -> None:
 
 
 def test_a_large_payload_is_not_copied() -> None:
-    """The tensor's buffer is the message's, scanned or known."""
+    """Once a request like it was read, the tensor's buffer is the message's."""
     view = TensorView(FLOAT32, (1, 150_528), bytes(602_112))
     for proto in (typed_large(view), content_proto(view)):
         message = request(proto).SerializeToString()
-        for _ in range(2):
-            data = read_predict_request(message).inputs["x0"].data
-            assert isinstance(data, memoryview)
-            assert data.obj is message
+        assert read_predict_request(message).inputs["x0"] == view
+        data = read_predict_request(message).inputs["x0"].data
+        assert isinstance(data, memoryview)
+        assert data.obj is message
         window = memoryview(message)
         data = read_predict_request(window).inputs["x0"].data
         assert isinstance(data, memoryview)
@@ -86,14 +79,6 @@ def typed_large(view: TensorView) -> tensor_pb2.TensorProto:
         proto.tensor_shape.dim.add(size=size)
     proto.float_val.extend([0.0] * view.num_elements)
     return proto
-
-
-def test_remembered_shapes_are_bounded() -> None:
-    """Ever new shapes leave a bounded memory behind."""
-    for size in range(3_000):
-        view = TensorView(FLOAT32, (size, 0), b"")
-        read_predict_request(request(typed_proto(view)).SerializeToString())
-    assert len(predict_scan._shapes) <= predict_scan._MAX_SHAPES
 
 
 def test_the_whole_model_spec_is_read() -> None:
@@ -155,7 +140,6 @@ def test_unpacked_values_are_read() -> None:
     tensor = b"\x08\x01\x12\x08\x12\x02\x08\x01\x12\x02\x08\x04" + values
     entry = b"\x0a\x01x\x12" + bytes([len(tensor)]) + tensor
     message = b"\x12" + bytes([len(entry)]) + entry
-    assert not is_scanned(message)
     assert read_predict_request(message).inputs == {"x": FLOATS}
 
 
@@ -191,7 +175,7 @@ def test_garbage_is_refused(message: bytes) -> None:
 
 
 def test_field_number_zero_is_no_tensor_field() -> None:
-    """A tag of 0 is malformed, also where the scan has seen no payload yet."""
+    """A tag of 0 is malformed, also behind a dtype."""
     tensor = b"\x08\x01\x00\x04abcd"
     entry = b"\x0a\x01x\x12" + bytes([len(tensor)]) + tensor
     with pytest.raises(InvalidArgument, match="cannot parse"):
@@ -310,21 +294,31 @@ def test_what_takes_long_is_left_to_somebody_else() -> None:
     assert len(read_predict_request(crowd).inputs) == 500
 
 
-def test_many_one_byte_varints_are_quick() -> None:
-    """Masks and small counts are widened at C's speed."""
-    view = TensorView(INT64, (100_000,), struct.pack("<q", 1) * 100_000)
-    quick = read_if_quick(request(typed_proto(view)).SerializeToString())
-    assert quick is not None
-    assert quick.inputs["x0"] == view
-
-
-def test_a_large_raw_payload_is_quick() -> None:
+def test_a_large_raw_payload_is_quick_once_one_like_it_was_read() -> None:
     """Size alone does not count: raw elements are never touched."""
     view = TensorView(FLOAT32, (1 << 20,), bytes(4 << 20))
     message = request(content_proto(view)).SerializeToString()
+    assert read_if_quick(message) is None
+    read_predict_request(message)
     quick = read_if_quick(message)
     assert quick is not None
     assert quick.inputs["x0"] == view
+
+
+def test_numbers_of_one_byte_are_counted_before_they_take_eight() -> None:
+    """A request that has to wait for its memory is not parsed before."""
+    view = TensorView(INT64, (100_000,), struct.pack("<q", 1) * 100_000)
+    message = request(typed_proto(view)).SerializeToString()
+
+    class NoRoomError(Exception):
+        """Says that there is none."""
+
+    def reserve(num_bytes: int) -> None:
+        assert num_bytes >= 800_000
+        raise NoRoomError
+
+    with pytest.raises(NoRoomError):
+        read_predict_request(message, reserve=reserve)
 
 
 @pytest.mark.parametrize(

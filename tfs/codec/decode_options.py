@@ -25,8 +25,7 @@ class DecodeOptions:
         max_fill_bytes: Most of these for shapes that claim more elements than there are
             values, which cost their sender nothing. A string that is filled in counts
             as eight bytes. At most ``max_tensor_bytes``.
-        quick_bytes: Most bytes that a quick decoding may read value by value (varints,
-            strings, unusual messages); 20 ns per byte or less.
+        quick_bytes: Longest message that a quick decoding may parse.
         quick_fill_bytes: Most bytes that a quick decoding may fill in.
 
     """
@@ -95,11 +94,6 @@ class FillBudget:
             self.taken_bytes += num_bytes
             if self._reserve is not None:
                 self._reserve(self.taken_bytes)
-
-    def expect(self, num_bytes: int) -> None:
-        """Reserves what is about to be taken, so that nothing is done in vain."""
-        if num_bytes > 0 and self._reserve is not None:
-            self._reserve(self.taken_bytes + min(num_bytes, self.limit_bytes))
 
     def take(self, fill_bytes: int, what: str) -> None:
         """Counts elements that were not sent, before they are made.

@@ -29,7 +29,6 @@ from tfs.codec.example_input import (
     ExampleRequest,
     read_example_request,
 )
-from tfs.codec.large_example import LargeFeature, UnusualError, read_features
 from tfs.core import dtype as dtypes
 from tfs.core.dtype import BFLOAT16, BOOL, STRING, DType
 from tfs.core.errors import InvalidArgument, ResourceExhausted
@@ -127,7 +126,7 @@ class _Column:
         # Of more floats the own bytes are quicker to get than the values.
         most = _MOST_UNPACKED if self._keeps_bits else sys.maxsize
         self._most_usual = 0 if self._is_fixed and self._num_values > most else most
-        self._context: _Feature | None = None
+        self._context: feature_pb2.Feature | None = None
         self._shared: _Values | None = None  # its values, once an Example needs them
         self._rows: list[_Values] = []
 
@@ -145,7 +144,7 @@ class _Column:
         if not self._most_usual:
             return False
         feature = features.get(self._name)
-        if feature is None or type(feature) is LargeFeature:
+        if feature is None:
             return False
         values = self._read_usual(feature)  # none if the feature has another list
         num = len(values)
@@ -269,7 +268,7 @@ class _Column:
             f"feature {self._name!r}, {what},",
         )
 
-    def _row(self, where: str, feature: _Feature) -> _Values | None:
+    def _row(self, where: str, feature: feature_pb2.Feature) -> _Values | None:
         """Returns one feature's values in the input's form; None if it has none."""
         kind = _kind(feature)
         if kind is None:
@@ -280,8 +279,6 @@ class _Column:
                 f"{where}: data types don't match for feature {self._name!r}: "
                 f"expected {dtype}, got a {kind}"
             )
-        if isinstance(feature, LargeFeature):
-            return self._large_row(where, feature)
         if kind == "bytes_list":
             return tuple(feature.bytes_list.value)
         if kind == "int64_list":
@@ -292,19 +289,6 @@ class _Column:
             values = feature.float_list.value[:]
         try:
             return self._packed(values)
-        except InvalidArgument as error:
-            raise InvalidArgument(f"{where}: {error.message}") from error
-
-    def _large_row(self, where: str, feature: LargeFeature) -> _Values:
-        """Like :meth:`_row`, but a portion at a time."""
-        if feature.kind == "bytes_list":
-            return feature.strings()
-        if feature.kind == "float_list" and self._spec.dtype is dtypes.FLOAT32:
-            return bytes(feature.values)
-        is_float = feature.kind == "float_list"
-        portions = feature.floats() if is_float else feature.integers()
-        try:
-            return b"".join([cast(bytes, self._packed(part)) for part in portions])
         except InvalidArgument as error:
             raise InvalidArgument(f"{where}: {error.message}") from error
 
@@ -321,16 +305,10 @@ _Values: TypeAlias = bytes | tuple[bytes, ...]
 """Some values of a feature: little-endian elements, or strings."""
 
 
-_Feature: TypeAlias = feature_pb2.Feature | LargeFeature
-_FeatureMap: TypeAlias = Mapping[str, _Feature]
+_FeatureMap: TypeAlias = Mapping[str, feature_pb2.Feature]
 
 
 def _features(serialized: bytes, what: str) -> _FeatureMap:
-    if len(serialized) > _LARGE_EXAMPLE_BYTES:
-        try:
-            return read_features(serialized, MAX_FIELDS)
-        except UnusualError:
-            pass  # message objects can read it, or say what is wrong
     if len(serialized) > _LARGE_EXAMPLE_BYTES and _has_too_many(serialized):
         raise ResourceExhausted(f"{what}: more than {MAX_FIELDS} features")
     try:
@@ -339,10 +317,8 @@ def _features(serialized: bytes, what: str) -> _FeatureMap:
         raise InvalidArgument(f"{what}: could not be parsed as tf.Example") from error
 
 
-def _kind(feature: _Feature) -> str | None:
+def _kind(feature: feature_pb2.Feature) -> str | None:
     """Returns the name of a feature's list; None if it has none."""
-    if isinstance(feature, LargeFeature):
-        return feature.kind
     kind: str | None = feature.WhichOneof("kind")
     return kind
 

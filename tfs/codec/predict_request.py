@@ -1,12 +1,9 @@
-"""Reads ``PredictRequest`` without message objects and without copying tensors.
+"""Reads ``PredictRequest``: by a template if one like it was read before, or else by upb.
 
-There are three ways, each of which leaves what it does not know to the next:
-
-1. **Templates** (tfs.codec.predict_template): a message like one read before.
-2. **The scan** (tfs.codec.predict_scan): what serializers normally write.
-3. **upb**, here: anything unusual, such as repeated or unknown fields, and anything
-   malformed. So protobuf decides what is accepted and what it means; a differential fuzz
-   test checks that the first two agree with it.
+A template (tfs.codec.predict_template) takes a message apart without parsing or copying
+it. Every other message is parsed by protobuf's own parser, which decides what is
+accepted and what it means, and leaves a template behind if it can. A differential fuzz
+test checks that the two agree.
 """
 
 from __future__ import annotations
@@ -24,9 +21,7 @@ from tfs.codec.decode_options import (
     FillBudget,
 )
 from tfs.codec.model_spec import model_spec_of
-from tfs.codec.portions import read_strings
-from tfs.codec.predict_scan import SlowError, scan
-from tfs.codec.predict_template import read_as_before
+from tfs.codec.predict_template import learn, read_as_before
 from tfs.codec.predict_view import PredictRequestView
 from tfs.codec.tensor import tensor_view_of
 from tfs.core.errors import (
@@ -65,11 +60,8 @@ def read_predict_request(
     """
     view = read_as_before(message)
     if view is None:
-        view = scan(message, options, quick=False, reserve=reserve)
-        if view is None:
-            view = parse(
-                message, options.max_tensor_bytes, reserve, options.max_fill_bytes
-            )
+        view = parse(message, options.max_tensor_bytes, reserve, options.max_fill_bytes)
+        learn(message, view)
     return view
 
 
@@ -79,7 +71,8 @@ def read_if_quick(
     """Decodes a request that takes no longer than about a millisecond. Thread-safe.
 
     Returns None for any other, which :func:`read_predict_request` decodes off the
-    serving loop. Size alone does not matter, because raw elements are never touched.
+    serving loop. The size of one that is like an earlier one does not matter, because
+    raw elements are never touched.
 
     Raises:
         ServingError: As :func:`read_predict_request`.
@@ -87,12 +80,11 @@ def read_if_quick(
     """
     view = read_as_before(message)
     if view is None:
-        try:
-            view = scan(message, options, quick=True)
-        except SlowError:
+        if len(message) > options.quick_bytes:
             return None
-        if view is None and len(message) <= options.quick_bytes:
-            view = _parse_if_quick(message, options)
+        view = _parse_if_quick(message, options)
+        if view is not None:
+            learn(message, view)
     return view
 
 
@@ -104,29 +96,32 @@ def parse(
 ) -> PredictRequestView:
     """Reads any request through message objects, copying its tensors.
 
-    It is the reference against which the faster ways are tested, and raises the same as
+    It is the reference against which templates are tested, and raises the same as
     :func:`read_predict_request`.
     """
     if message and message[0] < _LEAST_TAG:
         # A bomb of compressed zeros unpacks to a long message that begins like this. It is
         # refused before it is copied.
         raise InvalidArgument("cannot parse the PredictRequest: field number 0")
-    if len(message) > MAX_FIELDS:
-        if wire.has_more_fields(message, 0, len(message), MAX_FIELDS):
+    whole = bytes(message)
+    budget = FillBudget(max_tensor_bytes, reserve, max_fill_bytes)
+    if len(whole) > MAX_FIELDS:
+        if wire.has_more_fields(whole, 0, len(whole), MAX_FIELDS):
             raise ResourceExhausted(
                 f"a PredictRequest with more than {MAX_FIELDS} inputs, outputs and "
                 "other fields"
             )
-        if _has_too_many_parts(message):
+        num_widened = _count_widened_bytes(whole)
+        if num_widened is None:
             raise ResourceExhausted(
                 f"inputs with more than {_MAX_PARTS} dimensions, unpacked values and "
                 f"other fields, or more than {_MAX_STRINGS} strings among them"
             )
-    budget = FillBudget(max_tensor_bytes, reserve, max_fill_bytes)
-    if len(message) > _LARGE_BYTES:
-        budget.widen(_COPIES * len(message))
+        budget.widen(_LONGEST_ITEM_BYTES * num_widened)
+    if len(whole) > _LARGE_BYTES:
+        budget.widen(_COPIES * len(whole))
     try:
-        request = predict_pb2.PredictRequest.FromString(bytes(message))
+        request = predict_pb2.PredictRequest.FromString(whole)
     except DecodeError as error:
         raise InvalidArgument(f"cannot parse the PredictRequest: {error}") from error
     if request.predict_streamed_options.request_state:
@@ -157,6 +152,7 @@ _COPIES: Final = 2  # once as objects and once as tensors
 # Enough for a shape of a hundred thousand sizes to get an error of its own.
 _MAX_PARTS: Final = 2 * MAX_FIELDS
 _MAX_STRINGS: Final = 1 << 19
+_MAX_QUICK_FIELDS: Final = 128
 _REQUEST: Final = 0
 _ENTRY: Final = 1  # of the map of inputs
 _TENSOR: Final = 2
@@ -170,50 +166,70 @@ _INNER: Final[dict[int, dict[int, int]]] = {
     _ANYTHING: {},
 }
 _STRING_TAG: Final = 0x42
+_PACKED_VARINTS: Final = frozenset({7, 10, 11, 13, 16, 17})  # typed fields of tensors
+_LONGEST_ITEM_BYTES: Final = 8
 
 
-def _has_too_many_parts(message: Buffer) -> bool:
-    """Tells whether a request's inputs have more fields than may become objects.
+def _count_widened_bytes(message: bytes) -> int | None:
+    """Returns how many bytes of a request's inputs the parser makes numbers of.
 
-    Five million dimensions of two bytes each would become 700 MB of objects, and two
-    million values that are not packed take seconds. Strings are skipped many at a time.
-    Counting ends where the message is malformed; the parser reports that.
+    Each of them may become one of eight bytes. Returns None if the inputs have more
+    fields than may become objects: five million dimensions of two bytes each would
+    become 700 MB, and two million values that are not packed take seconds. Counting ends
+    where the message is malformed; the parser reports that.
     """
+    num_widened = 0
     num_left, strings_left = _MAX_PARTS, _MAX_STRINGS
     spans = [(_REQUEST, 0, len(message))]
     while spans:
         what, start, stop = spans.pop()
         inner = _INNER[what]
         try:
-            if what == _TENSOR and start < stop and message[start] == _STRING_TAG:
-                _, num, behind = read_strings(
-                    message, start, stop, _STRING_TAG, 0, strings_left
-                )
+            if what == _TENSOR:
+                num, start = _skip_strings(message, start, stop, strings_left)
                 strings_left -= num
                 if strings_left < 0:
-                    return True
-                spans.append((what, behind, stop))
-                continue
+                    return None
             for number, kind, first, last in wire.fields(message, start, stop):
                 num_left -= 1
                 if num_left < 0:
-                    return True
+                    return None
                 if kind != wire.DELIMITED:
                     continue
                 if what == _ANYTHING or number in inner:
                     spans.append((inner.get(number, _ANYTHING), first, last))
                 if what == _TENSOR:
+                    if number in _PACKED_VARINTS:
+                        num_widened += last - first
                     spans.append((what, last, stop))  # strings may begin there
                     break
         except (wire.MalformedError, IndexError):
             continue
-    return False
+    return num_widened
+
+
+def _skip_strings(message: bytes, index: int, stop: int, most: int) -> tuple[int, int]:
+    """Returns how many strings follow each other, at most one more than ``most``.
+
+    The second number is the index behind them.
+    """
+    num = 0
+    while index < stop and message[index] == _STRING_TAG and num <= most:
+        size = message[index + 1]
+        index += 2
+        if size >= 0x80:
+            size, index = wire.read_size(message, index - 1)
+        index += size
+        num += 1
+    return num, index
 
 
 def _parse_if_quick(
     message: Buffer, options: DecodeOptions
 ) -> PredictRequestView | None:
-    """Like :func:`parse`; returns None if it would fill in too much for the serving loop."""
+    """Like :func:`parse`; returns None if it has, or fills in, too much for the loop."""
+    if wire.has_more_fields(message, 0, len(message), _MAX_QUICK_FIELDS):
+        return None
     if options.quick_fill_bytes >= options.max_fill_bytes:
         return parse(
             message, options.max_tensor_bytes, max_fill_bytes=options.max_fill_bytes

@@ -9,11 +9,14 @@ a gap may have any content: a parser would take the same path through both messa
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Final, TypeAlias
 
+from tfs.codec import wire
 from tfs.codec.model_spec import ModelSpec
 from tfs.codec.predict_view import PredictRequestView
-from tfs.core.dtype import DType
+from tfs.codec.wire_type import BY_DTYPE
+from tfs.core.dtype import BOOL, STRING, DType
 from tfs.core.tensor_view import Buffer, TensorView
 
 Gap: TypeAlias = tuple[int, int, str, DType | None, tuple[int, ...]]
@@ -141,6 +144,13 @@ MAX_LENGTHS: Final = 1024
 _MAX_LITERAL_BYTES: Final = 1024
 _SPEC_TAG: Final = 0x0A
 _MAX_GAPS: Final = 16
+_MAX_TENSOR_FIELDS: Final = 64
+_MODEL_SPEC_FIELD: Final = 1
+_INPUT_FIELD: Final = 2
+_OUTPUT_FILTER_FIELD: Final = 3
+_CLIENT_ID_FIELD: Final = 6
+_CONTENT_FIELD: Final = 4  # of a tensor
+_ENTRY: Final = [(1, wire.DELIMITED), (2, wire.DELIMITED)]  # of the map of inputs
 
 # Elements to copy rather than to point at: a copy of so few costs less than a
 # memoryview does, and keeps no receive buffer alive.
@@ -210,7 +220,7 @@ def read_alike(
     return None
 
 
-def remember(message: Buffer, view: PredictRequestView, gaps: Sequence[Gap]) -> None:
+def _remember(message: Buffer, view: PredictRequestView, gaps: Sequence[Gap]) -> None:
     """Keeps a request without the contents of its gaps, if that is small. Thread-safe.
 
     Args:
@@ -254,6 +264,82 @@ def remember(message: Buffer, view: PredictRequestView, gaps: Sequence[Gap]) -> 
     _templates[size] = (template, *known[: MAX_OF_LENGTH - 1])
     if len(known) == MAX_OF_LENGTH:
         _crowd(size, known[-1])
+
+
+def learn(message: Buffer, view: PredictRequestView) -> None:
+    """Keeps a request that was parsed, if others may be like it. Thread-safe.
+
+    Args:
+        message: The request, as sent.
+        view: Its decoded form.
+
+    """
+    gaps = _find_gaps(message, view)
+    if gaps:
+        _remember(message, view, gaps)
+
+
+def _find_gaps(message: Buffer, view: PredictRequestView) -> list[Gap]:
+    """Returns where the elements of all tensors are, and the ``client_id``, in order.
+
+    Returns none if something cannot be left out: if the elements of a tensor are not
+    raw, were not all sent, or were sent more than once.
+    """
+    if not 0 < len(view.inputs) <= _MAX_GAPS or any(
+        each.dtype is BOOL or each.dtype is STRING for each in view.inputs.values()
+    ):
+        return []
+    gaps: list[Gap] = []
+    names: set[str] = set()
+    for number, kind, start, stop in wire.fields(message, 0, len(message)):
+        if kind != wire.DELIMITED or len(gaps) > _MAX_GAPS:
+            return []
+        if number == _CLIENT_ID_FIELD:
+            if view.client_id is None or "" in names:
+                return []
+            names.add("")
+            gaps.append((start, stop, "", None, ()))
+        elif number == _INPUT_FIELD:
+            entry = list(wire.fields(message, start, stop))
+            if [each[:2] for each in entry] != _ENTRY:
+                return []
+            name = str(memoryview(message)[slice(*entry[0][2:])], "utf-8")
+            gap = _find_elements(message, *entry[1][2:], name, view.inputs[name])
+            if gap is None or f"={name}" in names:
+                return []
+            names.add(f"={name}")
+            gaps.append(gap)
+        elif number not in (_MODEL_SPEC_FIELD, _OUTPUT_FILTER_FIELD):
+            return []
+    return gaps
+
+
+def _find_elements(
+    message: Buffer, start: int, stop: int, name: str, view: TensorView
+) -> Gap | None:
+    """Returns where a TensorProto has a view's elements; None if not at one place."""
+    kind = BY_DTYPE[view.dtype]
+    payloads: dict[int, list[tuple[int, int]]] = {_CONTENT_FIELD: []}
+    if kind.is_raw:
+        payloads[kind.field_number] = []
+    fields = islice(wire.fields(message, start, stop), _MAX_TENSOR_FIELDS + 1)
+    for index, (number, wire_kind, first, last) in enumerate(fields):
+        if index == _MAX_TENSOR_FIELDS:
+            return None
+        if number in payloads:
+            if wire_kind != wire.DELIMITED:
+                return None
+            payloads[number].append((first, last))
+    places = payloads[_CONTENT_FIELD]
+    if [first for first, last in places if first == last] or not places:
+        places = payloads.get(kind.field_number, [])
+    if len(places) != 1 or any(len(each) > 1 for each in payloads.values()):
+        return None
+    ((first, last),) = places
+    data = view.data
+    if first == last or memoryview(message)[first:last] != data:
+        return None
+    return first, last, name, view.dtype, view.shape
 
 
 def _crowd(size: int, template: _Template) -> None:

@@ -22,7 +22,6 @@ from typing import Final
 
 from tfs.codec import wire
 from tfs.codec.decode_options import FillBudget
-from tfs.codec.portions import PORTION_BYTES, varint_portions
 from tfs.codec.wire_type import BY_DTYPE as BY_DTYPE
 from tfs.codec.wire_type import WireType, wire_type
 from tfs.core.dtype import BOOL, STRING, DType
@@ -111,6 +110,9 @@ def tensor_view_of(
         return TensorView(
             STRING, shape, fill_strings(shape, num_elements, values, budget)
         )
+    if not kind.is_raw:  # numbers of one byte or more
+        num_sent = len(getattr(proto, kind.field))
+        budget.widen(min(num_elements, num_sent) * (kind.dtype.item_bytes - 1))
     data = fill_elements(
         kind.dtype, shape, num_elements, typed_payload(proto, kind), budget
     )
@@ -235,45 +237,6 @@ def fill_strings(
         return values[:num_elements]
     budget.take(missing * 8, f"shape {list(shape)} with {len(values)} strings sent")
     return values + (values[-1:] or (b"",)) * missing
-
-
-def unpack(kind: WireType, packed: memoryview, most: int) -> Buffer:
-    """Returns the elements of a packed typed field of varints.
-
-    Many are written where they stay: in parts, and then joined, they took twice as
-    much.
-
-    Args:
-        kind: The field's.
-        packed: Its contents.
-        most: No more than so many are kept; the others are only looked at.
-
-    Raises:
-        DecodeError, MalformedError: Some varint is malformed.
-
-    """
-    if len(packed) <= PORTION_BYTES:
-        return _unpack_portion(kind, bytes(packed))
-    num_bytes = min(most, len(packed)) * kind.dtype.item_bytes
-    elements = _make_room(num_bytes)
-    end = 0
-    for portion in varint_portions(packed):
-        part = _unpack_portion(kind, portion)
-        start, end = end, min(end + len(part), num_bytes)
-        elements[start:end] = part[: end - start]
-    return elements[:end]
-
-
-def _unpack_portion(kind: WireType, packed: bytes) -> Buffer:
-    dtype = kind.dtype
-    if not packed.isascii():
-        field = b"".join((kind.typed_tag, wire.varint(len(packed)), packed))
-        return typed_payload(tensor_pb2.TensorProto.FromString(field), kind)
-    # One byte each.
-    if dtype is BOOL:
-        return _as_bools(packed)
-    item_bytes = dtype.item_bytes
-    return packed if item_bytes == 1 else _widened(packed, item_bytes)
 
 
 def is_quickly_written(data: Buffer | tuple[bytes, ...], item_bytes: int) -> bool:

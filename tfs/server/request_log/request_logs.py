@@ -12,7 +12,6 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 
 from tfs.codec.model_spec import ModelSpec
-from tfs.codec.portions import joined
 from tfs.codec.predict import Reply
 from tfs.codec.prediction_log import write_prediction_log
 from tfs.core.clock import Clock
@@ -58,7 +57,7 @@ class SampledLog:
         """Samples a request; copies it, because it belongs to the transport."""
         if self._sample() >= self.rate:
             return
-        response = response if isinstance(response, bytes) else joined(response)
+        response = response if isinstance(response, bytes) else b"".join(response)
         self._collector.collect(
             len(request) + len(response) + _OVERHEAD_BYTES,
             functools.partial(
@@ -67,7 +66,7 @@ class SampledLog:
                 ModelSpec(model, version, None, signature),
                 int(self._clock.wall_s()),
                 self.rate,
-                joined((request,)),
+                bytes(request),
                 response,
             ),
         )
