@@ -29,13 +29,15 @@ COMPARE_ARGS ?=
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 BENCH_STAMP := $(VENV)/.stamp-bench
+ENGINES_STAMP := $(VENV)/.stamp-engines
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PIP_INSTALL = $(PIP) install -c constraints.txt
 BENCH_AREAS := skeleton batching runtime core rpc swap
 # Not part of `make bench`: it sets up other servers and takes up to an hour.
 BENCH_APART := peers
 
-.PHONY: help venv demo serve test check format proto pages test-clients compare stress bench clean
+.PHONY: help venv demo demo-hosted serve test check format proto pages test-clients \
+  test-engines compare stress bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -67,6 +69,9 @@ $(BENCH_STAMP): $(STAMP)
 
 demo: $(STAMP) ## train on real digits, serve, query, swap under load, roll back
 	@$(BIN)/python deploy/demo/main.py
+
+demo-hosted: $(STAMP) ## a fleet of three servers under load: one killed, versions changed
+	@$(BIN)/python deploy/demo/hosted.py
 
 serve: $(STAMP) ## run a server: make serve SERVE_ARGS="--model_name=... --model_base_path=..."
 	@$(BIN)/python -m tfs serve $(SERVE_ARGS)
@@ -106,6 +111,15 @@ test-clients: $(STAMP) ## clients that are not ours (pip, npm, curl, h2load), ov
 
 compare: $(STAMP) ## this tree's server beside the one of an earlier commit, request by request
 	@$(BIN)/python -m tests.compare $(COMPARE_ARGS)
+
+$(ENGINES_STAMP): $(STAMP)
+	@echo "==> installing the engines' packages"
+	@$(PIP_INSTALL) $(PIP_ARGS) --no-build-isolation -e '.[dev,demo,engines]'
+	@touch $@
+
+test-engines: $(ENGINES_STAMP) ## fleets on PostgreSQL, which .ci/engines installs
+	@echo "==> pytest with engines"
+	@TFS_ENGINES=required $(BIN)/python -m pytest -q tests/hosted $(PYTEST_ARGS)
 
 stress: $(STAMP) ## the tests that hammer one mechanism: half an hour on two cores
 	@echo "==> pytest -m stress, about half an hour on two cores; each test is told as it ends"

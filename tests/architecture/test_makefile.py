@@ -10,6 +10,7 @@ from tests.architecture.tree import ROOT
 
 PROMISED = {
     "demo",
+    "demo-hosted",
     "serve",
     "test",
     "check",
@@ -17,6 +18,7 @@ PROMISED = {
     "proto",
     "pages",
     "test-clients",
+    "test-engines",
     "stress",
     "bench",
     "clean",
@@ -80,5 +82,5 @@ def test_ci_runs_the_checks_and_the_tests() -> None:
     """CI is what a developer runs, and stops at the first failure."""
     lines = (ROOT / ".ci/run").read_text().splitlines()
     assert "set -euo pipefail" in lines
-    assert lines[-2:] == ["make check", "make test"]
+    assert lines[-3:] == ["make check", "make test", "make test-engines"]
     assert os.access(ROOT / ".ci/run", os.X_OK)

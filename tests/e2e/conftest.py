@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,3 +18,10 @@ def scale(tmp_path_factory: pytest.TempPathFactory) -> Path:
     export_scale(base_path, 1)
     export_scale(base_path, 2)
     return base_path
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A folder whose path is short enough for Unix sockets below it."""
+    with tempfile.TemporaryDirectory(prefix="tfs") as folder:
+        yield Path(folder)

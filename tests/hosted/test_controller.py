@@ -1,210 +1,387 @@
-"""Users' commands: each a whole change, or a refusal that leaves everything as it was."""
+"""The Controller API: each request acts once, and is answered when it is in force."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.hosted.fleets import MIB, check, server, state_in
 from tfs.core.errors import (
-    AlreadyExists,
+    Aborted,
     FailedPrecondition,
     InvalidArgument,
     NotFound,
     ResourceExhausted,
+    ServingError,
 )
-from tfs.hosted.controller import Controller, parse_model_config, read_config
-from tfs.hosted.fleet import Job
-from tfs.hosted.fleet_store import FleetStore
-from tfs.proto.tensorflow_serving.config import model_server_config_pb2
-from tfs.proto.tfs.v1 import model_config_pb2
-
-ModelConfig = model_server_config_pb2.ModelConfig
-MIB = 1 << 20
-
-
-def check(config: ModelConfig) -> None:
-    if config.model_platform == "absent":
-        raise InvalidArgument("no such platform")
+from tfs.hosted import fleet_edits
+from tfs.hosted.controller import Controller
+from tfs.hosted.fleet_edits import read_config
+from tfs.hosted.requested_edits import EditReader
+from tfs.hosted.sightings import JobSighting, ModelSighting, ReplicaSighting
+from tfs.proto.tfs.v1 import controller_pb2 as pb
+from tfs.testing.fake_clock import FakeClock
 
 
-def config(name: str, extra: str = "") -> ModelConfig:
-    return parse_model_config(f'name: "{name}" base_path: "/models/{name}" {extra}')
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> FleetStore:
-    return FleetStore(str(tmp_path / "fleet.db"))
-
-
-@pytest.fixture
-def controller(store: FleetStore) -> Controller:
-    made = Controller(store, check, lambda _: 10 * MIB)
-    made.add_job(Job("a", 100 * MIB))
-    made.add_job(Job("b", 100 * MIB))
-    return made
-
-
-def test_a_model_gets_a_place_with_room_for_its_swaps(controller: Controller) -> None:
-    """Two versions are loaded during a swap, one where the old one goes first."""
-    controller.add_model(config("m"))
-    controller.add_model(config("gap", "transition: RESOURCE_PRESERVING"))
-    fleet = controller.add_model(
-        config("both", "model_version_policy { latest { num_versions: 2 } }")
-    ).fleet
-    assert [fleet.models[n].memory_bytes // MIB for n in ("m", "gap", "both")] == [
-        20,
-        10,
-        30,
-    ]
-    assert all(fleet.placement.values())
-
-
-def test_what_no_server_would_take_is_refused(controller: Controller) -> None:
-    """A wrong config would be refused together with its neighbours'."""
-    with pytest.raises(InvalidArgument):
-        controller.add_model(config("m", 'model_platform: "absent"'))
-    with pytest.raises(InvalidArgument):
-        parse_model_config("nonsense: 1")
-    assert not controller.fleet().models
-
-
-def test_what_has_no_room_is_refused_whole(controller: Controller) -> None:
-    """The others keep their places, and nothing of the new one is kept."""
-    before = controller.add_model(config("m"), memory_bytes=60 * MIB)
-    with pytest.raises(ResourceExhausted, match="add a serving job"):
-        controller.add_model(config("wide"), memory_bytes=60 * MIB, min_replicas=2)
-    with pytest.raises(AlreadyExists):
-        controller.add_model(config("m"))
-    assert controller.fleet() == before.fleet
-
-
-def test_a_job_that_goes_has_its_models_moved(controller: Controller) -> None:
-    """It does not leave while its models have no other place, unless told so."""
-    controller.add_model(config("m"), memory_bytes=60 * MIB, min_replicas=2)
-    with pytest.raises(ResourceExhausted):
-        controller.remove_job("a")
-    with pytest.raises(NotFound):
-        controller.remove_job("absent")
-    fleet = controller.remove_job("a", force=True).fleet
-    assert fleet.placement == {"m": ("b",)}
-    controller.add_job(Job("c", 60 * MIB))
-    assert set(controller.fleet().placement["m"]) == {"b", "c"}
-
-
-def test_a_job_leaves_when_it_has_nothing_left_to_do(controller: Controller) -> None:
-    """A leaving job takes no models and goes when it is empty; others stay."""
-    controller.add_model(config("m"))
-    (at,) = controller.fleet().placement["m"]
-    (other,) = {"a", "b"} - {at}
-    fleet = controller.remove_job(at).fleet
-    assert fleet.placement == {"m": (other,)}
-    assert fleet.jobs[at].is_leaving
-    controller.drop_job(other)
-    assert set(controller.drop_job(at).fleet.jobs) == {other}
-    assert controller.drop_job(at).fleet.placement == {"m": (other,)}
-
-
-def test_a_job_that_is_down_is_replaced_and_welcome_back(
-    controller: Controller,
-) -> None:
-    """Its models go where there is room; what is elsewhere by then stays there."""
-    controller.add_model(config("m"))
-    (at,) = controller.fleet().placement["m"]
-    (other,) = {"a", "b"} - {at}
-    assert controller.note_job(at, is_down=True).fleet.placement == {"m": (other,)}
-    assert controller.note_job(at, is_down=False).fleet.placement == {"m": (other,)}
-    number = controller.note_job(at, is_down=False).number
-    assert controller.note_job("absent", is_down=True).number == number
-
-
-def test_replicas_follow_load_within_limits_and_room(controller: Controller) -> None:
-    """Load asks for no more than was allowed, nor for what has no room."""
-    controller.add_model(config("m"), memory_bytes=60 * MIB, max_replicas=5)
-    assert len(controller.follow_load({"m": 2}).fleet.placement["m"]) == 2
-    assert (
-        controller.follow_load({"m": 3, "absent": 2}).fleet.models["m"].num_replicas
-        == 2
-    )
-    controller.add_job(Job("c", 100 * MIB))
-    assert len(controller.follow_load({"m": 9}).fleet.placement["m"]) == 2
-    assert len(controller.follow_load({"m": 3}).fleet.placement["m"]) == 3
-    assert len(controller.follow_load({"m": 0}).fleet.placement["m"]) == 1
-    assert len(controller.scale("m", 2).fleet.placement["m"]) == 2
-    with pytest.raises(ResourceExhausted):
-        controller.scale("m", 4)
-    with pytest.raises(NotFound, match="there are: m"):
-        controller.scale("absent", 1)
-
-
-def test_traffic_goes_into_the_model_s_config(controller: Controller) -> None:
-    """Canary, promotion and rollback are what every job is told."""
-    controller.add_model(config("m", 'version_labels { key: "x" value: 1 }'))
-    traffic = model_config_pb2.Traffic(primary=1)
-    traffic.canary.version = 2
-    model = controller.set_traffic("m", traffic, "canary").fleet.models["m"]
-    assert read_config(model).traffic == traffic
-    assert read_config(model).version_labels["x"] == 1
-    model = controller.set_traffic("m", None, "end").fleet.models["m"]
-    assert not read_config(model).HasField("traffic")
-    with pytest.raises(NotFound):
-        controller.set_traffic("absent", None, "end")
-
-
-def test_estimates_give_way_to_what_was_measured(
-    controller: Controller, store: FleetStore
-) -> None:
-    """A measurement replaces an estimate, unless it is close; never a stated size."""
-    controller.add_model(config("guessed"))
-    controller.add_model(config("said"), memory_bytes=MIB)
-    controller.learn({"guessed": 11 * MIB, "said": 50 * MIB, "gone": MIB})
-    assert controller.fleet().models["guessed"].memory_bytes == 20 * MIB
-    controller.learn({"guessed": 30 * MIB, "said": 50 * MIB})
-    fleet = controller.fleet()
-    assert fleet.models["guessed"].memory_bytes == 60 * MIB
-    assert fleet.models["said"].memory_bytes == MIB
-    assert store.history(1)[0].why == "memory as measured"
-
-
-def test_a_model_that_goes_leaves_its_room(controller: Controller) -> None:
-    """What had no place gets it."""
-    controller.add_model(config("m"), memory_bytes=60 * MIB, min_replicas=2)
-    with pytest.raises(ResourceExhausted):
-        controller.add_model(config("next"), memory_bytes=60 * MIB)
-    assert controller.remove_model("m").fleet.placement == {}
-    controller.add_model(config("next"), memory_bytes=60 * MIB)
-    with pytest.raises(NotFound):
-        controller.remove_model("m")
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("min_replicas", 0), ("max_replicas", 0), ("memory_bytes", 0), ("name", "")],
-)
-def test_values_that_make_no_sense_cannot_be_made(
-    controller: Controller, field: str, value: object
-) -> None:
-    """A fleet holds only models that could be served."""
-    controller.add_model(config("m"))
-    model = controller.fleet().models["m"]
-    changed: dict[str, object] = {field: value}
-    with pytest.raises(InvalidArgument):
-        replace(model, **changed)  # type: ignore[arg-type]
-    with pytest.raises(InvalidArgument):
-        Job("", 1)
-    with pytest.raises(InvalidArgument):
-        Job("a", 0)
-
-
-def test_an_estimate_that_cannot_be_made_is_told(store: FleetStore) -> None:
-    """Without one, and without a size, there is no model."""
-
-    def unseen(_: str) -> int:
+def estimate(path: str) -> int:
+    if path == "/unseen":
         raise FailedPrecondition("cannot be looked at from here")
+    return 10 * MIB
 
-    made = Controller(store, check, unseen)
-    made.add_job(Job("a", 100 * MIB))
-    with pytest.raises(FailedPrecondition):
-        made.add_model(config("m"))
-    made.add_model(config("m"), memory_bytes=MIB)
+
+class Api:
+    """A controller over two servers, and what they are said to do."""
+
+    def __init__(self, folder: Path) -> None:
+        self.clock = FakeClock()
+        self.folder = folder
+        self.state = state_in(folder)
+        self.num_nudges = 0
+        self.controller = Controller(
+            self.state, EditReader(check, estimate), self.clock, self.nudge
+        )
+        self.ops: list[pb.Op] = []
+        self.num_requests = 0
+        for address in ("a", "b"):
+            self.state.change(fleet_edits.put_job(server(address, 100 * MIB)))
+
+    def nudge(self) -> None:
+        self.num_nudges += 1
+
+    def ask(self, request: Any, request_id: str = "", **edit: Any) -> list[pb.Op]:
+        """Sends a request; returns its answers so far."""
+        self.num_requests += 1
+        request.edit.request_id = request_id or f"r{self.num_requests}"
+        for name, value in edit.items():
+            setattr(request.edit, name, value)
+        answers: list[pb.Op] = []
+        self.controller.change(request, None, answers.append)
+        return answers
+
+    def add_model(self, name: str = "m", **fields: Any) -> list[pb.Op]:
+        path = fields.pop("base_path", str(self.folder))
+        return self.ask(pb.AddModelRequest(model=name, base_path=path, **fields))
+
+    def see(self, name: str = "m", **at: ReplicaSighting) -> None:
+        """Notes what a synchronizer saw, and has the controller take it."""
+        jobs = {each: JobSighting((each,)) for each in ("a", "b")}
+        self.state.note({name: ModelSighting(at)} if at else {}, jobs)
+        self.controller.take(self.state.read())
+
+    def place(self, name: str = "m") -> tuple[str, ...]:
+        return self.state.read().fleet.placement[name]
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Api:
+    for version in (1, 2, 3):
+        (tmp_path / f"{version}").mkdir()
+    return Api(tmp_path)
+
+
+def serves(generation: int, primary: int | None = 3, **more: Any) -> ReplicaSighting:
+    versions = () if primary is None else (primary,)
+    return ReplicaSighting(generation, primary, **{"versions": versions, **more})
+
+
+def test_a_request_is_answered_when_it_is_in_force(api: Api) -> None:
+    """Told, loaded and answering: not before; then at once."""
+    answers = api.add_model()
+    assert api.num_nudges == 1
+    api.see()
+    assert not answers
+    api.see(a=serves(0, None, coming=(3,)))
+    api.see(a=serves(0))
+    assert not answers
+    api.see(a=serves(1))
+    (op,) = answers
+    assert (op.what, op.model, op.generation, op.waits_for) == (
+        "add-model m",
+        "m",
+        1,
+        "",
+    )
+    api.see(a=serves(1))
+    assert len(answers) == 1
+
+
+@pytest.mark.parametrize("by_deadline", [True, False])
+def test_a_request_that_takes_too_long_says_what_it_waits_for(
+    api: Api, by_deadline: bool
+) -> None:
+    """The caller's patience counts; the request goes on without it."""
+    request = pb.AddModelRequest(model="m", base_path=str(api.folder))
+    request.edit.request_id = "1"
+    answers: list[pb.Op] = []
+    if by_deadline:
+        deadline_s = api.clock.now() + 5
+        api.controller.change(request, deadline_s, answers.append)
+    else:
+        request.edit.wait_s = 4.0
+        api.controller.change(request, None, answers.append)
+    api.see(a=serves(1, None, coming=(3,)))
+    assert not answers
+    api.clock.advance(4.6)
+    api.see(a=serves(1, None, coming=(3,)))
+    assert answers[0].waits_for == "a version on a"
+    assert api.controller.op(pb.GetOpRequest(request_id="1")).waits_for
+    api.see(a=serves(1))
+    assert not api.controller.op(pb.GetOpRequest(request_id="1")).waits_for
+
+
+def test_a_load_that_failed_is_not_waited_for(api: Api) -> None:
+    """It is tried again, but nobody knows whether that helps: the caller hears why."""
+    answers = api.add_model()
+    api.see(a=serves(1, None, problem="model.pt is damaged"))
+    assert answers[0].waits_for == "a version on a: model.pt is damaged"
+
+
+def test_all_replicas_that_answer_count(api: Api) -> None:
+    """What holds on one of two servers is not in force."""
+    answers = api.add_model(hints=pb.Hints(min_replicas=2))
+    api.see(a=serves(1))
+    assert not answers
+    api.see(a=serves(1), b=serves(1))
+    assert answers
+
+
+def test_policies_are_in_force_when_servers_say_so(api: Api) -> None:
+    """Pinned, on trial, rolled back, and the newest again."""
+    api.add_model()
+    api.see(a=serves(1))
+
+    def policy(**fields: Any) -> list[pb.Op]:
+        return api.ask(pb.SetPolicyRequest(model="m", **fields))
+
+    canary = pb.CanaryPolicy()
+    canary.canary.version = 2
+    trial = policy(canary=canary)
+    traffic = read_config(api.state.read().fleet.models["m"]).traffic
+    assert (traffic.primary, traffic.canary.version) == (3, 2)
+    api.see(a=serves(2))
+    assert not trial
+    api.see(a=serves(2, canary=2, versions=(2, 3)))
+    assert trial[0].what == "canary 2 of m"
+    pinned = policy(pinned=pb.Pinned(version=2))
+    api.see(a=serves(3, 3))
+    assert not pinned
+    api.see(a=serves(3, 2))
+    assert pinned[0].what == "promote to 2 of m"
+    rolled = policy(rollback=pb.Rollback())
+    api.see(a=serves(4, 1))
+    assert rolled[0].what == "rollback to 1 of m"
+    with pytest.raises(FailedPrecondition, match="say which one to return to"):
+        policy(rollback=pb.Rollback())
+    newest = policy(latest=pb.Latest())
+    api.see(a=serves(5, 3))
+    assert newest
+    assert not read_config(api.state.read().fleet.models["m"]).HasField("traffic")
+    with pytest.raises(InvalidArgument, match="a policy is"):
+        policy()
+    (missing,) = policy(pinned=pb.Pinned(version=9)) or [pb.Op()]
+    assert not missing.request_id
+    api.see(a=serves(6, 3, problem="9 is not there"))
+    last = api.controller.op(pb.GetOpRequest(request_id=f"r{api.num_requests}"))
+    assert "version 9 as the one that answers on a: 9 is not there" in last.waits_for
+
+
+def test_a_trial_without_anybody_who_answers_needs_a_primary(api: Api) -> None:
+    """Nobody guesses which version callers should get."""
+    api.add_model()
+    request = pb.SetPolicyRequest(model="m")
+    request.canary.canary.version = 2
+    with pytest.raises(FailedPrecondition, match="say which is the primary"):
+        api.ask(request)
+    request.canary.primary = 1
+    api.ask(request)
+
+
+def test_a_new_version_is_waited_for(api: Api) -> None:
+    """It is there, or refused; in force when it is available wherever the model is."""
+    api.add_model()
+    api.see(a=serves(1, 2))
+    with pytest.raises(NotFound, match=r"version 9 is not in .*, which has 1, 2, 3"):
+        api.ask(pb.AddVersionRequest(model="m", version=9))
+    answers = api.ask(pb.AddVersionRequest(model="m", version=3))
+    api.see(a=serves(2, 2))
+    assert not answers
+    api.see(a=serves(2, 3))
+    assert answers
+
+
+def test_a_model_that_goes_is_waited_for(api: Api) -> None:
+    """Removed is what no server has any more."""
+    api.add_model()
+    api.see(a=serves(1))
+    answers = api.ask(pb.RemoveModelRequest(model="m"))
+    assert not answers
+    api.see()
+    assert answers[0].generation == 0
+
+
+def test_fields_that_are_absent_stay(api: Api) -> None:
+    """An update changes what it names; hints likewise."""
+    config = 'version_labels { key: "x" value: 1 }'
+    api.add_model(config=config, hints=pb.Hints(memory_bytes=MIB, max_replicas=3))
+    api.ask(pb.UpdateModelRequest(model="m", base_path="/moved"))
+    found = api.state.read().fleet.models["m"]
+    assert read_config(found).base_path == "/moved"
+    assert read_config(found).version_labels["x"] == 1
+    api.ask(pb.SetHintsRequest(model="m", hints=pb.Hints(min_replicas=2)))
+    found = api.state.read().fleet.models["m"]
+    assert (found.min_replicas, found.max_replicas, found.memory_bytes) == (2, 3, MIB)
+    api.ask(pb.SetHintsRequest(model="m", hints=pb.Hints(memory_bytes=0)))
+    assert api.state.read().fleet.models["m"].is_estimate
+    api.ask(pb.UpdateModelRequest(model="m", config='model_platform: "hashmap"'))
+    changed = read_config(api.state.read().fleet.models["m"])
+    assert (changed.model_platform, changed.base_path) == ("hashmap", "/moved")
+    assert not changed.version_labels
+    with pytest.raises(InvalidArgument, match="platform"):
+        api.ask(pb.UpdateModelRequest(model="m", config='model_platform: "absent"'))
+    with pytest.raises(ResourceExhausted, match="partition 'gpu'"):
+        api.ask(pb.UpdateModelRequest(model="m", partition="gpu"))
+
+
+def test_jobs_come_and_go_by_requests(api: Api) -> None:
+    """Added when it answers, gone when it is removed."""
+    added = api.ask(pb.AddJobRequest(job="c", memory_bytes=MIB))
+    api.see()
+    assert not added
+    api.state.note({}, {"c": JobSighting(("c",))})
+    api.controller.take(api.state.read())
+    assert added[0].job == "c"
+    drained = api.ask(pb.DrainJobRequest(job="c"))
+    api.see()
+    assert not drained
+    api.state.change(fleet_edits.drop_job("c"))
+    api.see()
+    assert drained
+    assert api.ask(pb.DrainJobRequest(job="b", force=True))
+    with pytest.raises(FailedPrecondition, match="nothing here starts servers"):
+        api.ask(pb.AddJobRequest(job="x", memory_bytes=MIB, num_replicas=2))
+
+
+def test_a_dry_run_says_what_would_be_and_does_nothing(api: Api) -> None:
+    """It tells moves, memory and refusals."""
+    api.add_model("m")
+    before = api.state.read()
+    (at,) = api.place("m")
+
+    def simulate(**request: Any) -> pb.Simulation:
+        return api.controller.simulate(pb.SimulateRequest(**request))
+
+    drained = simulate(drain_job=pb.DrainJobRequest(job=at))
+    (move,) = drained.moves
+    assert (move.model, list(move.from_jobs)) == ("m", [at])
+    assert [job.num_models for job in drained.jobs if job.job != at] == [1]
+    wide = pb.AddModelRequest(model="w", base_path="/w", hints=pb.Hints(min_replicas=3))
+    assert "no room for 1 of 3" in simulate(add_model=wide).refusal
+    assert (
+        "cannot be looked at"
+        in simulate(
+            add_model=pb.AddModelRequest(model="w", base_path="/unseen")
+        ).refusal
+    )
+    assert api.state.read() == before
+    with pytest.raises(InvalidArgument, match="nothing to simulate"):
+        simulate()
+
+
+def test_what_is_wrong_with_a_request_is_its_answer(api: Api) -> None:
+    """Refused for good, with the reason in the model's history."""
+    wrong = pb.AddModelRequest(
+        model="m", base_path="/m", config='model_platform: "absent"'
+    )
+    for _ in range(2):
+        with pytest.raises(InvalidArgument, match="no such platform"):
+            api.ask(wrong, "same")
+    with pytest.raises(InvalidArgument, match="no such platform"):
+        api.controller.op(pb.GetOpRequest(request_id="same"))
+    (change,) = api.controller.model(
+        pb.GetModelRequest(model="m", num_changes=9)
+    ).changes
+    assert "refused: no such platform" in change.why
+    with pytest.raises(NotFound):
+        api.controller.model(pb.GetModelRequest(model="m"))
+    with pytest.raises(NotFound):
+        api.controller.op(pb.GetOpRequest(request_id="other"))
+    with pytest.raises(InvalidArgument, match="request_id"):
+        api.ask(wrong, "x" * 201)
+
+
+def test_a_repeated_request_is_not_read_again(api: Api) -> None:
+    """What it would be refused for today does not matter: it acted before."""
+    first = pb.AddVersionRequest(model="m", version=3)
+    api.add_model()
+    api.ask(first, "v")
+    (api.folder / "3").rmdir()
+    revision = api.state.read().revision
+    api.see(a=serves(2, 3))
+    (answer,) = api.ask(first, "v")
+    assert answer.revision <= revision
+    with pytest.raises(Aborted):
+        api.ask(pb.RemoveModelRequest(model="m"), if_generation=1)
+
+
+def test_a_watch_tells_what_changes(api: Api) -> None:
+    """Now, after each change, never twice the same, and that it is gone."""
+    told: list[pb.ModelInfo | None] = []
+    is_open = True
+    api.add_model()
+    asked = pb.GetModelRequest(model="m")
+    api.controller.watch(asked, told.append, lambda: is_open)
+    api.see(a=serves(1))
+    api.see(a=serves(1))
+    waits = [each.waits_for for each in told if each]
+    assert waits == ["a to answer", ""]
+    api.ask(pb.RemoveModelRequest(model="m"))
+    api.see()
+    assert told[-1] is None
+    api.add_model()
+    api.controller.watch(asked, told.append, lambda: is_open)
+    is_open = False
+    number = len(told)
+    api.see(a=serves(1))
+    assert len(told) == number
+
+
+def test_the_fleet_is_reported_with_its_changes(api: Api) -> None:
+    """What synchronizers note is no change that anybody made."""
+    api.add_model()
+    api.see(a=serves(1))
+    report = api.controller.fleet(pb.ListFleetRequest(num_changes=9))
+    assert [each.model for each in report.models] == ["m"]
+    (a, _) = report.jobs
+    assert (a.num_models, a.free_bytes, list(a.answering)) == (1, 80 * MIB, ["a"])
+    assert [each.why.partition(";")[0] for each in report.changes] == [
+        "add-model m",
+        "add-job b",
+        "add-job a",
+    ]
+
+
+def test_ten_thousand_repetitions_act_once(api: Api) -> None:
+    """Whoever repeats them, in whatever order: one revision, one answer."""
+    other = Controller(state_in(api.folder), EditReader(check, estimate), api.clock)
+    requests = []
+    for number in range(100):
+        request = pb.AddModelRequest(
+            model=f"m{number % 10}", base_path="/m", hints=pb.Hints(memory_bytes=MIB)
+        )
+        request.edit.request_id, request.edit.wait_s = f"{number}", 0.0
+        requests.append(request)
+    answers: dict[str, set[str]] = {}
+    for repetition in range(100):
+        controller = (api.controller, other)[repetition % 2]
+        for request in requests:
+            ops: list[pb.Op] = []
+            try:
+                controller.change(request, None, ops.append)
+                said = f"{ops[0].revision}"
+            except ServingError as error:
+                said = str(error)
+            answers.setdefault(request.edit.request_id, set()).add(said)
+    assert len(api.state.read().fleet.models) == 10
+    assert all(len(each) == 1 for each in answers.values())

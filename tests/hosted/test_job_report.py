@@ -33,5 +33,5 @@ def test_a_model_that_answers_may_lack_what_was_asked_for(
     if missing:
         model.error.code, model.error.message = 5, MISSING
     report = report_of(reply)
-    assert report.failing.get("m") == said
-    assert ("m" in report.answering) == (primary is not None)
+    assert report.models["m"].problem == (said or "")
+    assert report.answers("m") == (primary is not None)

@@ -94,7 +94,9 @@ def test_no_job_has_more_than_it_holds(
         f"m{i}": HostedModel(f"m{i}", "", size, max_replicas=n, num_replicas=n)
         for i, (size, n) in enumerate(sizes)
     }
-    there = {f"j{i}": Job(f"j{i}", size, "", d) for i, (size, d) in enumerate(rooms)}
+    there = {
+        f"j{i}": Job(f"j{i}", size, is_down=d) for i, (size, d) in enumerate(rooms)
+    }
     before: dict[str, tuple[str, ...]] = {}
     if there:
         pick = random.choice  # type: ignore[attr-defined]

@@ -5,21 +5,26 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.hosted.failing_store import FailingStore
+from tests.hosted.fleets import MIB, model, server
 from tfs.core.errors import FailedPrecondition, InvalidArgument, Unavailable
-from tfs.hosted.controller import Controller, parse_model_config
-from tfs.hosted.fleet import Job
-from tfs.hosted.fleet_store import FleetStore, ModelSighting
+from tfs.hosted import fleet_edits
+from tfs.hosted.fleet import Fleet
+from tfs.hosted.fleet_copy import FleetCopy
+from tfs.hosted.fleet_edits import config_text, parse_model_config
+from tfs.hosted.fleet_state import FleetState
+from tfs.hosted.sightings import ReplicaSighting
+from tfs.hosted.store.sqlite_store import SqliteStore
 from tfs.hosted.synchronizer import Synchronizer, SynchronizerOptions
 from tfs.proto.tensorflow_serving.config import model_server_config_pb2
 from tfs.proto.tfs.v1 import admin_service_pb2
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.held_executor import HeldExecutor
-
-MIB = 1 << 20
 
 
 class Jobs:
@@ -49,7 +54,7 @@ class Jobs:
         for name in self.served[address]:
             path = self.base_paths.get(name, f"/{name}")
             model = reply.models.add(name=name, base_path=path)
-            version = model.versions.add(version=1)
+            version = model.versions.add(version=1, state=30)
             version.memory.resident_bytes = 40 * MIB
             if name in self.errors:
                 version.error.code, version.error.message = 15, self.errors[name]
@@ -76,22 +81,54 @@ class Bench:
     """A synchronizer over two jobs, one model on the first of them."""
 
     def __init__(self, path: Path, *, only_routes: bool = False) -> None:
+        self.path = path
         self.clock = FakeClock()
-        self.store = FleetStore(str(path / "fleet.db"), self.clock)
-        self.controller = Controller(self.store, lambda _: None, lambda _: 10 * MIB)
+        self.store = FailingStore(SqliteStore(str(path / "fleet.db"), self.clock))
+        self.state = FleetState(self.store)
         self.jobs = Jobs()
         self.routes: Mapping[str, tuple[str, ...]] = {}
-        self.synchronizer = Synchronizer(
-            self.store,
-            self.controller,
+        self.only_routes = only_routes
+        self.synchronizer = self.make()
+        self.state.change(fleet_edits.put_job(server("a", 100 * MIB)))
+        self.state.change(fleet_edits.put_job(server("b", 200 * MIB)))
+        self.add_model("m")
+
+    def make(
+        self, threads: HeldExecutor | None = None, name: str = "s"
+    ) -> Synchronizer:
+        return Synchronizer(
+            self.state,
             self.jobs,
             self.take,
             self.clock,
-            options=SynchronizerOptions(down_after_s=10, only_routes=only_routes),
+            threads,
+            SynchronizerOptions(down_after_s=10, only_routes=self.only_routes),
+            FleetCopy(str(self.path / "copy.json")),
+            holder=name,
         )
-        self.controller.add_job(Job("a", 100 * MIB))
-        self.controller.add_job(Job("b", 200 * MIB))
-        self.controller.add_model(parse_model_config('name: "m" base_path: "/m"'))
+
+    @property
+    def fleet(self) -> Fleet:
+        return self.state.read().fleet
+
+    def add_model(self, name: str) -> None:
+        made = replace(model(name), is_estimate=True)
+        config = config_text(parse_model_config(f'name: "{name}" base_path: "/{name}"'))
+        self.state.change(fleet_edits.add_model(replace(made, config=config)))
+
+    def scale(self, name: str, number: int) -> None:
+        self.state.change(
+            fleet_edits.update_model(
+                name,
+                lambda found: replace(
+                    found,
+                    min_replicas=number,
+                    max_replicas=number,
+                    num_replicas=number,
+                ),
+                "scale",
+            )
+        )
 
     def take(self, routes: Mapping[str, tuple[str, ...]]) -> None:
         self.routes = routes
@@ -162,7 +199,7 @@ def test_an_answer_from_before_a_job_was_told_is_no_reason_to_tell_it_again(
     bench = Bench(tmp_path)
     bench.look()
     before = bench.jobs.list_models("a")
-    bench.controller.add_model(parse_model_config('name: "n" base_path: "/n"'))
+    bench.add_model("n")
     asked = bench.jobs.list_models
     bench.jobs.list_models = lambda address: (  # type: ignore[method-assign]
         before if address == "a" and len(bench.jobs.told) == 2 else asked(address)
@@ -176,20 +213,41 @@ def test_an_answer_from_before_a_job_was_told_is_no_reason_to_tell_it_again(
 def test_what_is_wrong_with_a_model_can_be_read_from_the_store(bench: Bench) -> None:
     """A model has a place and does not answer: the store says so, and why."""
     bench.jobs.errors["m"] = "model.pt is damaged"
-    bench.look()
-    bench.look()
-    seen = bench.store.sightings()
-    assert seen.models == {"m": ModelSighting(0, "a: model.pt is damaged")}
+    bench.look_for(3)
+    seen = bench.state.read().models_seen["m"]
+    assert seen.problem == "a: model.pt is damaged"
+    assert seen.num_answering == 0
     bench.jobs.errors.clear()
-    bench.look()
-    seen = bench.store.sightings()
-    assert seen.models == {"m": ModelSighting(1, "")}
-    assert seen.at_s == bench.clock.wall_s()
-    bench.look()
-    assert bench.store.sightings().at_s < bench.clock.wall_s()
-    bench.look(20.0)
-    assert bench.store.sightings().at_s == bench.clock.wall_s()
-    assert bench.store.read().number == 3
+    bench.look_for(2)
+    now = bench.state.read()
+    assert now.models_seen["m"].replicas == {"a": ReplicaSighting(1, 1, (1,))}
+    assert now.jobs_seen["a"].answering == ("a",)
+    bench.look_for(9)
+    assert bench.state.read().revision == now.revision
+    bench.jobs.dead.add("a")
+    bench.look_for(2)
+    assert "nobody there" in bench.state.read().jobs_seen["a"].problem
+
+
+def test_a_server_that_was_not_told_yet_is_behind(bench: Bench) -> None:
+    """A change is in force when servers were told and have said since that they serve."""
+    bench.look_for(3)
+    bench.jobs.refusing.add("a")
+    change = fleet_edits.update_model("m", lambda m: replace(m, config=m.config), "x")
+    bench.state.change(change)
+    config = fleet_edits.parse_model_config('name: "m" base_path: "/elsewhere"')
+    text = config_text(config)
+    change = fleet_edits.update_model("m", lambda m: replace(m, config=text), "x")
+    bench.state.change(change)
+
+    def generation() -> int:
+        return bench.state.read().models_seen["m"].replicas["a"].generation
+
+    bench.look_for(2)
+    assert generation() == 0
+    bench.jobs.refusing.clear()
+    bench.look_for(3)
+    assert generation() == 3
 
 
 def test_a_problem_of_the_store_is_logged_once(
@@ -197,10 +255,8 @@ def test_a_problem_of_the_store_is_logged_once(
 ) -> None:
     """A log that says the same thing each second hides what else happens."""
     caplog.set_level(logging.INFO)
-    path = Path(bench.store.path)
-    whole = path.read_bytes()
-    for contents in (b"garbage" * 200, whole, b"garbage" * 200):
-        path.write_bytes(contents)
+    for is_away in (True, False, True):
+        bench.store.is_away = is_away
         for _ in range(3):
             bench.synchronizer.look_safely()
     said = [r.message for r in caplog.records if "fleet_not_sync" in r.message]
@@ -215,16 +271,16 @@ def test_a_silent_job_is_replaced_and_comes_back(bench: Bench) -> None:
     bench.jobs.dead.add("a")
     bench.look()
     assert bench.routes == {"m": ("a",)}
-    assert bench.controller.fleet().placement == {"m": ("a",)}
+    assert bench.fleet.placement == {"m": ("a",)}
     bench.look_for(9)
     assert bench.routes == {"m": ()}
-    assert bench.controller.fleet().placement == {"m": ("b",)}
+    assert bench.fleet.placement == {"m": ("b",)}
     bench.look()
     bench.look()
     assert bench.routes == {"m": ("b",)}
     bench.jobs.dead.clear()
     bench.look()
-    assert not bench.controller.fleet().jobs["a"].is_down
+    assert not bench.fleet.jobs["a"].is_down
     bench.look()
     assert bench.jobs.served == {"a": [], "b": ["m"]}
 
@@ -233,7 +289,7 @@ def test_a_job_that_missed_a_question_is_tried_where_no_other_answers(
     bench: Bench,
 ) -> None:
     """It may only be slow; requests that another replica can take do not wait for it."""
-    bench.controller.scale("m", 2)
+    bench.scale("m", 2)
     for _ in range(3):
         bench.look()
     bench.jobs.dead.add("b")
@@ -250,14 +306,14 @@ def test_a_job_that_missed_a_question_is_tried_where_no_other_answers(
 
 def test_a_job_that_comes_back_keeps_what_it_has(bench: Bench) -> None:
     """It is placed on again before it is told anything: else it would unload first."""
-    bench.controller.scale("m", 2)
+    bench.scale("m", 2)
     for _ in range(3):
         bench.look()
     assert bench.routes == {"m": ("a", "b")}
     bench.jobs.dead.add("b")
     bench.look_for(10)
     bench.look()
-    assert bench.controller.fleet().placement == {"m": ("a",)}
+    assert bench.fleet.placement == {"m": ("a",)}
     bench.jobs.dead.clear()
     bench.jobs.told.clear()
     for _ in range(3):
@@ -270,9 +326,9 @@ def test_a_job_that_never_answered_is_given_the_same_patience(bench: Bench) -> N
     """A fleet that starts waits for its servers."""
     bench.jobs.dead.add("a")
     bench.look()
-    assert not bench.controller.fleet().jobs["a"].is_down
+    assert not bench.fleet.jobs["a"].is_down
     bench.look_for(10)
-    assert bench.controller.fleet().jobs["a"].is_down
+    assert bench.fleet.jobs["a"].is_down
 
 
 def test_what_a_job_refuses_is_tried_again(bench: Bench) -> None:
@@ -289,20 +345,20 @@ def test_memory_is_learned_from_what_jobs_measured(bench: Bench) -> None:
     """The estimate of 10 MiB gives way to the 40 that a version takes, and moves it."""
     for _ in range(40):
         bench.look()
-    assert bench.controller.fleet().models["m"].memory_bytes == 80 * MIB
+    assert bench.fleet.models["m"].memory_bytes == 80 * MIB
 
 
 def test_a_job_that_leaves_serves_until_others_do(bench: Bench) -> None:
     """Then it is told to serve nothing and its channel is closed: no request fails."""
     bench.look()
     bench.look()
-    bench.controller.remove_job("a")
+    bench.state.change(fleet_edits.drain_job("a"))
     for _ in range(3):
         bench.look()
         assert bench.routes["m"]
     assert bench.routes == {"m": ("b",)}
     bench.look()
-    assert set(bench.controller.fleet().jobs) == {"b"}
+    assert set(bench.fleet.jobs) == {"b"}
     assert bench.jobs.served == {"a": [], "b": ["m"]}
     assert bench.jobs.forgotten == ["a"]
 
@@ -313,19 +369,19 @@ def test_a_job_that_leaves_stays_while_it_is_not_known_what_it_serves(
     """It may be the only one that answers: it missed a question, or asking just began."""
     bench.look()
     bench.look()
-    bench.controller.remove_job("a")
+    bench.state.change(fleet_edits.drain_job("a"))
     bench.jobs.dead.add("a")
     bench.look()
-    assert set(bench.controller.fleet().jobs) == {"a", "b"}
+    assert set(bench.fleet.jobs) == {"a", "b"}
     bench.look_for(10)  # given up: there is nothing to wait for
-    assert set(bench.controller.fleet().jobs) == {"b"}
+    assert set(bench.fleet.jobs) == {"b"}
 
 
 def test_a_job_that_is_forced_out_is_let_go_at_once(bench: Bench) -> None:
     """Whatever it serves, no request goes there any more."""
     bench.look()
     bench.look()
-    bench.controller.remove_job("a", force=True)
+    bench.state.change(fleet_edits.drain_job("a", force=True))
     bench.look()
     assert bench.jobs.forgotten == ["a"]
     assert bench.routes == {"m": ()}
@@ -337,17 +393,15 @@ def test_a_job_that_is_gone_is_neither_asked_nor_left_open(tmp_path: Path) -> No
     """Its question waited for a thread, or began just before it was removed."""
     bench = Bench(tmp_path)
     waiting = HeldExecutor()
-    bench.synchronizer = Synchronizer(
-        bench.store, bench.controller, bench.jobs, bench.take, bench.clock, waiting
-    )
+    bench.synchronizer = bench.make(waiting)
     bench.look()
-    bench.controller.remove_job("a", force=True)
+    bench.state.change(fleet_edits.drain_job("a", force=True))
     bench.look()
     assert bench.jobs.forgotten == ["a"]
 
     def remove(address: str) -> None:
         bench.jobs.on_asked = lambda _: None
-        bench.controller.remove_job(address, force=True)
+        bench.state.change(fleet_edits.drain_job(address, force=True))
         bench.look()
 
     bench.jobs.on_asked = remove
@@ -361,62 +415,134 @@ def test_a_router_beside_the_synchronizer_tells_nothing(tmp_path: Path) -> None:
     bench = Bench(tmp_path, only_routes=True)
     bench.jobs.served["b"] = ["m"]
     bench.jobs.dead.add("a")
-    number = bench.store.read().number
+    revision = bench.state.read().revision
     for _ in range(40):
         bench.look()
     assert bench.routes == {"m": ("b",)}
     assert not bench.jobs.told
-    assert bench.store.read().number == number
+    assert bench.state.read().revision == revision
 
 
 def test_a_store_that_is_lost_takes_no_route_and_no_model_away(bench: Bench) -> None:
     """What serves goes on; an empty store is one only for who begins with it."""
-    bench.look()
-    bench.look()
-    path = Path(bench.store.path)
-    kept = path.read_bytes()
-    path.unlink()
+    bench.look_for(4)
+    files = sorted(each for each in bench.path.iterdir() if "fleet.db" in each.name)
+    for each in files:
+        each.rename(bench.path / f"kept-{each.name}")
     told = list(bench.jobs.told)
     for _ in range(2):
-        with pytest.raises(FailedPrecondition, match="from revision 3 to 0"):
+        with pytest.raises(FailedPrecondition, match="to 0"):
             bench.look()
     assert bench.routes == {"m": ("a",)}
     assert (bench.jobs.told, bench.jobs.forgotten) == (told, [])
-    path.write_bytes(kept)
+    for each in files:
+        (bench.path / f"kept-{each.name}").rename(each)
     bench.look()
     assert bench.routes == {"m": ("a",)}
 
 
+def test_servers_are_asked_and_routed_to_while_the_store_is_away(bench: Bench) -> None:
+    """A server that ends gets no requests, and none that comes back waits; nobody is told."""
+    bench.scale("m", 2)
+    bench.look_for(3)
+    assert bench.routes == {"m": ("a", "b")}
+    bench.store.is_away = True
+    bench.jobs.told.clear()
+    bench.jobs.dead.add("a")
+    for _ in range(30):
+        bench.clock.advance(1.0)
+        bench.synchronizer.look_safely()
+    assert bench.routes == {"m": ("b",)}
+    bench.jobs.dead.clear()
+    bench.jobs.started_s["a"] = 2.0
+    for _ in range(2):
+        bench.synchronizer.look_safely()
+    assert bench.routes == {"m": ("a", "b")}
+    assert not bench.jobs.told
+
+
+def test_a_start_without_the_store_goes_on_from_the_copy(bench: Bench) -> None:
+    """A router that is started again while the store is away routes as before."""
+    bench.look_for(3)
+    bench.store.is_away = True
+    bench.routes = {}
+    bench.state = FleetState(bench.store)
+    again = bench.make()
+    for _ in range(2):
+        again.look_safely()
+    assert bench.routes == {"m": ("a",)}
+
+
+def test_one_of_two_synchronizers_leads(bench: Bench) -> None:
+    """The other takes its place when it is gone, and it tells nobody when it is back."""
+    other = bench.make(name="other")
+    bench.look_for(3)
+    other.look()
+    assert bench.synchronizer.leads
+    assert not other.leads
+    bench.jobs.told.clear()
+    bench.clock.advance(6.0)  # as long as it was stopped
+    other.look()
+    assert other.leads
+    assert ("a", ("m",)) in bench.jobs.told
+    bench.jobs.told.clear()
+    bench.synchronizer.look()
+    assert not bench.synchronizer.leads
+    assert not bench.jobs.told
+
+
+def test_who_lost_the_lease_in_the_midst_of_a_look_tells_nobody(bench: Bench) -> None:
+    """What was decided before a pause is not said after it."""
+    threads = HeldExecutor()
+    paused = bench.make(threads)
+    bench.synchronizer.look()  # only so that servers have answered somebody
+    paused.look()
+    threads.run_held()
+    bench.clock.advance(1.0)
+    paused.look()  # hands over what is to be told
+    told = list(bench.jobs.told)
+    bench.clock.advance(6.0)
+    threads.run_held()
+    assert bench.jobs.told == told
+
+
 def test_no_job_is_down_because_nobody_looked(tmp_path: Path) -> None:
-    """While the store is away, or the router's machine asleep, no job can answer."""
+    """While this machine is asleep, no job can answer."""
     bench = Bench(tmp_path)
     threads = HeldExecutor()
-    bench.synchronizer = Synchronizer(
-        bench.store, bench.controller, bench.jobs, bench.take, bench.clock, threads
-    )
+    bench.synchronizer = bench.make(threads)
 
     def look(after_s: float = 1.0) -> None:
         bench.look(after_s)
         threads.run_held()  # jobs answer after the look that asked them
 
-    bench.controller.scale("m", 2)
+    bench.scale("m", 2)
     for _ in range(4):
         look()
     bench.jobs.told.clear()
-    path = Path(bench.store.path)
-    kept = path.read_bytes()
-    path.write_text("no database " * 100)
-    for _ in range(20):
-        bench.clock.advance(1.0)
-        bench.synchronizer.look_safely()
-    path.write_bytes(kept)
-    look()
-    look()
     look(600)
     look()
-    assert not any(each.is_down for each in bench.controller.fleet().jobs.values())
+    assert not any(each.is_down for each in bench.fleet.jobs.values())
     assert bench.routes == {"m": ("a", "b")}
     assert not bench.jobs.told
+
+
+def test_a_job_is_down_when_none_of_its_replicas_answers(bench: Bench) -> None:
+    """One of two that is gone takes no model away; what is left answers for both."""
+    pair = replace(server("pair", 300 * MIB), num_replicas=2, addresses=("c", "d"))
+    bench.state.change(fleet_edits.put_job(pair))
+    bench.jobs.served |= {"c": [], "d": []}
+    bench.jobs.started_s |= {"c": 1.0, "d": 1.0}
+    bench.scale("m", 4)
+    bench.look_for(3)
+    assert set(bench.routes["m"]) == {"a", "b", "c", "d"}
+    bench.jobs.dead.add("c")
+    bench.look_for(12)
+    assert not bench.fleet.jobs["pair"].is_down
+    assert set(bench.routes["m"]) == {"a", "b", "d"}
+    bench.jobs.dead.add("d")
+    bench.look_for(11)
+    assert bench.fleet.jobs["pair"].is_down
 
 
 def test_a_job_that_ends_while_nobody_looks_is_given_its_patience(bench: Bench) -> None:
@@ -425,20 +551,21 @@ def test_a_job_that_ends_while_nobody_looks_is_given_its_patience(bench: Bench) 
     bench.jobs.dead.add("a")
     bench.look_for(5)
     bench.look(600)
-    assert not bench.controller.fleet().jobs["a"].is_down
+    assert not bench.fleet.jobs["a"].is_down
     bench.look_for(10)
-    assert bench.controller.fleet().jobs["a"].is_down
+    assert bench.fleet.jobs["a"].is_down
 
 
 def test_the_thread_outlives_a_store_that_cannot_be_read(bench: Bench) -> None:
-    """Routes stay as they were until it can."""
-    bench.look()
-    bench.look()
-    Path(bench.store.path).write_text("no database " * 100)
-    with pytest.raises(FailedPrecondition):
+    """Routes stay as they were until it can; a nudge has it look at once."""
+    bench.look_for(2)
+    bench.store.is_away = True
+    with pytest.raises(Unavailable):
         bench.look()
     assert bench.routes == {"m": ("a",)}
     bench.synchronizer.start()
+    bench.clock.block_until_sleepers(1)
+    bench.synchronizer.nudge()
     bench.clock.block_until_sleepers(1)
     bench.synchronizer.close()
 

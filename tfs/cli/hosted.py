@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from tfs.cli.argument_range import count, version_number
+from tfs.cli.hosted_controller import add_change_command, change
 from tfs.cli.hosted_run import add_run
 from tfs.cli.hosted_status import add_status
-from tfs.cli.hosted_store import add_fleet_command, controller_of
-from tfs.cli.printing import mebibytes
+from tfs.cli.hosted_up import add_up
+from tfs.cli.sizes import size
 from tfs.core.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from tfs.hosted.fleet_store import Revision
+    from tfs.proto.tfs.v1 import controller_pb2 as pb
 
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
-
-_UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -33,6 +31,7 @@ def add_parser(subparsers: Subparsers) -> None:
     commands = parser.add_subparsers(
         title="commands", metavar="COMMAND", dest="hosted_command", required=True
     )
+    add_up(commands)
     add_run(commands)
     add_status(commands)
     _add_jobs(commands)
@@ -41,34 +40,49 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def _add_jobs(commands: Subparsers) -> None:
-    parser = add_fleet_command(
-        commands, "add-job", "add a server, or change it", _add_job
+    parser = add_change_command(
+        commands, "add-job", "add a job of servers, or change it", _add_job
     )
     parser.add_argument(
-        "address", type=job_address, metavar="ADDRESS", help="HOST:PORT or unix:/path"
+        "job",
+        metavar="ADDRESS|NAME",
+        help="the HOST:PORT or unix:/path of a server that runs; or a name, for a job "
+        "whose servers the fleet starts",
     )
     parser.add_argument(
         "--memory",
         type=size,
         required=True,
         metavar="SIZE",
-        help="what its models may take together, as its --model_memory_limit_bytes: 8G",
+        help="what the models of each server may take together: 8G",
+    )
+    parser.add_argument(
+        "--servers", type=count, metavar="N", help="with a NAME: how many to start"
+    )
+    parser.add_argument(
+        "--cpus",
+        type=count,
+        default=0,
+        metavar="N",
+        help="with a NAME: how many processors each of them may use (default all)",
     )
     _add_partition(parser)
-    parser = add_fleet_command(
+    parser = add_change_command(
         commands,
         "remove-job",
         "move its models away, and take it out when they answer elsewhere",
         _remove_job,
     )
-    parser.add_argument("address", metavar="ADDRESS")
+    parser.add_argument("job", metavar="ADDRESS|NAME")
     parser.add_argument(
         "--force", action="store_true", help="at once, also if they have no other place"
     )
 
 
 def _add_models(commands: Subparsers) -> None:
-    parser = add_fleet_command(commands, "add-model", "have a model served", _add_model)
+    parser = add_change_command(
+        commands, "add-model", "have a model served", _add_model
+    )
     parser.add_argument("model", metavar="MODEL")
     parser.add_argument(
         "base_path", metavar="BASE_PATH", help="where its versions are, on every server"
@@ -89,27 +103,40 @@ def _add_models(commands: Subparsers) -> None:
         metavar="TEXT",
         help="further fields of its ModelConfig: 'transition: RESOURCE_PRESERVING'",
     )
-    parser = add_fleet_command(
+    parser = add_change_command(
         commands, "scale", "change on how many servers it is", _scale
     )
     parser.add_argument("model", metavar="MODEL")
     _add_replicas(parser)
-    parser = add_fleet_command(
+    parser = add_change_command(
+        commands, "update-model", "change its base path or config", _update_model
+    )
+    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument("--base_path", metavar="BASE_PATH")
+    parser.add_argument(
+        "--config", metavar="TEXT", help="in the place of the fields that it has"
+    )
+    parser.add_argument("--partition", metavar="NAME")
+    parser = add_change_command(
         commands, "remove-model", "have a model served no more", _remove_model
     )
     parser.add_argument("model", metavar="MODEL")
 
 
 def _add_versions(commands: Subparsers) -> None:
-    parser = add_fleet_command(commands, "canary", "put a version on trial", _canary)
+    parser = add_change_command(
+        commands, "add-version", "wait for a new version to answer", _add_version
+    )
+    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument("version", metavar="VERSION", type=version_number)
+    parser = add_change_command(commands, "canary", "put a version on trial", _canary)
     parser.add_argument("model", metavar="MODEL")
     parser.add_argument("version", metavar="VERSION", type=version_number)
     parser.add_argument(
         "--primary",
         type=version_number,
-        required=True,
         metavar="VERSION",
-        help="the version that answers meanwhile",
+        help="the version that answers meanwhile (default: the one that answers now)",
     )
     parser.add_argument("--tee", type=float, default=0.0, metavar="SHARE")
     parser.add_argument("--split", type=float, default=0.0, metavar="SHARE")
@@ -117,7 +144,7 @@ def _add_versions(commands: Subparsers) -> None:
         ("promote", "make a version the primary, everywhere"),
         ("rollback", "return to an older version, everywhere"),
     ):
-        parser = add_fleet_command(commands, name, what, _primary)
+        parser = add_change_command(commands, name, what, _primary)
         parser.add_argument("model", metavar="MODEL")
         parser.add_argument(
             "version", metavar="VERSION", type=version_number, nargs="?"
@@ -147,33 +174,19 @@ def _add_partition(parser: argparse.ArgumentParser) -> None:
 
 
 def job_address(text: str) -> str:
-    """Reads the address of a server, for argparse.
+    """Returns the address of a server.
 
     Raises:
-        ArgumentTypeError: No server can have it.
+        InvalidArgument: No server can have it.
 
     """
     found = re.fullmatch(r"unix:/.+|[^/]+:([0-9]+)", text)
     if not found or (found[1] and not 0 < int(found[1]) < 1 << 16):
-        raise argparse.ArgumentTypeError(
-            f"an address is HOST:PORT or unix:/path: {text}"
+        raise InvalidArgument(
+            f"an address is HOST:PORT or unix:/path: {text}; for a job whose servers the "
+            "fleet starts, say how many (--servers)"
         )
     return text
-
-
-def size(text: str) -> int:
-    """Reads "500M" or "8G" (powers of 1,024), for argparse.
-
-    Raises:
-        ArgumentTypeError: It is no size.
-
-    """
-    found = re.fullmatch(r"([0-9]+)([KMGT]?)(?:i?B)?", text.strip())
-    if not found or not int(found[1]):
-        raise argparse.ArgumentTypeError(
-            f"a size is a number with K, M, G or T: {text}"
-        )
-    return int(found[1]) * _UNITS[found[2]]
 
 
 def _replicas(text: str) -> tuple[int, int]:
@@ -181,99 +194,113 @@ def _replicas(text: str) -> tuple[int, int]:
     return count(least), count(most or least)
 
 
-def _said(revision: Revision) -> int:
-    print(f"revision {revision.number}: {revision.why}")
-    return 0
-
-
 def _add_job(arguments: argparse.Namespace) -> int:
-    from tfs.hosted.fleet import Job
+    from tfs.proto.tfs.v1 import controller_pb2 as pb
 
-    job = Job(arguments.address, arguments.memory, arguments.partition)
-    return _said(controller_of(arguments).add_job(job))
+    if arguments.servers is None:
+        job_address(arguments.job)
+        if arguments.cpus:
+            raise InvalidArgument("--cpus is for servers that the fleet starts")
+    request = pb.AddJobRequest(
+        job=arguments.job,
+        memory_bytes=arguments.memory,
+        partition=arguments.partition,
+        num_replicas=arguments.servers or 0,
+        cpus=arguments.cpus,
+    )
+    return change(arguments, "AddJob", request)
 
 
 def _remove_job(arguments: argparse.Namespace) -> int:
-    return _said(
-        controller_of(arguments).remove_job(arguments.address, force=arguments.force)
-    )
+    from tfs.proto.tfs.v1 import controller_pb2 as pb
+
+    request = pb.DrainJobRequest(job=arguments.job, force=arguments.force)
+    return change(arguments, "DrainJob", request)
 
 
 def _add_model(arguments: argparse.Namespace) -> int:
-    from tfs.hosted.controller import parse_model_config
+    from tfs.proto.tfs.v1 import controller_pb2 as pb
 
-    config = parse_model_config(arguments.config)
-    config.name, config.base_path = arguments.model, arguments.base_path
-    least, most = arguments.replicas
-    revision = controller_of(arguments).add_model(
-        config,
-        memory_bytes=arguments.memory,
-        min_replicas=least,
-        max_replicas=most,
+    request = pb.AddModelRequest(
+        model=arguments.model,
+        base_path=arguments.base_path,
+        config=arguments.config,
+        hints=_hints(arguments),
         partition=arguments.partition,
     )
-    _said(revision)
-    model = revision.fleet.models[arguments.model]
-    how = "estimated" if model.is_estimate else "as said"
-    where = ", ".join(revision.fleet.placement[model.name])
-    print(f"{model.name}: {mebibytes(model.memory_bytes)} ({how}) on {where}")
-    return 0
+    if arguments.memory:
+        request.hints.memory_bytes = arguments.memory
+    return change(arguments, "AddModel", request)
+
+
+def _update_model(arguments: argparse.Namespace) -> int:
+    from tfs.proto.tfs.v1 import controller_pb2 as pb
+
+    request = pb.UpdateModelRequest(
+        model=arguments.model,
+        base_path=arguments.base_path,
+        config=arguments.config,
+        partition=arguments.partition,
+    )
+    return change(arguments, "UpdateModel", request)
 
 
 def _scale(arguments: argparse.Namespace) -> int:
-    return _said(controller_of(arguments).scale(arguments.model, *arguments.replicas))
+    from tfs.proto.tfs.v1 import controller_pb2 as pb
+
+    request = pb.SetHintsRequest(model=arguments.model, hints=_hints(arguments))
+    return change(arguments, "SetHints", request)
+
+
+def _hints(arguments: argparse.Namespace) -> pb.Hints:
+    from tfs.proto.tfs.v1 import controller_pb2 as pb
+
+    least, most = arguments.replicas
+    return pb.Hints(min_replicas=least, max_replicas=most)
 
 
 def _remove_model(arguments: argparse.Namespace) -> int:
-    return _said(controller_of(arguments).remove_model(arguments.model))
+    from tfs.proto.tfs.v1 import controller_pb2 as pb
+
+    request = pb.RemoveModelRequest(model=arguments.model)
+    return change(arguments, "RemoveModel", request)
+
+
+def _add_version(arguments: argparse.Namespace) -> int:
+    from tfs.proto.tfs.v1 import controller_pb2 as pb
+
+    request = pb.AddVersionRequest(model=arguments.model, version=arguments.version)
+    return change(arguments, "AddVersion", request)
 
 
 def _canary(arguments: argparse.Namespace) -> int:
-    from tfs.proto.tfs.v1 import model_config_pb2 as pb
+    from tfs.proto.tfs.v1 import controller_pb2 as pb
 
-    trial = pb.Canary(
-        version=arguments.version,
-        tee_fraction=arguments.tee,
-        split_fraction=arguments.split,
-    )
-    traffic = pb.Traffic(primary=arguments.primary, canary=trial)
-    return _said(
-        controller_of(arguments).set_traffic(
-            arguments.model, traffic, f"canary {arguments.version} of"
-        )
-    )
+    request = pb.SetPolicyRequest(model=arguments.model)
+    trial = request.canary.canary
+    trial.version = arguments.version
+    trial.tee_fraction, trial.split_fraction = arguments.tee, arguments.split
+    if arguments.primary is not None:
+        request.canary.primary = arguments.primary
+    return change(arguments, "SetPolicy", request)
 
 
 def _primary(arguments: argparse.Namespace) -> int:
-    from tfs.proto.tfs.v1 import model_config_pb2 as pb
+    from tfs.proto.tfs.v1 import controller_pb2 as pb
 
-    why = str(arguments.hosted_command)
-    if arguments.end == (arguments.version is not None):
-        raise InvalidArgument(f"tfs hosted {why} takes a version, or --end")
-    traffic = None if arguments.end else pb.Traffic(primary=arguments.version)
-    why += " --end" if arguments.end else f" to {arguments.version}"
-    revision = controller_of(arguments).set_traffic(
-        arguments.model, traffic, f"{why} of"
-    )
-    _said(revision)
-    if arguments.version is not None:
-        _note_if_missing(revision, arguments.model, arguments.version)
-    return 0
-
-
-def _note_if_missing(revision: Revision, name: str, version: int) -> None:
-    """Says so if a version is not there, as far as that can be seen from here."""
-    from sources.version_policy import list_versions, name_versions
-    from tfs.hosted.controller import read_config
-
-    base_path = read_config(revision.fleet.models[name]).base_path
-    try:
-        versions = name_versions(os.listdir(base_path))
-    except OSError:
-        return
-    if version not in versions:
-        there = list_versions(sorted(versions)) or "none"
-        print(
-            f"note: version {version} is not in {base_path}, which has {there}; until "
-            "it is there, what answers now goes on"
-        )
+    command = str(arguments.hosted_command)
+    is_named = arguments.version is not None
+    if (arguments.end and is_named) or not (
+        arguments.end or is_named or command == "rollback"
+    ):
+        raise InvalidArgument(f"tfs hosted {command} takes a version, or --end")
+    request = pb.SetPolicyRequest(model=arguments.model)
+    if arguments.end:
+        request.latest.SetInParent()
+    elif command == "promote":
+        request.pinned.version = arguments.version
+    else:
+        request.rollback.SetInParent()
+        if is_named:
+            request.rollback.version = arguments.version
+    return change(arguments, "SetPolicy", request)

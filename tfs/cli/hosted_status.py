@@ -1,31 +1,25 @@
-"""``tfs hosted status``: what a fleet wants, where it is, and what is wrong."""
+"""``tfs hosted status`` and ``why``: what a fleet wants, where it is, and what is wrong."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from tfs.cli.argument_range import count
-from tfs.cli.hosted_store import add_fleet_command, open_store
+from tfs.cli.hosted_controller import add_fleet_command, ask
 from tfs.cli.printing import ago, mebibytes, table
-from tfs.core.errors import NotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from tfs.hosted.fleet import Fleet, HostedModel
-    from tfs.hosted.fleet_store import FleetStore, ModelSighting, Sightings
+    from tfs.proto.tfs.v1 import controller_pb2 as pb
 
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
-_STALE_S: Final = 30.0  # a synchronizer notes what it sees every ten seconds
-
 
 def add_status(commands: Subparsers) -> None:
-    """Adds the command."""
+    """Adds the commands."""
     parser = add_fleet_command(
         commands, "status", "show what is wanted, and where", _status
     )
@@ -33,106 +27,155 @@ def add_status(commands: Subparsers) -> None:
     parser.add_argument(
         "--history", type=count, metavar="N", help="show the last N changes instead"
     )
+    parser = add_fleet_command(
+        commands, "why", "show what was done with a model, and why", _why
+    )
+    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument(
+        "--history", type=count, default=20, metavar="N", help="at most (default 20)"
+    )
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    store = open_store(arguments)
-    if not os.path.exists(store.path):  # to read it would make an empty one
-        raise _no_fleet(store)
+    from tfs.proto.tfs.v1 import controller_pb2 as pb
+
+    request = pb.ListFleetRequest(num_changes=arguments.history or 0)
+    fleet: pb.FleetInfo = ask(arguments, "ListModels", request, pb.FleetInfo)
     if arguments.history:
-        rows = [
-            (r.number, ago(r.at_s), r.why) for r in store.history(arguments.history)
-        ]
-        print(table(("REVISION", "AGO", "CHANGE"), rows))
+        print(_changes(fleet.changes))
         return 0
-    revision, seen = store.read(), store.sightings()
-    if not revision.number:
-        raise _no_fleet(store)
-    fleet = revision.fleet
     if arguments.json:
-        print(json.dumps(_as_json(fleet, seen), indent=2))
+        print(json.dumps(_as_json(fleet), indent=2))
         return 0
-    columns = ("SERVER", "STATE", "PARTITION", "MEMORY", "FREE", "MODELS")
+    columns: tuple[str, ...] = (
+        "JOB",
+        "STATE",
+        "PARTITION",
+        "ANSWERING",
+        "MEMORY",
+        "FREE",
+        "MODELS",
+        "PROBLEM",
+    )
     print(table(columns, _job_rows(fleet)))
     print()
-    columns = ("MODEL", "REPLICAS", "ANSWERING", "EACH", "SERVERS", "PROBLEM")
-    print(table(columns, _model_rows(fleet, seen)))
-    _note_if_nobody_looks(fleet, seen)
-    is_served = all(
-        each.num_answering for name, each in seen.models.items() if name in fleet.models
-    )
-    return 0 if all(fleet.placement.values()) and is_served else 1
+    columns = ("MODEL", "REPLICAS", "ANSWERING", "EACH", "JOBS", "PROBLEM")
+    print(table(columns, _model_rows(fleet)))
+    is_served = all(each.jobs and _num_answering(each) for each in fleet.models)
+    return 0 if is_served else 1
 
 
-def _no_fleet(store: FleetStore) -> NotFound:
-    return NotFound(f"there is no fleet in {store.path}; tfs hosted add-job makes it")
+def _why(arguments: argparse.Namespace) -> int:
+    from tfs.proto.tfs.v1 import controller_pb2 as pb
+
+    request = pb.GetModelRequest(model=arguments.model, num_changes=arguments.history)
+    model: pb.ModelInfo = ask(arguments, "GetModel", request, pb.ModelInfo)
+    where = ", ".join(model.jobs) or "on no job"
+    if model.generation:
+        print(f"{model.model}: generation {model.generation}, {where}")
+    if model.waits_for:
+        print(f"waits for {model.waits_for}")
+    print(_changes(model.changes))
+    return 0
 
 
-def _as_json(fleet: Fleet, seen: Sightings) -> dict[str, object]:
-    models = {
-        name: {"answering": each.num_answering, "problem": each.problem}
-        for name, each in seen.models.items()
+def _changes(changes: Iterable[pb.FleetChange]) -> str:
+    rows = [(each.revision, ago(each.at_s), each.why) for each in changes]
+    return table(("REVISION", "AGO", "CHANGE"), rows)
+
+
+def _as_json(fleet: pb.FleetInfo) -> dict[str, object]:
+    jobs = [
+        {
+            "name": each.job,
+            "addresses": list(each.addresses),
+            "answering": list(each.answering),
+            "memory_bytes": each.memory_bytes,
+            "partition": each.partition,
+            "num_replicas": each.num_replicas,
+            "cpus": each.cpus,
+            "is_ours": each.is_ours,
+            "is_down": each.is_down,
+            "is_leaving": each.is_leaving,
+            "generation": each.generation,
+            "problem": each.problem,
+        }
+        for each in fleet.jobs
+    ]
+    models = [
+        {
+            "name": each.model,
+            "config": each.config,
+            "memory_bytes": each.hints.memory_bytes,
+            "is_estimate": each.memory_is_estimate,
+            "min_replicas": each.hints.min_replicas,
+            "max_replicas": each.hints.max_replicas,
+            "partition": each.partition,
+            "num_replicas": each.num_replicas,
+            "generation": each.generation,
+            "waits_for": each.waits_for,
+        }
+        for each in fleet.models
+    ]
+    seen = {
+        each.model: {"answering": _num_answering(each), "problem": _seen_problem(each)}
+        for each in fleet.models
     }
-    wanted: dict[str, object] = json.loads(fleet.to_json())
-    return wanted | {"sightings": {"at_s": seen.at_s, "models": models}}
+    return {
+        "revision": fleet.revision,
+        "jobs": jobs,
+        "models": models,
+        "placement": {each.model: list(each.jobs) for each in fleet.models},
+        "sightings": {"models": seen},
+    }
 
 
-def _job_rows(fleet: Fleet) -> Sequence[tuple[object, ...]]:
-    from tfs.hosted.placement import free_bytes
-
-    free = free_bytes(fleet.models, fleet.jobs, fleet.placement)
+def _job_rows(fleet: pb.FleetInfo) -> Sequence[tuple[object, ...]]:
     return [
         (
-            job.address,
+            job.job,
             "down" if job.is_down else "leaving" if job.is_leaving else "up",
             job.partition or "-",
+            f"{len(job.answering)} of {job.num_replicas}",
             mebibytes(job.memory_bytes),
-            mebibytes(free[job.address]),
-            sum(job.address in at for at in fleet.placement.values()),
+            mebibytes(job.free_bytes),
+            job.num_models,
+            job.problem or "-",
         )
-        for job in fleet.jobs.values()
+        for job in fleet.jobs
     ]
 
 
-def _model_rows(fleet: Fleet, seen: Sightings) -> Sequence[tuple[object, ...]]:
+def _model_rows(fleet: pb.FleetInfo) -> Sequence[tuple[object, ...]]:
+    num_servers = {job.job: job.num_replicas for job in fleet.jobs}
     rows = []
-    for model in fleet.models.values():
-        sighting = seen.models.get(model.name)
-        places = fleet.placement[model.name]
+    for model in fleet.models:
+        placed = sum(num_servers.get(each, 0) for each in model.jobs)
+        problems = [model.waits_for] if model.waits_for else []
+        if placed < model.num_replicas:
+            missing = model.num_replicas - placed
+            problems.insert(0, f"no room for {missing} of its replicas")
+        elif not problems and _seen_problem(model):
+            problems = [_seen_problem(model)]
         rows.append(
             (
-                model.name,
-                f"{len(places)} of {model.num_replicas}",
-                sighting.num_answering if sighting else "-",
-                mebibytes(model.memory_bytes)
-                + ("" if model.is_estimate else " (fixed)"),
-                ", ".join(places) or "no room",
-                "; ".join(_problems(model, len(places), sighting)) or "-",
+                model.model,
+                f"{placed} of {model.num_replicas}",
+                _num_answering(model),
+                mebibytes(model.hints.memory_bytes)
+                + ("" if model.memory_is_estimate else " (fixed)"),
+                ", ".join(model.jobs) or "no room",
+                "; ".join(problems) or "-",
             )
         )
     return rows
 
 
-def _problems(
-    model: HostedModel, num_places: int, sighting: ModelSighting | None
-) -> Sequence[str]:
-    """Returns what is wrong with a model where it is, and that it is in too few places."""
-    problems = []
-    if num_places < model.num_replicas:
-        problems.append(
-            f"no room for {model.num_replicas - num_places} of its replicas"
-        )
-    if sighting is not None and sighting.problem:
-        problems.append(sighting.problem)
-    return problems
+def _num_answering(model: pb.ModelInfo) -> int:
+    return sum(each.HasField("primary") for each in model.replicas)
 
 
-def _note_if_nobody_looks(fleet: Fleet, seen: Sightings) -> None:
-    quiet_s = time.time() - seen.at_s
-    if fleet.models and not seen.at_s:
-        print("note: nobody has looked at the servers yet: start tfs hosted run")
-    elif fleet.models and quiet_s > _STALE_S:
-        print(
-            f"note: nobody has looked at the servers for {quiet_s:.0f} s: does tfs "
-            "hosted run still run?"
-        )
+def _seen_problem(model: pb.ModelInfo) -> str:
+    return "; ".join(
+        f"{each.address}: {each.problem}" for each in model.replicas if each.problem
+    )

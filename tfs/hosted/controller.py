@@ -1,370 +1,230 @@
-"""Takes users' commands, and decides which serving job has which model.
+"""Takes users' requests: each acts once, and is answered when it is in force.
 
-Every command is one transaction on the store. It edits the wanted state and places all
+Every request is one transaction on the store. It edits the wanted state and places all
 models anew. It is refused as a whole if anything that was asked for would have no
-place. Routers and synchronizers follow the store; nothing here calls a server.
+place. Synchronizers and routers follow the store; nothing here calls a server.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Final
+import math
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
-from google.protobuf import text_format
+from tfs.core.clock import Clock
+from tfs.core.errors import InvalidArgument, NotFound, ServingError
+from tfs.hosted import fleet_report
+from tfs.hosted.fleet_state import MODEL, Committed, FleetState, Request, Snapshot
+from tfs.hosted.in_force import Waiting, job_waits_for, model_waits_for
+from tfs.hosted.requested_edits import EditReader
+from tfs.proto.tfs.v1 import controller_pb2 as pb
 
-from tfs.core.errors import (
-    AlreadyExists,
-    InvalidArgument,
-    NotFound,
-    ResourceExhausted,
-)
-from tfs.hosted.fleet import Fleet, HostedModel, Job
-from tfs.hosted.fleet_store import FleetStore, Revision
-from tfs.hosted.placement import place
-from tfs.proto._pool import POOL
-from tfs.proto._text_form import ParseError, read_text
-from tfs.proto.tensorflow_serving.config import model_server_config_pb2
-from tfs.proto.tfs.v1 import model_config_pb2
+_MARGIN_S: Final = 0.5  # an answer leaves so long before its call's deadline
+_LONGEST_ID: Final = 200
 
-ModelConfig = model_server_config_pb2.ModelConfig
+OpListener = Callable[[pb.Op], None]
+ModelListener = Callable[[pb.ModelInfo | None], None]
+"""Takes what a model is now; None, for the last time, when it is gone."""
 
-# A smaller relative difference is not worth another placement.
-_LEARNS_FROM: Final = 0.2
+
+@dataclass(slots=True)
+class _PendingOp:
+    done: Committed
+    reply: pb.Op
+    until_s: float
+    on_op: OpListener
+
+
+@dataclass(slots=True, eq=False)
+class _Watch:
+    model: str
+    num_changes: int
+    on_model: ModelListener
+    is_open: Callable[[], bool]
+    last: bytes = b""
 
 
 class Controller:
-    """The commands of a fleet. Thread-safe; each blocks on the store.
+    """The requests of a fleet. Thread-safe; each blocks on the store.
 
     Args:
-        store: Where the wanted state is kept.
-        check: Raises a ``ServingError`` for a model's config that no server would
-            accept, because a server refuses its whole config if one model is wrong.
-        estimate: Returns the bytes of a version below a base path, or raises.
+        state: The fleet.
+        reader: Turns requests into edits.
+        clock: Times waits.
+        nudge: Called after a change, so that it is acted on at once.
 
     """
 
     def __init__(
         self,
-        store: FleetStore,
-        check: Callable[[ModelConfig], object],
-        estimate: Callable[[str], int],
+        state: FleetState,
+        reader: EditReader,
+        clock: Clock,
+        nudge: Callable[[], None] = lambda: None,
     ) -> None:
-        self._store = store
-        self._check = check
-        self._estimate = estimate
+        self._state = state
+        self._reader = reader
+        self._clock = clock
+        self._nudge = nudge
+        # Guards the next two; leaf.
+        self._lock = threading.Lock()
+        self._pending: list[_PendingOp] = []
+        self._watches: list[_Watch] = []
 
-    def fleet(self) -> Fleet:
-        """Returns the present wanted state."""
-        return self._store.read().fleet
+    def change(self, request: Any, deadline_s: float | None, on_op: OpListener) -> None:
+        """Acts on a request that has an Edit; ``on_op`` is called once, on any thread.
 
-    # -- serving jobs -------------------------------------------------------------
-
-    def add_job(self, job: Job) -> Revision:
-        """Adds or changes a serving job; models without a place may be placed there."""
-
-        def edit(fleet: Fleet) -> Fleet:
-            return _placed(replace(fleet, jobs={**fleet.jobs, job.address: job}))
-
-        return self._store.change(f"add-job {job.address}", edit)
-
-    def remove_job(self, address: str, *, force: bool = False) -> Revision:
-        """Moves a job's models elsewhere; the job is removed when they answer there.
-
-        Args:
-            address: The address of the job.
-            force: Whether it is removed at once, even if its models have no other
-                place.
+        It is called when the request is in force, has failed to become so, or was
+        waited for long enough.
 
         Raises:
-            NotFound: There is no such job.
-            ResourceExhausted: Some of its models would have no place.
+            ServingError: It is refused, or nothing is known of what became of it; the
+                same id may be sent again.
 
         """
-
-        def edit(fleet: Fleet) -> Fleet:
-            job = fleet.jobs.get(address)
-            if job is None:
-                raise NotFound(f"no serving job {address}")
-            if force:
-                return _placed(_without(fleet, address))
-            jobs = {**fleet.jobs, address: replace(job, is_leaving=True)}
-            return self._complete(fleet, replace(fleet, jobs=jobs))
-
-        return self._store.change(f"remove-job {address}", edit)
-
-    def drop_job(self, address: str) -> Revision:
-        """Removes a job that was leaving and has no models any more."""
-
-        def edit(fleet: Fleet) -> Fleet:
-            job = fleet.jobs.get(address)
-            if job is None or not job.is_leaving:
-                return fleet
-            return _placed(_without(fleet, address))
-
-        return self._store.change(f"{address} left", edit)
-
-    def note_job(self, address: str, *, is_down: bool) -> Revision:
-        """Notes that a job stopped or resumed answering; moves models if necessary."""
-
-        def edit(fleet: Fleet) -> Fleet:
-            job = fleet.jobs.get(address)
-            if job is None or job.is_down == is_down:
-                return fleet
-            jobs = {**fleet.jobs, address: replace(job, is_down=is_down)}
-            return _placed(replace(fleet, jobs=jobs))
-
-        return self._store.change(f"{address} is {'down' if is_down else 'up'}", edit)
-
-    # -- models -------------------------------------------------------------------
-
-    def add_model(
-        self,
-        config: ModelConfig,
-        *,
-        memory_bytes: int = 0,
-        min_replicas: int = 1,
-        max_replicas: int = 0,
-        partition: str = "",
-    ) -> Revision:
-        """Adds a model, with a place for each of its replicas.
-
-        Args:
-            config: Its config, in the form for a server.
-            memory_bytes: How much one replica takes; 0 has it estimated, and measured
-                later.
-            min_replicas: The number of jobs that serve it.
-            max_replicas: The most jobs that may serve it under load; 0 means
-                ``min_replicas``.
-            partition: The partition of jobs on which it may be placed.
-
-        Raises:
-            AlreadyExists: There is a model with that name.
-            InvalidArgument: No server would accept the config.
-            FailedPrecondition: Its memory cannot be estimated from here.
-            ResourceExhausted: There is no room for it.
-
-        """
-        self._check(config)
-        size = memory_bytes or self._room_for(config, self._estimate(config.base_path))
-        model = HostedModel(
-            config.name,
-            _text(config),
-            size,
-            is_estimate=not memory_bytes,
-            min_replicas=min_replicas,
-            max_replicas=max_replicas or min_replicas,
-            partition=partition,
-            num_replicas=min_replicas,
+        asked = request.edit
+        if not 0 < len(asked.request_id) <= _LONGEST_ID:
+            raise InvalidArgument(
+                f"edit.request_id must have 1 to {_LONGEST_ID} characters: a UUID, say"
+            )
+        content = type(request)()
+        content.CopyFrom(request)
+        content.ClearField("edit")
+        named = Request(
+            asked.request_id,
+            type(request).__name__.encode()
+            + content.SerializeToString(deterministic=True),
+            asked.if_generation if asked.HasField("if_generation") else None,
         )
+        edit, notes = self._reader.read(request, self._state.read())
+        done = self._state.commit(edit, named)
+        self._nudge()
+        until_s = math.inf if deadline_s is None else deadline_s - _MARGIN_S
+        if asked.HasField("wait_s"):
+            until_s = min(until_s, self._clock.now() + asked.wait_s)
+        reply = _op(named.id, done, notes)
+        pending = _PendingOp(done, reply, until_s, on_op)
+        if not self._answered(pending, self._state.read()):
+            with self._lock:
+                self._pending.append(pending)
 
-        def edit(fleet: Fleet) -> Fleet:
-            if model.name in fleet.models:
-                raise AlreadyExists(f"model {model.name} is served already")
-            models = {**fleet.models, model.name: model}
-            return self._complete(fleet, replace(fleet, models=models))
+    def simulate(self, asked: pb.SimulateRequest) -> pb.Simulation:
+        """Says what a request would do."""
+        field = asked.WhichOneof("request")
+        if field is None:
+            raise InvalidArgument("nothing to simulate")
+        now = self._state.read()
+        edit, notes = self._reader.read(getattr(asked, field), now)
+        try:
+            after = edit.apply(now.fleet)
+        except ServingError as error:
+            return pb.Simulation(refusal=error.message, notes=notes)
+        return fleet_report.simulation(now, after, notes)
 
-        return self._store.change(f"add-model {model.name}", edit)
+    def op(self, asked: pb.GetOpRequest) -> pb.Op:
+        """Says what became of a request; a refusal is raised."""
+        done = self._state.request(asked.request_id)
+        if done is None:
+            raise NotFound(f"no request {asked.request_id} is known, or known any more")
+        if isinstance(done, ServingError):
+            raise done
+        reply = _op(asked.request_id, done, ())
+        reply.waits_for = _waiting(self._state.read(), done).what
+        return reply
 
-    def remove_model(self, name: str) -> Revision:
-        """Removes a model.
-
-        Raises:
-            NotFound: There is none with that name.
-
-        """
-
-        def edit(fleet: Fleet) -> Fleet:
-            _required(fleet, name)
-            models = {each: m for each, m in fleet.models.items() if each != name}
-            return _placed(replace(fleet, models=models))
-
-        return self._store.change(f"remove-model {name}", edit)
-
-    def scale(self, name: str, min_replicas: int, max_replicas: int = 0) -> Revision:
-        """Changes the number of jobs that serve a model, as a hint before load comes.
-
-        Raises:
-            NotFound: There is no such model.
-            ResourceExhausted: There is no room for so many.
-
-        """
-
-        def edit(fleet: Fleet) -> Fleet:
-            model = _required(fleet, name)
-            most = max_replicas or min_replicas
-            now = min(max(model.num_replicas, min_replicas), most)
-            return self._complete(
-                fleet,
-                _with(
-                    fleet,
-                    replace(
-                        model,
-                        min_replicas=min_replicas,
-                        max_replicas=most,
-                        num_replicas=now,
-                    ),
-                ),
+    def model(self, asked: pb.GetModelRequest) -> pb.ModelInfo:
+        """Reports a model; one that is gone, if changes of it are asked for."""
+        found = self._model(self._state.read(), asked.model, asked.num_changes)
+        if found is None:
+            raise NotFound(
+                f"no model {asked.model}; tfs hosted status shows what there is"
             )
+        return found
 
-        return self._store.change(f"scale {name}", edit)
+    def fleet(self, asked: pb.ListFleetRequest) -> pb.FleetInfo:
+        """Reports everything."""
+        state = self._state.read()
+        report = fleet_report.fleet(state)
+        if asked.num_changes:
+            history = self._state.store.history(asked.num_changes)
+            report.changes.extend(fleet_report.change(each) for each in history)
+        return report
 
-    def follow_load(self, wanted: Mapping[str, int]) -> Revision:
-        """Gives models the number of replicas that load asks for, within their limits.
+    def watch(
+        self,
+        asked: pb.GetModelRequest,
+        on_model: ModelListener,
+        is_open: Callable[[], bool],
+    ) -> None:
+        """Calls ``on_model`` with a model now, and after each change while ``is_open``."""
+        watch = _Watch(asked.model, asked.num_changes, on_model, is_open)
+        if self._told(watch, self._state.read()):
+            with self._lock:
+                self._watches.append(watch)
 
-        Replicas without room are left out without an error, because no user asked for
-        them.
-        """
+    def take(self, state: Snapshot) -> None:
+        """Answers what waited for ``state``; called when something may have changed."""
+        with self._lock:
+            pending, self._pending = self._pending, []
+            watches, self._watches = self._watches, []
+        pending = [each for each in pending if not self._answered(each, state)]
+        watches = [each for each in watches if self._told(each, state)]
+        with self._lock:
+            self._pending += pending
+            self._watches += watches
 
-        def edit(fleet: Fleet) -> Fleet:
-            for name, number in wanted.items():
-                model = fleet.models.get(name)
-                if model is None:
-                    continue
-                now = min(max(number, model.min_replicas), model.max_replicas)
-                grown = _with(fleet, replace(model, num_replicas=now))
-                if len(grown.placement[name]) == now:
-                    fleet = grown
-            return fleet
+    def _answered(self, pending: _PendingOp, state: Snapshot) -> bool:
+        waiting = _waiting(state, pending.done)
+        is_over = self._clock.now() >= pending.until_s
+        if waiting.what and not waiting.is_stuck and not is_over:
+            return False
+        pending.reply.waits_for = waiting.what
+        pending.on_op(pending.reply)
+        return True
 
-        said = ", ".join(f"{name} to {number}" for name, number in wanted.items())
-        return self._store.change(f"load: {said}", edit)
+    def _told(self, watch: _Watch, state: Snapshot) -> bool:
+        if not watch.is_open():
+            return False
+        found = self._model(state, watch.model, watch.num_changes)
+        if found is None or watch.model not in state.fleet.models:
+            watch.on_model(None)
+            return False
+        now = found.SerializeToString(deterministic=True)
+        if now != watch.last:
+            watch.last = now
+            watch.on_model(found)
+        return True
 
-    def set_traffic(
-        self, name: str, traffic: model_config_pb2.Traffic | None, why: str
-    ) -> Revision:
-        """Changes which versions of a model answer: canary, promotion, rollback.
-
-        Args:
-            name: The model.
-            traffic: The new value in its config; None removes it, so that the newest
-                version answers.
-            why: The command, for the history.
-
-        Raises:
-            NotFound: There is no such model.
-            InvalidArgument: No server would accept it.
-
-        """
-
-        def edit(fleet: Fleet) -> Fleet:
-            model = _required(fleet, name)
-            config = read_config(model)
-            config.ClearField("traffic")
-            if traffic is not None:
-                config.traffic.CopyFrom(traffic)
-            self._check(config)
-            changed = replace(model, config=_text(config))
-            return replace(fleet, models={**fleet.models, name: changed})
-
-        return self._store.change(f"{why} {name}", edit)
-
-    def learn(self, measured: Mapping[str, int]) -> Revision:
-        """Replaces estimates by what jobs have measured.
-
-        Args:
-            measured: For each model that is loaded somewhere, the bytes of its largest
-                version.
-
-        """
-
-        def edit(fleet: Fleet) -> Fleet:
-            for name, version_bytes in measured.items():
-                model = fleet.models.get(name)
-                if model is None or not model.is_estimate or version_bytes <= 0:
-                    continue
-                size = self._room_for(read_config(model), version_bytes)
-                if abs(size - model.memory_bytes) > _LEARNS_FROM * model.memory_bytes:
-                    fleet = _with(fleet, replace(model, memory_bytes=size))
-            return fleet
-
-        return self._store.change("memory as measured", edit)
-
-    def _room_for(self, config: ModelConfig, version_bytes: int) -> int:
-        """Returns how much memory a replica takes while one version replaces another."""
-        gap = model_config_pb2.RESOURCE_PRESERVING
-        policy = config.model_version_policy
-        at_once = max(
-            policy.latest.num_versions, len(policy.specific.versions), 1
-        ) + config.traffic.HasField("canary")
-        return version_bytes * (at_once + (config.transition != gap))
-
-    def _complete(self, before: Fleet, after: Fleet) -> Fleet:
-        """Returns ``after`` with its models placed.
-
-        Raises:
-            ResourceExhausted: A model that had a place, or asks for one, has none.
-
-        """
-        missing = place(after.models, after.jobs, after.placement)
-        worse = {
-            name: short
-            for name, short in missing.shortfall.items()
-            if short > _shortfall(before, name)
-        }
-        if worse:
-            model = after.models[min(worse)]
-            raise ResourceExhausted(
-                f"no room for {worse[model.name]} of {model.num_replicas} replicas of "
-                f"{model.name}, {model.memory_bytes / (1 << 20):.1f} MiB each"
-                + (f", in partition {model.partition!r}" if model.partition else "")
-                + "; add a serving job"
-            )
-        return replace(after, placement=missing.jobs)
+    def _model(
+        self, state: Snapshot, name: str, num_changes: int
+    ) -> pb.ModelInfo | None:
+        history: Sequence[Any] = ()
+        if num_changes:
+            history = self._state.store.history(num_changes, MODEL, name)
+        if name not in state.fleet.models and not history:
+            return None
+        report = fleet_report.model(state, name)
+        report.changes.extend(fleet_report.change(each) for each in history)
+        return report
 
 
-def read_config(model: HostedModel) -> ModelConfig:
-    """Returns a model's config as a message."""
-    config = ModelConfig()
-    read_text(model.config, config)
-    return config
+def _op(request_id: str, done: Committed, notes: Sequence[str]) -> pb.Op:
+    return pb.Op(
+        request_id=request_id,
+        what=done.why,
+        model=done.model,
+        job=done.job,
+        revision=done.revision,
+        generation=done.generation,
+        notes=notes,
+    )
 
 
-def parse_model_config(text: str) -> ModelConfig:
-    """Reads the fields of a model's config, as in a config file.
-
-    Raises:
-        InvalidArgument: A syntax error, or an unknown field.
-
-    """
-    config = ModelConfig()
-    try:
-        read_text(text, config)
-    except ParseError as error:
-        raise InvalidArgument(f"the model's config: {error}") from error
-    return config
-
-
-def _text(config: ModelConfig) -> str:
-    return text_format.MessageToString(
-        config, as_one_line=True, descriptor_pool=POOL
-    ).strip()
-
-
-def _required(fleet: Fleet, name: str) -> HostedModel:
-    model = fleet.models.get(name)
-    if model is None:
-        known = ", ".join(sorted(fleet.models)) or "none; tfs hosted add-model adds one"
-        raise NotFound(f"no model {name}; there are: {known}")
-    return model
-
-
-def _with(fleet: Fleet, model: HostedModel) -> Fleet:
-    return _placed(replace(fleet, models={**fleet.models, model.name: model}))
-
-
-def _without(fleet: Fleet, address: str) -> Fleet:
-    jobs = {each: job for each, job in fleet.jobs.items() if each != address}
-    return replace(fleet, jobs=jobs)
-
-
-def _placed(fleet: Fleet) -> Fleet:
-    found = place(fleet.models, fleet.jobs, fleet.placement)
-    return replace(fleet, placement=found.jobs)
-
-
-def _shortfall(fleet: Fleet, name: str) -> int:
-    model = fleet.models.get(name)
-    if model is None:
-        return 0
-    return model.num_replicas - len(fleet.placement.get(name, ()))
+def _waiting(state: Snapshot, done: Committed) -> Waiting:
+    if done.model:
+        found = state.fleet.models.get(done.model)
+        is_later = found is not None and found.generation > done.generation > 0
+        return model_waits_for(state, done.model, None if is_later else done.version)
+    return job_waits_for(state, done.job)

@@ -1,7 +1,7 @@
 """The wanted state of a fleet: its serving jobs, its models, and their placement.
 
 It is a value: every change makes a new one. What is really loaded is in
-:mod:`~tfs.hosted.job_report`.
+:mod:`~tfs.hosted.sightings`.
 """
 
 from __future__ import annotations
@@ -10,32 +10,41 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any
 
 from tfs.core.errors import DataLoss, InvalidArgument
-
-_FORMAT: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A serving job: one ``tfs serve`` process.
+    """A serving job: equal ``tfs serve`` processes, its replicas, with the same models.
 
     Attributes:
-        address: The address of its gRPC port, "HOST:PORT" or "unix:/path".
-        memory_bytes: How much its models may take together.
+        name: Its name; the address of its one replica if somebody else runs it.
+        memory_bytes: How much the models of one replica may take together.
         partition: The partition it belongs to ("gpu", "eu"); models are placed only in
             their own.
-        is_down: Whether it did not answer for so long that others take its place.
+        num_replicas: How many replicas it has.
+        cpus: How many processors each replica may use; 0 for all.
+        is_ours: Whether the fleet starts its replicas.
+        addresses: The gRPC ports of its replicas, "HOST:PORT" or "unix:/path"; of ours
+            those that were started.
+        is_down: Whether no replica answered for so long that others take its place.
         is_leaving: Whether it should be removed once others have its models.
+        generation: Counts what users changed.
 
     """
 
-    address: str
+    name: str
     memory_bytes: int
     partition: str = ""
+    num_replicas: int = 1
+    cpus: int = 0
+    is_ours: bool = False
+    addresses: tuple[str, ...] = ()
     is_down: bool = False
     is_leaving: bool = False
+    generation: int = 1
 
     @property
     def takes_models(self) -> bool:
@@ -43,10 +52,14 @@ class Job:
         return not (self.is_down or self.is_leaving)
 
     def __post_init__(self) -> None:
-        if not self.address:
-            raise InvalidArgument("a job needs an address")
+        if not self.name:
+            raise InvalidArgument("a job needs a name or an address")
         if self.memory_bytes <= 0:
-            raise InvalidArgument(f"{self.address}: memory must be positive")
+            raise InvalidArgument(f"{self.name}: memory must be positive")
+        if self.num_replicas < 1 or self.cpus < 0:
+            raise InvalidArgument(
+                f"{self.name}: replicas are 1 or more, cpus 0 or more"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +71,12 @@ class HostedModel:
         config: Its ``ModelConfig`` as text, including name and base path.
         memory_bytes: How much one replica takes while one version replaces another.
         is_estimate: Whether that was estimated; False: its owner stated it.
-        min_replicas: The least number of jobs that serve it.
-        max_replicas: The most jobs that may serve it when load asks for it.
+        min_replicas: The least number of servers that serve it.
+        max_replicas: The number up to which it may grow when load asks for it.
         partition: The partition of jobs on which it may be placed.
-        num_replicas: The number of jobs that should serve it now.
+        num_replicas: The number of servers that should serve it now, at least; it is
+            placed on jobs until they have so many replicas together.
+        generation: Counts what users changed.
 
     """
 
@@ -73,6 +88,7 @@ class HostedModel:
     max_replicas: int = 1
     partition: str = ""
     num_replicas: int = 1
+    generation: int = 1
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -91,7 +107,7 @@ class Fleet:
     """The wanted state at one moment. Immutable.
 
     Attributes:
-        jobs: By address.
+        jobs: By name.
         models: By name.
         placement: The jobs on which each model should be, in no particular order; none
             for a model that fits nowhere.
@@ -102,35 +118,45 @@ class Fleet:
     models: Mapping[str, HostedModel] = field(default_factory=dict)
     placement: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def to_json(self) -> str:
-        """Returns a text that :meth:`from_json` reads."""
-        return json.dumps(
-            {
-                "format": _FORMAT,
-                "jobs": [dataclasses.asdict(each) for each in self.jobs.values()],
-                "models": [dataclasses.asdict(each) for each in self.models.values()],
-                "placement": {name: list(at) for name, at in self.placement.items()},
-            }
-        )
+    def num_placed(self, name: str) -> int:
+        """Returns how many servers a model is placed on."""
+        return sum(self.jobs[job].num_replicas for job in self.placement[name])
 
-    @classmethod
-    def from_json(cls, text: str) -> Fleet:
-        """Reads what :meth:`to_json` wrote.
 
-        Raises:
-            DataLoss: The text is something else.
+def job_row(job: Job) -> str:
+    """Returns a text that :func:`read_job` reads."""
+    return json.dumps(dataclasses.asdict(job))
 
-        """
-        try:
-            form = json.loads(text)
-            if form["format"] != _FORMAT:
-                raise ValueError(f"format {form['format']} is not {_FORMAT}")
-            jobs = [Job(**each) for each in form["jobs"]]
-            models = [HostedModel(**each) for each in form["models"]]
-            return cls(
-                {job.address: job for job in jobs},
-                {model.name: model for model in models},
-                {str(name): tuple(at) for name, at in form["placement"].items()},
-            )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DataLoss(f"the fleet's state cannot be read: {error}") from error
+
+def model_row(model: HostedModel, placed: tuple[str, ...]) -> str:
+    """Returns a text that :func:`read_model` reads."""
+    return json.dumps({"placed": placed, **dataclasses.asdict(model)})
+
+
+def read_job(text: str) -> Job:
+    """Reads what :func:`job_row` wrote; DataLoss if it is something else."""
+    form = _form(text)
+    try:
+        return Job(**{**form, "addresses": tuple(form["addresses"])})
+    except (TypeError, KeyError) as error:
+        raise DataLoss(f"the fleet's state cannot be read: {error}") from error
+
+
+def read_model(text: str) -> tuple[HostedModel, tuple[str, ...]]:
+    """Reads what :func:`model_row` wrote; DataLoss if it is something else."""
+    form = _form(text)
+    try:
+        placed = tuple(form.pop("placed"))
+        return HostedModel(**form), placed
+    except (TypeError, KeyError) as error:
+        raise DataLoss(f"the fleet's state cannot be read: {error}") from error
+
+
+def _form(text: str) -> dict[str, Any]:
+    try:
+        form = json.loads(text)
+    except ValueError as error:
+        raise DataLoss(f"the fleet's state cannot be read: {error}") from error
+    if not isinstance(form, dict):
+        raise DataLoss(f"the fleet's state cannot be read: {text[:40]}")
+    return form

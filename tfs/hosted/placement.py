@@ -1,9 +1,10 @@
 """Places models on serving jobs: bin packing by memory, with as few moves as possible.
 
-A replica stays where it is while its job is up, is not leaving, and has room for it.
-Missing replicas are placed largest first, each on the job with the least room that
-suffices, so that large holes stay free for large models. Two replicas of a model never
-share a job. If that leaves replicas without a place, everything is packed anew, and the
+A model is placed on jobs until they have as many replicas together as it should have; all
+replicas of a job have the same models. It stays where it is while its job is up, is not
+leaving, and has room for it. What is missing is placed largest first, each on the job with
+the least room that suffices, so that large holes stay free for large models. If that
+leaves models without a place, everything is packed anew, and the
 new packing is used if it leaves out fewer. Models move then, but none is without a
 place meanwhile (:mod:`~tfs.hosted.wanted_models`).
 
@@ -24,7 +25,7 @@ class Placement:
     """Where models go.
 
     Attributes:
-        jobs: The addresses of each model's jobs, for every model.
+        jobs: The names of each model's jobs, for every model.
         shortfall: How many replicas have no place, for models that have such replicas.
 
     """
@@ -42,7 +43,7 @@ def place(
 
     Args:
         models: The models to serve, by name.
-        jobs: The existing jobs, by address.
+        jobs: The existing jobs, by name.
         before: Where models are now.
 
     """
@@ -64,11 +65,11 @@ def free_bytes(
     placement: Mapping[str, tuple[str, ...]],
 ) -> dict[str, int]:
     """Returns how much of each job's memory is free; negative if it has too many models."""
-    free = {address: job.memory_bytes for address, job in jobs.items()}
-    for name, addresses in placement.items():
-        for address in addresses:
-            if address in free and name in models:
-                free[address] -= models[name].memory_bytes
+    free = {name: job.memory_bytes for name, job in jobs.items()}
+    for model, placed in placement.items():
+        for job in placed:
+            if job in free and model in models:
+                free[job] -= models[model].memory_bytes
     return free
 
 
@@ -80,41 +81,37 @@ def _pack(
     largest_first = sorted(
         models.values(), key=lambda model: (-model.memory_bytes, model.name)
     )
-    free = {
-        address: job.memory_bytes for address, job in jobs.items() if job.takes_models
-    }
+    free = {name: job.memory_bytes for name, job in jobs.items() if job.takes_models}
     placed: dict[str, list[str]] = {name: [] for name in models}
+    missing = {model.name: model.num_replicas for model in largest_first}
 
-    def put(model: HostedModel, address: str) -> None:
-        free[address] -= model.memory_bytes
-        placed[model.name].append(address)
+    def put(model: HostedModel, job: str) -> None:
+        free[job] -= model.memory_bytes
+        placed[model.name].append(job)
+        missing[model.name] -= jobs[job].num_replicas
 
-    def has_room(model: HostedModel, address: str) -> bool:
+    def has_room(model: HostedModel, job: str) -> bool:
         return (
-            address in free
-            and address not in placed[model.name]
-            and jobs[address].partition == model.partition
-            and free[address] >= model.memory_bytes
+            job in free
+            and job not in placed[model.name]
+            and jobs[job].partition == model.partition
+            and free[job] >= model.memory_bytes
         )
 
     for model in largest_first:
-        for address in before.get(model.name, ()):
-            if len(placed[model.name]) < model.num_replicas and has_room(
-                model, address
-            ):
-                put(model, address)
-    # The first replica of every model is placed before the second of any.
-    most = max((model.num_replicas for model in largest_first), default=0)
-    for wanted in range(1, most + 1):
-        for model in largest_first:
-            if len(placed[model.name]) >= min(wanted, model.num_replicas):
+        for job in before.get(model.name, ()):
+            if missing[model.name] > 0 and has_room(model, job):
+                put(model, job)
+    # The first job of every model is found before the second of any.
+    for wanted in range(1, len(jobs) + 1):
+        short = [each for each in largest_first if missing[each.name] > 0]
+        if not short or all(len(placed[each.name]) < wanted - 1 for each in short):
+            break
+        for model in short:
+            if len(placed[model.name]) >= wanted:
                 continue
-            rooms = [address for address in free if has_room(model, address)]
+            rooms = [job for job in free if has_room(model, job)]
             if rooms:
-                put(model, min(rooms, key=lambda address: (free[address], address)))
-    shortfall = {
-        model.name: model.num_replicas - len(placed[model.name])
-        for model in largest_first
-        if len(placed[model.name]) < model.num_replicas
-    }
+                put(model, min(rooms, key=lambda job: (free[job], job)))
+    shortfall = {name: number for name, number in missing.items() if number > 0}
     return Placement({name: tuple(at) for name, at in placed.items()}, shortfall)

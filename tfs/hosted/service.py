@@ -1,33 +1,48 @@
-"""A router and a synchronizer in one process, which clients of a fleet call.
+"""A fleet's process: a router, a synchronizer, the Controller API, or several of them.
 
-Any number of these processes may follow one store, and each routes by what it sees
-itself. Only one of them may tell jobs what to serve. Otherwise two that see different
-jobs would move models back and forth.
+Any number of these processes may follow one store. Each routes by what it sees itself; one
+of them, which has the lease, tells jobs what to serve. Two that see different jobs would
+otherwise move models back and forth.
 """
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
+
+from google.protobuf import text_format
 
 from tfs.core.call import ListenerOptions, MethodKind, RpcMethod
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import InvalidArgument
 from tfs.core.executor import ThreadExecutor
+from tfs.core.replaced_file import replace_file
 from tfs.core.serving_loop import ServingLoop
 from tfs.core.stats import Stats
 from tfs.frontends.rpc.express.transport import ExpressTransport
 from tfs.handlers.health import HealthHandler
 from tfs.handlers.methods import HEALTH, MODEL, PREDICTION
+from tfs.handlers.open_streams import OpenStreams
+from tfs.hosted import fleet_edits
 from tfs.hosted.controller import Controller
-from tfs.hosted.fleet import Fleet
-from tfs.hosted.fleet_store import FleetStore
-from tfs.hosted.hedging import HedgeOptions
-from tfs.hosted.job_channels import JobChannels
+from tfs.hosted.controller_service import ControllerService
+from tfs.hosted.fleet_copy import FleetCopy
+from tfs.hosted.fleet_state import FleetState, Snapshot
+from tfs.hosted.jobs.job_keeper import JobKeeper
+from tfs.hosted.jobs.local_process import LocalProcesses
 from tfs.hosted.load_following import LoadFollowing, LoadOptions
-from tfs.hosted.router import Router
+from tfs.hosted.requested_edits import EditReader
+from tfs.hosted.routing.hedging import HedgeOptions
+from tfs.hosted.routing.job_channels import JobChannels
+from tfs.hosted.routing.python_router import Router
+from tfs.hosted.store_follower import StoreFollower
 from tfs.hosted.synchronizer import Synchronizer, SynchronizerOptions
+from tfs.proto._pool import POOL
+from tfs.proto.tensorflow_serving.config import model_server_config_pb2
 
 _FORWARDED: Final = (
     *(
@@ -42,22 +57,27 @@ _NUM_CALLING: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class ServiceOptions:
-    """How a fleet's front door behaves. Immutable.
+    """What a process of a fleet does. Immutable.
 
     Attributes:
         listeners: Where it listens.
+        routes: Whether it answers requests for models.
         hedging: When requests are sent a second time.
         synchronizing: How jobs are watched and told what to serve.
         load: How replicas follow load.
         follow_load_s: Seconds between two adjustments to load.
+        copy_path: Where the wanted state is kept for a start without the store; empty:
+            nowhere.
 
     """
 
     listeners: Sequence[ListenerOptions]
+    routes: bool = True
     hedging: HedgeOptions = field(default_factory=HedgeOptions)
     synchronizing: SynchronizerOptions = field(default_factory=SynchronizerOptions)
     load: LoadOptions = field(default_factory=LoadOptions)
     follow_load_s: float = 10.0
+    copy_path: str = ""
 
     def __post_init__(self) -> None:
         if not self.follow_load_s > 0:
@@ -70,42 +90,60 @@ class HostedService:
     """Serves a fleet's models until closed. Thread-safe but for ``start`` to ``close``.
 
     Args:
-        store: The fleet's wanted state.
-        controller: Changes the store when jobs fall silent and when load changes.
-        channels: The channels to the jobs; owned by the caller.
-        options: Where it listens, and how.
+        state: The fleet.
+        channels: The channels to the servers; owned by the caller.
+        options: What it does.
         clock: Times everything.
+        reader: Reads requests of the Controller API; None does not offer it.
+        runtime: Starts the jobs of the fleet; None: other processes do. Its owner ends
+            it.
 
     """
 
     def __init__(
         self,
-        store: FleetStore,
-        controller: Controller,
+        state: FleetState,
         channels: JobChannels,
         options: ServiceOptions,
         clock: Clock | None = None,
+        reader: EditReader | None = None,
+        runtime: LocalProcesses | None = None,
     ) -> None:
         self._options = options
-        self._controller = controller
+        self._state = state
         self._clock = clock or MonotonicClock()
         self._loop = ServingLoop(self._clock)
-        self.router = Router(self._loop, channels, options.hedging)
         self._callers = ThreadExecutor(_NUM_CALLING, "ask-job", self._clock)
+        self._keeper = None if runtime is None else JobKeeper(state, runtime)
         self._synchronizer = Synchronizer(
-            store,
-            controller,
+            state,
             channels,
             self._take_routes,
             self._clock,
             self._callers,
             options.synchronizing,
+            FleetCopy(options.copy_path),
+            None if runtime is None else partial(_keep_config, runtime),
+            self._keeper.problem if self._keeper else lambda _: "",
+            f"{socket.gethostname()}/{os.getpid()}",
+        )
+        self.router = Router(
+            self._loop, channels, options.hedging, self._synchronizer.nudge
         )
         self._health = HealthHandler(self)
+        self._streams = OpenStreams()
+        self._controller: Controller | None = None
+        if reader is not None:
+            self._controller = Controller(
+                state, reader, self._clock, self._synchronizer.nudge
+            )
+        self._follower = StoreFollower(state, self._follow)
+        self._revision = 0  # the last one that was followed
         self._transport = ExpressTransport(self._loop, stats=Stats())
         self._following: dict[str, LoadFollowing] = {}
         self._followed_s = self._clock.now()
         self._draining = False
+        self._is_keeping = True
 
     def start(self) -> Sequence[str]:
         """Opens the doors; returns the addresses.
@@ -115,15 +153,22 @@ class HostedService:
 
         """
         self._loop.start()
-        methods = [RpcMethod(path, self.router.handle) for path in _FORWARDED]
-        methods += [
+        methods = [
             RpcMethod(f"/{HEALTH}/Check", self._health.check),
             RpcMethod(f"/{HEALTH}/Watch", self._health.watch, MethodKind.SERVER_STREAM),
         ]
+        if self._options.routes:
+            methods += [RpcMethod(path, self.router.handle) for path in _FORWARDED]
+        if self._controller is not None:
+            service = ControllerService(
+                self._controller, self._callers, self._streams, self._loop.post
+            )
+            methods += service.methods()
         addresses = self._transport.start(
             self._options.listeners, {each.path: each for each in methods}
         )
         self._synchronizer.start()
+        self._follower.start()
         return addresses
 
     def drain(self, deadline_s: float) -> bool:
@@ -131,14 +176,29 @@ class HostedService:
         self._draining = True
         self._loop.post(self._health.refresh)
         self._loop.post(self._health.close)
+        self._loop.post(self._streams.close)
         return self._transport.drain(deadline_s)
+
+    def stop_keeping(self) -> None:
+        """Lets the jobs of the fleet be, because whoever runs them ends them now."""
+        self._is_keeping = False
 
     def close(self, deadline_s: float) -> None:
         """Ends everything; jobs go on serving."""
+        self._follower.close()
         self._synchronizer.close()
         self._transport.close()
         self._callers.close(deadline_s)
         self._loop.close(deadline_s)
+
+    def _follow(self, snapshot: Snapshot) -> None:
+        if self._keeper is not None and self._is_keeping:
+            self._keeper.keep(snapshot)
+        if snapshot.revision != self._revision:
+            self._revision = snapshot.revision
+            self._synchronizer.nudge()
+        if self._controller is not None:
+            self._controller.take(snapshot)
 
     def is_ready(self) -> bool:
         """Whether some model answers, or the fleet has no models."""
@@ -158,7 +218,7 @@ class HostedService:
         self._loop.post(take)
         now_s = self._clock.now()
         is_due = now_s - self._followed_s >= self._options.follow_load_s
-        if is_due and not self._options.synchronizing.only_routes:
+        if is_due and self._options.routes and self._synchronizer.leads:
             self._loop.post(self._read_load)
 
     def _read_load(self) -> None:
@@ -174,9 +234,8 @@ class HostedService:
         self._callers.submit(lambda: self._follow_load(now_s, load))
 
     def _follow_load(self, now_s: float, load: Mapping[str, float]) -> None:
-        fleet: Fleet = self._controller.fleet()
         wanted = {}
-        for name, model in fleet.models.items():
+        for name, model in self._state.read().fleet.models.items():
             if model.min_replicas == model.max_replicas:
                 continue
             following = self._following.setdefault(
@@ -186,4 +245,16 @@ class HostedService:
             if number != model.num_replicas:
                 wanted[name] = number
         if wanted:
-            self._controller.follow_load(wanted)
+            self._state.change(fleet_edits.follow_load(wanted))
+
+
+def _keep_config(
+    runtime: LocalProcesses,
+    address: str,
+    config: model_server_config_pb2.ModelServerConfig,
+) -> None:
+    """Has a server that is started again begin with what it was told last."""
+    path = runtime.config_path(address)
+    if path is not None:
+        text = text_format.MessageToString(config, descriptor_pool=POOL)
+        replace_file(str(path), text)

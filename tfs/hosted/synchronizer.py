@@ -1,13 +1,17 @@
-"""Makes serving jobs load what the store wants, and tells routers which jobs answer.
+"""Makes serving jobs load what the store wants, and tells routers which servers answer.
 
-A thread looks at the store and at every job at intervals. When a job's models change,
-or the job has a new process, it tells the job the whole list of its models
-(AdminService.ApplyConfig), which is idempotent, like aspired versions. A job that turns
-out to serve something else, because somebody reloaded it, is told again. What jobs report
-(ListModels) goes to routers as one table. Where none of a model's jobs answered the last
-question, what they said before counts. A job that does not answer for ``down_after_s`` is
-marked in the store, so that its models are placed elsewhere. When it answers again, the
-mark is removed.
+A thread looks at the store and at every server at intervals, and at once if somebody says
+that something changed. When a server's models change, or it has a new process, it is told
+the whole list of its models (AdminService.ApplyConfig), which is idempotent, like aspired
+versions. A server that turns out to serve something else, because somebody reloaded it, is
+told again. What servers report (ListModels) goes to routers as one table. Where none of a
+model's servers answered the last question, what they said before counts. A job of which no
+replica answers for ``down_after_s`` is marked in the store, so that its models are placed
+elsewhere. When one answers again, the mark is removed.
+
+Any number of synchronizers may follow a store. The one that has the lease tells servers
+and the store; the others only see. While the store is away, all go on by what they read
+last, if need be from disk: they ask servers and route, and tell nobody anything.
 
 ("TensorFlow-Serving", section 3.1: the Synchronizer "instructs serving jobs which
 models/versions to keep loaded", and "informs a Router job which models are successfully
@@ -24,11 +28,12 @@ from functools import partial
 from typing import Final, Protocol
 
 from tfs.core.clock import Clock
-from tfs.core.errors import FailedPrecondition, InvalidArgument, ServingError
+from tfs.core.errors import InvalidArgument, ServingError
 from tfs.core.executor import Executor, InlineExecutor
-from tfs.hosted.controller import Controller
-from tfs.hosted.fleet import Fleet
-from tfs.hosted.fleet_store import FleetStore, ModelSighting
+from tfs.hosted import fleet_edits
+from tfs.hosted.fleet import Fleet, Job
+from tfs.hosted.fleet_copy import FleetCopy
+from tfs.hosted.fleet_state import Edit, FleetState, Snapshot
 from tfs.hosted.job_report import (
     JobReport,
     config_of,
@@ -38,6 +43,8 @@ from tfs.hosted.job_report import (
     serves_as_told,
     sightings_of,
 )
+from tfs.hosted.sightings import JobSighting
+from tfs.hosted.store.state_store import Lease
 from tfs.hosted.wanted_models import wanted_models
 from tfs.proto.tensorflow_serving.config import model_server_config_pb2
 from tfs.proto.tfs.v1 import admin_service_pb2
@@ -45,7 +52,8 @@ from tfs.proto.tfs.v1 import admin_service_pb2
 log = logging.getLogger(__name__)
 
 _LEARN_EVERY_S: Final = 30.0
-_NOTE_EVERY_S: Final = 10.0
+_LEASE: Final = "synchronizer"
+_LEASE_LOOKS: Final = 5  # for so many looks, after which another may lead
 
 
 class JobClient(Protocol):
@@ -104,8 +112,8 @@ class SynchronizerOptions:
 
 
 @dataclass(slots=True)
-class _JobRecord:
-    """What is known of a job. Written by one call of each kind to the job at a time."""
+class _ServerRecord:
+    """What is known of a server. Written by one call of each kind to it at a time."""
 
     answered_s: float
     report: JobReport | None = None  # None: it did not answer the last question
@@ -119,53 +127,71 @@ class _JobRecord:
     problem: str = ""
     is_asked: bool = False
     is_told: bool = False
+    # Whether it was told what it should serve, and has said since that it does.
+    is_current: bool = False
 
 
 RoutesListener = Callable[[Mapping[str, tuple[str, ...]]], None]
 """Takes the addresses that answer for each model; a new mapping each time."""
 
+ConfigKeeper = Callable[[str, model_server_config_pb2.ModelServerConfig], None]
+"""Keeps what the server at an address should start with; called before it is told."""
+
 
 class Synchronizer:
-    """Keeps jobs in step with the store. Except ``start`` and ``close``, for one thread.
+    """Keeps servers in step with the store.
+
+    ``nudge`` is thread-safe; the rest is for the thread that looks, except ``start`` and
+    ``close``.
 
     Args:
-        store: The wanted state.
-        controller: Is told of jobs that come and go, and of measured memory.
-        client: Calls the jobs.
+        state: The wanted state; is told of jobs that come and go, and of measured memory.
+        client: Calls the servers.
         on_routes: Called after each look, on the thread that looks.
         clock: Times everything.
-        executor: Runs the calls of jobs. A job that hangs holds up no look, and no
-            other job while there are threads left.
+        executor: Runs the calls of servers. One that hangs holds up no look, and no
+            other server while there are threads left.
         options: How often to look, and how long to wait for a job.
+        copy: Where the wanted state is kept for a start without the store.
+        keep_config: Called, if given, with what servers are told.
+        job_problem: Says what is wrong with the processes of a job; empty if nothing is.
+        holder: How this synchronizer is called where it leads.
 
     """
 
     def __init__(
         self,
-        store: FleetStore,
-        controller: Controller,
+        state: FleetState,
         client: JobClient,
         on_routes: RoutesListener,
         clock: Clock,
         executor: Executor | None = None,
         options: SynchronizerOptions | None = None,
+        copy: FleetCopy | None = None,
+        keep_config: ConfigKeeper | None = None,
+        job_problem: Callable[[str], str] = lambda _: "",
+        holder: str = "",
     ) -> None:
-        self._store = store
-        self._controller = controller
+        self._state = state
         self._client = client
         self._on_routes = on_routes
         self._clock = clock
         self._executor = executor or InlineExecutor()
         self._options = options or SynchronizerOptions()
-        self._jobs: dict[str, _JobRecord] = {}
+        self._copy = copy or FleetCopy("")
+        self._keep_config = keep_config
+        self._job_problem = job_problem
+        self._holder = holder
+        self._lease: Lease | None = None
+        self._lease_s = clock.now()  # until then nobody else has it
+        self._servers: dict[str, _ServerRecord] = {}
         self._learned_s = clock.now()
-        self._noted: Mapping[str, ModelSighting] | None = None
-        self._noted_s = clock.now()
         self._trouble = ""  # why the last look failed; empty if it did not
-        self._revision = 0  # the last one that was read
+        self._last: Snapshot | None = None
         self._looked_s: float | None = None  # when the last look began
-        # Guards the next; notified to end the thread. Leaf.
+        # Guards the next two; notified when one of them is set. Leaf.
         self._changed = threading.Condition()
+        self._is_nudged = False
         self._stopping = False
         self._thread: threading.Thread | None = None
 
@@ -176,6 +202,12 @@ class Synchronizer:
         )
         self._thread.start()
 
+    def nudge(self) -> None:
+        """Has the next look begin now, because something changed; never blocks."""
+        with self._changed:
+            self._is_nudged = True
+            self._changed.notify_all()
+
     def close(self) -> None:
         """Ends the thread, after the look that is under way; idempotent."""
         with self._changed:
@@ -184,45 +216,47 @@ class Synchronizer:
         if self._thread is not None:
             self._thread.join()
 
+    @property
+    def leads(self) -> bool:
+        """Whether this synchronizer is the one that tells servers what to serve."""
+        return self._lease is not None
+
     def look(self) -> Fleet:
-        """Looks at the store, calls the jobs, and returns the wanted state.
+        """Looks at the store, calls the servers, and returns the wanted state.
 
         Raises:
-            ServingError: The store cannot be read, or is another one than before. Jobs
-                and routes stay as they are.
+            ServingError: The store cannot be read, or is another one than before. Servers
+                were asked and routes told by what was read before.
 
         """
-        fleet = self._read()
+        trouble: ServingError | None = None
+        try:
+            self._last = self._state.read()
+            self._copy.keep(self._last)
+        except ServingError as error:
+            trouble, self._lease = error, None
+            self._last = self._last or self._copy.read()
+        fleet = (self._last or Snapshot()).fleet
         self._excuse()
-        gone = [each for each in self._jobs if each not in fleet.jobs]
-        for address in gone:
-            del self._jobs[address]
-        for address in fleet.jobs:
-            record = self._jobs.setdefault(address, _JobRecord(self._clock.now()))
-            if not record.is_asked:
-                record.is_asked = True
-                self._executor.submit(partial(self._ask, address, record))
-        reports = self.reports
-        self._on_routes(routes_of(fleet, reports, self._silent()))
-        for address in gone:  # after no more requests go there
-            self._client.forget(address)
-        if self._options.only_routes:
+        self._ask_all(fleet)
+        if trouble is not None:
+            raise trouble
+        if self._options.only_routes or not self._take_lease():
             return fleet
         # This comes first, so that a job that is back is told what it is to serve from
         # now on.
         fleet = self._note_jobs(fleet)
-        answering = {address: each.answering for address, each in reports.items()}
-        for address, names in wanted_models(fleet, answering).items():
-            if address in reports:
-                self._tell_if_new(address, reports[address], config_of(fleet, names))
-            job = fleet.jobs[address]
-            is_known = address in reports or job.is_down
-            if job.is_leaving and is_known and not names:
-                self._controller.drop_job(address)
+        reports = self.reports
+        self._tell_all(fleet, reports)
         if self._clock.now() - self._learned_s >= _LEARN_EVERY_S:
             self._learned_s = self._clock.now()
-            self._controller.learn(measured(reports))
-        self._note_sightings(sightings_of(fleet, reports))
+            self._change(fleet_edits.learn(measured(reports)))
+        known = {
+            address: (report, self._servers[address].is_current)
+            for address, report in reports.items()
+        }
+        jobs_seen = {name: self._seen(job) for name, job in fleet.jobs.items()}
+        self._state.note(sightings_of(fleet, known), jobs_seen, self._lease)
         return fleet
 
     def look_safely(self) -> None:
@@ -240,29 +274,70 @@ class Synchronizer:
                 log.info("event=fleet_synchronized after=%s", self._trouble)
             self._trouble = ""
 
-    def _note_sightings(self, seen: Mapping[str, ModelSighting]) -> None:
-        now_s = self._clock.now()
-        if seen != self._noted or now_s - self._noted_s >= _NOTE_EVERY_S:
-            self._store.note_sightings(seen)
-            self._noted, self._noted_s = seen, now_s
-
-    def _read(self) -> Fleet:
-        # If the file is removed, the next look makes an empty one.
-        revision = self._store.read()
-        if revision.number < self._revision:
-            raise FailedPrecondition(
-                f"the fleet's store {self._store.path} went back from revision "
-                f"{self._revision} to {revision.number}: it was lost, or an older one was "
-                "put in its place; put the newest back, or restart to follow this one"
-            )
-        self._revision = revision.number
-        return revision.fleet
-
     @property
     def reports(self) -> Mapping[str, JobReport]:
-        """The last reports of all jobs that answer."""
-        records = [(address, each.report) for address, each in self._jobs.items()]
+        """The last reports of all servers that answer, by address."""
+        records = [(address, each.report) for address, each in self._servers.items()]
         return {address: report for address, report in records if report is not None}
+
+    def _take_lease(self) -> bool:
+        """Takes or renews the right to tell; returns whether this synchronizer has it."""
+        ttl_s = _LEASE_LOOKS * self._options.look_s
+        until_s = self._clock.now() + ttl_s
+        held = self._lease
+        self._lease = self._state.store.acquire(_LEASE, self._holder, ttl_s)
+        if self._lease is not None:
+            self._lease_s = until_s
+        if (held is None) != (self._lease is None):
+            state = "leads" if self._lease else "follows"
+            log.info("event=synchronizer_%s holder=%s", state, self._holder)
+        return self._lease is not None
+
+    def _change(self, edit: Edit) -> Fleet:
+        return self._state.change(edit, self._lease).fleet
+
+    def _ask_all(self, fleet: Fleet) -> None:
+        wanted = [each for job in fleet.jobs.values() for each in job.addresses]
+        gone = [each for each in self._servers if each not in set(wanted)]
+        for address in gone:
+            del self._servers[address]
+        for address in wanted:
+            record = self._servers.setdefault(address, _ServerRecord(self._clock.now()))
+            if not record.is_asked:
+                record.is_asked = True
+                self._executor.submit(partial(self._ask, address, record))
+        self._on_routes(routes_of(fleet, self.reports, self._silent()))
+        for address in gone:  # after no more requests go there
+            self._client.forget(address)
+
+    def _tell_all(self, fleet: Fleet, reports: Mapping[str, JobReport]) -> None:
+        def answering(job: str, name: str) -> list[bool]:
+            addresses = fleet.jobs[job].addresses if job in fleet.jobs else ()
+            return [
+                reports[each].answers(name) for each in addresses if each in reports
+            ]
+
+        wanted = wanted_models(
+            fleet,
+            lambda job, name: any(answering(job, name)),
+            lambda job, name: bool(found := answering(job, name)) and all(found),
+        )
+        for job_name, names in wanted.items():
+            job = fleet.jobs[job_name]
+            config = config_of(fleet, names)
+            there = [each for each in job.addresses if each in reports]
+            for address in there:
+                self._tell_if_new(address, reports[address], config)
+            is_known = bool(there) or job.is_down or not job.addresses
+            if job.is_leaving and is_known and not names:
+                self._change(fleet_edits.drop_job(job_name))
+
+    def _seen(self, job: Job) -> JobSighting:
+        records = [(each, self._servers.get(each)) for each in job.addresses]
+        answering = [each for each, record in records if record and record.report]
+        own = self._job_problem(job.name)
+        problems = [own] if own else [r.problem for _, r in records if r and r.problem]
+        return JobSighting(tuple(answering), "; ".join(problems))
 
     def _excuse(self) -> None:
         """Holds it against no job that for a while nobody looked.
@@ -276,7 +351,7 @@ class Synchronizer:
         if before_s is None or now_s - before_s <= 2 * self._options.look_s:
             return
         unseen_s = now_s - before_s - self._options.look_s
-        for record in self._jobs.values():
+        for record in self._servers.values():
             record.answered_s = min(record.answered_s + unseen_s, now_s)
 
     def _silent(self) -> Mapping[str, JobReport]:
@@ -284,7 +359,7 @@ class Synchronizer:
         since_s = self._clock.now() - self._options.down_after_s
         return {
             address: each.last_report
-            for address, each in self._jobs.items()
+            for address, each in self._servers.items()
             if each.report is None
             and each.last_report is not None
             and each.answered_s > since_s
@@ -294,25 +369,32 @@ class Synchronizer:
         while True:
             self.look_safely()
             with self._changed:
-                if not self._stopping:
+                if not (self._stopping or self._is_nudged):
                     self._clock.wait(
                         self._changed, self._clock.now() + self._options.look_s
                     )
+                self._is_nudged = False
                 if self._stopping:
                     return
 
-    def _ask(self, address: str, record: _JobRecord) -> None:
+    def _ask(self, address: str, record: _ServerRecord) -> None:
         if self._is_gone(address, record):  # while this waited for a thread
             return
-        told = record.told
+        told, before = record.told, (record.report, record.told_before)
         try:
             report = report_of(self._client.list_models(address))
+            if before[0] is None:
+                record.problem = ""
             record.told_before = told
             record.report = record.last_report = report
             record.answered_s = self._clock.now()
+            if before != (report, told):
+                self.nudge()
         except ServingError as error:
             record.report = None
             _note_problem(address, record, error)
+            if before[0] is not None:
+                self.nudge()
         finally:
             record.is_asked = False
             self._close_if_gone(address, record)
@@ -323,8 +405,9 @@ class Synchronizer:
         report: JobReport,
         config: model_server_config_pb2.ModelServerConfig,
     ) -> None:
-        record = self._jobs[address]
+        record = self._servers[address]
         wanted = report.started_s, config.SerializeToString(deterministic=True)
+        record.is_current = record.told == record.told_before == wanted
         if record.is_told:
             return
         if record.told == wanted:
@@ -340,13 +423,16 @@ class Synchronizer:
             record.strayed, record.told = report.base_paths, None
 
         def tell() -> None:
-            if self._is_gone(address, record):
+            if self._is_gone(address, record) or not self._still_leads():
+                record.is_told = False
                 return
             try:
+                if self._keep_config is not None:
+                    self._keep_config(address, config)
                 self._client.apply(address, config)
                 record.told = wanted
                 record.problem = ""
-            except ServingError as error:
+            except (ServingError, OSError) as error:
                 _note_problem(address, record, error)
                 return
             finally:
@@ -354,32 +440,44 @@ class Synchronizer:
                 self._close_if_gone(address, record)
             names = [each.name for each in config.model_config_list.config]
             log.info("event=job_told address=%s models=%s", address, ",".join(names))
+            self.nudge()
 
         record.is_told = True
         self._executor.submit(tell)
 
-    def _is_gone(self, address: str, record: _JobRecord) -> bool:
-        return self._jobs.get(address) is not record
+    def _still_leads(self) -> bool:
+        """Whether nobody else can have the lease, by this machine's clock."""
+        return self._clock.now() < self._lease_s
 
-    def _close_if_gone(self, address: str, record: _JobRecord) -> None:
-        """Closes the connection that a call opened whose job was removed meanwhile."""
+    def _is_gone(self, address: str, record: _ServerRecord) -> bool:
+        return self._servers.get(address) is not record
+
+    def _close_if_gone(self, address: str, record: _ServerRecord) -> None:
+        """Closes the connection that a call opened whose server was removed meanwhile."""
         if self._is_gone(address, record):
             self._client.forget(address)
 
     def _note_jobs(self, fleet: Fleet) -> Fleet:
-        """Tells the controller which jobs went down or came back; returns the wanted state."""
+        """Notes which jobs went down or came back; returns the wanted state."""
         now_s = self._clock.now()
-        for address, job in fleet.jobs.items():
-            record = self._jobs[address]
-            is_silent = now_s - record.answered_s >= self._options.down_after_s
-            if job.is_down != is_silent and (is_silent or record.report is not None):
+        for name, job in fleet.jobs.items():
+            known = [self._servers.get(each) for each in job.addresses]
+            records = [each for each in known if each is not None]
+            if not records:
+                continue
+            answered_s = max(each.answered_s for each in records)
+            is_silent = now_s - answered_s >= self._options.down_after_s
+            is_back = any(each.report is not None for each in records)
+            if job.is_down != is_silent and (is_silent or is_back):
                 state = "down" if is_silent else "up"
-                log.warning("event=job_%s address=%s", state, address)
-                fleet = self._controller.note_job(address, is_down=is_silent).fleet
+                log.warning("event=job_%s job=%s", state, name)
+                fleet = self._change(fleet_edits.note_job(name, is_down=is_silent))
         return fleet
 
 
-def _note_problem(address: str, record: _JobRecord, error: ServingError) -> None:
+def _note_problem(
+    address: str, record: _ServerRecord, error: ServingError | OSError
+) -> None:
     if record.problem != str(error):
         log.warning("event=job_problem address=%s problem=%s", address, error)
     record.problem = str(error)

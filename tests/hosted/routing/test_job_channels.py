@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from tfs.core.errors import Cancelled
-from tfs.hosted.job_channels import JobChannels, Outcome
+from tfs.hosted.routing.job_channels import JobChannels, Outcome
 from tfs.testing.patience import PATIENCE_S
 
 

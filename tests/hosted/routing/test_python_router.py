@@ -16,8 +16,8 @@ from tfs.core.errors import (
     Unavailable,
 )
 from tfs.core.serving_loop import ServingLoop
-from tfs.hosted.hedging import HedgeOptions
-from tfs.hosted.router import Outcome, Router
+from tfs.hosted.routing.hedging import HedgeOptions
+from tfs.hosted.routing.python_router import Outcome, Router
 from tfs.proto.tensorflow_serving.apis import predict_pb2
 from tfs.testing.fake_call import FakeCall
 from tfs.testing.fake_clock import FakeClock
@@ -68,8 +68,12 @@ class Fleet:
         self.clock = FakeClock()
         self.loop = ServingLoop(self.clock)
         self.sender = Sender()
-        self.router = Router(self.loop, self.sender, OPTIONS)
+        self.num_looks = 0
+        self.router = Router(self.loop, self.sender, OPTIONS, self.look)
         self.router.set_routes({"m": ("a", "b"), "none": ()})
+
+    def look(self) -> None:
+        self.num_looks += 1
 
     def ask(self, model: str = "m", deadline_s: float | None = None) -> FakeCall:
         request = predict_pb2.PredictRequest()
@@ -222,13 +226,33 @@ def test_who_is_gone_is_not_worked_for(fleet: Fleet) -> None:
 
 def test_what_is_not_served_is_told(fleet: Fleet) -> None:
     """An unknown model is NOT_FOUND; one that is still to be loaded asks for patience."""
-    assert isinstance(fleet.ask("other").error(), NotFound)
-    error = fleet.ask("none").error()
+    unknown, unloaded = fleet.ask("other"), fleet.ask("none")
+    assert not unknown.is_finished
+    fleet.clock.advance(1.01)
+    fleet.loop.step()
+    assert isinstance(unknown.error(), NotFound)
+    error = unloaded.error()
     assert isinstance(error, Unavailable)
     assert error.retry_after_s == 1.0
     call = FakeCall(b"\xff", method=PREDICT)
     fleet.router.handle(call)
     assert isinstance(call.error(), InvalidArgument)
+
+
+def test_a_model_that_the_router_does_not_know_yet_is_looked_for(fleet: Fleet) -> None:
+    """Who was told that a model is there is answered, however far the router is behind."""
+    call, gone = fleet.ask("new"), fleet.ask("new")
+    assert fleet.num_looks == 1
+    gone.client_cancels()
+    fleet.router.set_routes({"m": ("a",)})
+    assert not fleet.sender.sent
+    fleet.router.set_routes({"m": ("a",), "new": ("b",)})
+    assert fleet.addresses() == ["b"]
+    fleet.answer(0, b"here")
+    assert call.reply_bytes() == b"here"
+    fleet.clock.advance(2)
+    fleet.loop.step()
+    assert call.num_finishes == 1
 
 
 def test_traffic_sums_up_the_time_that_requests_take(fleet: Fleet) -> None:

@@ -3,9 +3,10 @@
 The idlest replica comes first, which is the one with the fewest requests of this router
 under way. If a job could not take a request, because it cannot be reached, drains, or
 gave up the model a moment ago, the request goes to the next one. A failure of the model
-itself goes to the caller. A late request is hedged (:mod:`~tfs.hosted.hedging`): the
+itself goes to the caller. A late request is hedged (:mod:`~tfs.hosted.routing.hedging`): the
 first answer wins, and the other request is given up. So a prediction may run twice,
-which has no visible effect.
+which has no visible effect. A request for a model that nothing is known to answer for waits
+for a second while the router looks again: a model is there for who was told that it is.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from typing import Final, Protocol
 from tfs.core.call import Call, Metadata
 from tfs.core.errors import Code, NotFound, ServingError, Unavailable
 from tfs.core.serving_loop import ServingLoop, Timer
-from tfs.hosted.hedging import HedgeOptions, Hedging
-from tfs.hosted.requested_model import requested_model
+from tfs.hosted.routing.hedging import HedgeOptions, Hedging
+from tfs.hosted.routing.requested_model import requested_model
 
 Outcome = bytes | ServingError
 
@@ -27,6 +28,7 @@ _ELSEWHERE: Final = frozenset({Code.UNAVAILABLE, Code.NOT_FOUND})
 """Codes of requests that were not computed and that another replica may answer."""
 
 _LEAST_TIMEOUT_S: Final = 0.001
+_UNKNOWN_S: Final = 1.0
 
 
 class RequestSender(Protocol):
@@ -105,6 +107,7 @@ class Router:
         loop: Its thread; has the timers of deadlines and hedges.
         sender: Sends requests to the jobs.
         options: How requests are hedged.
+        look: Has routes looked at again soon; must not block.
 
     Attributes:
         traffic: Its counters, by model.
@@ -116,6 +119,7 @@ class Router:
         loop: ServingLoop,
         sender: RequestSender,
         options: HedgeOptions | None = None,
+        look: Callable[[], None] = lambda: None,
     ) -> None:
         self._loop = loop
         self._now = loop.clock.now
@@ -123,6 +127,9 @@ class Router:
         self._options = options or HedgeOptions()
         self._routes: Mapping[str, tuple[str, ...]] = {}
         self._in_flight: dict[str, int] = {}
+        self._look = look
+        # Calls for models that nothing is known to answer for, oldest first.
+        self._waiting: dict[Call, tuple[str, Timer]] = {}
         self.traffic: dict[str, ModelTraffic] = {}
 
     @property
@@ -136,26 +143,51 @@ class Router:
         for name in [each for each in self.traffic if each not in routes]:
             if not self.traffic[name].in_flight:
                 del self.traffic[name]
+        for call, (name, _) in list(self._waiting.items()):
+            if routes.get(name):
+                self._forget(call)
+                self._begin(call, name)
 
     def handle(self, call: Call) -> None:
         """Answers a call, now or later; see :class:`tfs.core.call.RpcMethod`."""
         try:
             name = requested_model(call.method, call.message)
-            if name not in self._routes:
-                raise NotFound(f"no model {name} is served by this fleet")
-            if not self._routes[name]:
-                raise Unavailable(
-                    f"model {name} is on no serving job yet", retry_after_s=1.0
-                )
         except ServingError as error:
             call.fail(error)
             return
+        if self._routes.get(name):
+            self._begin(call, name)
+            return
+        if not self._waiting:
+            self._look()
+        timer = self._loop.call_at(
+            self._now() + _UNKNOWN_S, partial(self._give_up, call, name)
+        )
+        self._waiting[call] = (name, timer)
+        call.on_cancel(lambda: self._forget(call))
+
+    def _begin(self, call: Call, name: str) -> None:
         traffic = self.traffic.get(name)
         if traffic is None:
             traffic = self.traffic[name] = ModelTraffic(
                 Hedging(self._options), noted_s=self._now()
             )
         _Request(self, call, name, traffic).start()
+
+    def _give_up(self, call: Call, name: str) -> None:
+        if call not in self._waiting:
+            return
+        del self._waiting[call]
+        if name in self._routes:
+            said = f"model {name} is on no serving job yet"
+            call.fail(Unavailable(said, retry_after_s=1.0))
+        else:
+            call.fail(NotFound(f"no model {name} is served by this fleet"))
+
+    def _forget(self, call: Call) -> None:
+        known = self._waiting.pop(call, None)
+        if known is not None:
+            known[1].cancel()
 
     # -- for requests -------------------------------------------------------------
 

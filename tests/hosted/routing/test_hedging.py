@@ -7,7 +7,7 @@ import math
 import pytest
 
 from tfs.core.errors import InvalidArgument
-from tfs.hosted.hedging import HedgeOptions, Hedging
+from tfs.hosted.routing.hedging import HedgeOptions, Hedging
 
 
 def test_the_delay_is_what_nineteen_of_twenty_took() -> None:

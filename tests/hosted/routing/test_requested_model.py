@@ -6,7 +6,7 @@ import pytest
 
 from tfs.codec import wire
 from tfs.core.errors import InvalidArgument
-from tfs.hosted.requested_model import MULTI_INFERENCE, requested_model
+from tfs.hosted.routing.requested_model import MULTI_INFERENCE, requested_model
 from tfs.proto.tensorflow_serving.apis import inference_pb2, predict_pb2
 
 PREDICT = "/tensorflow.serving.PredictionService/Predict"

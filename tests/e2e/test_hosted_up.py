@@ -1,0 +1,184 @@
+"""A whole fleet on one machine by one command: what dies there costs no request."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from tests.e2e.serving import QUICK, Serving, export_scale, run_command, start_tfs
+from tests.e2e.steady_load import SteadyLoad
+from tfs.client import Client
+from tfs.testing.patience import PATIENCE_S
+
+X = np.ones((1, 2), np.float32)
+NUM_SERVERS = 3
+RATE = 250.0
+"""Requests in a second; the goal is 200 answered."""
+
+
+class Up:
+    """``tfs hosted up`` over a folder, which may be killed and started again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.router = f"unix:{folder}/router.sock"
+        self.control = f"unix:{folder}/control.sock"
+        self.serving = self.start(f"--servers={NUM_SERVERS}", "--memory=3G")
+
+    def start(self, *flags: str) -> Serving:
+        """Starts it, again after it ended; returns when it is ready."""
+        self.serving = Serving.of(
+            start_tfs(
+                *("hosted", "up", f"--folder={self.folder}/fleet", *flags),
+                *(f"--listen={self.router}", f"--control={self.control}"),
+                f"--server_flags={' '.join(QUICK)}",
+            )
+        )
+        self.serving.wait_for("tfs: ready")
+        return self.serving
+
+    def processes(self, word: str) -> Sequence[psutil.Process]:
+        """Returns its processes whose command line has a word, whoever their parent is."""
+        found = []
+        for each in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                line = each.cmdline()
+                if word in line and any(str(self.folder) in part for part in line):
+                    found.append(each)
+        return found
+
+    def servers(self) -> Sequence[psutil.Process]:
+        """Returns its servers."""
+        return self.processes("serve")
+
+    def hosted(self, *words: str) -> str:
+        code, printed = run_command("hosted", *words, f"--controller={self.control}")
+        assert code == 0, printed
+        return printed
+
+    def close(self) -> None:
+        """Ends whatever is left of it."""
+        self.serving.close()
+        for each in (*self.processes("run"), *self.servers()):
+            with contextlib.suppress(psutil.Error):
+                each.kill()
+
+
+@pytest.fixture
+def up(short_folder: Path) -> Iterator[Up]:
+    made = Up(short_folder)
+    yield made
+    made.close()
+
+
+def test_one_command_serves_models_until_ctrl_c(up: Up, short_folder: Path) -> None:
+    """Added, asked, a new version, a canary, removed; and nothing is left running."""
+    model = short_folder / "scale"
+    export_scale(model, 1)
+    up.hosted("add-model", "scale", str(model))
+    with Client(up.router, timeout_s=PATIENCE_S) as client:
+        assert client.predict("scale", {"x": X}).version == 1
+        export_scale(model, 2)
+        up.hosted("add-version", "scale", "2")
+        assert client.predict("scale", {"x": X}).version == 2
+        export_scale(model, 3)
+        up.hosted("canary", "scale", "3", "--split=0.5")
+        versions = {client.predict("scale", {"x": X}).version for _ in range(64)}
+        assert versions == {2, 3}
+    up.hosted("add-job", "local", "--servers=1", "--memory=3G")
+    patient = threading.Event()
+    while len(up.servers()) > 1:
+        assert not patient.wait(0.05)
+    up.hosted("remove-model", "scale")
+    up.serving.process.send_signal(signal.SIGINT)
+    up.serving.wait_for("draining")
+    assert up.serving.process.wait(PATIENCE_S) == 0
+    assert not up.servers()
+
+
+def test_a_server_that_is_killed_or_frozen_fails_no_request(
+    up: Up, short_folder: Path
+) -> None:
+    """One of three, under load: the others answer for it, and it comes back."""
+    model = short_folder / "scale"
+    export_scale(model, 1)
+    up.hosted("add-model", "scale", str(model))
+    with SteadyLoad(up.router, "scale", RATE) as load:
+        load.wait_for(300)
+        killed, frozen = up.servers()[:2]
+        killed.kill()
+        load.wait_for(500)
+        frozen.send_signal(signal.SIGSTOP)
+        load.wait_for(500)
+        frozen.send_signal(signal.SIGCONT)
+        export_scale(model, 2)
+        up.hosted("add-version", "scale", "2")
+        load.wait_for(100, version=2)
+    assert load.failures == []
+    assert load.num_answered > 1400
+    assert len(up.servers()) == NUM_SERVERS
+
+
+def test_nothing_fails_while_controller_and_store_are_away(
+    up: Up, short_folder: Path
+) -> None:
+    """A router and a server that are started again meanwhile go on from what is on disk."""
+    model = short_folder / "scale"
+    export_scale(model, 1)
+    up.hosted("add-model", "scale", str(model))
+    up.serving.process.kill()
+    up.serving.process.wait(PATIENCE_S)
+    away = short_folder / "away"
+    away.mkdir()
+    for each in (short_folder / "fleet").glob("fleet.db*"):
+        each.rename(away / each.name)
+    (short_folder / "fleet" / "fleet.db").write_text("no database " * 100)
+    (router,) = up.processes("run")
+    with SteadyLoad(up.router, "scale", RATE) as load:
+        load.wait_for(300)
+        # Whoever supervises it starts it as it was started.
+        server = up.servers()[0]
+        command = server.cmdline()
+        server.kill()
+        again = Serving.of(_start(command))
+        again.wait_for("scale/1 is available")
+        load.wait_for(500)
+    assert load.failures == []
+    command = router.cmdline()
+    router.kill()
+    router.wait(PATIENCE_S)
+    rerouted = Serving.of(_start(command))
+    rerouted.wait_for("listening on")
+    with SteadyLoad(up.router, "scale", RATE) as load:
+        load.wait_for(200)
+    assert load.failures == []
+    again.close()
+    rerouted.close()
+    for each in away.iterdir():
+        each.rename(short_folder / "fleet" / each.name)
+    up.serving.close()
+    up.start()
+    assert up.serving.process.poll() is None
+    found = [line for line in up.serving.lines if "event=replica_found" in line]
+    assert len(found) == NUM_SERVERS - 1
+    assert "scale" in up.hosted("status")
+    assert up.serving.stop() == 0
+    assert not up.servers()
+
+
+def _start(command: Sequence[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        list(command),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )

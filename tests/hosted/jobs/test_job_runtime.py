@@ -1,0 +1,255 @@
+"""What every runtime of jobs promises, asked of each: replicas run, come back, drain."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.hosted.fleets import MIB, server, state_in
+from tfs.core.clock import MonotonicClock
+from tfs.core.errors import InvalidArgument
+from tfs.hosted import fleet_edits
+from tfs.hosted.fleet import Job
+from tfs.hosted.jobs.job_keeper import JobKeeper
+from tfs.hosted.jobs.job_runtime import JobSpec
+from tfs.hosted.jobs.local_process import LocalProcesses, ReplicaPlace
+from tfs.testing.patience import PATIENCE_S
+
+SPEC = JobSpec("job", 2, 64 * MIB)
+
+# Listens where it should, notes what becomes of it, and drains as a server does.
+PROGRAM = """
+import os, signal, socket, sys
+folder, path = sys.argv[1:3]
+def note(what):
+    with open(folder + "/notes", "a") as file:
+        file.write(what + "\\n")
+if os.path.exists(folder + "/../broken"):
+    note("broken")
+    sys.exit(3)
+listening = socket.socket(socket.AF_UNIX)
+try:
+    os.unlink(path)
+except FileNotFoundError:
+    pass
+listening.bind(path)
+listening.listen()
+signal.signal(signal.SIGTERM, lambda *_: (note("drained"), sys.exit(0)))
+note("started")
+while True:
+    peer, _ = listening.accept()
+    asked = peer.recv(100)
+    if asked == b"memory":
+        try:
+            kept = bytearray(8 << 30)
+        except MemoryError:
+            note("refused")
+    if asked:
+        peer.sendall(b"%d" % os.getpid())
+    peer.close()
+"""
+
+
+class Runtime:
+    """A runtime over a folder, which may be made anew."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.made = self.make()
+
+    def make(self) -> LocalProcesses:
+        return LocalProcesses(
+            self.folder / "jobs", self.command, MonotonicClock(), self.is_ready
+        )
+
+    def is_ready(self, address: str) -> bool:
+        with socket.socket(socket.AF_UNIX) as asking:
+            return not asking.connect_ex(address.removeprefix("unix:"))
+
+    def command(self, place: ReplicaPlace) -> list[str]:
+        notes = self.folder / f"{place.spec.name}-{place.index}"
+        notes.mkdir(exist_ok=True)
+        return [sys.executable, "-c", PROGRAM, str(notes), place.socket]
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        """Waits for something that the runtime does in a while."""
+        patient = threading.Event()
+        for _ in range(int(PATIENCE_S / 0.02)):
+            if holds():
+                return
+            patient.wait(0.02)
+        found = [self.made.replicas(each) for each in self.made.jobs()]
+        raise AssertionError(f"{found}, {[self.notes(each) for each in (0, 1)]}")
+
+    def notes(self, index: int, name: str = "job") -> list[str]:
+        path = self.folder / f"{name}-{index}" / "notes"
+        return path.read_text().split() if path.exists() else []
+
+    def is_running(self, number: int, name: str = "job") -> bool:
+        found = self.made.replicas(name)
+        started = [self.notes(index, name)[-1:] for index in range(number)]
+        return (
+            len(found) == number
+            and all(each.is_running for each in found)
+            and all(each == ["started"] for each in started)
+        )
+
+    def pids(self) -> list[int]:
+        return list(self.made.pids("job"))
+
+
+@pytest.fixture
+def runtime() -> Iterator[Runtime]:
+    # Sockets need a short path.
+    with tempfile.TemporaryDirectory(prefix="tfs") as folder:
+        made = Runtime(Path(folder))
+        yield made
+        assert made.made.drain(MonotonicClock.now() + PATIENCE_S)
+        made.made.close()
+
+
+def test_a_job_has_as_many_replicas_as_it_should(runtime: Runtime) -> None:
+    """More are started, those too many are drained, the others go on; saying it again is nothing."""
+    runtime.made.ensure(SPEC)
+    runtime.until(lambda: runtime.is_running(2))
+    before = runtime.pids()
+    runtime.made.ensure(SPEC)
+    runtime.made.ensure(replace(SPEC, num_replicas=1))
+    runtime.until(lambda: runtime.notes(1) == ["started", "drained"])
+    assert runtime.pids() == before[:1]
+    addresses = {each.address for each in runtime.made.replicas("job")}
+    assert len(addresses) == 1
+
+
+def test_a_replica_that_dies_comes_back_where_it_was(runtime: Runtime) -> None:
+    """At once, under the same address; nothing happens to its neighbour."""
+    runtime.made.ensure(SPEC)
+    runtime.until(lambda: runtime.is_running(2))
+    first, second = runtime.pids()
+    addresses = [each.address for each in runtime.made.replicas("job")]
+    os.kill(first, signal.SIGKILL)
+    runtime.until(lambda: runtime.notes(0) == ["started", "started"])
+    assert runtime.pids()[1] == second
+    found = runtime.made.replicas("job")
+    assert [each.address for each in found] == addresses
+    assert [each.num_restarts for each in found] == [1, 0]
+
+
+def test_a_replica_that_cannot_run_is_tried_more_and_more_rarely(
+    runtime: Runtime,
+) -> None:
+    """Its problem says how it ended; once it can run, it does."""
+    (runtime.folder / "broken").touch()
+    runtime.made.ensure(replace(SPEC, num_replicas=1))
+    runtime.until(lambda: runtime.made.replicas("job")[0].num_restarts >= 2)
+    (found,) = runtime.made.replicas("job")
+    assert not found.is_running
+    assert "ended with 3" in found.problem
+    assert runtime.notes(0).count("broken") <= 4
+    (runtime.folder / "broken").unlink()
+    runtime.until(lambda: runtime.notes(0)[-1] == "started")
+
+
+def test_a_job_that_is_removed_drains_and_is_forgotten(runtime: Runtime) -> None:
+    """Nothing of it is left on disk, either."""
+    runtime.made.ensure(SPEC)
+    runtime.until(lambda: runtime.is_running(2))
+    runtime.made.remove("job")
+    runtime.until(lambda: not runtime.made.jobs())
+    assert [runtime.notes(each)[-1] for each in (0, 1)] == ["drained", "drained"]
+    assert not list((runtime.folder / "jobs").iterdir())
+
+
+def test_a_runtime_that_is_made_anew_finds_what_runs(runtime: Runtime) -> None:
+    """A crash of who started them ends no server, and starts none twice."""
+    runtime.made.ensure(SPEC)
+    runtime.until(lambda: runtime.is_running(2))
+    before = runtime.pids()
+    runtime.made.close()
+    runtime.made = runtime.make()
+    runtime.made.ensure(SPEC)
+    runtime.until(lambda: runtime.pids() == before)
+    assert runtime.notes(0) == ["started"]
+    runtime.made.remove("job")
+    runtime.until(lambda: not runtime.made.jobs())
+    assert runtime.notes(0) == ["started", "drained"]
+
+
+def test_a_number_that_another_process_has_by_now_is_no_replica(
+    runtime: Runtime,
+) -> None:
+    """After a restart of the machine, the note of a process may name anybody's."""
+    place = runtime.folder / "jobs" / "job" / "0"
+    place.mkdir(parents=True)
+    (place / "process").write_text(f'{{"pid": {os.getpid()}, "birth": "1"}}')
+    runtime.made.ensure(replace(SPEC, num_replicas=1))
+    runtime.until(lambda: runtime.is_running(1))
+    assert os.getpid() not in runtime.pids()
+
+
+def test_limits_hold_for_each_replica(runtime: Runtime) -> None:
+    """Memory beyond the limit is refused, and only so many processors are used."""
+    runtime.made.ensure(replace(SPEC, cpus=1))
+    runtime.until(lambda: runtime.is_running(2))
+    for each in runtime.made.replicas("job"):
+        with socket.socket(socket.AF_UNIX) as asking:
+            asking.connect(each.address.removeprefix("unix:"))
+            asking.sendall(b"memory")
+            assert asking.recv(100)
+    assert [runtime.notes(each)[-1] for each in (0, 1)] == ["refused", "refused"]
+    masks = [psutil.Process(pid).cpu_affinity() for pid in runtime.pids()]
+    assert [len(each or ()) for each in masks] == [1, 1]
+    if len(os.sched_getaffinity(0)) > 1:
+        assert masks[0] != masks[1]
+
+
+def test_other_limits_start_replicas_again_one_after_the_other(
+    runtime: Runtime,
+) -> None:
+    """The job serves all the time meanwhile."""
+    runtime.made.ensure(SPEC)
+    runtime.until(lambda: runtime.is_running(2))
+    runtime.made.ensure(replace(SPEC, memory_bytes=32 * MIB))
+    again = ["started", "drained", "started"]
+    runtime.until(lambda: runtime.notes(0) == runtime.notes(1) == again)
+
+
+def test_a_path_that_no_socket_can_have_is_refused(tmp_path: Path) -> None:
+    """The kernel would say so of a name that nobody wrote."""
+    long = tmp_path / ("x" * 100)
+    made = LocalProcesses(long, lambda _: [], MonotonicClock(), lambda _: True)
+    with pytest.raises(InvalidArgument, match="choose a shorter folder"):
+        made.ensure(SPEC)
+    made.close()
+
+
+def test_the_jobs_of_a_fleet_are_kept_and_their_addresses_told(
+    runtime: Runtime, tmp_path: Path
+) -> None:
+    """Those that the fleet starts; servers of others are none of its business."""
+    state = state_in(tmp_path)
+    keeper = JobKeeper(state, runtime.made)
+    state.change(fleet_edits.put_job(server("127.0.0.1:1", MIB)))
+    state.change(fleet_edits.put_job(Job("job", MIB, num_replicas=2, is_ours=True)))
+    keeper.keep(state.read())
+    runtime.until(lambda: runtime.is_running(2))
+    found = state.read().fleet.jobs["job"].addresses
+    assert [each.rpartition("/")[2] for each in found] == ["grpc.sock"] * 2
+    assert not keeper.problem("job")
+    revision = state.read().revision
+    keeper.keep(state.read())
+    assert state.read().revision == revision
+    state.change(fleet_edits.drain_job("job", force=True))
+    keeper.keep(state.read())
+    runtime.until(lambda: not runtime.made.jobs())
+    state.store.close()

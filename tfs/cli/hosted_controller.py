@@ -1,0 +1,195 @@
+"""How commands below ``tfs hosted`` reach the controller of a fleet."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import uuid
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from tfs.cli.argument_range import seconds
+from tfs.cli.printing import mebibytes, table
+from tfs.core.errors import InvalidArgument, Unavailable
+
+if TYPE_CHECKING:
+    import grpc
+
+    from tfs.proto.tfs.v1 import controller_pb2 as pb
+
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+DEFAULT_CONTROLLER: Final = "127.0.0.1:8510"
+CONTROLLER_VARIABLE: Final = "TFS_HOSTED_CONTROLLER"
+STORE_VARIABLE: Final = "TFS_HOSTED_STORE"
+
+_MARGIN_S: Final = 5.0  # for an answer, after what it waits for
+_READ_S: Final = 30.0
+
+
+def add_fleet_command(
+    commands: Subparsers, name: str, what: str, run: Callable[..., int]
+) -> argparse.ArgumentParser:
+    """Adds a command that asks a fleet's controller; returns its parser."""
+    parser = commands.add_parser(name, help=what, description=f"{what.capitalize()}.")
+    group = parser.add_argument_group("controller")
+    group.add_argument(
+        "--controller",
+        default=os.environ.get(CONTROLLER_VARIABLE, DEFAULT_CONTROLLER),
+        metavar="ADDRESS",
+        help=f"HOST:PORT or unix:/path (default ${CONTROLLER_VARIABLE}, or "
+        f"{DEFAULT_CONTROLLER})",
+    )
+    group.add_argument("--store", default="", help=argparse.SUPPRESS)
+    group.add_argument("--ca", metavar="FILE", help="PEM: trust these authorities")
+    group.add_argument("--cert", metavar="FILE", help="PEM: who we are")
+    group.add_argument("--key", metavar="FILE", help="PEM: the key of --cert")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def add_change_command(
+    commands: Subparsers, name: str, what: str, run: Callable[..., int]
+) -> argparse.ArgumentParser:
+    """Adds a command that changes a fleet; returns its parser."""
+    parser = add_fleet_command(commands, name, what, run)
+    parser.add_argument(
+        "--wait_s",
+        type=seconds,
+        default=60.0,
+        metavar="S",
+        help="for the change to be in force, at most (default 60)",
+    )
+    parser.add_argument(
+        "--if_generation",
+        type=int,
+        metavar="N",
+        help="only if its generation, as tfs hosted why shows it, is still this one",
+    )
+    parser.add_argument(
+        "--request_id",
+        default="",
+        metavar="ID",
+        help="repeat a request whose answer was lost; it acts once (default: a new one)",
+    )
+    parser.add_argument(
+        "--dry_run", action="store_true", help="say what it would do, and do nothing"
+    )
+    return parser
+
+
+def change(arguments: argparse.Namespace, method: str, request: Any) -> int:
+    """Sends a request that has an Edit, or simulates it; prints what becomes of it.
+
+    Returns 0 if it is in force, or would be done, and 1 if it still waits.
+    """
+    from tfs.proto.tfs.v1 import controller_pb2 as pb
+
+    if arguments.dry_run:
+        field = "".join(f"_{c.lower()}" if c.isupper() else c for c in method)[1:]
+        asked = pb.SimulateRequest(**{field: request})
+        return _print_simulation(ask(arguments, "Simulate", asked, pb.Simulation))
+    edit = request.edit
+    edit.request_id = arguments.request_id or str(uuid.uuid4())
+    edit.wait_s = arguments.wait_s
+    if arguments.if_generation is not None:
+        edit.if_generation = arguments.if_generation
+    timeout_s = arguments.wait_s + _MARGIN_S
+    op: pb.Op = ask(arguments, method, request, pb.Op, timeout_s)
+    print(f"revision {op.revision}: {op.what}")
+    for note in op.notes:
+        print(f"note: {note}")
+    if op.waits_for:
+        print(f"waits for {op.waits_for}")
+    return 1 if op.waits_for else 0
+
+
+def ask(
+    arguments: argparse.Namespace,
+    method: str,
+    request: Any,
+    reply: Any,
+    timeout_s: float = _READ_S,
+) -> Any:
+    """Calls the controller once; blocks until the reply or the timeout.
+
+    Raises:
+        ServingError: The controller's error, or it cannot be reached.
+
+    """
+    from tfs.cli.tls_files import silence_grpc
+
+    silence_grpc()
+    import grpc
+
+    from tfs.client.call_errors import read_error
+
+    if arguments.store or os.environ.get(STORE_VARIABLE):
+        print(
+            f"note: --store and ${STORE_VARIABLE} are read by tfs hosted run alone; the "
+            f"controller at {arguments.controller} is asked",
+            file=sys.stderr,
+        )
+    with _channel(arguments) as channel:
+        call: Any = channel.unary_unary(f"/tfs.v1.Controller/{method}", None, None)
+        try:
+            return reply.FromString(
+                call(request.SerializeToString(), timeout=timeout_s)
+            )
+        except grpc.RpcError as rpc_error:
+            error = read_error(rpc_error)
+            if isinstance(error, Unavailable) and "connect" in error.message:
+                raise Unavailable(
+                    f"cannot reach a controller at {arguments.controller}: start tfs "
+                    f"hosted up, or say where it is with --controller ({error.message})"
+                ) from rpc_error
+            raise error from rpc_error
+
+
+def credentials_of(arguments: argparse.Namespace) -> grpc.ChannelCredentials | None:
+    """Returns what --ca, --cert and --key say; None for plain text."""
+    if not arguments.ca:
+        if arguments.cert or arguments.key:
+            raise InvalidArgument("--cert and --key need --ca")
+        return None
+    from tfs.cli.tls_files import read_credentials
+
+    return read_credentials(arguments.ca, arguments.key, arguments.cert)
+
+
+def _channel(arguments: argparse.Namespace) -> grpc.Channel:
+    import grpc
+
+    credentials = credentials_of(arguments)
+    options = [("grpc.max_receive_message_length", -1)]
+    if credentials is None:
+        return grpc.insecure_channel(arguments.controller, options)
+    return grpc.secure_channel(arguments.controller, credentials, options)
+
+
+def _print_simulation(simulation: pb.Simulation) -> int:
+    for note in simulation.notes:
+        print(f"note: {note}")
+    if simulation.refusal:
+        print(f"would be refused: {simulation.refusal}")
+        return 1
+    moves = [
+        (
+            each.model,
+            mebibytes(each.memory_bytes),
+            ", ".join(each.from_jobs) or "-",
+            ", ".join(each.to_jobs) or "-",
+        )
+        for each in simulation.moves
+    ]
+    if moves:
+        print(table(("MODEL", "EACH", "FROM", "TO"), moves))
+    else:
+        print("no model would move")
+    rows = [
+        (each.job, mebibytes(each.memory_bytes), mebibytes(each.free_bytes))
+        for each in simulation.jobs
+    ]
+    print(table(("JOB", "MEMORY", "FREE AFTERWARDS"), rows))
+    return 0

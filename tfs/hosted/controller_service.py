@@ -1,0 +1,121 @@
+"""tfs.v1.Controller: checks who calls, reads the request, writes the reply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from tfs.core.call import Call, MethodKind, RpcMethod, StreamCall
+from tfs.core.errors import PermissionDenied, ServingError, serving_error
+from tfs.core.executor import Executor
+from tfs.handlers.admin_access import AdminFrom, ways_of
+from tfs.handlers.messages import CONFIG_BYTES, parse
+from tfs.handlers.open_streams import OpenStreams
+from tfs.hosted.controller import Controller
+from tfs.hosted.requested_edits import WHAT
+from tfs.proto.tfs.v1 import controller_pb2 as pb
+
+SERVICE: Final = "tfs.v1.Controller"
+
+_ALLOWED: Final = frozenset({AdminFrom.LOOPBACK, AdminFrom.SOCKET, AdminFrom.MTLS})
+
+
+class ControllerService:
+    """The methods of the service. Confined to the serving loop; replies come from any thread.
+
+    Args:
+        controller: Acts on requests.
+        executor: Runs what blocks on the store.
+        streams: Ends watches when the server drains.
+        post: Runs a function on the loop.
+
+    """
+
+    def __init__(
+        self,
+        controller: Controller,
+        executor: Executor,
+        streams: OpenStreams,
+        post: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self._controller = controller
+        self._executor = executor
+        self._streams = streams
+        self._post = post
+
+    def methods(self) -> list[RpcMethod]:
+        """Returns the methods, by path."""
+        controller = self._controller
+        answers: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+            "GetModel": (pb.GetModelRequest, controller.model),
+            "ListModels": (pb.ListFleetRequest, controller.fleet),
+            "GetOp": (pb.GetOpRequest, controller.op),
+            "Simulate": (pb.SimulateRequest, controller.simulate),
+        }
+        methods = [
+            RpcMethod(f"/{SERVICE}/{name}", self._asking(kind, answer))
+            for name, (kind, answer) in answers.items()
+        ]
+        methods += [
+            RpcMethod(
+                f"/{SERVICE}/{kind.__name__.removesuffix('Request')}",
+                self._changing(kind),
+            )
+            for kind in WHAT
+        ]
+        watch = RpcMethod(
+            f"/{SERVICE}/WatchModel", self._watch, MethodKind.SERVER_STREAM
+        )
+        return [*methods, watch]
+
+    def _asking(
+        self, kind: Any, answer: Callable[[Any], Any]
+    ) -> Callable[[Call], None]:
+        def run(call: Call, request: Any) -> None:
+            call.reply(answer(request).SerializeToString())
+
+        return lambda call: self._start(call, kind, run)
+
+    def _changing(self, kind: Any) -> Callable[[Call], None]:
+        def run(call: Call, request: Any) -> None:
+            self._controller.change(
+                request,
+                call.deadline_s,
+                lambda op: call.reply(op.SerializeToString()),
+            )
+
+        return lambda call: self._start(call, kind, run)
+
+    def _watch(self, call: StreamCall) -> None:
+        def run(_: Call, request: Any) -> None:
+            def tell(model: pb.ModelInfo | None) -> None:
+                if model is None:
+                    self._post(lambda: self._streams.finish(call))
+                else:
+                    # A client that reads too slowly gets the next state instead.
+                    call.send(model.SerializeToString())
+
+            self._controller.watch(request, tell, lambda: call.cancel.error is None)
+
+        if self._streams.add(call):
+            self._start(call, pb.GetModelRequest, run)
+
+    def _start(self, call: Call, kind: Any, run: Callable[[Call, Any], None]) -> None:
+        try:
+            if not ways_of(call.peer) & _ALLOWED:
+                raise PermissionDenied(
+                    f"{call.peer.address} may not operate this fleet: call from its "
+                    "machine, or with a verified certificate"
+                )
+            request = parse(kind, call.message, CONFIG_BYTES)
+        except ServingError as error:
+            call.fail(error)
+            return
+
+        def work() -> None:
+            try:
+                run(call, request)
+            except Exception as error:
+                call.fail(serving_error(error, call.method))
+
+        self._executor.submit(work)

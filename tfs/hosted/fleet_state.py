@@ -1,0 +1,394 @@
+"""A fleet in its store: read along as it changes, and changed in transactions.
+
+Every process that uses a store has one of these. It keeps the last state that it read and
+brings it up to date by the store's feed, so that a change of one model among ten thousand
+reads and writes one row.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from tfs.core.errors import (
+    BY_CODE,
+    Aborted,
+    Code,
+    FailedPrecondition,
+    InvalidArgument,
+    ServingError,
+    Unknown,
+)
+from tfs.hosted.fleet import (
+    Fleet,
+    HostedModel,
+    Job,
+    job_row,
+    model_row,
+    read_job,
+    read_model,
+)
+from tfs.hosted.placement import free_bytes
+from tfs.hosted.sightings import JobSighting, ModelSighting
+from tfs.hosted.store.state_store import Feed, Lease, StateStore, Transaction
+
+_JOB: Final = "job"
+MODEL: Final = "model"
+_MODEL_SEEN: Final = "model seen"
+_JOB_SEEN: Final = "job seen"
+_REQUEST: Final = "request"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The state at one revision. Immutable.
+
+    Attributes:
+        revision: Counts changes; 0 before the first.
+        fleet: The wanted state.
+        models_seen: How each model fared when a synchronizer last looked.
+        jobs_seen: How each job fared.
+
+    """
+
+    revision: int = 0
+    fleet: Fleet = field(default_factory=Fleet)
+    models_seen: Mapping[str, ModelSighting] = field(default_factory=dict)
+    jobs_seen: Mapping[str, JobSighting] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A change of a fleet that can be tried out, or made. Immutable.
+
+    Attributes:
+        why: What makes it, for people: "add-model digits".
+        apply: Returns the fleet afterwards, or raises a ``ServingError``; pure.
+        model: The model it is about; empty if it is about a job.
+        job: The job it is about; empty if it is about a model.
+        version: The version of the model that it is about.
+
+    """
+
+    why: str
+    apply: Callable[[Fleet], Fleet]
+    model: str = ""
+    job: str = ""
+    version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A user's request for an edit. Immutable.
+
+    Attributes:
+        id: Names it: it acts once, however often it is repeated.
+        content: What it asks for, to tell a repetition from another request.
+        if_generation: The generation that its model or job must have; None for any.
+
+    """
+
+    id: str
+    content: bytes
+    if_generation: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What became of a request. Immutable.
+
+    Attributes:
+        why: What it asked for.
+        model: The model it is about, or empty.
+        job: The job it is about, or empty.
+        version: The version it is about.
+        revision: The revision it made, or the last one if there was nothing to change.
+        generation: The generation of its model or job since then; 0 if that is gone.
+
+    """
+
+    why: str
+    model: str = ""
+    job: str = ""
+    version: int | None = None
+    revision: int = 0
+    generation: int = 0
+
+
+class FleetState:
+    """Reads and changes the fleet of one store. Thread-safe; blocks on the store."""
+
+    def __init__(self, store: StateStore) -> None:
+        self.store = store
+        # Guards the next; leaf.
+        self._lock = threading.Lock()
+        self._last = Snapshot()
+
+    def read(self) -> Snapshot:
+        """Returns the present state.
+
+        Raises:
+            FailedPrecondition: The store is another one than before, or cannot be used.
+            Unavailable: It cannot be reached.
+            DataLoss: It contains something else.
+
+        """
+        with self._lock:
+            last = self._last
+        return self._advanced(last, self.store.feed(last.revision))
+
+    def change(self, edit: Edit, lease: Lease | None = None) -> Snapshot:
+        """Makes an edit; returns the state afterwards. If it raises, nothing changed.
+
+        Raises:
+            Aborted: Somebody else has the lease.
+
+        """
+
+        def run(transaction: Transaction) -> Snapshot:
+            before = self._within(transaction)
+            return _write(transaction, before, edit.apply(before.fleet), edit)
+
+        return self.store.transact(run, lease)
+
+    def commit(self, edit: Edit, request: Request) -> Committed:
+        """Makes an edit that a user asked for, once: a repetition gets the same answer.
+
+        A refusal is an answer, too, and is noted with the model.
+
+        Raises:
+            InvalidArgument: The id named another request before.
+            Aborted: The model or job has another generation.
+            ServingError: What ``edit`` raises.
+
+        """
+
+        def run(transaction: Transaction) -> Committed | ServingError:
+            known = transaction.get(_REQUEST, request.id)
+            if known is not None:
+                return _answer_before(known, request)
+            before = self._within(transaction)
+            try:
+                _check_generation(before.fleet, edit, request.if_generation)
+                after = _write(transaction, before, edit.apply(before.fleet), edit)
+            except ServingError as error:
+                _note_refusal(transaction, before.fleet, edit, error)
+                _remember(transaction, request, [error.code, error.message])
+                return error
+            done = Committed(
+                edit.why,
+                edit.model,
+                edit.job,
+                edit.version,
+                after.revision,
+                _generation(after.fleet, edit),
+            )
+            form = [done.why, done.model, done.job, done.version]
+            _remember(transaction, request, [*form, done.revision, done.generation])
+            return done
+
+        outcome = self.store.transact(run)
+        if isinstance(outcome, ServingError):
+            raise outcome
+        return outcome
+
+    def request(self, request_id: str) -> Committed | ServingError | None:
+        """Returns what became of a request; None if it is not known (any more)."""
+        text = self.store.transact(lambda t: t.get(_REQUEST, request_id))
+        return None if text is None else _answer(json.loads(text)["answer"])
+
+    def note(
+        self,
+        models: Mapping[str, ModelSighting],
+        jobs: Mapping[str, JobSighting],
+        lease: Lease | None = None,
+    ) -> None:
+        """Notes how models and jobs fare, in place of what was noted before."""
+        before = self.read()
+        seen: dict[tuple[str, str], str | None] = {}
+        for kind, now, then in (
+            (_MODEL_SEEN, models, before.models_seen),
+            (_JOB_SEEN, jobs, before.jobs_seen),
+        ):
+            seen |= {
+                (kind, name): each.to_row()
+                for name, each in now.items()
+                if each != then.get(name)
+            }
+            seen |= {(kind, name): None for name in then if name not in now}
+        if not seen:
+            return
+
+        def run(transaction: Transaction) -> None:
+            for (kind, name), row in seen.items():
+                transaction.put(kind, name, row)  # no reason: nobody asked for it
+
+        self.store.transact(run, lease)
+
+    def _within(self, transaction: Transaction) -> Snapshot:
+        with self._lock:
+            last = self._last
+        return self._advanced(last, transaction.feed(last.revision))
+
+    def _advanced(self, last: Snapshot, feed: Feed) -> Snapshot:
+        if feed.revision < last.revision:
+            raise FailedPrecondition(
+                f"the fleet's store {self.store.name} went back from revision "
+                f"{last.revision} to {feed.revision}: it was lost, or an older one was "
+                "put in its place; put the newest back, or restart to follow this one"
+            )
+        now = _followed(last, feed)
+        with self._lock:
+            if now.revision > self._last.revision:
+                self._last = now
+        return now
+
+
+def _followed(last: Snapshot, feed: Feed) -> Snapshot:
+    if not feed.changes and not feed.is_snapshot:
+        return last
+    start = Snapshot() if feed.is_snapshot else last
+    jobs, models = dict(start.fleet.jobs), dict(start.fleet.models)
+    placement = dict(start.fleet.placement)
+    models_seen, jobs_seen = dict(start.models_seen), dict(start.jobs_seen)
+    for change in feed.changes:
+        key, value = change.key, change.value
+        if change.kind == _JOB:
+            _set(jobs, key, None if value is None else read_job(value))
+        elif change.kind == MODEL and value is None:
+            models.pop(key, None)
+            placement.pop(key, None)
+        elif change.kind == MODEL and value is not None:
+            models[key], placement[key] = read_model(value)
+        elif change.kind == _MODEL_SEEN:
+            seen = None if value is None else ModelSighting.from_row(value)
+            _set(models_seen, key, seen)
+        elif change.kind == _JOB_SEEN:
+            job_seen = None if value is None else JobSighting.from_row(value)
+            _set(jobs_seen, key, job_seen)
+    fleet = Fleet(jobs, models, placement)
+    return Snapshot(feed.revision, fleet, models_seen, jobs_seen)
+
+
+def _set(of: dict[str, Any], key: str, value: object) -> None:
+    if value is None:
+        of.pop(key, None)
+    else:
+        of[key] = value
+
+
+def _write(
+    transaction: Transaction, before: Snapshot, after: Fleet, edit: Edit
+) -> Snapshot:
+    """Writes the rows that differ; returns the state with them."""
+    old, revision = before.fleet, before.revision
+    for name in {**old.jobs, **after.jobs}:
+        job = after.jobs.get(name)
+        if job != old.jobs.get(name):
+            row = None if job is None else job_row(job)
+            revision = transaction.put(_JOB, name, row, edit.why)
+    for name in {**old.models, **after.models}:
+        model = after.models.get(name)
+        if model is None:
+            revision = transaction.put(MODEL, name, None, edit.why)
+            continue
+        placed, was = after.placement.get(name, ()), old.placement.get(name, ())
+        if model is old.models.get(name) and placed == was:
+            continue
+        if model != old.models.get(name) or set(placed) != set(was):
+            why = edit.why + _moves(old, after, model, was, placed)
+            row = model_row(model, placed)
+            revision = transaction.put(MODEL, name, row, why)
+    return replace(before, revision=revision, fleet=after)
+
+
+def _moves(
+    old: Fleet,
+    new: Fleet,
+    model: HostedModel,
+    was: tuple[str, ...],
+    placed: tuple[str, ...],
+) -> str:
+    """Returns why a model is where it is, for the history; empty if it did not move."""
+    said = []
+    free = free_bytes(new.models, new.jobs, new.placement)
+    for name in placed:
+        if name not in was:
+            left = (free[name] + model.memory_bytes) / (1 << 20)
+            said.append(
+                f"placed on {name}, the job with the least room ({left:.0f} MiB)"
+            )
+    said += [
+        f"taken from {name}, {_fate(old.jobs, new.jobs, name)}"
+        for name in was
+        if name not in placed
+    ]
+    if not placed and (was or model.name not in old.models):
+        said.append("no job has room for it")
+    return "".join(f"; {each}" for each in said)
+
+
+def _fate(old: Mapping[str, Job], new: Mapping[str, Job], name: str) -> str:
+    job = new.get(name)
+    if job is None:
+        return "which was removed"
+    if job.is_down:
+        return "which is down"
+    if job.is_leaving:
+        return "which leaves"
+    return "which others need, or where it is one too many"
+
+
+def _check_generation(fleet: Fleet, edit: Edit, wanted: int | None) -> None:
+    now = _generation(fleet, edit)
+    if wanted is not None and wanted != now:
+        raise Aborted(
+            f"{edit.model or edit.job} is at generation {now}, not {wanted}: somebody "
+            "changed it; look at it again"
+        )
+
+
+def _generation(fleet: Fleet, edit: Edit) -> int:
+    found = fleet.models.get(edit.model) or fleet.jobs.get(edit.job)
+    return found.generation if found else 0
+
+
+def _note_refusal(
+    transaction: Transaction, fleet: Fleet, edit: Edit, error: ServingError
+) -> None:
+    if edit.model:
+        model = fleet.models.get(edit.model)
+        row = None
+        if model is not None:
+            row = model_row(model, fleet.placement[edit.model])
+        why = f"{edit.why}; refused: {error.message}"
+        transaction.put(MODEL, edit.model, row, why)
+
+
+def _remember(transaction: Transaction, request: Request, answer: list[Any]) -> None:
+    form = {"content": _digest(request), "answer": answer}
+    transaction.put_expiring(_REQUEST, request.id, json.dumps(form))
+
+
+def _answer_before(known: str, request: Request) -> Committed | ServingError:
+    form = json.loads(known)
+    if form["content"] != _digest(request):
+        return InvalidArgument(
+            f"request id {request.id} was used for another request; take a new one"
+        )
+    return _answer(form["answer"])
+
+
+def _answer(form: list[Any]) -> Committed | ServingError:
+    if isinstance(form[0], int):
+        code, message = form
+        return BY_CODE.get(Code(code), Unknown)(message)
+    return Committed(*form)
+
+
+def _digest(request: Request) -> str:
+    return hashlib.sha256(request.content).hexdigest()

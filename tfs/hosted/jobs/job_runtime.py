@@ -1,0 +1,84 @@
+"""The port that starts and ends the replicas of serving jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """What a job should be. Immutable.
+
+    Attributes:
+        name: Its name.
+        num_replicas: How many equal servers it has.
+        memory_bytes: How much the models of each of them may take together.
+        cpus: How many processors each of them may use; 0 for all.
+
+    """
+
+    name: str
+    num_replicas: int
+    memory_bytes: int
+    cpus: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One server of a job. Immutable.
+
+    Attributes:
+        address: Its gRPC port, which stays the same when it is started again.
+        is_running: Whether it has a process.
+        num_restarts: How often it ended without being told to.
+        problem: Why it has no process; empty if it has one.
+
+    """
+
+    address: str
+    is_running: bool
+    num_restarts: int = 0
+    problem: str = ""
+
+
+class JobRuntime(Protocol):
+    """Keeps the replicas of jobs running. Thread-safe; nothing blocks but ``drain``.
+
+    Implementors promise:
+
+    1. ``ensure`` is idempotent: a job gets the number of replicas that it should have,
+       and those that run go on, unless their limits change: then they are drained and
+       started again one after the other;
+    2. a replica that ends is started again, at once for the first time, then after
+       pauses that double, until it has run for a while;
+    3. a replica that is one too many is drained: it answers what it has accepted;
+    4. who makes a runtime anew, after a crash, finds what the one before started;
+    5. no replica takes more memory than its job's limit, and a margin that the
+       implementor states, without being ended or refused.
+    """
+
+    def ensure(self, spec: JobSpec) -> None:
+        """Makes a job what it should be, in a while."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Drains all replicas of a job, and forgets it when they have ended."""
+        ...
+
+    def jobs(self) -> Collection[str]:
+        """Returns the names of all jobs that have something left here."""
+        ...
+
+    def replicas(self, name: str) -> Sequence[Replica]:
+        """Returns the replicas that a job should have, in order, and how they do."""
+        ...
+
+    def drain(self, deadline_s: float) -> bool:
+        """Drains all jobs; returns whether they had ended by the deadline."""
+        ...
+
+    def close(self) -> None:
+        """Ends the supervision; replicas go on."""
+        ...

@@ -1,0 +1,1 @@
+"""How requests reach the jobs that have their models."""

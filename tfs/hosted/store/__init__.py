@@ -1,0 +1,1 @@
+"""Where a fleet's state is kept: one port, a file or a database behind it."""
