@@ -333,3 +333,28 @@ def test_code_that_reaches_beyond_python_never_runs_in_the_server(
     assert host.num_models(Backend.PROCESS) == 1
     assert answers(loader.servable)
     loader.unload()
+
+
+def test_a_crowd_of_one_code_is_measured_once_and_shares_the_profile(
+    tmp_path: Path,
+) -> None:
+    """The second version that comes is measured, so a thousand need no process each."""
+    host = Host(budget_s=0.2)
+    host.is_crowded = True
+    loaders = [
+        host.loader(export_scale(tmp_path / "scale", number)) for number in range(1, 7)
+    ]
+    for number, loader in enumerate(loaders, 1):
+        loader.load(ServableId("scale", number))
+        if number == 1:
+            assert host.num_models(Backend.PROCESS) == 1
+    assert host.profiler.num_postponed == 1
+    assert [was_measured for _, was_measured in host.batched] == [False] + [True] * 5
+    places = {backend for backend, was_measured in host.batched if was_measured}
+    assert len(places) == 1
+    host.is_crowded = False
+    assert host.profiler.measure_postponed()
+    assert {backend for backend, _ in host.batched[-1:]} == places
+    for loader in loaders:
+        loader.unload()
+    host.close()

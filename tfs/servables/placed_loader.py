@@ -145,10 +145,10 @@ class PlacedLoader:
         loader.on_late_profile = self._take_late_profile
         self._concurrency = loader.concurrency
         self._why_apart = loader.why_apart
-        known = placing.profiler.known(loader.code_digest)
-        placement = self._place(known)
-        self._entrance.backend = placement.backend
-        loader.load(servable_id)
+        with placing.profiler.turn(loader.code_digest) as known:
+            placement = self._place(known)
+            self._entrance.backend = placement.backend
+            loader.load(servable_id)
         servable = PlacedServable(loader.servable, self._entrance.placed)
         try:
             was_known = known is not None and not known.is_repeatable

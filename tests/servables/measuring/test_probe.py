@@ -500,3 +500,27 @@ def test_error_of_the_model_is_raised_by_the_subject(tmp_path: Path) -> None:
     assert not isinstance(
         run_task(loader.servable, DEFAULT_SIGNATURE, keys), ServingError
     )
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_on_a_busy_host_slow_calls_are_the_hosts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_busy: bool
+) -> None:
+    """Where a version runs does not depend on what else starts: its quick calls count."""
+    monkeypatch.setattr(
+        "tfs.servables.measuring.probe.foreign_share", lambda *_: float(is_busy)
+    )
+    subject = FakeSubject(doubled, row_s=1e-5)
+    num = 0
+
+    def sometimes_held_up(rows: Rows) -> Rows:
+        nonlocal num
+        num += 1
+        if num % 2:
+            subject.clock.advance(0.01)
+        return doubled(rows)
+
+    subject.function = sometimes_held_up
+    found = profiled(subject, tmp_path).signatures[DEFAULT_SIGNATURE]
+    expected_s = 8e-5 if is_busy else 0.01 + 8e-5
+    assert found.full_batch_p99_s == pytest.approx(expected_s)

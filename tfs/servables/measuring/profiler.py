@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -14,10 +15,12 @@ from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import ServingError
 from tfs.core.model_profile import ModelProfile, SignatureProfile, row_limit
 from tfs.core.pacing import yield_to_requests
+from tfs.core.processor_share import num_processors
 from tfs.core.servable import Tensors
 from tfs.core.servable_id import ServableId
 from tfs.core.tensor_view import TensorView
 from tfs.core.version_directory import WARMUP_REQUESTS
+from tfs.servables.measuring.code_turns import CodeTurns
 from tfs.servables.measuring.example_warm_up import warm_up
 from tfs.servables.measuring.load_measures import LoadMeasures
 from tfs.servables.measuring.probe import MAX_FOREIGN_SHARE, ProbeOptions, probe
@@ -36,6 +39,11 @@ log = logging.getLogger(__name__)
 _WARM: Final = 4.0
 """Factor over the measured time that a first call may take. Cold code takes nine times
 as long or more; warm code with cold weights takes up to three times."""
+
+
+_MAX_TURNS: Final = 2
+"""Versions of one code that others of it wait for. If both end without a profile, because
+they fail or hang, the others do not wait any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +72,9 @@ class Profiler:
     """Looks profiles up, and measures versions that have none. Thread-safe.
 
     While versions wait to be loaded, measuring would only make them wait longer. It is
-    postponed until somebody calls :meth:`measure_postponed` in idle time. A profile
+    postponed until somebody calls :meth:`measure_postponed` in idle time, but for the
+    second version of some code: further ones are likely, and need not be measured then.
+    A profile
     that was measured while other programs kept the processors busy is used but not
     kept. It only stands in for the next versions of the same code until there is a
     quieter moment (``tfs.servables.measuring.provisional_profiles``).
@@ -83,6 +93,7 @@ class Profiler:
         self._is_crowded = is_crowded
         self._clock = clock or MonotonicClock()
         self._provisional = ProvisionalProfiles(self._clock)
+        self._turns = CodeTurns(num_processors())
         # Guards both fields. It is not held while a version is measured; unloading the
         # version waits for the condition meanwhile.
         self._changed = threading.Condition()
@@ -97,6 +108,27 @@ class Profiler:
     def known(self, code_digest: str) -> ModelProfile | None:
         """Returns the known or provisional profile of some code; may read a file."""
         return self._cache.get(code_digest) or self._provisional.get(code_digest)
+
+    @contextlib.contextmanager
+    def turn(self, code_digest: str) -> Iterator[ModelProfile | None]:
+        """Yields the known profile of some code, to be used while a version is loaded.
+
+        If there is none, versions of that code are loaded one after the other, so that
+        most of them find the profile of one that was measured. Blocks meanwhile.
+        """
+        known = self.known(code_digest)
+        if (
+            known is not None
+            or not self._options.budget_s
+            or self._turns.num_taken(code_digest) >= _MAX_TURNS
+        ):
+            yield known
+            return
+        with self._turns.turn(code_digest):
+            known = self.known(code_digest)
+            if known is not None:
+                self._turns.forget(code_digest)
+            yield known
 
     def profile(self, request: ProfileRequest) -> ModelProfile | None:
         """Returns the version's profile, or None if it is postponed or not wanted.
@@ -118,7 +150,8 @@ class Profiler:
             if not rehearsed:
                 self._warm_up(request, known)
             return known
-        if self._is_crowded():
+        is_shared = self._turns.num_taken(request.code_digest) == _MAX_TURNS
+        if self._is_crowded() and not is_shared:
             with self._changed:
                 self._postponed[request.id] = request
             return None
