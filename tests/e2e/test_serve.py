@@ -315,7 +315,7 @@ def test_a_corrupt_version_leaves_the_old_one_serving(tmp_path: Path) -> None:
         assert states[1].state == "AVAILABLE"
         assert states[2].state == "END"
         assert states[2].error_code == "DATA_LOSS"
-        assert "cannot be read" in states[2].error_message
+        assert "model.pt does not match" in states[2].error_message
         assert client.predict("scale", {"x": X}).version == 1
 
 

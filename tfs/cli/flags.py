@@ -56,6 +56,10 @@ def _micros(text: str) -> float:
     return read_at_least_0(text) / 1e6
 
 
+def _milliseconds(text: str) -> float:
+    return read_at_least_0(text) / 1e3
+
+
 def _poll_wait(text: str) -> float:
     # To TensorFlow Serving 0 and less mean "do not poll". An edit of the file would
     # then have no effect without anybody being told, so the default period stays.
@@ -383,13 +387,34 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "monitoring_config_file",
         "monitoring_config_file",
         str,
-        "text MonitoringConfig: a page for Prometheus on --rest_api_port",
+        "text MonitoringConfig: metrics at its path, too, beside /metrics on "
+        "--rest_api_port",
     ),
     Flag(
         "rest_api_port",
         "rest_api_port",
         int,
-        "HTTP port of that page alone (there is no REST API); 0 opens none (default 0)",
+        "HTTP port of the REST API, /metrics, /healthz and /readyz; 0 opens none "
+        "(default 0)",
+    ),
+    Flag(
+        "rest_api_timeout_in_ms",
+        "rest_api_timeout_s",
+        _milliseconds,
+        "deadline of each HTTP request, in milliseconds; 0 for none (default 30000)",
+    ),
+    Flag(
+        "rest_api_enable_cors_support",
+        "rest_api_enable_cors_support",
+        read_bool,
+        "whether pages of other origins may use the REST API (default false)",
+    ),
+    Flag(
+        "max_json_bytes",
+        "max_json_bytes",
+        int,
+        "longest body in JSON, which holds up all else for some 7 ms a megabyte (default "
+        "64 MiB)",
     ),
     Flag(
         "admin_socket_path",
@@ -420,8 +445,6 @@ REFUSED: Final[dict[str, str]] = {
 WITHOUT_MEANING: Final = frozenset(
     {
         "rest_api_num_threads",
-        "rest_api_timeout_in_ms",
-        "rest_api_enable_cors_support",
         "flush_filesystem_caches",
         "tensorflow_inter_op_parallelism",
         "tensorflow_session_config_file",

@@ -193,7 +193,8 @@ class PredictHandler:
             num_rows = signature.check_inputs(inputs)
             if output_filter:
                 signature.check_output_filter(output_filter)
-            logs = model.logs
+            # They hold the message of Predict, which others did not send.
+            logs = model.logs if writer is self._replies else ()
             if logs:  # logs take the message as it came, once it is answered
                 inputs = {key: view.read_only() for key, view in inputs.items()}
             model.enter()  # nothing after this can fail, so leave() follows

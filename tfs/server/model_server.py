@@ -31,6 +31,7 @@ from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.serving_loop import ServingLoop
 from tfs.core.stats import Stats
+from tfs.frontends.budget import MemoryBudget
 from tfs.handlers.admin_access import AdminAccess
 from tfs.handlers.decode_pool import DecodePool
 from tfs.handlers.health import HealthHandler
@@ -57,10 +58,9 @@ from tfs.server.config.server_config import ServerConfig
 from tfs.server.core import ServerCore
 from tfs.server.doors import listeners, tls_problems
 from tfs.server.expected_answers import ExpectedAnswers
+from tfs.server.http_surface import HttpSurface
 from tfs.server.loader_makers import loader_makers
 from tfs.server.memory.spare_memory import SpareMemory
-from tfs.server.metrics.http_door import HttpDoor
-from tfs.server.metrics.metrics_door import metrics_door
 from tfs.server.model_placer import ModelPlacer
 from tfs.server.model_settings import DETECT, ModelSettings
 from tfs.server.model_sources import SourceParts
@@ -196,7 +196,8 @@ class ModelServer:
             self._expected_answers.sizes,
         )
         self._let_load = follow(self._traffic.look)
-        self._metrics: HttpDoor | None = None
+        budget = MemoryBudget(options.max_receive_bytes, self._loop.post)
+        self._http = HttpSurface(options, self._loop, budget, self._decoders.submit)
         self._models: Mapping[str, ModelSettings] = {}
         self._addresses: Sequence[str] = ()
         self._draining = False
@@ -217,34 +218,30 @@ class ModelServer:
         self.core.config.check(config)
         doors = listeners(self._options)
         self._log_writer.start()
-        addresses = self._addresses = self._transport.start(
-            doors,
-            method_table(
-                self.core.served,
-                self.core,
-                self.core,
-                self._health,
-                gate=self._gate,
-                decode_pool=DecodePool(
-                    self._decoders,
-                    self._loop.post,
-                    self._options.max_queued_decodes,
-                    self.stats,
-                    self._spare_memory.note_large_message,
-                ),
-                as_tensor_content=self._options.serialize_as_tensor_content,
-                check_method=self._options.check_signature_method,
-                admin=self._admin(doors),
-                access=AdminAccess(self._options.admin_from),
-                streams=self._streams,
-                decoding=DecodeOptions.of_fill(self._options.max_filled_bytes),
+        methods = method_table(
+            self.core.served,
+            self.core,
+            self.core,
+            self._health,
+            gate=self._gate,
+            decode_pool=DecodePool(
+                self._decoders,
+                self._loop.post,
+                self._options.max_queued_decodes,
+                self.stats,
+                self._spare_memory.note_large_message,
             ),
+            as_tensor_content=self._options.serialize_as_tensor_content,
+            check_method=self._options.check_signature_method,
+            admin=self._admin(doors),
+            access=AdminAccess(self._options.admin_from),
+            streams=self._streams,
+            decoding=DecodeOptions.of_fill(self._options.max_filled_bytes),
         )
+        addresses = self._addresses = self._transport.start(doors, methods)
         for address in addresses:
             OWN.add_address(address)
-        self._metrics = metrics_door(
-            self._options, self.stats, self.core, self.is_ready, self._clock.wall_s()
-        )
+        self._http.start(methods, self.stats, self.core, self, self._clock.wall_s())
         path = self._options.model_config_file
         origin = Origin.CONFIG_FILE if path else Origin.COMMAND_LINE
         if self._options.model_repository:
@@ -272,7 +269,8 @@ class ModelServer:
         self._loop.post(self._streams.close)
         # Else a reload would delay the end for as long as it waits.
         self.core.stop_waiting()
-        return self._transport.drain(deadline_s)
+        answered = self._transport.drain(deadline_s)
+        return self._http.drain(deadline_s) and answered
 
     def close(self, deadline_s: float) -> None:
         """Closes the ports, unloads everything, ends every thread; idempotent."""
@@ -283,8 +281,7 @@ class ModelServer:
         self._transport.close()
         for address in self._addresses:
             OWN.remove_address(address)
-        if self._metrics is not None:
-            self._metrics.close()
+        self._http.close()
         self._decoders.close(deadline_s)
         if not self.core.close(deadline_s):
             log.warning("event=unload_incomplete at=deadline")

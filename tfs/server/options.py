@@ -26,6 +26,8 @@ _MAX_PROBE_BUDGET_S: Final = 600
 _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "port": (0, 65_535),
     "rest_api_port": (0, 65_535),
+    "rest_api_timeout_s": (0, _ANY),
+    "max_json_bytes": (1, _ANY),
     "max_message_bytes": (1, 2**31 - 1),
     "max_receive_bytes": (MIN_RECEIVE_BYTES, _ANY),
     "loop_spin_us": (0, 1000),
@@ -178,7 +180,10 @@ class ServerOptions:
             has none.
         monitoring_config_file: File with a text ``MonitoringConfig``, which enables the
             page of metrics and gives its path; "" for no page.
-        rest_api_port: HTTP port of that page, on ``grpc_host``; 0 opens none.
+        rest_api_port: HTTP port of the REST API, on ``grpc_host``; 0 opens none.
+        rest_api_timeout_s: Deadline of each request on it.
+        rest_api_enable_cors_support: Whether pages of other origins may use it.
+        max_json_bytes: Longest body in JSON.
         admin_socket_path: Absolute path of a Unix socket (mode 0600) for operating
             the server alone; "" is none.
         admin_from: Which callers may also operate the server over the other sockets.
@@ -240,6 +245,9 @@ class ServerOptions:
     request_log_task_index: int = -1
     monitoring_config_file: str = ""
     rest_api_port: int = 0
+    rest_api_timeout_s: float = 30.0
+    rest_api_enable_cors_support: bool = False
+    max_json_bytes: int = 64 << 20
     admin_socket_path: str = ""
     admin_from: frozenset[AdminFrom] = DEFAULT_ADMIN_FROM
     allow_model_code: bool = True

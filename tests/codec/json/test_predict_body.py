@@ -1,0 +1,228 @@
+"""Predict requests in JSON: what is read, and what is said of what is wrong.
+
+Most cases are those of TensorFlow Serving's util/json_tensor_test.cc, named in brackets.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.tensors import floats, integers, strings
+from tfs.codec.json.predict_body import Layout, PredictBody
+from tfs.core.dtype import BFLOAT16, BOOL, COMPLEX64, DTYPES, FLOAT32, INT64, STRING
+from tfs.core.errors import InvalidArgument, ServingError
+from tfs.core.signature import Method, Signature, TensorSpec
+from tfs.core.tensor_view import TensorView
+
+
+def signature(**inputs: str) -> Signature:
+    specs = {name: TensorSpec(DTYPES[dtype], (-1,)) for name, dtype in inputs.items()}
+    return Signature(Method.PREDICT, specs, {"y": TensorSpec(FLOAT32, (-1,))})
+
+
+ONE = signature(x="float32")
+TWO = signature(a="float32", b="int64")
+
+
+def read(body: object, of: Signature = ONE) -> dict[str, TensorView]:
+    text = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return PredictBody.parse(text).read(of)
+
+
+@pytest.mark.parametrize(
+    ("instances", "expected"),
+    [
+        ([1.0], floats((1,), 1)),
+        ([1, 2.5], floats((2,), 1, 2.5)),
+        ([[1, 2], [3, 4]], floats((2, 2), 1, 2, 3, 4)),
+        ([[[1], [2]], [[3], [4]]], floats((2, 2, 1), 1, 2, 3, 4)),
+        ([{"x": [1, 2]}, {"x": [3, 4]}], floats((2, 2), 1, 2, 3, 4)),
+        ([[]], floats((1, 0))),
+        ([1e39], floats((1,), float("inf"))),
+    ],
+)
+def test_rows_become_one_tensor(instances: object, expected: TensorView) -> None:
+    """Its first dimension counts the rows (SingleUnnamedTensor, TensorFromNonListItem)."""
+    assert read({"instances": instances}) == {"x": expected}
+
+
+def test_named_rows_become_a_tensor_for_each_input() -> None:
+    """Each row has a value for each (MultipleNamedTensor, SharedShape)."""
+    rows = [{"a": [1.5, 2], "b": 7}, {"b": 8, "a": [3, 4]}]
+    body = PredictBody.parse(json.dumps({"instances": rows}).encode())
+    assert body.layout is Layout.ROWS
+    assert body.read(TWO) == {
+        "a": floats((2, 2), 1.5, 2, 3, 4),
+        "b": integers((2,), 7, 8),
+    }
+
+
+@pytest.mark.parametrize(
+    ("inputs", "of", "expected"),
+    [
+        ([[1, 2]], ONE, {"x": floats((1, 2), 1, 2)}),
+        (3, ONE, {"x": floats((), 3)}),
+        ({"x": [1]}, ONE, {"x": floats((1,), 1)}),
+        (
+            {"a": [1], "b": [[2, 3]], "other": "ignored"},
+            TWO,
+            {"a": floats((1,), 1), "b": integers((1, 2), 2, 3)},
+        ),
+    ],
+)
+def test_columns_are_tensors_as_they_are(
+    inputs: object, of: Signature, expected: dict[str, TensorView]
+) -> None:
+    """Inputs may have different first sizes (SingleUnnamedTensorColumnFormat and others)."""
+    assert read({"inputs": inputs}, of) == expected
+
+
+def test_strings_are_text_or_base64() -> None:
+    """Also where one stands for a whole row (SingleNamedTensorB64, ...Base64)."""
+    texts = signature(x="string")
+    rows = ["ab", {"b64": "/wA="}, {"b64": "w7w"}]
+    expected = strings((3,), b"ab", b"\xff\x00", "ü".encode())
+    assert read({"instances": rows}, texts) == {"x": expected}
+    assert read({"inputs": {"b64": "YQ=="}}, texts) == {"x": strings((), b"a")}
+    named = [{"x": {"b64": "YQ=="}}, {"x": "b"}]
+    assert read({"instances": named}, texts) == {"x": strings((2,), b"a", b"b")}
+
+
+def test_signature_is_named_beside_the_values() -> None:
+    """Other keys of a request are ignored."""
+    body = PredictBody.parse(b'{"signature_name": "s", "inputs": 1, "more": {}}')
+    assert (body.signature_name, body.layout) == ("s", Layout.COLUMNS)
+
+
+@pytest.mark.parametrize("text", [b"NaN", b"Infinity", b"-Infinity"])
+def test_what_is_no_number_in_json_is_one_here(text: bytes) -> None:
+    """TensorFlow Serving reads and writes these tokens."""
+    view = read(b'{"instances": [%s]} and text behind' % text)["x"]
+    assert view == floats((1,), float(text))
+
+
+def test_integers_never_pass_through_a_float() -> None:
+    """The largest of each type keep their last digit."""
+    large = (1 << 63) - 1
+    assert read({"inputs": [large, -large - 1]}, signature(x="int64")) == {
+        "x": integers((2,), large, -large - 1)
+    }
+    view = read({"inputs": [(1 << 64) - 1]}, signature(x="uint64"))["x"]
+    assert view.data == b"\xff" * 8
+
+
+def test_types_that_tensorflow_serving_has_no_json_for() -> None:
+    """bfloat16 is rounded to even, a complex number is a list of two."""
+    view = read({"inputs": [1.0, 3.3895314e38, 1.00390625]}, signature(x="bfloat16"))
+    assert view == {"x": TensorView(BFLOAT16, (3,), b"\x80\x3f\x7f\x7f\x80\x3f")}
+    nan = read(b'{"inputs": [NaN]}', signature(x="bfloat16"))["x"]
+    assert nan.data == b"\xc0\x7f"
+    assert read({"instances": [[1, 2]]}, signature(x="complex64")) == {
+        "x": TensorView(COMPLEX64, (1,), floats((2,), 1, 2).data)
+    }
+    assert read({"inputs": [True, False]}, signature(x="bool")) == {
+        "x": TensorView(BOOL, (2,), b"\x01\x00")
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "of", "message"),
+    [
+        (b"", ONE, "JSON Parse error: The document is empty"),
+        (b"  ", ONE, "JSON Parse error: The document is empty at offset: 2"),
+        (b"{", ONE, "JSON Parse error: "),
+        (b"\xff", ONE, "JSON Parse error: Invalid encoding"),
+        (b"[" * 250_000, ONE, "JSON Parse error: "),
+        (b'{"instances":' + b"[" * 900 + b"]" * 900 + b"}", ONE, "levels deep"),
+        (b'{"instances": [1e999]}', ONE, "Number too big to be stored in double"),
+        (b"[1]", ONE, "JSON Value: [1] Is not object"),
+        ({"x": 1}, ONE, "Missing 'inputs' or 'instances' key"),
+        ({"inputs": 1, "instances": [1]}, ONE, "expecting only one of"),
+        ({"instances": 1}, ONE, "Expecting 'instances' to be an list/array"),
+        ({"instances": []}, ONE, "No values in 'instances' array"),
+        ({"inputs": 1, "signature_name": 1}, ONE, "key must be a string value"),
+        ({"instances": [[1, 2], [3]]}, ONE, "Expecting tensor size: 2 but got: 1"),
+        (
+            {"instances": [[[1, 2]], [[3], [4]]]},
+            ONE,
+            "Failed to process element: 1 of 'instances' list. Error: INVALID_ARGUMENT: "
+            "Expecting shape [1,2] but got: [2,1]",
+        ),
+        ({"inputs": [[1], 2]}, ONE, "JSON Value: 2 found at incorrect level: 2"),
+        ({"inputs": [1, [2]]}, ONE, "list at unexpected level: 1 expected < 1"),
+        (
+            {"inputs": [[1], [2, 3]]},
+            ONE,
+            "list at unexpected size: 2 at level: 1 expected size: 1",
+        ),
+        ({"instances": [1]}, TWO, "expecting list of objects as multiple"),
+        ({"inputs": [1]}, TWO, "expecting an object as multiple"),
+        ({"inputs": {"a": 1}}, TWO, "Missing named input: b in 'inputs' object."),
+        ({"instances": [{"a": 1}]}, TWO, "keys must be equal to: a,b"),
+        (
+            {"instances": [{"a": 1, "c": 2}]},
+            TWO,
+            "key: c of 'instances' list. Error: INVALID_ARGUMENT: JSON object: does not "
+            "have named input: c",
+        ),
+        (
+            {"instances": [{"a": 1, "b": 1}, [1]]},
+            TWO,
+            "Expecting object but got list at item 1 of input list",
+        ),
+        (
+            {"instances": [1, {"x": 1}]},
+            ONE,
+            "Expecting value/list but got object at item 1 of input list",
+        ),
+        (
+            {"instances": [1, "2"]},
+            ONE,
+            "Failed to process element: 1 of 'instances' list. Error: "
+            'INVALID_ARGUMENT: JSON Value: "2" Type: String is not of expected type: '
+            "float",
+        ),
+        ({"inputs": [True]}, ONE, "JSON Value: true Type: True is not of expected"),
+        ({"inputs": [1, None]}, ONE, "JSON Value: null Type: Null is not of"),
+        ({"inputs": [1.0]}, signature(x="int32"), "not of expected type: int32"),
+        ({"inputs": [1 << 31]}, signature(x="int32"), "not of expected type: int32"),
+        ({"inputs": [300]}, signature(x="uint8"), "not of expected type: uint8"),
+        ({"inputs": [1 << 64]}, signature(x="uint64"), "not of expected type: uint64"),
+        ({"inputs": [-1]}, signature(x="uint64"), "not of expected type: uint64"),
+        ({"inputs": [1]}, signature(x="bool"), "not of expected type: bool"),
+        ({"inputs": [True, 2]}, signature(x="int64"), "Type: True is not of expected"),
+        ({"inputs": [1]}, signature(x="string"), "not of expected type: string"),
+        ({"inputs": [{"b64": "a!"}]}, signature(x="string"), "Unable to base64 decode"),
+        ({"inputs": [{"b64": 1}]}, signature(x="string"), "for base64 data"),
+        (b'{"inputs": ["\\ud800"]}', signature(x="string"), "half of a surrogate pair"),
+        ({"inputs": [1, 2, 3]}, signature(x="complex64"), "list of two numbers"),
+        ({"inputs": [1]}, signature(x="float8_e5m2"), "to type: float8_e5m2"),
+    ],
+)
+def test_what_is_wrong_is_said_in_tensorflow_servings_words(
+    body: object, of: Signature, message: str
+) -> None:
+    """Clients that look into messages go on doing so."""
+    with pytest.raises(ServingError) as caught:
+        read(body, of)
+    assert message in caught.value.message
+
+
+def test_a_long_value_is_shown_by_its_beginning() -> None:
+    """An error is no place for a megabyte of the request."""
+    with pytest.raises(InvalidArgument) as caught:
+        read({"inputs": ["x" * 1_000_000]})
+    assert len(caught.value.message) < 400
+
+
+def test_every_dtype_is_read_alike_by_both_ways() -> None:
+    """numpy's way and the walk, which `true` elsewhere in the body leads to."""
+    for name in ("float32", "float64", "int8", "int64", "uint32", "float16"):
+        values = [[1, 2], [3, 4]]
+        plain = read({"inputs": values}, signature(x=name))
+        walked = read({"inputs": values, "note": True}, signature(x=name))
+        assert plain == walked
+    assert read({"inputs": []}, signature(x="int64"))["x"].dtype is INT64
+    assert read({"inputs": []}, signature(x="string"))["x"].dtype is STRING

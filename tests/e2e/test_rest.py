@@ -1,0 +1,190 @@
+"""A real server's REST API, asked as TensorFlow Serving's is."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tfs.export
+from tests.e2e.serving import Serving, free_port
+from tests.models.digits import DigitClassifier
+from tfs.testing.patience import PATIENCE_S
+
+PIXELS = torch.rand(2, 64)
+
+
+class Rest:
+    """Asks one server.
+
+    Attributes:
+        base: The URL of its root.
+
+    """
+
+    def __init__(self, port: int) -> None:
+        self.base = f"http://127.0.0.1:{port}"
+
+    def ask(
+        self, path: str, body: object = None, **headers: str
+    ) -> tuple[int, Any, dict[str, str]]:
+        """Returns the status, the document, and the headers; POST if there is a body."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        request = urllib.request.Request(
+            self.base + path, None if body is None else data, headers
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=PATIENCE_S) as reply:
+                text, status, given = reply.read(), reply.status, dict(reply.headers)
+        except urllib.error.HTTPError as error:
+            text, status, given = error.read(), error.code, dict(error.headers)
+        if given["Content-Type"] == "application/json":
+            return status, json.loads(text), given
+        return status, text.decode(), given
+
+
+@pytest.fixture(scope="module")
+def rest(scale: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rest]:
+    base = tmp_path_factory.mktemp("rest")
+    model = DigitClassifier().eval()
+    labels = [f"digit {i}" for i in range(10)]
+    tfs.export.save(
+        model, PIXELS, str(base / "digits"), 1, method="classify", labels=labels
+    )
+    config = base / "models"
+    config.write_text(
+        f'model_config_list {{ config {{ name: "scale" base_path: "{scale}" '
+        "model_version_policy { all {} } "
+        'version_labels { key: "stable" value: 1 } } '
+        f'config {{ name: "digits" base_path: "{base / "digits"}" }} }}'
+    )
+    port = free_port()
+    flags = (
+        f"--model_config_file={config}",
+        f"--rest_api_port={port}",
+        "--rest_api_enable_cors_support=true",
+        "--max_json_bytes=100000",
+    )
+    with Serving(*flags) as serving:
+        for which in ("scale/1", "scale/2", "digits/1"):
+            serving.wait_for(f"{which} is available")
+        yield Rest(port)
+        assert serving.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "factor"),
+    [
+        ("scale", 2),
+        ("scale/versions/1", 1),
+        ("scale/versions/2", 2),
+        ("scale/labels/stable", 1),
+    ],
+)
+def test_predict_in_rows_and_in_columns(rest: Rest, path: str, factor: int) -> None:
+    """Of the newest version, or the one that is named."""
+    rows = [[1, 2], [3, 4]]
+    expected = [[factor * value for value in row] for row in rows]
+    url = f"/v1/models/{path}:predict"
+    status, reply, headers = rest.ask(url, {"instances": rows})
+    assert (status, reply) == (200, {"predictions": expected})
+    assert headers["Content-Type"] == "application/json"
+    assert rest.ask(url, {"inputs": {"x": rows}})[1] == {"outputs": expected}
+
+
+def test_classify_takes_examples_and_names_labels(rest: Rest) -> None:
+    """Its results are lists of labels and scores."""
+    examples = [{"pixels": row} for row in PIXELS.tolist()]
+    status, reply, _ = rest.ask("/v1/models/digits:classify", {"examples": examples})
+    assert status == 200, reply
+    assert [len(row) for row in reply["results"]] == [10, 10]
+    label, score = reply["results"][0][3]
+    assert label == "digit 3"
+    assert isinstance(score, float)
+
+
+def test_status_and_metadata(rest: Rest) -> None:
+    """In protobuf's JSON: names as in the messages, 64-bit integers as strings."""
+    _, reply, _ = rest.ask("/v1/models/scale")
+    found = [each["version"] for each in reply["model_version_status"]]
+    assert found == ["2", "1"]
+    _, reply, _ = rest.ask("/v1/models/scale/versions/1")
+    assert reply == {
+        "model_version_status": [
+            {
+                "version": "1",
+                "state": "AVAILABLE",
+                "status": {"error_code": "OK", "error_message": ""},
+            }
+        ]
+    }
+    _, reply, _ = rest.ask("/v1/models/digits/metadata")
+    assert reply["model_spec"]["version"] == "1"
+    signature = reply["metadata"]["signature_def"]["signature_def"]["serving_default"]
+    assert signature["method_name"] == "tensorflow/serving/classify"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "message"),
+    [
+        ("/v1/models/none:predict", {"instances": [1]}, 404, "none"),
+        ("/v1/models/none", None, 404, "none"),
+        ("/v1/models/scale/versions/9:predict", {"instances": [1]}, 404, "9"),
+        ("/v1/models/scale/labels/none:predict", {"instances": [1]}, 400, "none"),
+        ("/v1/models", None, 400, "Missing model name in request."),
+        ("/v1/nothing", None, 400, "Malformed request: GET /v1/nothing"),
+        ("/elsewhere", None, 404, "there is nothing at /elsewhere"),
+        ("/v1/models/scale:predict", b"{", 400, "JSON Parse error"),
+        (
+            "/v1/models/scale:predict",
+            {"instances": [[1, 2]], "signature_name": "other"},
+            400,
+            'Serving signature key "other" not found',
+        ),
+        ("/v1/models/scale:predict", {"instances": ["x"]}, 400, "not of expected type"),
+        ("/v1/models/scale:predict", b" " * 100_001, 429, "--max_json_bytes"),
+        ("/v1/models/scale:classify", {"examples": []}, 400, "empty array"),
+    ],
+)
+def test_errors_are_json_with_the_status_of_their_code(
+    rest: Rest, path: str, body: object, status: int, message: str
+) -> None:
+    """``{"error": "..."}``, as TensorFlow Serving answers."""
+    found, reply, headers = rest.ask(path, body)
+    assert found == status
+    assert reply.keys() == {"error"}
+    assert message in reply["error"]
+    assert headers["Content-Type"] == "application/json"
+
+
+def test_pages_of_other_origins_may_use_it_if_the_operator_says_so(rest: Rest) -> None:
+    """--rest_api_enable_cors_support answers the browser's question before the request."""
+    request = urllib.request.Request(
+        rest.base + "/v1/models/scale:predict",
+        method="OPTIONS",
+        headers={"Origin": "http://example.test"},
+    )
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as reply:
+        assert reply.headers["Access-Control-Allow-Origin"] == "*"
+        assert reply.read() == b""
+    _, _, headers = rest.ask("/v1/models/none")
+    assert headers["Access-Control-Allow-Methods"] == "POST, GET"
+
+
+def test_health_and_metrics_lie_beside_it(rest: Rest) -> None:
+    """For probes of orchestrators, and for Prometheus."""
+    assert rest.ask("/healthz")[:2] == (200, "alive\n")
+    assert rest.ask("/readyz")[:2] == (200, "ready\n")
+    assert rest.ask("/readyz?model=scale")[:2] == (200, "ready\n")
+    assert rest.ask("/readyz?model=none")[0] == 404
+    rest.ask("/v1/models/scale:predict", {"instances": [[1, 2]]})
+    status, text, headers = rest.ask("/metrics")
+    assert status == 200
+    assert headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    assert ':tensorflow:serving:request_count{model_name="scale",status="OK"}' in text

@@ -1,0 +1,330 @@
+"""HTTP/1.1 over real sockets: what is answered, and what becomes of bad input."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import json
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from tests.frontends.http1.rig import Rig, echo
+from tfs.core.errors import Unavailable
+from tfs.core.http_call import HttpCall, HttpReply
+from tfs.testing.patience import PATIENCE_S
+
+ONE = b"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc"
+
+
+def test_a_connection_is_kept_for_further_requests() -> None:
+    """One after the other, with bodies of known and of unknown length."""
+    with Rig() as rig, rig.client() as client:
+        client.send(ONE)
+        status, headers, body = client.read_answer()
+        assert (status, body) == (200, b"POST /a abc")
+        assert "connection" not in headers
+        client.send(b"POST /b HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+        client.send(b"2\r\nde\r\n1;x=y\r\nf\r\n0\r\nTrailer: t\r\n\r\n")
+        assert client.read_answer()[2] == b"POST /b def"
+
+
+def test_pipelined_requests_are_answered_in_order() -> None:
+    """An answer that is there early waits for those before it."""
+    with Rig(None) as rig, rig.client() as client:
+        client.send(b"".join(ONE.replace(b"/a", b"/%d" % i) for i in range(3)))
+        arrived = threading.Event()
+
+        def answer_backwards() -> None:
+            if len(rig.calls) < 3:
+                rig.loop.post(answer_backwards)
+                return
+            for call in reversed(rig.calls):
+                echo(call)
+            arrived.set()
+
+        rig.loop.post(answer_backwards)
+        assert arrived.wait(PATIENCE_S)
+        paths = [client.read_answer()[2] for _ in range(3)]
+        assert paths == [b"POST /0 abc", b"POST /1 abc", b"POST /2 abc"]
+
+
+def test_an_answer_may_come_from_any_thread() -> None:
+    """Of several answers the first one counts."""
+
+    def later(call: HttpCall) -> None:
+        def answer() -> None:
+            echo(call)
+            call.fail(Unavailable("too late"))
+
+        threading.Thread(target=answer).start()
+
+    with Rig(later) as rig, rig.client() as client:
+        client.send(ONE + ONE)
+        assert [client.read_answer()[0] for _ in range(2)] == [200, 200]
+
+
+@pytest.mark.parametrize(
+    "request_line", [b"GET / HTTP/1.0\r\n", b"GET / HTTP/1.1\r\nConnection: close\r\n"]
+)
+def test_who_wants_one_answer_gets_one(request_line: bytes) -> None:
+    """The server hangs up behind it, and says so."""
+    with Rig() as rig:
+        answer = rig.ask(request_line + b"\r\n")
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"\r\nConnection: close\r\n" in answer
+
+
+def test_head_has_the_length_and_no_body() -> None:
+    """The length is that which GET would have."""
+    with Rig() as rig:
+        answer = rig.ask(b"HEAD /x HTTP/1.1\r\nConnection: close\r\n\r\n")
+    assert answer.endswith(b"\r\n\r\n")
+    assert b"\r\nContent-Length: 8\r\n" in answer
+
+
+def test_who_asks_first_may_send_the_body() -> None:
+    """Expect: 100-continue, as curl sends it with bodies of some length."""
+    with Rig() as rig, rig.client() as client:
+        client.send(
+            b"POST / HTTP/1.1\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"
+        )
+        assert client.read_answer()[0] == 100
+        client.send(b"ok")
+        assert client.read_answer()[2] == b"POST / ok"
+
+
+def test_bodies_may_be_compressed_either_way() -> None:
+    """gzip, if the client says so; short answers are not worth it."""
+    text = b"x" * 10_000
+    with Rig(compress_bytes=1000) as rig:
+        client = http.client.HTTPConnection("127.0.0.1", rig.port, PATIENCE_S)
+        headers = {"Content-Encoding": "gzip", "Accept-Encoding": "br, gzip;q=0.5"}
+        client.request("POST", "/", gzip.compress(text), headers)
+        answer = client.getresponse()
+        assert answer.headers["Content-Encoding"] == "gzip"
+        assert gzip.decompress(answer.read()) == b"POST / " + text
+        client.request("POST", "/", b"short", {"Accept-Encoding": "gzip"})
+        assert client.getresponse().read() == b"POST / short"
+        client.request("POST", "/", text, {"Accept-Encoding": "gzip;q=0"})
+        assert client.getresponse().read() == b"POST / " + text
+        client.close()
+
+
+def post(head: str, body: bytes = b"") -> bytes:
+    return f"POST / HTTP/1.1\r\nHost: h\r\n{head}\r\n".encode() + body
+
+
+CHUNKED = "Transfer-Encoding: chunked\r\n"
+BAD = {
+    "no http": (b"\x16\x03\x01\x02\x00\x01\x00", 400),
+    "http/2": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
+    "two lengths": (post("Content-Length: 1\r\nContent-Length: 2\r\n", b"ab"), 400),
+    "length and chunks": (post(CHUNKED + "Content-Length: 1\r\n", b"0\r\n\r\n"), 400),
+    "chunks behind a length": (post("Content-Length: 1\r\n" + CHUNKED, b"a"), 400),
+    "negative length": (post("Content-Length: -1\r\n"), 400),
+    "huge length": (post(f"Content-Length: {1 << 80}\r\n"), 400),
+    "length over the limit": (post(f"Content-Length: {1 << 30}\r\n"), 413),
+    "chunk size that is none": (post(CHUNKED, b"xyz\r\n"), 400),
+    "chunk heads without end": (post(CHUNKED, b"1;" + b"a" * 100_000), 400),
+    "chunks of next to nothing": (
+        post(CHUNKED, b"1;" + b"a" * 60 + b"\r\nx\r\n" * 20_000),
+        400,
+    ),
+    "header flood": (b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 10_000, 431),
+    "endless header": (b"GET / HTTP/1.1\r\na: " + b"b" * 100_000, 431),
+    "endless target": (b"GET /" + b"b" * 100_000, 431),
+    "line folding": (b"GET / HTTP/1.1\r\na: b\r\n c\r\n\r\n", 400),
+    "space before colon": (b"GET / HTTP/1.1\r\na : b\r\n\r\n", 400),
+    "unknown encoding": (post("Content-Encoding: br\r\nContent-Length: 1\r\n"), 415),
+    "no gzip": (post("Content-Encoding: gzip\r\nContent-Length: 3\r\n", b"abc"), 400),
+    "half a gzip": (
+        post(
+            "Content-Encoding: gzip\r\nContent-Length: 20\r\n",
+            gzip.compress(b"abcdef")[:20],
+        ),
+        400,
+    ),
+    "upgrade with a body": (
+        post("Connection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 1\r\n", b"a"),
+        400,
+    ),
+}
+
+
+@pytest.mark.parametrize(("data", "status"), BAD.values(), ids=BAD.keys())
+def test_bad_input_gets_an_error_and_changes_nothing_else(
+    data: bytes, status: int
+) -> None:
+    """In JSON; the connection is over, and the next client is served."""
+    with Rig(max_body_bytes=1 << 20) as rig:
+        answer = rig.ask(data)
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 %d " % status), answer[:200]
+        assert json.loads(body).keys() == {"error"}
+        with rig.client() as client:
+            client.send(ONE)
+            assert client.read_answer()[2] == b"POST /a abc"
+
+
+def test_a_bomb_is_not_unpacked() -> None:
+    """100 MB of spaces come as 100 KB."""
+    bomb = gzip.compress(b" " * 100_000_000)
+    with Rig() as rig:
+        answer = rig.ask(
+            post(f"Content-Encoding: gzip\r\nContent-Length: {len(bomb)}\r\n", bomb)
+        )
+        assert answer.startswith(b"HTTP/1.1 413 ")
+        assert rig.budget.used_bytes < 1 << 20
+
+
+def test_a_body_in_half_a_million_chunks_is_a_body() -> None:
+    """Three megabytes in chunks of six bytes (as asked of Triton's servers)."""
+    chunks = b"6\r\nabcdef\r\n" * 500_000 + b"0\r\n\r\n"
+    with Rig() as rig, rig.client() as client:
+        sender = threading.Thread(target=client.send, args=(post(CHUNKED, chunks),))
+        sender.start()
+        status, headers, _ = client.read_answer()
+        sender.join()
+    assert (status, headers["content-length"]) == (200, str(3_000_000 + 7))
+
+
+def test_a_body_that_ends_early_is_answered() -> None:
+    """The client may still read why nothing came of it."""
+    with Rig() as rig, rig.client() as client:
+        client.send(post("Content-Length: 10\r\n", b"abc"))
+        client.socket.shutdown(1)
+        status, _, body = client.read_answer()
+        assert status == 400
+        assert b"shorter than its length" in body
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        lambda client: client.send(b"GET / HTT"),
+        lambda client: client.send(post("Content-Length: 10\r\n", b"abc")),
+    ],
+    ids=["head", "body"],
+)
+def test_who_goes_on_with_nothing_is_cut_off(
+    begin: Callable[[object], None],
+) -> None:
+    """One timeout ends what makes no progress."""
+    rig = Rig(no_progress_timeout_s=0.2, sweep_interval_s=0.05)
+    with rig, rig.client() as client:
+        begin(client)
+        assert client.read_all() == b""
+
+
+def test_who_reads_no_answer_is_cut_off() -> None:
+    """Its answer is kept only for so long."""
+    large = b"x" * (32 << 20)
+
+    def answer(call: HttpCall) -> None:
+        call.respond(HttpReply((large,)))
+
+    rig = Rig(answer, no_progress_timeout_s=0.2, sweep_interval_s=0.05)
+    with rig, rig.client() as client:
+        client.send(ONE)
+        gone = threading.Event()
+
+        def look() -> None:
+            if rig.transport.num_connections:
+                rig.loop.call_at(rig.loop.clock.now() + 0.05, look)
+            else:
+                gone.set()
+
+        rig.loop.post_at(rig.loop.clock.now() + 0.1, look)
+        assert gone.wait(PATIENCE_S)
+        assert rig.budget.used_bytes == 0
+
+
+def test_a_request_that_takes_too_long_is_over_at_its_deadline() -> None:
+    """504, and its token says that nobody waits."""
+    with Rig(None, request_timeout_s=0.1) as rig, rig.client() as client:
+        client.send(ONE)
+        status, _, body = client.read_answer()
+        assert status == 504
+        assert b"Deadline Exceeded" in body
+        (call,) = rig.calls
+        assert call.cancel.error is not None
+
+
+def test_a_client_that_leaves_cancels_its_requests() -> None:
+    """What waits for a model need not be computed."""
+    with Rig(None) as rig:
+        cancelled = threading.Event()
+        with rig.client() as client:
+            client.send(ONE)
+
+            def watch() -> None:
+                if rig.calls:
+                    rig.calls[0].on_cancel(cancelled.set)
+                    client.socket.close()
+                else:
+                    rig.loop.post(watch)
+
+            rig.loop.post(watch)
+            assert cancelled.wait(PATIENCE_S)
+
+
+def test_long_bodies_wait_for_room_and_all_are_answered() -> None:
+    """Ten of 10 MB where 16 MB may be taken at a time; none is refused."""
+    body = b"x" * (10 << 20)
+    with Rig(limit_bytes=16 << 20) as rig:
+        statuses: list[int] = []
+
+        def ask() -> None:
+            client = http.client.HTTPConnection("127.0.0.1", rig.port, PATIENCE_S)
+            client.request("POST", "/", body)
+            answer = client.getresponse()
+            answer.read()
+            statuses.append(answer.status)
+            client.close()
+
+        threads = [threading.Thread(target=ask) for _ in range(10)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert statuses == [200] * 10
+
+
+def test_a_drain_answers_what_was_asked_and_hangs_up() -> None:
+    """Idle connections end at once, the others behind their answer."""
+    with Rig(None) as rig, rig.client() as idle, rig.client() as busy:
+        busy.send(ONE)
+        drained: list[bool] = []
+
+        def drain() -> None:
+            deadline_s = rig.loop.clock.now() + PATIENCE_S
+            drained.append(rig.transport.drain(deadline_s))
+
+        drainer = threading.Thread(target=drain)
+
+        def begin() -> None:
+            if rig.calls:
+                drainer.start()
+            else:
+                rig.loop.post(begin)
+
+        rig.loop.post(begin)
+        assert idle.read_all() == b""
+        echo(rig.calls[0])
+        assert b"Connection: close" in busy.read_all()
+        drainer.join()
+        assert drained == [True]
+
+
+def test_a_handler_that_raises_fails_its_request_only() -> None:
+    """The answer is 500, without what was raised."""
+
+    def broken(call: HttpCall) -> None:
+        raise ValueError("a secret")
+
+    with Rig(broken) as rig, rig.client() as client:
+        client.send(ONE)
+        status, _, body = client.read_answer()
+        assert (status, body) == (500, b'{"error":"internal error"}')

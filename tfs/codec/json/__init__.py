@@ -1,0 +1,1 @@
+"""JSON bodies of TensorFlow Serving's REST API: requests in, replies out."""

@@ -1,0 +1,208 @@
+"""Reads the JSON of a Predict request: rows (``instances``) or columns (``inputs``).
+
+TensorFlow Serving: util/json_tensor.cc, FillPredictRequestFromJson.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tfs.codec.json.document import (
+    Value,
+    parse_object,
+    shown,
+    signature_name_of,
+    wrong_form,
+)
+from tfs.codec.json.tensor_reader import is_bytes, num_elements, read_tensor
+from tfs.core.errors import InvalidArgument, ServingError
+from tfs.core.signature import Signature, TensorSpec
+from tfs.core.tensor_view import Buffer, TensorView
+
+INSTANCES: Final = "instances"
+INPUTS: Final = "inputs"
+
+
+class Layout(enum.Enum):
+    """Whether a request lists its rows, or has one value for each input."""
+
+    ROWS = "rows"
+    COLUMNS = "columns"
+
+
+@dataclass(frozen=True, slots=True)
+class PredictBody:
+    """A parsed request whose tensors are yet to be read. Immutable.
+
+    Attributes:
+        signature_name: As sent; empty for the default one.
+        layout: The layout of the request, and so of its reply.
+        values: What stands under the layout's key.
+        may_have_bools: Whether ``true`` or ``false`` occurs anywhere.
+
+    """
+
+    signature_name: str
+    layout: Layout
+    values: Value
+    may_have_bools: bool
+
+    @classmethod
+    def parse(cls, body: Buffer) -> PredictBody:
+        """Parses a request.
+
+        Raises:
+            InvalidArgument: It is no such request.
+
+        """
+        document = parse_object(body)
+        signature_name = signature_name_of(document)
+        has_instances = INSTANCES in document
+        if has_instances and INPUTS in document:
+            raise wrong_form(
+                document,
+                f"Not formatted correctly expecting only one of '{INPUTS}' or "
+                f"'{INSTANCES}' keys to exist ",
+            )
+        if not has_instances and INPUTS not in document:
+            raise InvalidArgument(f"Missing '{INPUTS}' or '{INSTANCES}' key")
+        values = document[INSTANCES if has_instances else INPUTS]
+        if has_instances and type(values) is not list:
+            raise wrong_form(document, f"Expecting '{INSTANCES}' to be an list/array")
+        if has_instances and not values:
+            raise wrong_form(document, f"No values in '{INSTANCES}' array")
+        whole = bytes(body)
+        return cls(
+            signature_name,
+            Layout.ROWS if has_instances else Layout.COLUMNS,
+            values,
+            b"true" in whole or b"false" in whole,
+        )
+
+    def read(self, signature: Signature) -> dict[str, TensorView]:
+        """Returns the inputs, by the dtypes of a signature; shapes are as sent.
+
+        Raises:
+            InvalidArgument: Inputs are missing or malformed; says which.
+            Unimplemented: An input's dtype has no form in JSON.
+
+        """
+        specs = signature.inputs
+        if self.layout is Layout.COLUMNS:
+            return self._columns(specs)
+        first = self.values[0]
+        if type(first) is not dict and len(specs) > 1:
+            raise InvalidArgument(
+                "instances is a plain list, but expecting list of objects as multiple "
+                "input tensors required as per tensorinfo_map"
+            )
+        if type(first) is dict and not is_bytes(first):
+            return self._named_rows(specs)
+        return self._plain_rows(specs)
+
+    def _plain_rows(self, specs: Mapping[str, TensorSpec]) -> dict[str, TensorView]:
+        ((name, spec),) = specs.items()
+        rows = self.values
+        try:
+            view = read_tensor(rows, spec.dtype, may_have_bools=self.may_have_bools)
+        except ServingError:
+            self._find_fault(rows, name, spec)
+            raise
+        return {name: view}
+
+    def _named_rows(self, specs: Mapping[str, TensorSpec]) -> dict[str, TensorView]:
+        rows = self.values
+        keys = specs.keys()
+        for index, row in enumerate(rows):
+            if type(row) is not dict or is_bytes(row):
+                raise InvalidArgument(
+                    f"Expecting object but got list at item {index} of input list"
+                )
+            if row.keys() != keys:
+                self._refuse_keys(index, row, specs)
+        views: dict[str, TensorView] = {}
+        for name, spec in specs.items():
+            column = [row[name] for row in rows]
+            try:
+                views[name] = read_tensor(
+                    column, spec.dtype, may_have_bools=self.may_have_bools
+                )
+            except ServingError:
+                self._find_fault(column, name, spec, named=True)
+                raise
+        return views
+
+    def _refuse_keys(
+        self, index: int, row: Mapping[str, Value], specs: Mapping[str, TensorSpec]
+    ) -> None:
+        for name in row:
+            if name not in specs:
+                raise InvalidArgument(
+                    f"Failed to process element: {index} key: {name} of '{INSTANCES}' "
+                    "list. Error: INVALID_ARGUMENT: JSON object: does not have named "
+                    f"input: {name}"
+                )
+        raise InvalidArgument(
+            f"Failed to process element: {index} of '{INSTANCES}' list. JSON object: "
+            f"{shown(row)} keys must be equal to: {','.join(sorted(specs))}"
+        )
+
+    def _find_fault(
+        self, rows: list[Value], name: str, spec: TensorSpec, *, named: bool = False
+    ) -> None:
+        """Raises the error of the first row that is at fault by itself, or by its shape."""
+        key = f" key: {name}" if named else ""
+        shape: tuple[int, ...] | None = None
+        for index, row in enumerate(rows):
+            if not named and type(row) is dict and not is_bytes(row):
+                raise InvalidArgument(
+                    f"Expecting value/list but got object at item {index} of input list"
+                )
+            try:
+                own = read_tensor(row, spec.dtype, may_have_bools=True).shape
+                if shape is None:
+                    shape = own
+                _check_shape(shape, own)
+            except ServingError as error:
+                raise type(error)(
+                    f"Failed to process element: {index}{key} of '{INSTANCES}' list. "
+                    f"Error: {error.code.name}: {error.message}"
+                ) from error
+
+    def _columns(self, specs: Mapping[str, TensorSpec]) -> dict[str, TensorView]:
+        values = self.values
+        if type(values) is not dict or is_bytes(values):
+            if len(specs) > 1:
+                raise InvalidArgument(
+                    "inputs is a plain value/list, but expecting an object as multiple "
+                    "input tensors required as per tensorinfo_map"
+                )
+            values = dict.fromkeys(specs, values)
+        views: dict[str, TensorView] = {}
+        for name, spec in specs.items():
+            if name not in values:
+                raise InvalidArgument(
+                    f"Missing named input: {name} in '{INPUTS}' object."
+                )
+            views[name] = read_tensor(
+                values[name], spec.dtype, may_have_bools=self.may_have_bools
+            )
+        return views
+
+
+def _check_shape(shape: tuple[int, ...], own: tuple[int, ...]) -> None:
+    if own == shape:
+        return
+    size, own_size = num_elements(shape), num_elements(own)
+    if size != own_size:
+        raise InvalidArgument(f"Expecting tensor size: {size} but got: {own_size}")
+    raise InvalidArgument(
+        f"Expecting shape {_in_brackets(shape)} but got: {_in_brackets(own)}"
+    )
+
+
+def _in_brackets(shape: tuple[int, ...]) -> str:
+    return f"[{','.join(map(str, shape))}]"

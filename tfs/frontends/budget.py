@@ -1,0 +1,228 @@
+"""One budget for the memory that clients can make the server take.
+
+Whatever a client causes to be kept counts: its connection, its streams, requests from
+their first byte until they are answered, requests that are long or ask for long answers
+before their bytes are there, and answers until the kernel has taken them.
+
+* What waits for clients (unfinished requests, unread answers) may take fifteen
+  sixteenths of the limit. The rest is for requests that are whole, so that a server full
+  of the former answers the others.
+* Long requests and answers are admitted, whole, before they take anything: three
+  quarters of the limit together, a quarter for each connection, or one alone. What is
+  not admitted waits in one queue, in the order in which it came.
+* What there is no room for is refused with RESOURCE_EXHAUSTED.
+
+Rejected: granting windows little by little, and lending a reserve to one client at a
+time. Requests that each have a part of what they need wait for each other, and it took
+eleven mechanisms to find out which of them would go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from tfs.core.errors import ResourceExhausted, ServingError
+
+CONNECTION_BYTES: Final = 8192
+"""What a connection without streams takes, its memory in the interpreter included."""
+
+LONG_BYTES: Final = 65_536
+"""Requests and answers of this many bytes are admitted before they take memory."""
+
+_LEAST_WINDOW: Final = 1024
+_WINDOWS: Final = 4096  # first windows of streams that the limit has room for
+
+
+class Account:
+    """What was admitted for one connection.
+
+    Attributes:
+        admitted_bytes: Bytes of its long requests and answers.
+
+    """
+
+    __slots__ = ("admitted_bytes",)
+
+    def __init__(self) -> None:
+        self.admitted_bytes = 0
+
+
+class Ticket:
+    """A place in the queue, and then what was admitted.
+
+    Attributes:
+        num_bytes: How much was asked for.
+        is_admitted: Whether it counts by now.
+        since_s: When it was asked for.
+
+    """
+
+    __slots__ = ("_account", "_go_on", "is_admitted", "num_bytes", "since_s")
+
+    def __init__(
+        self,
+        account: Account,
+        num_bytes: int,
+        since_s: float,
+        go_on: Callable[[], None],
+    ) -> None:
+        self._account = account
+        self._go_on: Callable[[], None] | None = go_on
+        self.num_bytes = num_bytes
+        self.since_s = since_s
+        self.is_admitted = False
+
+
+class MemoryBudget:
+    """Counts what clients take, and admits or queues what is long. Loop-confined.
+
+    Attributes:
+        limit_bytes: The server's ``--max_receive_bytes``.
+        waiting_limit_bytes: The most that there may be when something is added that
+            waits for its client.
+        window_bytes: The first window of each stream: more of a message is sent only
+            once it was admitted.
+        used_bytes: What is taken now. Whoever takes less later says so by
+            :meth:`release`.
+
+    Args:
+        limit_bytes: The server's ``--max_receive_bytes``.
+        post: Runs a function on the loop, soon.
+
+    """
+
+    __slots__ = (
+        "_admitted_bytes",
+        "_is_advancing",
+        "_post",
+        "_queue",
+        "limit_bytes",
+        "used_bytes",
+        "waiting_limit_bytes",
+        "window_bytes",
+    )
+
+    def __init__(
+        self, limit_bytes: int, post: Callable[[Callable[[], None]], None]
+    ) -> None:
+        self.limit_bytes = limit_bytes
+        self.waiting_limit_bytes = limit_bytes - limit_bytes // 16
+        self.window_bytes = min(
+            LONG_BYTES - 1, max(_LEAST_WINDOW, limit_bytes // _WINDOWS)
+        )
+        self.used_bytes = 0
+        self._post = post
+        self._admitted_bytes = 0
+        self._queue: dict[Ticket, None] = {}
+        self._is_advancing = False
+
+    @property
+    def largest_bytes(self) -> int:
+        """The longest message that is admitted, when it is alone."""
+        return self.limit_bytes - self.limit_bytes // 8
+
+    @property
+    def is_short(self) -> bool:
+        """Whether anything waits to be admitted."""
+        return bool(self._queue)
+
+    def has_room(self, num_bytes: int) -> bool:
+        """Returns whether so much more may wait for a client."""
+        return self.used_bytes + num_bytes <= self.waiting_limit_bytes
+
+    def release(self, num_bytes: int) -> None:
+        """Notes that so much is no longer taken."""
+        self.used_bytes -= num_bytes
+        if self._queue:
+            self._advance_soon()
+
+    def admit(
+        self,
+        account: Account,
+        num_bytes: int,
+        now_s: float,
+        go_on: Callable[[], None],
+    ) -> Ticket:
+        """Admits something long, or lets it wait for its turn.
+
+        Args:
+            account: Whose it is.
+            num_bytes: How long it is.
+            now_s: The time.
+            go_on: Called, on the loop, once it is admitted, if that is not at once.
+
+        Returns:
+            What was admitted, if its ``is_admitted`` says so. It is given back by
+            :meth:`give_back`, also if it still waits.
+
+        """
+        ticket = Ticket(account, num_bytes, now_s, go_on)
+        if not self._queue and self._fits(ticket):
+            self._take(ticket)
+        else:
+            self._queue[ticket] = None
+            if self._fits_all(ticket):
+                self._advance_soon()  # past what waits for its own connection's
+        return ticket
+
+    def give_back(self, ticket: Ticket) -> None:
+        """Gives back what was admitted, or leaves the queue; idempotent."""
+        ticket._go_on = None
+        self._queue.pop(ticket, None)
+        if ticket.is_admitted:
+            ticket.is_admitted = False
+            ticket._account.admitted_bytes -= ticket.num_bytes
+            self._admitted_bytes -= ticket.num_bytes
+            self.used_bytes -= ticket.num_bytes
+        if self._queue:
+            self._advance_soon()
+
+    def _fits(self, ticket: Ticket) -> bool:
+        account, num_bytes = ticket._account, ticket.num_bytes
+        return self._fits_all(ticket) and (
+            not account.admitted_bytes
+            or account.admitted_bytes + num_bytes <= self.limit_bytes // 4
+        )
+
+    def _fits_all(self, ticket: Ticket) -> bool:
+        """Whether there is room, whatever its connection has by now."""
+        num_bytes, admitted_bytes = ticket.num_bytes, self._admitted_bytes
+        return self.has_room(num_bytes) and (
+            not admitted_bytes
+            or admitted_bytes + num_bytes <= self.limit_bytes * 3 // 4
+        )
+
+    def _take(self, ticket: Ticket) -> None:
+        ticket.is_admitted = True
+        ticket._account.admitted_bytes += ticket.num_bytes
+        self._admitted_bytes += ticket.num_bytes
+        self.used_bytes += ticket.num_bytes
+
+    def _advance_soon(self) -> None:
+        if not self._is_advancing:
+            self._is_advancing = True
+            self._post(self._advance)
+
+    def _advance(self) -> None:
+        """Admits what there is room for by now, the first in the queue first."""
+        self._is_advancing = False
+        for ticket in list(self._queue):
+            if ticket not in self._queue:
+                continue  # the turn of another one has ended it
+            if not self._fits_all(ticket):
+                return
+            if self._fits(ticket):
+                del self._queue[ticket]
+                self._take(ticket)
+                go_on, ticket._go_on = ticket._go_on, None
+                if go_on is not None:
+                    go_on()
+
+
+def used_up() -> ServingError:
+    """Returns the error of what there is no room for."""
+    return ResourceExhausted(
+        "the server's memory for requests and answers is used up "
+        "(--max_receive_bytes); retry later"
+    )

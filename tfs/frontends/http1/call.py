@@ -1,0 +1,266 @@
+"""One HTTP request as handlers see it."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
+from threading import get_ident
+from typing import Final, Protocol
+
+import orjson
+
+from tfs.core.call import Metadata, Peer
+from tfs.core.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    Internal,
+    ServingError,
+)
+from tfs.core.http_call import HTTP_STATUS, JSON, HttpReply
+from tfs.core.servable import CancelToken
+from tfs.core.serving_loop import Timer
+from tfs.core.tensor_view import Buffer
+from tfs.frontends.budget import Ticket
+from tfs.frontends.http1.request_parser import RequestHead
+
+log = logging.getLogger(__name__)
+
+_GZIP: Final = 31  # zlib's window bits
+_QUICK_LEVEL: Final = 1
+
+
+class CallOwner(Protocol):
+    """What a call needs of its connection. Loop-confined."""
+
+    peer: Peer
+    loop_ident: int
+
+    @property
+    def post(self) -> Callable[[Callable[[], None]], None]:
+        """Runs a function on the loop."""
+        ...
+
+    def take_room(self, call: HttpRequestCall, num_bytes: int) -> bool:
+        """See :meth:`tfs.core.call.Call.take_room`."""
+        ...
+
+    def on_answered(self, call: HttpRequestCall) -> None:
+        """Notes that a call has its answer, which goes out when its turn comes."""
+        ...
+
+    def compresses(self, call: HttpRequestCall, reply: HttpReply) -> bool:
+        """Tells whether an answer is sent compressed."""
+        ...
+
+
+class HttpRequestCall:
+    """See :class:`tfs.core.http_call.HttpCall`.
+
+    Attributes:
+        answer: The bytes to send; empty until the call is finished.
+        is_finished: Whether it was finished, or given up.
+        keeps_alive: Whether the connection goes on behind its answer.
+        ticket: What was admitted for its body, or for what it unpacks to.
+        kept_bytes: What it counts in the budget besides.
+
+    """
+
+    __slots__ = (
+        "_body",
+        "_cancel",
+        "_metadata",
+        "_on_cancel",
+        "_owner",
+        "_path",
+        "_query",
+        "answer",
+        "deadline_s",
+        "head",
+        "is_finished",
+        "keeps_alive",
+        "kept_bytes",
+        "more_headers",
+        "ticket",
+        "timer",
+    )
+
+    def __init__(self, owner: CallOwner, head: RequestHead) -> None:
+        self.head = head
+        self.deadline_s: float | None = None
+        self.answer: list[Buffer] = []
+        self.is_finished = False
+        self.keeps_alive = head.keeps_alive
+        self.kept_bytes = 0
+        self.ticket: Ticket | None = None
+        self.timer: Timer | None = None
+        self.more_headers: Sequence[tuple[str, str]] = ()
+        self._owner = owner
+        self._body: Buffer = b""
+        self._path, _, self._query = head.target.partition("?")
+        self._cancel: CancelToken | None = None
+        self._metadata: Metadata | None = None
+        self._on_cancel: list[Callable[[], None]] | None = None
+
+    @property
+    def verb(self) -> str:
+        return self.head.verb
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    @property
+    def query(self) -> str:
+        return self._query
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return self.head.headers
+
+    @property
+    def method(self) -> str:
+        return f"{self.head.verb} {self._path}"
+
+    @property
+    def message(self) -> bytes | memoryview:
+        body = self._body
+        return memoryview(body) if isinstance(body, bytearray) else body
+
+    @message.setter
+    def message(self, body: Buffer) -> None:
+        self._body = body
+
+    @property
+    def metadata(self) -> Metadata:
+        if self._metadata is None:
+            self._metadata = tuple(self.head.headers.items())
+        return self._metadata
+
+    @property
+    def peer(self) -> Peer:
+        return self._owner.peer
+
+    @property
+    def cancel(self) -> CancelToken:
+        if self._cancel is None:
+            self._cancel = CancelToken()
+        return self._cancel
+
+    def take_room(self, num_bytes: int) -> bool:
+        return self._owner.take_room(self, num_bytes)
+
+    def on_cancel(self, fn: Callable[[], None]) -> None:
+        if self._cancel is not None and self._cancel.error is not None:
+            fn()
+            return
+        if self._on_cancel is None:
+            self._on_cancel = []
+        self._on_cancel.append(fn)
+
+    # -- finishing ---------------------------------------------------------------------
+
+    def reply(self, message: bytes) -> None:
+        self.respond(HttpReply((message,)))
+
+    def reply_parts(self, parts: Sequence[bytes | memoryview]) -> None:
+        self.respond(HttpReply(parts))
+
+    def fail(self, error: ServingError) -> None:
+        self.respond(failure(error))
+
+    def respond(self, reply: HttpReply) -> None:
+        if get_ident() == self._owner.loop_ident:
+            self._finish(reply)
+        else:
+            self._owner.post(functools.partial(self._finish, reply))
+
+    def expire(self) -> None:
+        """Ends the call because its deadline has passed. On the loop."""
+        self.timer = None
+        self.cut_off(DeadlineExceeded("Deadline Exceeded: the request took too long"))
+
+    def cut_off(self, error: ServingError) -> None:
+        """Ends the call without its handler. On the loop."""
+        if self.is_finished:
+            return
+        self.cancel.cancel(error)
+        waiting, self._on_cancel = self._on_cancel, None
+        self._finish(failure(error))
+        for fn in waiting or ():
+            try:
+                fn()
+            except Exception:
+                log.exception("event=on_cancel_failed method=%s", self.method)
+
+    def drop(self) -> None:
+        """Ends the call because its client is gone. On the loop."""
+        self.cut_off(Cancelled("the client is gone"))
+
+    def crash(self, error: Exception) -> None:
+        """Ends the call because its handler raised. On the loop."""
+        log.error("event=handler_failed method=%s", self.method, exc_info=error)
+        self.fail(
+            error if isinstance(error, ServingError) else Internal("internal error")
+        )
+
+    def _finish(self, reply: HttpReply) -> None:
+        if self.is_finished:
+            return
+        self.is_finished = True
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        self.answer = self._written(reply)
+        self._owner.on_answered(self)
+
+    def _written(self, reply: HttpReply) -> list[Buffer]:
+        body = list(reply.body)
+        extra = ""
+        if self._owner.compresses(self, reply):
+            packer = zlib.compressobj(_QUICK_LEVEL, zlib.DEFLATED, _GZIP)
+            body = [*map(packer.compress, body), packer.flush()]
+            extra = "Content-Encoding: gzip\r\nVary: Accept-Encoding\r\n"
+        for name, value in (*reply.headers, *self.more_headers):
+            extra += f"{name}: {value}\r\n"
+        if not self.keeps_alive:
+            extra += "Connection: close\r\n"
+        elif not self.head.minor:
+            extra += "Connection: keep-alive\r\n"
+        length = sum(map(len, body))
+        head = (
+            f"HTTP/1.1 {reply.status} {_reason(reply.status)}\r\n"
+            f"Content-Type: {reply.content_type}\r\nContent-Length: {length}\r\n"
+            f"{extra}\r\n"
+        ).encode("latin-1", "replace")
+        if self.head.verb == "HEAD" or not length:
+            return [head]
+        if length <= _JOINED_BYTES:
+            return [b"".join([head, *body])]
+        return [head, *body]
+
+
+_JOINED_BYTES: Final = 4096
+
+
+def failure(error: ServingError) -> HttpReply:
+    """Returns the answer that tells an error."""
+    headers: list[tuple[str, str]] = []
+    retry_after_s = getattr(error, "retry_after_s", None)
+    if retry_after_s is not None:
+        headers.append(("Retry-After", str(max(1, round(retry_after_s)))))
+    return HttpReply(
+        (orjson.dumps({"error": error.message.encode("utf-8", "replace").decode()}),),
+        HTTP_STATUS[error.code],
+        JSON,
+        headers,
+    )
+
+
+@functools.cache
+def _reason(status: int) -> str:
+    if status == 499:
+        return "Client Closed Request"
+    return HTTPStatus(status).phrase

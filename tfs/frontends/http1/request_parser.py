@@ -1,0 +1,189 @@
+"""Turns bytes of one connection into requests, by httptools (llhttp).
+
+llhttp is strict: a body with two lengths, or with a length and chunks, ends the
+connection. What it does not limit is limited here: the head, the body, and what chunks
+cost beside their contents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+import httptools
+
+_CHUNK_OVERHEAD: Final = 8  # bytes of chunk heads for each byte of content
+_LEAST_OVERHEAD: Final = 16 << 10
+
+
+class BadRequestError(Exception):
+    """The connection cannot go on; ``status`` and the text say why."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class RequestSink(Protocol):
+    """What becomes of the requests of one connection, in order. Loop-confined."""
+
+    def on_head(self, head: RequestHead) -> None:
+        """Takes the head of the next request; raises BadRequestError to refuse it."""
+        ...
+
+    def on_body(self, data: bytes) -> None:
+        """Takes more of its body; raises BadRequestError to refuse it."""
+        ...
+
+    def on_complete(self) -> None:
+        """Notes that the request is whole."""
+        ...
+
+
+class RequestHead:
+    """The head of a request. Immutable.
+
+    Attributes:
+        verb: ``GET`` and so on.
+        target: As sent: the path, and a query behind a question mark.
+        headers: Names in lower case; of equal ones the last.
+        length: Bytes of the body; None if it comes in chunks, of unknown number.
+        keeps_alive: Whether the client wants to send more requests.
+        minor: HTTP/1.0 or 1.1.
+
+    """
+
+    __slots__ = ("headers", "keeps_alive", "length", "minor", "target", "verb")
+
+    def __init__(
+        self,
+        verb: str,
+        target: str,
+        headers: Mapping[str, str],
+        minor: int,
+        *,
+        keeps_alive: bool,
+    ) -> None:
+        self.verb = verb
+        self.target = target
+        self.headers = headers
+        self.minor = minor
+        self.keeps_alive = keeps_alive
+        self.length: int | None = None
+        if "transfer-encoding" not in headers:
+            length = headers.get("content-length", "0")
+            self.length = int(length) if length.isdigit() else 0
+
+
+class RequestParser:
+    """Reads requests of one connection. Loop-confined.
+
+    Args:
+        sink: Takes what is read.
+        max_head_bytes: Longest head.
+
+    """
+
+    def __init__(self, sink: RequestSink, max_head_bytes: int) -> None:
+        self._sink = sink
+        self._max_head_bytes = max_head_bytes
+        self._parser = httptools.HttpRequestParser(self)
+        self._target = b""
+        self._headers: dict[str, str] = {}
+        self._head_bytes = 0
+        self._fed_bytes = 0  # since the head of the present request was whole
+        self._body_bytes = 0
+        self.is_in_head = False
+        self.is_in_body = False
+
+    def feed(self, data: bytes) -> None:
+        """Takes bytes of the client.
+
+        Raises:
+            BadRequestError: They are no request, or one that is refused.
+
+        """
+        if self.is_in_body:
+            self._fed_bytes += len(data)
+        elif self.is_in_head:
+            self._head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            # Whoever offers to speak another protocol goes on in this one.
+            self._parser = httptools.HttpRequestParser(self)
+            rest = data[upgrade.args[0] :]
+            if rest:
+                self.feed(rest)
+        except httptools.HttpParserCallbackError as error:
+            cause = error.__context__
+            if isinstance(cause, BadRequestError):
+                raise cause from None
+            raise
+        except httptools.HttpParserError as error:
+            raise BadRequestError(400, f"Malformed request: {error}") from None
+        if self.is_in_head and self._head_bytes > self._max_head_bytes:
+            raise self._too_long()
+        allowed = _CHUNK_OVERHEAD * self._body_bytes + _LEAST_OVERHEAD
+        if self.is_in_body and self._fed_bytes - self._body_bytes > allowed:
+            raise BadRequestError(400, "chunks of next to nothing; send larger ones")
+
+    # -- of httptools ----------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self.is_in_head = True
+        self._head_bytes = 0
+        self._target = b""
+        self._headers = {}
+
+    def on_url(self, part: bytes) -> None:
+        self._target += part
+        self._count(len(part))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value) + 4)
+        if not self.is_in_head:
+            return  # a trailer
+        key = name.decode("latin-1").lower()
+        self._headers[key] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        self.is_in_head = False
+        self.is_in_body = True
+        headers = self._headers
+        self._fed_bytes = self._body_bytes = 0
+        parser = self._parser
+        if parser.should_upgrade() and (
+            "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
+        ):
+            # llhttp leaves the body to that protocol.
+            raise BadRequestError(
+                400, "no other protocol is spoken here; send it without Upgrade"
+            )
+        self._sink.on_head(
+            RequestHead(
+                parser.get_method().decode("latin-1"),
+                self._target.decode("latin-1"),
+                self._headers,
+                0 if parser.get_http_version() == "1.0" else 1,
+                keeps_alive=parser.should_keep_alive(),
+            )
+        )
+
+    def on_body(self, data: bytes) -> None:
+        self._body_bytes += len(data)
+        self._sink.on_body(data)
+
+    def on_message_complete(self) -> None:
+        self.is_in_body = False
+        self._sink.on_complete()
+
+    def _count(self, num_bytes: int) -> None:
+        self._head_bytes += num_bytes
+        if self._head_bytes > self._max_head_bytes:
+            raise self._too_long()
+
+    def _too_long(self) -> BadRequestError:
+        return BadRequestError(
+            431, f"the head of a request is longer than {self._max_head_bytes} bytes"
+        )

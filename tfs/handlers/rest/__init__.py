@@ -1,0 +1,1 @@
+"""TensorFlow Serving's REST API, over the handlers of its gRPC API."""

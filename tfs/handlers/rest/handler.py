@@ -1,0 +1,231 @@
+"""Answers TensorFlow Serving's REST API with the handlers of its gRPC API.
+
+A Predict request is read by its signature and goes the way of any other. The others
+become the message that the RPC's handler takes, and its reply becomes JSON. (TensorFlow
+Serving: model_servers/http_rest_api_handler.cc.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final, cast
+
+from tfs.codec.json.examples import (
+    ExampleBody,
+    write_classify_reply,
+    write_regress_reply,
+)
+from tfs.codec.json.predict_body import Layout, PredictBody
+from tfs.codec.json.tensor_writer import write_predict_reply
+from tfs.codec.model_spec import ModelSpec, fill_model_spec
+from tfs.core.call import Handler, MethodTable
+from tfs.core.errors import FailedPrecondition, ResourceExhausted, ServingError
+from tfs.core.http_call import HttpCall, HttpReply
+from tfs.core.servable import Tensors
+from tfs.core.servable_id import ServableId
+from tfs.handlers.methods import MODEL, PREDICTION
+from tfs.handlers.model_metadata import SIGNATURE_DEF
+from tfs.handlers.predict import PredictHandler
+from tfs.handlers.rest.model_messages import metadata_reply, status_reply
+from tfs.handlers.rest.paths import Action, parse_path
+from tfs.handlers.rest.translated_call import TranslatedCall
+from tfs.proto.tensorflow_serving.apis import (
+    classification_pb2,
+    get_model_metadata_pb2,
+    get_model_status_pb2,
+)
+
+_CORS: Final = (
+    ("Access-Control-Allow-Origin", "*"),
+    ("Access-Control-Allow-Methods", "POST, GET"),
+    ("Access-Control-Allow-Headers", "Content-Type"),
+)
+_PARSED_FACTOR: Final = 10  # what JSON takes when it is parsed, over its bytes
+_ROOM_BYTES: Final = 1 << 16  # transports have room for so little unasked
+
+
+class RestHandler:
+    """Answers requests under ``/v1/``. Confined to the serving loop.
+
+    Args:
+        predict: Answers Predict.
+        classify: Answers Classify; so do the others for their RPCs.
+        regress: Answers Regress.
+        status: Answers GetModelStatus.
+        metadata: Answers GetModelMetadata.
+        max_json_bytes: Longest body in JSON. Parsing holds Python's lock for some 7 ms
+            a megabyte.
+        has_cors: Whether pages of other origins may use the API.
+
+    """
+
+    def __init__(
+        self,
+        predict: PredictHandler,
+        classify: Handler,
+        regress: Handler,
+        status: Handler,
+        metadata: Handler,
+        *,
+        max_json_bytes: int,
+        has_cors: bool = False,
+    ) -> None:
+        self._predict = predict
+        self._examples: dict[Action, tuple[Handler, Callable[[bytes], bytes]]] = {
+            Action.CLASSIFY: (classify, write_classify_reply),
+            Action.REGRESS: (regress, write_regress_reply),
+        }
+        self._status = status
+        self._metadata = metadata
+        self._max_json_bytes = max_json_bytes
+        self._has_cors = has_cors
+
+    @classmethod
+    def over(
+        cls, methods: MethodTable, *, max_json_bytes: int, has_cors: bool = False
+    ) -> RestHandler:
+        """Returns the handler that answers as the RPCs of a method table do."""
+        predict = methods[f"/{PREDICTION}/Predict"].handler
+        assert isinstance(predict, PredictHandler)
+        classify, regress, metadata, status = (
+            cast(Handler, methods[path].handler)
+            for path in (
+                f"/{PREDICTION}/Classify",
+                f"/{PREDICTION}/Regress",
+                f"/{PREDICTION}/GetModelMetadata",
+                f"/{MODEL}/GetModelStatus",
+            )
+        )
+        return cls(
+            predict,
+            classify,
+            regress,
+            status,
+            metadata,
+            max_json_bytes=max_json_bytes,
+            has_cors=has_cors,
+        )
+
+    def __call__(self, call: HttpCall) -> None:
+        """Starts the request; the call is finished when its outcome is known."""
+        if self._has_cors:
+            call.more_headers = _CORS
+            if call.verb == "OPTIONS":
+                self._preflight(call)
+                return
+        try:
+            path = parse_path(call.verb, call.path)
+            action = path.action
+            if action is Action.PREDICT:
+                self._answer_predict(call, path.model)
+            elif action is Action.STATUS:
+                status = get_model_status_pb2.GetModelStatusRequest()
+                fill_model_spec(
+                    status.model_spec, replace(path.model, version_label=None)
+                )
+                self._status(
+                    TranslatedCall(call, status.SerializeToString(), status_reply)
+                )
+            elif action is Action.METADATA:
+                metadata = get_model_metadata_pb2.GetModelMetadataRequest(
+                    metadata_field=[SIGNATURE_DEF]
+                )
+                fill_model_spec(metadata.model_spec, path.model)
+                self._metadata(
+                    TranslatedCall(call, metadata.SerializeToString(), metadata_reply)
+                )
+            else:
+                self._answer_examples(call, action, path.model)
+        except ServingError as error:
+            call.fail(error)
+
+    def _answer_predict(self, call: HttpCall, model: ModelSpec) -> None:
+        if not self._has_room(call):
+            return
+        body = PredictBody.parse(call.message)
+        self._predict.start(
+            call,
+            replace(model, signature_name=body.signature_name),
+            lambda signature: (body.read(signature), ()),
+            _WRITERS[body.layout],
+        )
+
+    def _answer_examples(
+        self, call: HttpCall, action: Action, model: ModelSpec
+    ) -> None:
+        if not self._has_room(call):
+            return
+        body = ExampleBody.parse(call.message)
+        handler, write = self._examples[action]
+        # Regress has a message of the same fields.
+        request = classification_pb2.ClassificationRequest()
+        fill_model_spec(
+            request.model_spec, replace(model, signature_name=body.signature_name)
+        )
+        body.fill(request.input)
+        handler(
+            TranslatedCall(
+                call,
+                request.SerializeToString(),
+                lambda response: HttpReply((write(response),)),
+            )
+        )
+
+    def _has_room(self, call: HttpCall) -> bool:
+        """Takes room for a body when it is parsed; False if the call comes again later.
+
+        Raises:
+            ResourceExhausted: It is longer than JSON may be.
+
+        """
+        size = len(call.message)
+        if size > self._max_json_bytes:
+            raise ResourceExhausted(
+                f"{size} bytes of JSON are more than --max_json_bytes "
+                f"{self._max_json_bytes} allows; send tensors as application/x-protobuf, "
+                "application/msgpack or application/x-npy"
+            )
+        num_bytes = _PARSED_FACTOR * size
+        return num_bytes <= _ROOM_BYTES or call.take_room(num_bytes)
+
+    def _preflight(self, call: HttpCall) -> None:
+        if not call.headers.get("origin", "").startswith("http"):
+            call.fail(FailedPrecondition("Origin header is missing in CORS preflight"))
+        else:
+            call.respond(HttpReply(()))
+
+
+@dataclass(frozen=True, slots=True)
+class JsonReplies:
+    """Writes replies in JSON, in the layout of their request. Immutable.
+
+    Attributes:
+        layout: The layout.
+
+    """
+
+    layout: Layout
+
+    def write_if_quick(
+        self, servable_id: ServableId, signature_name: str, outputs: Tensors
+    ) -> bytes:
+        return write_predict_reply(outputs, self.layout)
+
+    def write(
+        self, servable_id: ServableId, signature_name: str, outputs: Tensors
+    ) -> bytes:
+        return write_predict_reply(outputs, self.layout)
+
+    def write_all(
+        self,
+        servable_id: ServableId,
+        signature_name: str,
+        outputs: Tensors,
+        num_rows: int,
+        num_replies: int,
+    ) -> None:
+        return None
+
+
+_WRITERS: Final = {layout: JsonReplies(layout) for layout in Layout}

@@ -1,0 +1,65 @@
+"""A call whose request and reply have another form than the handler's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tfs.core.call import Metadata, Peer
+from tfs.core.errors import ServingError
+from tfs.core.http_call import HttpCall, HttpReply
+from tfs.core.servable import CancelToken
+
+
+class TranslatedCall:
+    """An HTTP request that a handler of gRPC answers. A :class:`tfs.core.call.Call`.
+
+    Args:
+        call: The request.
+        message: What the handler gets.
+        answer: Makes the HTTP answer from the handler's reply.
+
+    """
+
+    __slots__ = ("_answer", "_call", "message")
+
+    def __init__(
+        self, call: HttpCall, message: bytes, answer: Callable[[bytes], HttpReply]
+    ) -> None:
+        self._call = call
+        self._answer = answer
+        self.message: bytes | memoryview = message
+
+    @property
+    def method(self) -> str:
+        return self._call.method
+
+    @property
+    def deadline_s(self) -> float | None:
+        return self._call.deadline_s
+
+    @property
+    def metadata(self) -> Metadata:
+        return self._call.metadata
+
+    @property
+    def peer(self) -> Peer:
+        return self._call.peer
+
+    @property
+    def cancel(self) -> CancelToken:
+        return self._call.cancel
+
+    def reply(self, message: bytes) -> None:
+        self._call.respond(self._answer(message))
+
+    def reply_parts(self, parts: Sequence[bytes | memoryview]) -> None:
+        self.reply(b"".join(parts))
+
+    def fail(self, error: ServingError) -> None:
+        self._call.fail(error)
+
+    def on_cancel(self, fn: Callable[[], None]) -> None:
+        self._call.on_cancel(fn)
+
+    def take_room(self, num_bytes: int) -> bool:
+        return self._call.take_room(num_bytes)
