@@ -9,15 +9,55 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from sources.look_time import LookTime
-from sources.path_index import PathIndex
 from sources.remote.storage import local_path
 from sources.servable_to_monitor import ServableToMonitor
 from tfs.core.clock import Clock
+
+
+@dataclass(slots=True)
+class LookTime:
+    """The time of the next look at one thing. Guarded by its owner's lock.
+
+    Attributes:
+        due_s: When, by the clock; infinite if nobody asks for a look.
+        soonest_s: Until when events have to wait.
+
+    """
+
+    due_s: float = math.inf
+    soonest_s: float = -math.inf
+
+    def ask(self, now_s: float) -> bool:
+        """Asks for a look as soon as the pause allows; returns if that is sooner."""
+        wanted_s = max(now_s, self.soonest_s)
+        if wanted_s >= self.due_s:
+            return False
+        self.due_s = wanted_s
+        return True
+
+    def insist(self, now_s: float) -> None:
+        """Asks for a look now, whether or not the pause is over."""
+        self.due_s = now_s
+
+    def begin(self) -> None:
+        """Notes that a look begins; later requests ask for another one."""
+        self.due_s = math.inf
+
+    def end(self, soonest_s: float, due_s: float) -> None:
+        """Sets the next look; one that was asked for meanwhile may come earlier.
+
+        Args:
+            soonest_s: The end of the pause.
+            due_s: When the next look is due if nobody asks; infinite for never.
+
+        """
+        self.soonest_s = soonest_s
+        asked_s = math.inf if self.due_s == math.inf else max(self.due_s, soonest_s)
+        self.due_s = min(due_s, asked_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +121,7 @@ class Agenda:
         self._num_asked = 0  # configurations accepted
         self._num_applied = 0  # configurations whose servables were all looked at
         self._is_open = False
-        self._is_claimed = False
+        self._is_woken = False
         self._is_closed = False
         self._insist_on_all_locked()
 
@@ -181,11 +221,10 @@ class Agenda:
 
     # -- who looks -----------------------------------------------------------------
 
-    def claim(self) -> bool:
-        """Returns whether the scanning thread may start: once, before ``close``."""
-        with self._changed:
-            was_claimed, self._is_claimed = self._is_claimed, True
-            return not (was_claimed or self._is_closed)
+    @property
+    def is_closed(self) -> bool:
+        """Whether all waiting has ended for good."""
+        return self._is_closed
 
     def open(self) -> None:
         """Lets looks be due, because the target is connected."""
@@ -206,6 +245,12 @@ class Agenda:
             self._is_config_new = True
             self._pulse_s = -math.inf
 
+    def wake(self) -> None:
+        """Makes the next round due, though nothing is to be looked at in it."""
+        with self._changed:
+            self._is_woken = True
+            self._changed.notify_all()
+
     def wait_due(self) -> bool:
         """Blocks until something is due; returns False once closed."""
         with self._changed:
@@ -217,7 +262,7 @@ class Agenda:
     def next_due_s(self) -> float | None:
         """Returns when, by the clock, something will be due; None if nothing will."""
         with self._changed:
-            return self._next_due_s_locked()
+            return self._clock.now() if self._is_woken else self._next_due_s_locked()
 
     def take_round(self, pulse_pause_s: float) -> Round:
         """Returns the looks to take now; the next pulse comes after the pause."""
@@ -226,6 +271,7 @@ class Agenda:
             is_pulse = now_s >= self._pulse_s
             if is_pulse:
                 self._pulse_s = now_s + pulse_pause_s
+            self._is_woken = False
             removed, self._removed = self._removed, []
             is_changed, self._is_config_new = self._is_config_new, False
             repeated, self._repeated = self._repeated, frozenset()
@@ -294,7 +340,7 @@ class Agenda:
     def _is_due_locked(self) -> bool:
         if not self._is_open:
             return False
-        if self._removed or self._is_config_new:
+        if self._removed or self._is_config_new or self._is_woken:
             return True
         due_s = self._next_due_s_locked()
         return due_s is not None and due_s <= self._clock.now()
@@ -310,5 +356,39 @@ class Agenda:
         return None if due_s == math.inf else due_s
 
 
-def _index(servables: Mapping[str, ServableToMonitor]) -> PathIndex:
-    return PathIndex({name: local_path(s.base_path) for name, s in servables.items()})
+def _index(servables: Mapping[str, ServableToMonitor]) -> _PathIndex:
+    return _PathIndex({name: local_path(s.base_path) for name, s in servables.items()})
+
+
+class _PathIndex:
+    """Finds names by a path at, above or below their base path. Immutable.
+
+    Args:
+        base_paths: Base path by name; several names may share one.
+
+    """
+
+    def __init__(self, base_paths: Mapping[str, str]) -> None:
+        at: dict[str, list[str]] = {}
+        self._above: dict[str, list[str]] = {}
+        for name, base_path in base_paths.items():
+            base = base_path.rstrip("/")
+            at.setdefault(base, []).append(name)
+            for folder in _ancestors(base):
+                self._above.setdefault(folder, []).append(name)
+        # One for each of many thousands: the collector of cycles visits lists for ever.
+        self._at = {base: tuple(names) for base, names in at.items()}
+
+    def find(self, path: str) -> list[str]:
+        """Returns the names whose base path is ``path``, or above or below it."""
+        path = path.rstrip("/")
+        found = list(self._above.get(path, ()))
+        for folder in (path, *_ancestors(path)):
+            found += self._at.get(folder, ())
+        return found
+
+
+def _ancestors(path: str) -> Iterable[str]:
+    while path:
+        path = path.rpartition("/")[0]
+        yield path

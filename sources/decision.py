@@ -1,11 +1,11 @@
-"""Decides what a source tells its target after a look. Pure, and tested by a table."""
+"""Decides what a source tells its target after a listing. Pure, and tested by a table."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from sources.scan import Scan
+from sources.listing import Listing
 from sources.servable_to_monitor import ServableToMonitor
 from sources.storage_path import StoragePath
 from sources.version_policy import Specific, list_versions
@@ -16,7 +16,7 @@ Versions = tuple[ServableData[StoragePath], ...]
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What follows from one look.
+    """What follows from one listing.
 
     Attributes:
         aspired: The versions to tell the target; None if there is nothing to tell.
@@ -31,7 +31,7 @@ class Decision:
 def decide(
     servable: ServableToMonitor,
     before: Versions | None,
-    found: Scan,
+    found: Listing,
     *,
     known: Collection[int] | None = None,
     is_new: bool = False,
@@ -43,9 +43,9 @@ def decide(
     Args:
         servable: The servable as configured.
         before: The versions told last; None if none were.
-        found: The result of the look.
-        known: Versions that the look before showed; None if it is not known.
-        is_new: Whether the configuration changed since the last look.
+        found: What was found.
+        known: Versions that the listing before showed; None if it is not known.
+        is_new: Whether the configuration changed since the last listing.
         repeat: Whether to tell the same again.
         unload_when_empty: Whether the last version may be unloaded because no version
             is left.
@@ -76,7 +76,7 @@ def decide(
 
 def explain(
     before: Versions | None,
-    found: Scan,
+    found: Listing,
     is_new: bool,
     known: Collection[int] | None = None,
 ) -> str:
@@ -118,7 +118,7 @@ def explain(
 def _kept_though_gone(
     servable: ServableToMonitor,
     before: Versions,
-    found: Scan,
+    found: Listing,
     unload_when_empty: bool,
 ) -> Versions:
     """Returns pinned versions that were aspired and are no longer found ready.

@@ -1,13 +1,13 @@
 """Aspires the versions it finds in directories.
 
-The source looks at a base path when the kernel reports a change below it, when a
-directory may have settled, and from time to time in any case, because events get lost
-and some file systems give none.
+Listing is the truth; what the kernel reports of a directory is a hint to list it now.
+The source lists a base path on such hints, when a directory may have settled, and from
+time to time in any case, because events get lost and some file systems give none.
 
-This module has the source's thread and its rounds of looks. The
-:class:`~sources.agenda.Agenda`, which any thread may call, knows what to look at next,
-and when. The look itself is :func:`sources.scan.scan`. A servable's
-:class:`~sources.servable_record.ServableRecord` decides what to emit afterwards.
+This module has the source's thread and its rounds. The :class:`~sources.agenda.Agenda`,
+which any thread may call, knows what to list next, and when. A listing is made by
+:class:`~sources.listing.BasePathLister`, and a servable's
+:class:`~sources.aspired_stream.AspiredStream` decides what to emit afterwards.
 
 Different from TensorFlow Serving on purpose (docs/divergences.md): a base path that
 cannot be read affects only its own servable, and an empty listing does not unload
@@ -19,25 +19,24 @@ from __future__ import annotations
 import functools
 import logging
 import math
+import queue
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Self
 
 from sources.agenda import Agenda
-from sources.directory_watcher import DirectoryWatcher
-from sources.distant_look import DistantLook
+from sources.aspired_stream import AspiredStream
+from sources.distant_call import DistantCall
 from sources.file_system_options import FileSystemSourceOptions, by_name
-from sources.followed_repository import FollowedRepository
-from sources.look import Look, take_look
-from sources.model_repository import ModelRepository
-from sources.remote.storage import AnyFileSystem, is_remote
-from sources.servable_record import ServableRecord
+from sources.listing import BasePathLister, Listing, Remembered, unreadable
+from sources.model_repository import ModelRepository, RepositoryLook
+from sources.remote.storage import AnyFileSystem, is_remote, local_path
 from sources.servable_to_monitor import ServableToMonitor
 from sources.storage import FileSystem
 from sources.storage_path import StoragePath
 from sources.storage_threads import PATIENCE_S, StorageThreads
-from sources.watched_paths import WatchedPaths
+from sources.watcher import DirectoryWatcher, InotifyWatcher
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import NotFound
 from tfs.core.pacing import yield_to_requests
@@ -52,16 +51,16 @@ log = logging.getLogger(__name__)
 OnModels = Callable[[Sequence[ServableToMonitor]], object]
 
 # A copy in progress raises events by the hundred. So there is at least this pause
-# between looks, and one as long as the last look took.
+# between listings, and one as long as the last listing took.
 _MIN_GAP_S: Final = 0.05
 _LONGEST_CLOSE_S: Final = 5.0
-# The first look at a store imports its driver, which takes seconds on a busy machine.
+# The first listing of a store imports its driver, which takes seconds on a busy machine.
 _STORE_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Findings:
-    """The findings of the last round; servables without one are absent. Immutable."""
+    """What the last round found; servables without one are absent. Immutable."""
 
     problems: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     at_hand: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -109,23 +108,29 @@ class FileSystemSource:
         self._options = options
         self._file_system = file_system or AnyFileSystem()
         self._clock = clock or MonotonicClock()
+        self._lister = BasePathLister(
+            self._file_system, options, self._clock, has_failed
+        )
         self._on_looked = on_looked
         self._storage = storage
-        self._has_failed = has_failed
         self._outlet: Outlet[StoragePath] = Outlet()
         self._agenda = Agenda(by_name(options.servables), self._clock)
         self._on_models: OnModels = self.update_config
-        self._repository: FollowedRepository | None = None
         self._findings = _Findings()  # replaced as a whole
         self._thread: threading.Thread | None = None
-        # Held during a whole scan, which orders the calls for each name. Guards the
-        # next two fields and the repository's looks. Rank: before the agenda's lock and
-        # any lock of a target. The event thread never takes it.
+        # What threads for places that may not answer have listed.
+        self._arrived: queue.SimpleQueue[Listing | RepositoryLook] = queue.SimpleQueue()
+        # Held during a whole round, which orders the calls for each name. Guards the
+        # fields below. Rank: before the agenda's lock and any lock of a target. The
+        # event thread never takes it.
         self._turn = threading.Lock()
-        self._records: dict[str, ServableRecord] = {}
-        self._watched = WatchedPaths(
-            self._file_system, watcher, options.watch, asks_distant=storage is None
-        )
+        self._streams: dict[str, AspiredStream] = {}
+        self._repository: ModelRepository | None = None
+        self._repository_call = DistantCall()
+        self._is_repository_watched = False
+        self._watcher = watcher or InotifyWatcher()
+        self._is_watching = False
+        self._watch_problem = ""  # why not, if that was tried
 
     # -- wiring ----------------------------------------------------------------
 
@@ -145,7 +150,7 @@ class FileSystemSource:
 
         """
         self._check_has_versions(self._agenda.servables.values())
-        if self._options.poll_wait_s < 0 or not self._agenda.claim():
+        if self._options.poll_wait_s < 0 or self._thread or self._agenda.is_closed:
             return
         self._thread = threading.Thread(target=self._run, name="source", daemon=True)
         self._thread.start()
@@ -166,7 +171,7 @@ class FileSystemSource:
                 log.warning("event=source_hangs in='a look at a base path'")
                 return
         with self._turn:
-            self._watched.close()
+            self._watcher.close()
 
     def __enter__(self) -> Self:
         self.start()
@@ -207,16 +212,10 @@ class FileSystemSource:
                 itself. None monitors exactly these models.
 
         """
-        followed = self._repository = FollowedRepository(
-            repository,
-            self._file_system,
-            self._watched,
-            self._storage,
-            self._agenda.insist_on_repository,
-        )
+        self._repository = repository
         if on_models is not None:
             self._on_models = on_models
-        self._agenda.add_repository(followed.covers)
+        self._agenda.add_repository(repository.covers)
 
     def wait_applied(self, deadline_s: float | None = None) -> bool:
         """Blocks until every configuration given so far was looked at and emitted.
@@ -284,38 +283,38 @@ class FileSystemSource:
         self._agenda.mark_changed(path)
 
     def step(self) -> float | None:
-        """Looks at what is due, on this thread; blocks while files are listed.
+        """Lists what is due, on this thread; blocks while files are listed.
 
         Returns:
-            When (by the clock) the next look is due; None if only an event or a
+            When (by the clock) the next listing is due; None if only an event or a
             new configuration brings one, or nothing is connected yet.
 
         """
         if not self._outlet.is_connected:
             return None
         yield_to_requests()
-        self._look_at_repository()
+        with self._turn:
+            models_changed = self._take_arrived()
+            if self._agenda.begin_repository():
+                models_changed |= self._list_repository()
+        if models_changed:
+            self._tell_models()
         with self._turn:
             now = self._agenda.take_round(self._options.poll_wait_s)
-            if now.is_pulse and not self._watched.is_started:
-                self._watched.start(self.mark_changed)
-                if self._watched.is_started:
-                    self._watch(now.servables.values())
             for name in now.removed:
-                if self._records.pop(name, None) is not None:
+                if self._streams.pop(name, None) is not None:
                     reason = f"{name} is not configured any more"
                     self._emit(AspiredVersions(name, (), reason))
             if now.is_changed:
-                self._watch(now.servables.values())
-            due = [*now.due]
+                self._keep_watches(now.servables.values())
+            due = {*now.due}
             if now.is_pulse:
-                due += self._find_stale(now.servables, due)
-                if self._repository is not None and self._repository.is_stale():
-                    self._agenda.insist_on_repository()
-            for name in now.repeated & self._records.keys():
-                self._records[name].must_repeat = True
-            for name in due:
-                self._look(now.servables[name])
+                due |= self._pulse()
+            for name in now.repeated & self._streams.keys():
+                self._streams[name].must_repeat = True
+            for name, servable in now.servables.items():
+                if name in due:
+                    self._list(servable)
             self._give_up_waiting()
             self._publish(now.number)
         self._on_looked()
@@ -330,122 +329,56 @@ class FileSystemSource:
             except Exception:
                 log.exception("event=source_step_failed")
 
-    def _look_at_repository(self) -> None:
-        """Lists the directory of models if that is due; passes on what it found."""
-        repository = self._repository
-        if repository is None or not self._agenda.begin_repository():
-            return
-        now_s = self._clock.now()
-        with self._turn:
-            changed = repository.look()
-            if not repository.is_open:  # otherwise its end asks for the next look
-                due_s = self._next_poll_s(now_s, has_events=repository.has_events)
-                self._agenda.end_repository(now_s + _MIN_GAP_S, due_s)
-        if changed:
-            try:
-                self._on_models(repository.models)
-            except Exception:
-                log.exception(
-                    "event=repository_models_refused path=%s", repository.path
-                )
+    # -- base paths --------------------------------------------------------------
 
-    def _look(self, servable: ServableToMonitor) -> None:
-        """Looks at one servable, or takes over a look from another thread."""
-        record = self._record_of(servable)
+    def _list(self, servable: ServableToMonitor) -> None:
+        """Lists a base path, or has another thread do so."""
+        stream = self._streams.setdefault(servable.name, AspiredStream(servable))
+        stream.configure(servable)
         self._agenda.begin(servable.name)
+        base_path = servable.base_path
         try:
-            self._look_at(servable, record)
+            place = self._file_system.place(base_path)
+            listing = functools.partial(
+                self._lister.listing, servable, stream.remembered
+            )
+            if self._storage is not None and place:
+                stream.distant.begin(
+                    self._storage,
+                    place,
+                    functools.partial(self._arrive, listing),
+                    _STORE_S if is_remote(base_path) else PATIENCE_S,
+                )
+            else:
+                self._take(stream, listing())
         except Exception as error:  # a fault of one base path must not stop the others
-            log.exception("event=look_failed servable=%s", servable.name)
-            problem = f"cannot look at {servable.base_path} of {servable.name}: {error}"
-            self._take(record, Look(servable, self._clock.now(), None, (problem,)))
+            log.exception("event=listing_failed servable=%s", servable.name)
+            problem = f"cannot look at {base_path} of {servable.name}: {error}"
+            self._take(stream, unreadable(servable, self._clock.now(), problem))
 
-    def _look_at(self, servable: ServableToMonitor, record: ServableRecord) -> None:
-        # The base path is watched before it is read, so that a change in between raises
-        # an event.
-        record.is_watched = self._watched.ensure(servable.base_path)
-        place = self._file_system.place(servable.base_path)
-        if self._storage is not None and place:
-            if record.distant is None:
-                on_taken = functools.partial(self._agenda.insist_on, servable.name)
-                record.distant = DistantLook(self._storage, on_taken)
-            self._look_elsewhere(record, record.distant, place)
-        else:
-            look = self._next_look(record)
-            self._take(record, look())
-
-    def _next_look(self, record: ServableRecord) -> Callable[[], Look]:
-        return record.next_look(
-            self._file_system, self._options, self._clock, self._has_failed
-        )
-
-    def _look_elsewhere(
-        self, record: ServableRecord, distant: DistantLook[Look], place: str
-    ) -> None:
-        """Takes over a look that another thread has finished, or has it begin one."""
-        if distant.ask():
-            return  # it is due when that look has ended
-        look, is_outdated = distant.fetch()
-        is_current = look is not None and look.servable == record.servable
-        if look is not None and is_current:
-            self._take(record, look)
-        if is_outdated or not is_current:
-            self._agenda.begin(record.servable.name)
-            next_look = self._next_look(record)
-            is_store = is_remote(record.servable.base_path)
-            distant.begin(place, next_look, _STORE_S if is_store else PATIENCE_S)
-
-    def _give_up_waiting(self) -> None:
-        """Reports base paths that do not answer, and no longer waits for them."""
-        if self._storage is None:
-            return
-        due_s = self._storage.relieve()
-        for record in self._records.values():
-            aspired = record.give_up_waiting(self._clock.now())
-            if aspired is not None:
-                self._emit(aspired)
-        if self._repository is not None:
-            self._repository.give_up_waiting()
-        self._agenda.set_storage_due(due_s)
-
-    def _publish(self, number: int) -> None:
-        """Publishes the findings, and then that the configuration was looked at."""
-        records = self._records
-        self._findings = _Findings(
-            {n: r.problems for n, r in records.items() if r.problems},
-            {n: r.at_hand or () for n, r in records.items()},
-            {n: r.outlook for n, r in records.items() if not r.outlook},
-        )
-        looking = {n for n, record in records.items() if record.is_awaited}
-        self._agenda.end_round(number, looking)
-
-    def _record_of(self, servable: ServableToMonitor) -> ServableRecord:
-        record = self._records.get(servable.name)
-        if record is None:
-            record = self._records[servable.name] = ServableRecord(servable)
-        record.configure(servable)
-        return record
-
-    def _take(self, record: ServableRecord, look: Look) -> None:
-        """Emits the result of a look, and sets the time of the next one."""
+    def _take(self, stream: AspiredStream, found: Listing) -> None:
+        """Emits what was found, and sets the time of the next listing."""
         options, now_s = self._options, self._clock.now()
-        aspired = record.take(look, now_s, unload_when_empty=options.unload_when_empty)
+        aspired = stream.take(found, now_s, unload_when_empty=options.unload_when_empty)
         if aspired is not None:
             self._emit(aspired)
-        soonest_s = now_s + max(_MIN_GAP_S, now_s - look.begun_s)
-        has_events = record.is_watched and not look.is_blind
-        due_s = self._next_poll_s(now_s, has_events=has_events)
-        settled_at_s = look.found.settled_at_s if look.found else None
-        if settled_at_s is not None and options.poll_wait_s >= 0:
-            due_s = min(due_s, max(settled_at_s, soonest_s))
-        self._agenda.end(record.servable, soonest_s, due_s)
+        # What was not watched while it was listed is reported as changed by this.
+        stream.is_watched = found.is_readable and self._watch(
+            found.servable.base_path, found.folders
+        )
+        soonest_s = now_s + max(_MIN_GAP_S, now_s - found.begun_s)
+        due_s = self._next_poll_s(has_events=stream.is_watched and not found.is_blind)
+        if found.settled_at_s is not None and options.poll_wait_s >= 0:
+            due_s = min(due_s, max(found.settled_at_s, soonest_s))
+        self._agenda.end(stream.servable, soonest_s, due_s)
 
-    def _next_poll_s(self, now_s: float, *, has_events: bool) -> float:
-        """Returns when to look again if nothing asks for it earlier; infinite for never."""
+    def _next_poll_s(self, *, has_events: bool) -> float:
+        """Returns when to list again if nothing asks for it earlier; infinite for never."""
         options = self._options
         if options.poll_wait_s <= 0:
             return math.inf
-        return now_s + (options.rescan_s if has_events else options.poll_wait_s)
+        pause_s = options.rescan_s if has_events else options.poll_wait_s
+        return self._clock.now() + pause_s
 
     def _emit(self, aspired: AspiredVersions[StoragePath]) -> None:
         try:
@@ -454,36 +387,166 @@ class FileSystemSource:
             # A fault of the target must not stop the other servables.
             log.exception("event=target_failed servable=%s", aspired.name)
 
-    def _watch(self, servables: Iterable[ServableToMonitor]) -> None:
-        paths = [servable.base_path for servable in servables]
-        if self._repository is not None:
-            paths.append(self._repository.path)
-        self._watched.set(paths)
-
-    def _find_stale(
-        self, servables: Mapping[str, ServableToMonitor], due: list[str]
-    ) -> list[str]:
-        """Returns the servables whose base path has become another directory."""
-        skipped = set(due)
-        return [
-            name
-            for name, servable in servables.items()
-            if name not in skipped
-            and name in self._records
-            and self._records[name].is_watched
-            and self._watched.is_stale(servable.base_path)
-        ]
+    def _publish(self, number: int) -> None:
+        """Publishes the findings, and then that the configuration was listed."""
+        streams = self._streams
+        self._findings = _Findings(
+            {n: s.problems for n, s in streams.items() if s.problems},
+            {n: s.at_hand or () for n, s in streams.items()},
+            {n: s.outlook for n, s in streams.items() if not s.outlook},
+        )
+        awaited = {n for n, stream in streams.items() if stream.is_awaited}
+        self._agenda.end_round(number, awaited)
 
     def _check_has_versions(self, servables: Iterable[ServableToMonitor]) -> None:
         if not self._options.require_versions:
             return
         for servable in servables:
-            look = take_look(
-                self._file_system, servable, {}, (), None, self._options, self._clock
-            )
-            found = look.found.versions if look.found is not None else ()
-            if not found:
+            if not self._lister.listing(servable, Remembered()).versions:
                 raise NotFound(
                     f"Unable to find a numerical version path for servable "
                     f"{servable.name} at: {servable.base_path}"
                 )
+
+    # -- places that may not answer ------------------------------------------------
+
+    def _arrive(self, listing: Callable[[], Listing | RepositoryLook]) -> None:
+        """Lists on one of the storage threads, and hands over what was found."""
+        self._arrived.put(listing())
+        self._agenda.wake()
+
+    def _take_arrived(self) -> bool:
+        """Takes what other threads have listed; returns whether the models changed."""
+        changed = False
+        while not self._arrived.empty():
+            found = self._arrived.get()
+            if isinstance(found, RepositoryLook):
+                if self._repository_call.end():
+                    self._agenda.insist_on_repository()
+                changed |= self._take_repository(found)
+                continue
+            name = found.servable.name
+            stream, servable = self._streams.get(name), self._agenda.servables.get(name)
+            if stream is None:
+                continue
+            is_outdated = stream.distant.end()
+            if found.servable == servable:
+                stream.configure(servable)
+                self._take(stream, found)
+            if is_outdated or found.servable != servable:
+                self._agenda.insist_on(name)
+        return changed
+
+    def _give_up_waiting(self) -> None:
+        """Reports places that do not answer, and no longer waits for them."""
+        if self._storage is None:
+            return
+        due_s = self._storage.relieve()
+        for stream in self._streams.values():
+            late_s = stream.distant.late_s(self._storage)
+            aspired = stream.give_up_waiting(self._clock.now(), late_s)
+            if aspired is not None:
+                self._emit(aspired)
+        if self._repository is not None:
+            late_s = self._repository_call.late_s(self._storage)
+            if late_s is not None:
+                self._repository.note_late(late_s)
+        self._agenda.set_storage_due(due_s)
+
+    # -- the directory of models ---------------------------------------------------
+
+    def _list_repository(self) -> bool:
+        """Lists the models, or has another thread do so; returns whether they changed."""
+        repository = self._repository
+        if repository is None:
+            return False
+        place = self._file_system.place(repository.path)
+        listing = functools.partial(repository.examine, self._file_system)
+        if self._storage is None or not place:
+            return self._take_repository(listing())
+        arrive = functools.partial(self._arrive, listing)
+        self._repository_call.begin(self._storage, place, arrive, PATIENCE_S)
+        return False
+
+    def _take_repository(self, found: RepositoryLook) -> bool:
+        repository = self._repository
+        if repository is None:
+            return False
+        changed = repository.take(found)
+        self._is_repository_watched = found.models is not None and self._watch(
+            repository.path, found.folders
+        )
+        has_events = self._is_repository_watched and not found.is_blind
+        self._agenda.end_repository(
+            self._clock.now() + _MIN_GAP_S, self._next_poll_s(has_events=has_events)
+        )
+        return changed
+
+    def _tell_models(self) -> None:
+        repository = self._repository
+        if repository is None:
+            return
+        try:
+            self._on_models(repository.models or ())
+        except Exception:
+            log.exception("event=repository_models_refused path=%s", repository.path)
+
+    # -- events --------------------------------------------------------------------
+
+    def _pulse(self) -> set[str]:
+        """Returns the servables whose base path has become another directory.
+
+        Tries to watch, if that was not possible before: other programs may have taken
+        all that the system has to give, and give it back.
+        """
+        if not self._is_watching:
+            try:
+                self._watcher.start(self.mark_changed)
+                self._is_watching = True
+                self._agenda.insist_on_all()
+            except OSError as error:
+                if str(error) != self._watch_problem:
+                    self._watch_problem = str(error)
+                    log.warning("event=watcher_failed instead=polling error=%s", error)
+            return set()
+        if (
+            self._repository is not None
+            and self._is_repository_watched
+            and not self._watcher.is_current(_directory(self._repository.path))
+        ):
+            self._agenda.insist_on_repository()
+        return {
+            name
+            for name, stream in self._streams.items()
+            if stream.is_watched
+            and not self._watcher.is_current(_directory(stream.servable.base_path))
+        }
+
+    def _watch(self, path: str, folders: Sequence[str]) -> bool:
+        """Watches a base path and directories in it; returns whether that is so now."""
+        return (
+            self._is_watching
+            and self._may_watch(path)
+            and self._watcher.watch(_directory(path), folders)
+        )
+
+    def _may_watch(self, path: str) -> bool:
+        """Whether the kernel reports changes below a path, and asking cannot hang."""
+        if is_remote(path):
+            return False
+        if self._storage is not None and self._file_system.place(path):
+            return False
+        if self._options.watch is not None:
+            return self._options.watch
+        return self._file_system.gives_events(path)
+
+    def _keep_watches(self, servables: Iterable[ServableToMonitor]) -> None:
+        paths = [servable.base_path for servable in servables]
+        if self._repository is not None:
+            paths.append(self._repository.path)
+        self._watcher.keep([_directory(path) for path in paths])
+
+
+def _directory(path: str) -> str:
+    """Returns a base path as it begins the paths of what is found in it."""
+    return local_path(path).rstrip("/") or "/"

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from sources.remote.storage import local_path
 from sources.servable_to_monitor import ServableToMonitor
 from sources.storage import FileSystem, why
 from sources.version_policy import name_versions
@@ -34,12 +35,14 @@ class RepositoryLook:
         problem: Why it could not be listed, or which of its directories cannot be
             models.
         is_blind: Whether something could not be read. No event tells when it can be.
+        folders: The directories in it, which become models when they hold a version.
 
     """
 
     models: tuple[ServableToMonitor, ...] | None
     problem: str = ""
     is_blind: bool = False
+    folders: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -124,10 +127,32 @@ class ModelRepository:
                 else "a model is a directory that holds numbered ones, such as "
                 f"{root.rstrip('/')}/digits/1"
             )
-        return RepositoryLook(tuple(found), problem, is_blind)
+        folders = tuple(f"{root.rstrip('/')}/{name}" for name in names)
+        return RepositoryLook(tuple(found), problem, is_blind, folders)
+
+    def covers(self, path: str) -> bool:
+        """Whether a change of ``path`` may be that of a model, or make a new one."""
+        root = local_path(self.path).rstrip("/")
+        below = path.removeprefix(root + "/")
+        return path == root or (below != path and below.count("/") <= 1)
+
+    def note_late(self, late_s: float) -> None:
+        """Notes that it does not answer, unless there is a problem already."""
+        if not self.problem:
+            self.problem = (
+                f"model repository {self.path} has not answered for {late_s:g} s; it is "
+                "looked at again as soon as it does"
+            )
+            log.warning("event=source_problem problem=%s", self.problem)
 
     def take(self, look: RepositoryLook) -> bool:
         """Accepts the result of a look; returns whether ``models`` changed."""
+        before, changed = self.problem, self._take(look)
+        if self.problem and self.problem != before:
+            log.warning("event=source_problem problem=%s", self.problem)
+        return changed
+
+    def _take(self, look: RepositoryLook) -> bool:
         models, self.is_blind = look.models, look.is_blind
         if models is None:
             self.problem = look.problem

@@ -27,6 +27,7 @@ class Contents:
             at.
         changes: Differs also if a file was replaced by one of the same size and time, or
             its rights changed; empty if the storage cannot tell.
+        folders: The paths of the directory and of those below it, which may be watched.
 
     """
 
@@ -37,6 +38,7 @@ class Contents:
     is_linked: bool = False
     has_manifest: bool | None = None
     changes: str = ""
+    folders: tuple[str, ...] = ()
 
 
 class FileSystem(Protocol):

@@ -48,6 +48,7 @@ class VersionInventory:
         self._is_barred = False
         self._is_linked = False
         self._linked_folders: set[str] = set()
+        self._folders: list[str] = []
 
     def take(self) -> Contents:
         """Walks through the directory.
@@ -82,6 +83,7 @@ class VersionInventory:
             self._is_barred,
             self._is_linked,
             changes=_digest(self._changes) if self._changes else "",
+            folders=tuple(self._folders),
         )
 
     def _take_folder(
@@ -97,6 +99,7 @@ class VersionInventory:
             self._lines.append(f"{prefix} {error.errno}")  # behind a link
             self._is_barred |= error.errno in _BARRED
             return []
+        self._folders.append(folder)
         with entries:
             for entry in entries:
                 self._num_entries += 1

@@ -21,7 +21,6 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 
 ORDER: Final = (
     "FileSystemSource._turn",
-    "DistantLook._lock",
     "FetchingSourceAdapter._turn",
     "FetchingSourceAdapter._lock",
     "VersionCache",

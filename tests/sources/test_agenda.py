@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import threading
 
 import pytest
 
-from sources.agenda import Agenda, Round
+from sources.agenda import Agenda, LookTime, Round
 from sources.servable_to_monitor import ServableToMonitor
 from tfs.testing.fake_clock import FakeClock
 
@@ -137,16 +138,6 @@ def test_what_is_to_be_said_again_is_looked_at_and_waited_for(looker: Looker) ->
     assert not looker.round().repeated
 
 
-def test_one_thread_may_look() -> None:
-    """One thread may claim the looks, and none after the end."""
-    agenda = Agenda({}, FakeClock())
-    assert agenda.claim()
-    assert not agenda.claim()
-    closed = Agenda({}, FakeClock())
-    closed.close()
-    assert not closed.claim()
-
-
 def test_a_pulse_comes_at_once_and_then_after_each_pause(looker: Looker) -> None:
     """Watched directories that became others give no event."""
     looker.round()
@@ -169,3 +160,77 @@ def test_a_directory_of_models_is_looked_at_like_a_base_path(looker: Looker) -> 
     assert looker.agenda.begin_repository()
     looker.agenda.insist_on_all()
     assert looker.agenda.begin_repository()
+
+
+def test_what_is_asked_for_is_due_at_once_unless_a_look_has_just_been() -> None:
+    """Events wait for the pause after a look, configurations do not."""
+    time = LookTime()
+    assert time.ask(10)
+    assert time.due_s == 10
+    time.begin()
+    time.end(soonest_s=12, due_s=math.inf)
+    assert time.ask(11)
+    assert time.due_s == 12
+    time.insist(11)
+    assert time.due_s == 11
+
+
+def test_the_earliest_of_those_who_ask_counts() -> None:
+    """Whoever asks for a later look than is due anyway changes nothing."""
+    time = LookTime()
+    time.end(soonest_s=0, due_s=5)
+    assert not time.ask(6)
+    assert time.due_s == 5
+    assert time.ask(4)
+    assert time.due_s == 4
+
+
+def test_what_is_asked_for_during_a_look_is_another_one() -> None:
+    """It is due once the pause is over, if nothing is due before; else only that is."""
+    asked, quiet = LookTime(), LookTime()
+    for time in (asked, quiet):
+        time.insist(10)
+        time.begin()
+    assert asked.ask(10.5)
+    for time in (asked, quiet):
+        time.end(soonest_s=11, due_s=20)
+    assert (asked.due_s, quiet.due_s) == (11, 20)
+    quiet.begin()
+    quiet.end(soonest_s=21, due_s=math.inf)
+    assert quiet.due_s == math.inf
+
+
+@pytest.mark.parametrize(
+    ("path", "names"),
+    [
+        ("/m/a", {"a", "twin", "deep"}),
+        ("/m/a/1", {"a", "twin"}),
+        ("/m/a/1/model.pt", {"a", "twin"}),
+        ("/m/a/deep/1", {"a", "twin", "deep"}),
+        ("/m/b", {"b"}),
+        ("/m/b/", {"b"}),
+        ("/m", {"a", "b", "twin", "deep"}),
+        ("/", {"a", "b", "twin", "deep"}),
+        ("/m/c", set()),
+        ("/m/ab", set()),
+        ("/elsewhere/m/a", set()),
+    ],
+)
+def test_a_path_concerns_what_lies_at_above_or_below_it(
+    path: str, names: set[str]
+) -> None:
+    """Names are found by whole path components, in both directions."""
+    looker = Looker()
+    paths = {"a": "/m/a", "b": "/m/b/", "twin": "/m/a", "deep": "/m/a/deep"}
+    looker.agenda.configure({n: ServableToMonitor(n, p) for n, p in paths.items()})
+    looker.round()
+    looker.clock.advance(1.0)
+    looker.agenda.mark_changed(path)
+    assert {*looker.round().due} == names
+
+
+def test_the_names_of_one_path_are_nothing_for_the_collector() -> None:
+    """Of tens of thousands of models, it visited each one's list in every collection."""
+    agenda = Agenda(servables("m0", "m1", "m2"), FakeClock())
+    gc.collect()
+    assert not any(map(gc.is_tracked, agenda._index._at.values()))

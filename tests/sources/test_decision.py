@@ -1,4 +1,4 @@
-"""What a source says after a look, case by case."""
+"""What a source says after a listing, case by case."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sources.decision import Versions, decide
-from sources.scan import Scan
+from sources.listing import Listing
 from sources.servable_to_monitor import ServableToMonitor
 from sources.storage_path import StoragePath
 from sources.version_policy import Specific
@@ -24,8 +24,10 @@ def versions(*numbers: int, fingerprint: str = "f") -> Versions:
     )
 
 
-def found(*numbers: int, at_hand: tuple[int, ...] | None = None) -> Scan:
-    return Scan(versions(*numbers), numbers if at_hand is None else at_hand)
+def found(*numbers: int, at_hand: tuple[int, ...] | None = None) -> Listing:
+    return Listing(
+        SERVABLE, 0.0, versions(*numbers), numbers if at_hand is None else at_hand
+    )
 
 
 @pytest.mark.parametrize(
@@ -60,7 +62,7 @@ def test_what_came_is_told_beside_what_went(
         (versions(1, 2), found(1, at_hand=(1, 2)), False, "different versions ready"),
         (
             versions(1, fingerprint="old"),
-            Scan(versions(1), (1,), overwritten=(1,)),
+            Listing(SERVABLE, 0.0, versions(1), (1,), overwritten=(1,)),
             False,
             "1 overwritten in place",
         ),
@@ -68,7 +70,7 @@ def test_what_came_is_told_beside_what_went(
     ],
 )
 def test_a_new_set_is_told_with_what_changed(
-    before: Versions | None, scan: Scan, is_new: bool, what: str
+    before: Versions | None, scan: Listing, is_new: bool, what: str
 ) -> None:
     """Whoever reads a log learns why a version came or went."""
     decision = decide(SERVABLE, before, scan, is_new=is_new)
@@ -151,7 +153,10 @@ def test_an_empty_listing_takes_nothing_though_something_is_pinned() -> None:
     ],
 )
 def test_a_version_goes_with_its_directory_unless_it_is_pinned_there(
-    servable: ServableToMonitor, before: Versions, scan: Scan, unload_when_empty: bool
+    servable: ServableToMonitor,
+    before: Versions,
+    scan: Listing,
+    unload_when_empty: bool,
 ) -> None:
     """What somebody never had or does not pin any more is as it was found."""
     decision = decide(servable, before, scan, unload_when_empty=unload_when_empty)

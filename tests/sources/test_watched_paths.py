@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import pytest
 
@@ -32,12 +32,13 @@ class FakeWatcher:
             raise OSError(24, "inotify instance limit reached")
         self.told = on_change
 
-    def watch(self, paths: Iterable[str]) -> None:
-        self.paths = list(paths)
+    def watch(self, path: str, folders: Collection[str]) -> bool:
+        self.paths = sorted({*self.paths, path})
         self.watches.set()
+        return True
 
-    def ensure(self, path: str) -> bool:
-        return path in self.paths
+    def keep(self, paths: Iterable[str]) -> None:
+        self.paths = [path for path in self.paths if path in set(paths)]
 
     def is_current(self, path: str) -> bool:
         return path in self.paths
