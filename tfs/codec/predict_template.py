@@ -336,8 +336,8 @@ def _find_elements(
     if len(places) != 1 or any(len(each) > 1 for each in payloads.values()):
         return None
     ((first, last),) = places
-    data = view.data
-    if first == last or memoryview(message)[first:last] != data:
+    # Compared as bytes: views are compared one byte at a time.
+    if first == last or bytes(memoryview(message)[first:last]) != view.data:
         return None
     return first, last, name, view.dtype, view.shape
 
