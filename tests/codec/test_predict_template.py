@@ -76,10 +76,9 @@ def test_templates_are_bounded() -> None:
     for name in range(5_000):
         message = request(typed_proto(FLOATS), name=f"{name:04}").SerializeToString()
         read_predict_request(message)
-    num_lengths, num_of_length, num_crowded = predict_template.num_remembered()
-    assert 0 < num_lengths <= predict_template.MAX_LENGTHS
-    assert num_of_length == predict_template.MAX_OF_LENGTH
-    assert 0 < num_crowded <= predict_template.MAX_CROWDED
+    num_keys, num_of_key = predict_template.num_remembered()
+    assert 0 < num_keys <= predict_template.MAX_KEYS
+    assert num_of_key == 1
 
 
 def test_many_models_called_alike_are_all_remembered() -> None:
@@ -99,8 +98,8 @@ def test_many_models_called_alike_are_all_remembered() -> None:
             read_predict_request(message)
 
 
-def test_what_gives_way_is_known_by_its_model_alone() -> None:
-    """Requests to one model that differ around their elements do not pile up."""
+def test_requests_to_one_model_do_not_pile_up() -> None:
+    """The latest few of one length are kept, however they differ around their elements."""
     for name in ("a", "b"):
         for wanted in range(50):
             message = request(
@@ -109,14 +108,14 @@ def test_what_gives_way_is_known_by_its_model_alone() -> None:
             for _ in range(2):
                 data = message.SerializeToString()
                 assert read_predict_request(data) == parse(data, 1 << 20)
-    assert predict_template.num_remembered() == (1, predict_template.MAX_OF_LENGTH, 2)
+    assert predict_template.num_remembered() == (2, predict_template.MAX_OF_KEY)
 
 
 def test_large_surroundings_are_not_kept() -> None:
     """Only what is small beside its elements is worth remembering."""
     message = request(typed_proto(FLOATS), output_filter=["o" * 2_000])
     read_predict_request(message.SerializeToString())
-    assert predict_template.num_remembered() == (0, 0, 0)
+    assert predict_template.num_remembered() == (0, 0)
 
 
 def test_a_client_id_may_differ() -> None:
@@ -133,12 +132,12 @@ def test_a_client_id_may_differ() -> None:
 
 
 def test_a_client_id_in_front_is_read() -> None:
-    """Fields come in any order; such a message is just not remembered."""
+    """Fields come in any order."""
     only_id = predict_pb2.PredictRequest(client_id=b"me").SerializeToString()
     message = only_id + request(typed_proto(FLOATS)).SerializeToString()
     for _ in range(2):
         assert read_predict_request(message) == parse(message, 1 << 20)
-    assert read_as_before(message) is None
+    assert read_as_before(message) == parse(message, 1 << 20)
 
 
 def test_what_is_not_opaque_is_not_left_out() -> None:

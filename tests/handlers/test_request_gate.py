@@ -246,7 +246,11 @@ def test_answered_requests_reach_the_models_logs(
 def test_a_logged_message_is_not_given_to_the_model() -> None:
     """Only who needs the request no more lets a model write to its memory."""
     desk, log = Desk(), KeptLog()
-    message = memoryview(bytearray(desk.handlers["Predict"][1]))
+    request = predict_pb2.PredictRequest.FromString(desk.handlers["Predict"][1])
+    request.inputs["x"].tensor_shape.dim[0].size = 200
+    request.inputs["x"].tensor_content = bytes(200 * 2 * 4)
+    message = memoryview(bytearray(request.SerializeToString()))
+    desk.handlers["Predict"][0](FakeCall(message))  # the next is read where it lies
     data = []
     for logs in ((), (log,)):
         desk.gate.set_logs({"m": logs})
