@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from tfs.cli.init_process import run_below_init
 from tfs.cli.serve_arguments import add_flags, is_true, read_flags
 from tfs.cli.standard_streams import open_missing_streams
 from tfs.core.errors import ResourceExhausted
@@ -24,9 +25,11 @@ from tfs.core.thread_limit import is_out_of_threads, num_startable, thread_limit
 from tfs.runtime.placement import Backend
 from tfs.runtime.process.zygote_process import ZygoteProcess
 from tfs.server.file_limit import raise_file_limit
+from tfs.server.memory.group_kills import warn_of_group_kills
 from tfs.server.memory.malloc import apply_settings
 from tfs.server.options import ServerOptions
 from tfs.server.signal_inbox import LOOK, SignalInbox
+from tfs.server.thread_binding import drop_thread_binding
 
 # The threads without which a server cannot start, load or end: loop, watchdog, manager,
 # source and its watcher, config, drain, log writer, two that decode, four that load and
@@ -74,6 +77,9 @@ def _run(arguments: argparse.Namespace) -> int:
         print("\n".join(version_lines()))
         return 0
     open_missing_streams()
+    code = run_below_init()
+    if code is not None:
+        return code
     say = LineOutput(sys.stdout).write
     try:
         with _ended_by_sigterm(), SignalInbox() as inbox:
@@ -122,6 +128,8 @@ def _serve(arguments: argparse.Namespace, inbox: SignalInbox, say: Say) -> int:
         faulthandler.enable()  # a model may crash this process: then it says where
     apply_settings()  # must precede the second thread and any large block
     raise_file_limit()
+    drop_thread_binding()  # must precede the zygote, and the import of torch
+    warn_of_group_kills()
     num_threads = num_startable(_NUM_THREADS)
     if num_threads < _NUM_THREADS:
         raise _out_of_threads(

@@ -183,11 +183,13 @@ class Interpreters:
                 map_torch_libraries()
                 gc.disable()  # importing makes no garbage to collect
             try:
+                from tfs.runtime.inline import script_functions
                 from tfs.server.in_process_interpreters import InProcessInterpreters
             finally:
                 if is_new and collects:
                     gc.enable()
             if is_new:
+                script_functions.leave_alone()
                 gc.freeze()  # must precede any load in this process
             made = InProcessInterpreters(
                 self._loop,

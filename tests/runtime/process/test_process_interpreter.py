@@ -60,7 +60,7 @@ from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.process import worker_life, zygote
 from tfs.runtime.process.crash_policy import CrashPolicy
-from tfs.runtime.process.memory_kills import MemoryKills
+from tfs.runtime.process.kernel_counts import KernelCount
 from tfs.runtime.process.process_interpreter import ProcessInterpreter
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.worker_state import WorkerState
@@ -267,7 +267,7 @@ def test_who_is_ended_for_memory_again_and_again_is_quarantined(
     kills: list[str] = []  # by the kernel
     options = ProcessOptions(
         crashes=CrashPolicy(max_crashes=1),
-        memory_kills=MemoryKills(lambda: len(kills), 0),
+        memory_kills=KernelCount(lambda: len(kills), 0),
     )
     interpreter = host.interpreter(options)
     loaded = interpreter.load(package(tmp_path, Scale()))

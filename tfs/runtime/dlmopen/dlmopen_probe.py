@@ -95,6 +95,12 @@ def lacking() -> str:
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     if numbers < _MIN_GLIBC:
         return f"it needs glibc 2.34, this is {version}; use process"
+    if preloaded := os.environ.get("LD_PRELOAD"):
+        return (
+            f"LD_PRELOAD is set ({preloaded}), and private Pythons do not have what it "
+            "preloads: memory that one allocator gave would be returned to another; start "
+            "without it, or use process"
+        )
     if find_libpython() is None:
         return (
             f"this Python ({sys.executable}) has no shared libpython to load again; "

@@ -8,6 +8,7 @@ from typing import Final
 
 from tfs.core.errors import FailedPrecondition, ServingError
 from tfs.core.version_directory import read_failure
+from tfs.runtime.guest.machine_code import unpacked
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.sealed_file import SealedFile
 
@@ -39,6 +40,7 @@ class VersionFiles:
         try:
             for name, path in payload_paths(source).items():
                 staged.files[name] = SealedFile.copy_of(path)
+            staged.files.update(unpacked(staged.files))
         except OSError as error:
             staged.close()
             raise unreadable(source, error) from error

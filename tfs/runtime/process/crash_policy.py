@@ -94,6 +94,16 @@ class WorkerEnd:
     for_memory: bool = False
 
 
+def is_for_threads(status: int | None) -> bool:
+    """Whether a process may have ended so because it got no thread or process.
+
+    libgomp exits with 1, C++'s library aborts, and a worker of ours exits with 70.
+    """
+    return status is not None and (
+        status in (1 << 8, 70 << 8) or status & 0x7F == signal.SIGABRT
+    )
+
+
 def describe_status(status: int | None) -> str:
     """Returns how a process ended, in words; ``status`` is one of ``os.wait``."""
     if status is None:

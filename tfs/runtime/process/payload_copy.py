@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tfs.runtime.guest import control_channel
+from tfs.runtime.guest.machine_code import unpacked
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.sealed_file import SealedFile, new_memfd
 from tfs.runtime.guest.sealed_file import copy as copy_here
@@ -46,6 +47,7 @@ def copy_payload(
             else:
                 copy(tuple(fd for pair in pairs for fd in pair))
             files = {name: SealedFile.seal(fd) for name, fd in staged.items()}
+            files.update(unpacked(files))
         except OSError as error:
             raise unreadable(source, error) from error
     except BaseException:

@@ -10,7 +10,7 @@ from tfs.core.pacing import Traffic
 from tfs.core.servable_id import ServableId
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.process.crash_policy import CrashPolicy
-from tfs.runtime.process.memory_kills import MemoryKills
+from tfs.runtime.process.kernel_counts import KernelCount
 
 
 def _never() -> bool:
@@ -42,6 +42,8 @@ class ProcessOptions:
             long, the others begin beside it instead of after it.
         crashes: How many crashes are too many.
         memory_kills: Tells, when a worker was killed, whether it was for want of memory.
+        refused_processes: Tells, when a worker ended itself, whether it was for want of
+            a thread or process.
         on_quarantine: Called on the loop, once, with a version and the reason.
         keeps_spare: Whether one worker more than are used is kept ready, which takes
             some 15 MB.
@@ -60,7 +62,10 @@ class ProcessOptions:
     load_timeout_s: float = 600.0
     slow_load_s: float = 0.3
     crashes: CrashPolicy = field(default_factory=CrashPolicy)
-    memory_kills: MemoryKills = field(default_factory=MemoryKills.from_now_on)
+    memory_kills: KernelCount = field(default_factory=KernelCount.of_memory_kills)
+    refused_processes: KernelCount = field(
+        default_factory=KernelCount.of_refused_processes
+    )
     on_quarantine: Callable[[ServableId, str], None] = _ignore_quarantine
     keeps_spare: bool = False
     is_urgent: Callable[[], bool] = _never

@@ -22,6 +22,7 @@ from tfs.runtime.process.crash_policy import (
     CrashHistory,
     WorkerEnd,
     describe_status,
+    is_for_threads,
 )
 from tfs.runtime.process.load_sign import LoadSign
 from tfs.runtime.process.process_options import ProcessOptions
@@ -355,7 +356,11 @@ class WorkerLife:
         status = link.exit_status()
         was_killed = status is not None and os.WIFSIGNALED(status)
         was_killed = was_killed and os.WTERMSIG(status or 0) == signal.SIGKILL
-        for_memory = was_killed and self._options.memory_kills.are_more()
+        for_memory = was_killed and self._options.memory_kills.is_more()
+        if is_for_threads(status) and self._options.refused_processes.is_more():
+            how = f"ended because it could start no more threads: {thread_limits()}"
+            self._on_death(link, WorkerEnd(how), is_innocent=True)
+            return
         how = FOR_MEMORY if for_memory else describe_status(status)
         self._on_death(link, WorkerEnd(how, was_killed, for_memory))
 

@@ -48,6 +48,10 @@ _UNASKED: Final = {
     **UNCOMPILED,
 }
 
+BINDING: Final = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+"""With one of these in the environment, importing torch binds the importing thread to a
+core, and all that it forks or starts with it."""
+
 # Waits for children of the calling thread only. Python has no name for it.
 _WNOTHREAD: Final = 0x20000000
 
@@ -197,12 +201,13 @@ class ZygoteProcess:
 def worker_environment() -> dict[str, str]:
     """Returns the environment in which workers run.
 
-    The operator's settings of malloc hold; the number of threads is ours.
+    The operator's settings of malloc hold; the number of threads is ours, and so is on
+    which cores they run.
     """
     return {
         **_UNASKED,
         **_MALLOC,
-        **os.environ,
+        **{name: text for name, text in os.environ.items() if name not in BINDING},
         **_ONE_THREAD,
         "PYTHONPATH": os.pathsep.join(import_path()),
     }

@@ -14,7 +14,6 @@ import threading
 import types
 import typing
 import warnings
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -30,12 +29,17 @@ from tfs.core.errors import DataLoss, InvalidArgument, ServingError
 from tfs.core.signature import Signature
 from tfs.runtime.guest.fault_text import what_is_missing
 from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, one_line
+from tfs.runtime.guest.machine_code import (
+    ARCHIVE,
+    MACHINE_CODE,
+    check_processor,
+    is_compiled,
+    library_path,
+)
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.platforms.torch_callable import TorchCallable
 from tfs.runtime.guest.sealed_file import SealedFile, new_memfd
 from tfs.runtime.guest.weights.mapped_reader import MappedReader
-
-ARCHIVE = "model.pt2"
 
 _reading: Final = threading.Lock()
 """Held while a graph is read: torch's reader is one per process, in a global variable."""
@@ -55,8 +59,8 @@ def load(source: ModelSource, files: VersionFiles) -> GuestModel:
     try:
         with _reading, warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            if _is_compiled(file.path):
-                function = _load_compiled(source, file.path)
+            if is_compiled(file.path):
+                function = _load_compiled(source, files)
             else:
                 reader = MappedReader(file)
                 function = _load_program(source, file, reader)
@@ -134,11 +138,6 @@ def _remember_type_hints() -> None:
 _remember_type_hints()
 
 
-def _is_compiled(path: str) -> bool:
-    with zipfile.ZipFile(path) as archive:
-        return any("data/aotinductor/" in name for name in archive.namelist())
-
-
 def _load_program(
     source: ModelSource,
     file: SealedFile,
@@ -179,7 +178,28 @@ def _read_mapped(
     return read(archive, archive.get_file_names(), None).get("model")
 
 
-def _load_compiled(source: ModelSource, path: str) -> Callable[..., object]:
+def _load_compiled(source: ModelSource, files: VersionFiles) -> Callable[..., object]:
+    path = files[ARCHIVE].path
+    library = files.files.get(MACHINE_CODE)
+    if source.device != "cpu" or library is None:
+        return _load_in_folder(source, path)
+    check_processor(path, source.id.slashed)
+    # What torch's own loader makes of the unpacked library. Where a version of torch
+    # lacks this private class, such versions do not load.
+    runner = torch._C._aoti.AOTIModelContainerRunnerCpu(library_path(library), 1)
+    in_spec, out_spec = map(pytree.treespec_loads, runner.get_call_spec())
+
+    def run(*args: object, **keywords: object) -> object:
+        in_order = {name: keywords[name] for name in in_spec.child(1).context or ()}
+        inputs = pytree.tree_leaves((args, in_order))
+        tensors = [each for each in inputs if isinstance(each, torch.Tensor)]
+        return pytree.tree_unflatten(runner.run(tensors), out_spec)
+
+    return _by_name(source, run, in_spec, [])
+
+
+def _load_in_folder(source: ModelSource, path: str) -> Callable[..., object]:
+    """Has torch unpack the code into a temporary folder, with that of the device."""
     from torch._inductor import aoti_load_package
 
     # None, or "cuda" without a number, is the current device.

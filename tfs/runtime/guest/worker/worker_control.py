@@ -100,12 +100,18 @@ class WorkerControl:
             # From the host, over a channel nobody else holds: pickle is safe here.
             request = pickle.loads(body)
             if request["background"]:
-                threading.Thread(
+                thread = threading.Thread(
                     target=self._serve_in_background,
                     args=(request, fds),
                     name="worker-load",
                     daemon=True,
-                ).start()
+                )
+                try:
+                    thread.start()
+                except (
+                    RuntimeError
+                ):  # no thread is to be had; the host must be answered
+                    self._serve(request, fds)
             else:
                 self._serve(request, fds)
 
