@@ -22,7 +22,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from tests.benchmarks import private_pythons
+from tests.benchmarks import compiled, private_pythons
 from tests.benchmarks.harness import (
     RESULTS,
     Area,
@@ -105,6 +105,7 @@ ROWS = (
     Row("runtime/load-500mb/p99-of-others", "us", Goal("ratio", "<=", 1.3)),
     Row("runtime/unload/memory-returned", "share", Goal("value", ">=", 0.95)),
     *figure_5_rows(),
+    *compiled.rows(),
     *private_pythons.ROWS,
     Row("runtime/call-cost-4kb/process-spinning", "us", Goal("value", "<=", 40.0)),
     Row("runtime/call-cost-4kb/process", "us", Goal("value", "<=", 120.0)),
@@ -645,6 +646,7 @@ AREA = Area(
         measure_crash,
         measure_load,
         measure_figure_5,
+        compiled.measure_compiled,
         measure_private_pythons,
     ),
 )

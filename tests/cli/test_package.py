@@ -210,7 +210,7 @@ def test_file_in_the_place_of_a_module_is_named_as_one(
                 "--out=base",
                 "--signature=a=tests.models.for_command_line:number",
             ],
-            "is no tfs.export.SignatureOptions",
+            "is no tfs.export.Signature",
         ),
         (
             [str(SORTING), "--out=base", "--concurrency=2"],

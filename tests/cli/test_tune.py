@@ -12,7 +12,7 @@ from tests.models.adds_one import AddsOne
 from tfs.cli import main, tune
 from tfs.cli.tune import add_parser
 from tfs.core.errors import FailedPrecondition, NotFound
-from tfs.export import save
+from tfs.export import Packaging, save
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.server.batching_parameters import read_batching_file, read_batching_parameters
 
@@ -84,7 +84,7 @@ def test_parameters_that_a_version_was_published_with_are_not_overwritten(
         AddsOne(),
         EXAMPLE,
         tmp_path,
-        batching_parameters="max_batch_size { value: 4 }",
+        packaging=Packaging(batching_parameters="max_batch_size { value: 4 }"),
     )
     before = Path(path, "batching_params.pbtxt").read_text()
     with pytest.raises(FailedPrecondition, match="tfs package"):

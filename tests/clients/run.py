@@ -132,7 +132,7 @@ def export(model_dir: Path) -> None:
             version,
             output_names=["scores"],
             signatures={
-                "classify": tfs.export.SignatureOptions(
+                "classify": tfs.export.Signature(
                     {"input": inputs}, method="classify", labels=LABELS
                 )
             },

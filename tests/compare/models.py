@@ -81,7 +81,7 @@ def write(folder: Path) -> None:
     for version in (1, 2, 3):
         torch.manual_seed(version)
         net = nets.Digits().eval()
-        embed = tfs.export.SignatureOptions({"x": x}, call="embed")
+        embed = tfs.export.Signature({"x": x}, call="embed")
         tfs.export.save(
             net,
             {"x": x},
@@ -97,29 +97,35 @@ def write(folder: Path) -> None:
     for name, platform in (("prices", "torch_package"), ("graph", "torch_export")):
         tfs.export.save(
             prices,
-            {"rooms": rooms, "bias": torch.rand(4, 1)},
+            tfs.export.Signature(
+                {"rooms": rooms, "bias": torch.rand(4, 1)},
+                method="regress",
+                defaults={"bias": torch.ones(1, 1)},
+                features=features,
+            ),
             folder / name,
             1,
-            method="regress",
-            defaults={"bias": torch.ones(1, 1)},
-            features=features,
-            batching_parameters="max_batch_size { value: 4 }",
             platform=platform,
+            packaging=tfs.export.Packaging(
+                batching_parameters="max_batch_size { value: 4 }"
+            ),
         )
     linear = torch.nn.Linear(4, 2).eval()
     tfs.export.save(linear, {"input": x}, folder / "script", 1, platform="torchscript")
     ids = torch.tensor([[3, 5, 0], [7, 0, 0]])
     tfs.export.save(
         nets.Tokens().eval(),
-        {"ids": ids, "mask": (ids > 0).long()},
+        tfs.export.Signature(
+            {"ids": ids, "mask": (ids > 0).long()},
+            dynamic={"ids": [1], "mask": [1]},
+            pad={"ids": 0, "mask": 0},
+            features={
+                "words": FeatureSpec("ids", FeatureKind.VARLEN, INT64, pad=0),
+                "mask": FeatureSpec("mask", FeatureKind.VARLEN, INT64, pad=0),
+            },
+        ),
         folder / "tokens",
         1,
-        dynamic={"ids": [1], "mask": [1]},
-        pad={"ids": 0, "mask": 0},
-        features={
-            "words": FeatureSpec("ids", FeatureKind.VARLEN, INT64, pad=0),
-            "mask": FeatureSpec("mask", FeatureKind.VARLEN, INT64, pad=0),
-        },
     )
     tfs.export.save(
         nets.Whole(), {"x": torch.rand(6)}, folder / "whole", 1, batched=False

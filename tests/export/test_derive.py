@@ -11,7 +11,7 @@ from tfs.core.dtype import FLOAT32, INT64, STRING
 from tfs.core.errors import InvalidArgument
 from tfs.core.signature import FeatureKind, FeatureSpec, Method, TensorSpec
 from tfs.export.derive import derive
-from tfs.export.signature_options import SignatureOptions
+from tfs.export.signature import Signature
 
 
 class Double(nn.Module):
@@ -82,7 +82,7 @@ class Positive(nn.Module):
 
 def test_tensor_input_and_output_get_names_dtypes_and_a_free_batch() -> None:
     """Names come from the parameters, dtype and inner sizes from the example."""
-    found = derive(Double(), SignatureOptions(torch.rand(2, 3)))
+    found = derive(Double(), Signature(torch.rand(2, 3)))
     assert found.signature.inputs == {"x": TensorSpec(FLOAT32, (-1, 3))}
     assert found.signature.outputs == {"output": TensorSpec(FLOAT32, (-1, 3))}
     assert found.signature.method is Method.PREDICT
@@ -90,15 +90,13 @@ def test_tensor_input_and_output_get_names_dtypes_and_a_free_batch() -> None:
 
 def test_optional_parameter_without_example_is_no_input() -> None:
     """What the author gives no example of keeps the module's own default."""
-    found = derive(Double(), SignatureOptions({"x": torch.rand(2, 3)}))
+    found = derive(Double(), Signature({"x": torch.rand(2, 3)}))
     assert list(found.signature.inputs) == ["x"]
 
 
 def test_default_makes_an_input_optional_for_callers() -> None:
     """A default is an input with a value to use when it is left out."""
-    options = SignatureOptions(
-        {"x": torch.rand(2, 3)}, defaults={"bias": torch.ones(1)}
-    )
+    options = Signature({"x": torch.rand(2, 3)}, defaults={"bias": torch.ones(1)})
     found = derive(Double(), options)
     assert found.signature.defaults["bias"].shape == (1,)
     assert torch.equal(
@@ -108,7 +106,7 @@ def test_default_makes_an_input_optional_for_callers() -> None:
 
 def test_default_is_the_example_of_an_input_that_has_none() -> None:
     """Whoever says what stands for an input need not say it twice."""
-    options = SignatureOptions(torch.rand(2, 3), defaults={"mask": torch.ones(1, 3)})
+    options = Signature(torch.rand(2, 3), defaults={"mask": torch.ones(1, 3)})
     found = derive(Encoder(), options)
     assert list(found.signature.inputs) == ["tokens", "mask"]
     with pytest.raises(InvalidArgument, match="no example input for 'tokens'"):
@@ -119,7 +117,7 @@ def test_model_that_takes_no_single_row_is_batched_all_the_same(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Any other number of rows shows where the batch is; what one row gets is logged."""
-    found = derive(WholeBatch(), SignatureOptions(torch.rand(3, 4)))
+    found = derive(WholeBatch(), Signature(torch.rand(3, 4)))
     assert found.signature.outputs["output"].shape == (-1, 4)
     assert "event=single_rows_fail" in caplog.text
     assert "a variance needs two rows" in caplog.text
@@ -127,7 +125,7 @@ def test_model_that_takes_no_single_row_is_batched_all_the_same(
 
 def test_output_whose_size_depends_on_values_is_declared_free() -> None:
     """No example shows all the sizes that it may have."""
-    options = SignatureOptions(
+    options = Signature(
         torch.ones(2, 3), batched=False, dynamic={"places": [0], "x": [1]}
     )
     found = derive(Positive(), options)
@@ -153,7 +151,7 @@ def test_default_that_callers_would_be_refused_for_is_refused(
     defaults: dict[str, torch.Tensor], complaint: str
 ) -> None:
     """Whoever leaves the input out gets an answer and not the author's mistake."""
-    options = SignatureOptions(
+    options = Signature(
         {"x": torch.rand(2, 3), "bias": torch.rand(2, 3)}, defaults=defaults
     )
     with pytest.raises(InvalidArgument, match=complaint):
@@ -163,12 +161,12 @@ def test_default_that_callers_would_be_refused_for_is_refused(
 def test_module_without_forward_is_told_so() -> None:
     """A module without ``forward`` is named as such, not as one without names."""
     with pytest.raises(InvalidArgument, match=r"Module\.forward does not exist"):
-        derive(nn.Module(), SignatureOptions(torch.rand(2, 3)))
+        derive(nn.Module(), Signature(torch.rand(2, 3)))
 
 
 def test_padding_of_fixed_sizes_is_refused() -> None:
     """It would never be used, and requests of other lengths be refused."""
-    options = SignatureOptions(torch.rand(2, 3), pad={"x": 0})
+    options = Signature(torch.rand(2, 3), pad={"x": 0})
     with pytest.raises(InvalidArgument, match=r"dynamic=\{'x': \[1\]\}"):
         derive(Double(), options)
 
@@ -176,7 +174,7 @@ def test_padding_of_fixed_sizes_is_refused() -> None:
 def test_features_of_another_type_than_their_input_are_refused() -> None:
     """No Example could be answered from."""
     features = {"f": FeatureSpec("x", FeatureKind.FIXED, INT64, (3,))}
-    options = SignatureOptions(torch.rand(2, 3), features=features)
+    options = Signature(torch.rand(2, 3), features=features)
     with pytest.raises(InvalidArgument, match="'f' is int64, its input 'x' float32"):
         derive(Double(), options)
 
@@ -195,16 +193,14 @@ class Seen(nn.Module):
 
 def test_output_that_is_a_view_of_a_buffer_is_what_the_call_gave() -> None:
     """Buffers are put back after the call; what was returned is not."""
-    found = derive(Seen(), SignatureOptions(torch.rand(2, 3)))
+    found = derive(Seen(), Signature(torch.rand(2, 3)))
     assert tensor(found.outputs["output"]).tolist() == [1, 1]
 
 
 def test_example_of_an_input_with_a_default_has_rows_like_the_others() -> None:
     """What the author passes by row is cut by row when other numbers are tried."""
     rows = torch.rand(2, 3)
-    options = SignatureOptions(
-        {"x": rows, "bias": rows}, defaults={"bias": torch.zeros(1, 3)}
-    )
+    options = Signature({"x": rows, "bias": rows}, defaults={"bias": torch.zeros(1, 3)})
     found = derive(Double(), options)
     assert found.signature.inputs["bias"].shape == (-1, 3)
     assert found.signature.outputs["output"].shape == (-1, 3)
@@ -212,28 +208,28 @@ def test_example_of_an_input_with_a_default_has_rows_like_the_others() -> None:
 
 def test_single_row_example_gets_a_second_different_row() -> None:
     """Probes need two rows that differ; they are made of the author's values."""
-    found = derive(Double(), SignatureOptions(torch.arange(3.0)[None]))
+    found = derive(Double(), Signature(torch.arange(3.0)[None]))
     assert tensor(found.example["x"]).tolist() == [[0, 1, 2], [2, 0, 1]]
     assert tensor(found.outputs["output"]).shape == (2, 3)
 
 
 def test_named_tuple_output_names_its_outputs() -> None:
     """Field names say more than positions."""
-    found = derive(Statistics(), SignatureOptions(torch.rand(2, 5)))
+    found = derive(Statistics(), Signature(torch.rand(2, 5)))
     assert list(found.signature.outputs) == ["mean", "std"]
 
 
 def test_a_list_of_strings_is_one_example_input() -> None:
     """A row per string, and not an input per string."""
-    found = derive(Lengths(), SignatureOptions(["one", "three"]))
+    found = derive(Lengths(), Signature(["one", "three"]))
     assert found.example == {"words": [b"one", b"three"]}
 
 
 def test_none_in_a_dict_is_left_out_and_others_can_be_chosen_from() -> None:
     """What a module returns while it trains is no output."""
-    found = derive(ByName(), SignatureOptions(torch.rand(2, 3)))
+    found = derive(ByName(), Signature(torch.rand(2, 3)))
     assert "loss" not in found.signature.outputs
-    options = SignatureOptions(torch.rand(2, 3), output_names=["logits"])
+    options = Signature(torch.rand(2, 3), output_names=["logits"])
     assert list(derive(ByName(), options).signature.outputs) == ["logits"]
 
 
@@ -256,12 +252,12 @@ def test_module_that_cannot_be_served_so_is_refused_with_a_reason(
 ) -> None:
     """Each refusal says what was seen and what to change."""
     with pytest.raises(InvalidArgument, match=message):
-        derive(module, SignatureOptions(example))
+        derive(module, Signature(example))
 
 
 def test_unbatched_signature_keeps_every_dimension() -> None:
     """Without a batch nothing is free unless it is declared dynamic."""
-    found = derive(Summed(), SignatureOptions(torch.rand(2, 3), batched=False))
+    found = derive(Summed(), Signature(torch.rand(2, 3), batched=False))
     assert found.signature.inputs["x"].shape == (2, 3)
     assert found.signature.outputs["output"].shape == (3,)
     assert not found.signature.batched
@@ -269,7 +265,7 @@ def test_unbatched_signature_keeps_every_dimension() -> None:
 
 def test_dynamic_input_frees_the_output_dimensions_that_follow_it() -> None:
     """Which output dimensions are free is seen by calling with another size."""
-    options = SignatureOptions(
+    options = Signature(
         {"tokens": torch.ones(2, 6, dtype=torch.int64), "mask": torch.ones(2, 6)},
         dynamic={"tokens": (1,), "mask": (1,)},
         pad={"tokens": 0},
@@ -283,9 +279,7 @@ def test_dynamic_input_frees_the_output_dimensions_that_follow_it() -> None:
 
 def test_classify_names_its_output_scores_and_derives_a_feature_per_input() -> None:
     """tf.Example clients can call a classifier without further description."""
-    options = SignatureOptions(
-        torch.rand(2, 3), method="classify", labels=("a", "b", "c")
-    )
+    options = Signature(torch.rand(2, 3), method="classify", labels=("a", "b", "c"))
     signature = derive(Double(), options).signature
     assert list(signature.outputs) == ["scores"]
     feature = signature.features["x"]
@@ -310,7 +304,7 @@ def test_output_that_does_not_fit_its_method_is_refused(
 ) -> None:
     """What Classify and Regress answer has a fixed form."""
     with pytest.raises(InvalidArgument, match=message):
-        derive(Double(), SignatureOptions(torch.rand(2, 3), **options))  # type: ignore[arg-type]
+        derive(Double(), Signature(torch.rand(2, 3), **options))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -333,7 +327,7 @@ def test_signature_that_every_request_would_fail_is_refused(
             return x if bias is None else x + bias.abs()
 
     with pytest.raises(InvalidArgument, match=message):
-        derive(Absolute(), SignatureOptions(inputs, method="classify"))
+        derive(Absolute(), Signature(inputs, method="classify"))
 
 
 def test_sizes_that_vary_need_a_filling_for_examples() -> None:
@@ -345,7 +339,7 @@ def test_sizes_that_vary_need_a_filling_for_examples() -> None:
         def forward(self, tokens: torch.Tensor, mask: torch.Tensor) -> object:
             return (tokens * mask).sum(1)
 
-    open_ = SignatureOptions(rows, method="regress", dynamic=free)
+    open_ = Signature(rows, method="regress", dynamic=free)
     with pytest.raises(InvalidArgument, match="filled up, by pad of that input"):
         derive(Pooled(), open_)
     padded = replace(open_, pad={"tokens": 0}, mask={"tokens": "mask"})
@@ -355,9 +349,7 @@ def test_sizes_that_vary_need_a_filling_for_examples() -> None:
 def test_input_with_a_default_is_no_feature() -> None:
     """It is a setting of the call; Examples that do not know it get the default."""
     rows = {"x": torch.rand(2, 3), "bias": torch.zeros(1)}
-    options = SignatureOptions(
-        rows, method="classify", defaults={"bias": torch.zeros(1)}
-    )
+    options = Signature(rows, method="classify", defaults={"bias": torch.zeros(1)})
     assert list(derive(Double(), options).signature.features) == ["x"]
 
 
@@ -374,7 +366,7 @@ def test_options_are_checked_when_they_are_made(
 ) -> None:
     """A wrong option fails where it was written."""
     with pytest.raises(InvalidArgument, match=message):
-        SignatureOptions(torch.rand(1), **options)  # type: ignore[arg-type]
+        Signature(torch.rand(1), **options)  # type: ignore[arg-type]
 
 
 class Lengths(nn.Module):
@@ -387,7 +379,7 @@ class Lengths(nn.Module):
 
 def test_strings_are_lists_of_bytes_on_both_sides() -> None:
     """A list of strings stands for a string tensor."""
-    found = derive(Lengths(), SignatureOptions({"words": ["a", "bcd"]}))
+    found = derive(Lengths(), Signature({"words": ["a", "bcd"]}))
     assert found.signature.inputs == {"words": TensorSpec(STRING, (-1,))}
     assert found.signature.outputs["upper"] == TensorSpec(STRING, (-1,))
     assert found.example["words"] == [b"a", b"bcd"]

@@ -29,8 +29,8 @@ from tests.models.with_state import (
 )
 from tfs.core.errors import InvalidArgument
 from tfs.export import (
-    PackageRules,
-    SignatureOptions,
+    Packaging,
+    Signature,
     explain,
     save,
 )
@@ -61,7 +61,7 @@ def test_compiled_parts_are_saved_as_they_were_written(tmp_path: Path) -> None:
     assert [type(part) for part in loaded] == [nn.Linear, nn.Linear]
     assert module[0] is wrapped
     assert in_place._compiled_call_impl is call
-    assert explain(module, PackageRules()).is_complete
+    assert explain(module, Packaging()).is_complete
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -109,7 +109,7 @@ def test_state_that_calls_change_is_saved_as_it_was(
         module,
         torch.rand(2, 3),
         tmp_path,
-        signatures={"again": SignatureOptions(torch.rand(2, 3), call="again")},
+        signatures={"again": Signature(torch.rand(2, 3), call="again")},
     )
     loaded = PackageImporter(f"{path}/model.pt").load_pickle("model", "model.pkl")
     for each in (module, cast(Counts, loaded)):

@@ -14,9 +14,9 @@ from tfs.core.dtype import BOOL, FLOAT64, INT64
 from tfs.core.errors import InvalidArgument
 from tfs.core.servable_id import ServableId
 from tfs.core.version_directory import read_manifest
-from tfs.export import SignatureOptions, save
+from tfs.export import Signature, save
 from tfs.export.derive import derive
-from tfs.export.signature_options import ExampleInputs
+from tfs.export.signature import ExampleInputs
 from tfs.export.values import same
 from tfs.runtime.guest.guest_model import VersionFiles, load_guest_model
 from tfs.runtime.guest.model_source import ModelSource
@@ -107,7 +107,7 @@ def test_parts_of_a_tuple_are_named_by_position_or_by_the_author(
 
 def test_an_entry_picks_all_that_is_within_it() -> None:
     """The author of a dataclass with many fields serves those he names."""
-    options = SignatureOptions(
+    options = Signature(
         ({"low": X, "high": X}, STATE), output_names=["boxes", "scores"]
     )
     found = derive(Detector().eval(), options)
@@ -187,7 +187,7 @@ def test_what_no_client_could_read_is_refused_with_what_to_return(
 ) -> None:
     """Each refusal names the fix."""
     with pytest.raises(InvalidArgument, match=message):
-        derive(module.eval(), SignatureOptions(example))
+        derive(module.eval(), Signature(example))
 
 
 def test_a_hand_written_form_that_fits_no_input_is_refused(tmp_path: Path) -> None:

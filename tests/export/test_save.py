@@ -6,7 +6,6 @@ import importlib
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import cast
 
@@ -33,10 +32,12 @@ from tests.models.with_state import (
 )
 from tfs.core.dtype import FLOAT32
 from tfs.core.errors import DataLoss, FailedPrecondition, InvalidArgument
-from tfs.core.signature import Method, Signature, TensorSpec
+from tfs.core.signature import Method, TensorSpec
+from tfs.core.signature import Signature as ServedSignature
 from tfs.core.version_directory import read_manifest, verify_files
 from tfs.export import (
-    SignatureOptions,
+    Packaging,
+    Signature,
     save,
     save_python,
 )
@@ -122,9 +123,7 @@ def test_further_signatures_call_other_methods(tmp_path: Path) -> None:
         torch.rand(2, 3),
         tmp_path,
         signatures={
-            "embed": SignatureOptions(
-                torch.rand(2, 3), call="embed", output_names=["vector"]
-            )
+            "embed": Signature(torch.rand(2, 3), call="embed", output_names=["vector"])
         },
     )
     manifest = read_manifest(path)
@@ -153,7 +152,7 @@ def test_assets_and_batching_parameters_are_part_of_the_version(
     (assets / "vocabulary.txt").write_text("a b c")
     path = save(
         DigitClassifier(), torch.rand(2, 64), tmp_path / "base", assets=assets,
-        batching_parameters="max_batch_size { value: 8 }",
+        packaging=Packaging(batching_parameters="max_batch_size { value: 8 }"),
     )  # fmt: skip
     files = read_manifest(path).files
     assert {"assets/vocabulary.txt", "batching_params.pbtxt"} <= files.keys()
@@ -295,8 +294,11 @@ def test_input_that_cannot_be_left_out_is_found_before_callers_do(
     rows = {"x": torch.rand(2, 3), "heat": torch.ones(2)}
     defaults = {"heat": torch.ones(3)}
     with pytest.raises(InvalidArgument, match="leave out 'heat'"):
-        save(Tempered(), rows, tmp_path, defaults=defaults, batched=False,
-             dynamic={"heat": [0]})  # fmt: skip
+        save(
+            Tempered(),
+            Signature(rows, defaults=defaults, batched=False, dynamic={"heat": [0]}),
+            tmp_path,
+        )
 
 
 def test_operator_that_is_registered_once_is_refused_with_the_way_out(
@@ -328,7 +330,7 @@ def test_base_path_may_be_relative(
         "class Doubles:\n    def predict(self, x):\n        return {'y': 2 * x}\n"
     )
     spec = TensorSpec(FLOAT32, (-1, 1))
-    signature = Signature(Method.PREDICT, {"x": spec}, {"y": spec})
+    signature = ServedSignature(Method.PREDICT, {"x": spec}, {"y": spec})
     examples = {"x": torch.ones(2, 1)}
     paths = (
         save(AddsOne(), examples, "models/adds"),
@@ -348,7 +350,8 @@ def test_file_of_the_authors_machine_is_told_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The server may have it too, so it is no error."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "elsewhere"))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "elsewhere"))
     place = tmp_path / "factor.txt"
     place.write_text("2.0")
     save(ReadsFile(str(place)), torch.rand(2, 3), tmp_path / "base")
@@ -396,7 +399,7 @@ def test_batching_parameters_are_read_before_anything_is_written(
     with pytest.raises(InvalidArgument, match="max_batch_sise"):
         save(
             AddsOne(), torch.rand(2, 3), tmp_path / "base",
-            batching_parameters="max_batch_sise { value: 8 }",
+            packaging=Packaging(batching_parameters="max_batch_sise { value: 8 }"),
         )  # fmt: skip
     assert not (tmp_path / "base").exists()
 
@@ -405,7 +408,9 @@ def test_module_with_a_batched_part_is_saved_with_its_concurrency(
     tmp_path: Path,
 ) -> None:
     """The part is packaged with it, and the manifest says how to run it."""
-    path = save(WithPart(), torch.rand(2, 3), tmp_path, concurrency=4)
+    path = save(
+        WithPart(), torch.rand(2, 3), tmp_path, packaging=Packaging(concurrency=4)
+    )
     assert read_manifest(path).entry["concurrency"] == 4
 
 
@@ -423,7 +428,7 @@ def test_concurrency_that_cannot_be_is_refused(
             torch.ones(2, 3),
             tmp_path / "base",
             platform=platform,
-            concurrency=concurrency,
+            packaging=Packaging(concurrency=concurrency),
         )
     assert not (tmp_path / "base").exists()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
@@ -25,6 +26,11 @@ def compiled(net: nn.Module) -> nn.Module:
 
 def parametrized(net: nn.Module) -> nn.Module:
     return cast(nn.Module, torch.nn.utils.parametrizations.weight_norm(net))
+
+
+def hooked(module: nn.Module) -> nn.Module:
+    module.register_forward_hook(lambda *args: args[-1] * 2)
+    return module
 
 
 def answers(module: nn.Module, base: Path) -> bool:
@@ -61,9 +67,23 @@ def test_what_only_looks_like_torchs_is_saved_whole(
     assert answers(module, tmp_path)
 
 
-def test_wrapper_with_hooks_of_its_own_is_refused(tmp_path: Path) -> None:
-    """They would be left out with it."""
-    module = nn.DataParallel(AddsOne())
-    module.register_forward_hook(lambda *args: args[-1] * 2)
-    with pytest.raises(InvalidArgument, match="DataParallel has hooks"):
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's compiler
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        nn.DataParallel,
+        compiled,
+        torch.optim.swa_utils.AveragedModel,
+        lambda net: nn.Sequential(hooked(compiled(net))),
+    ],
+    ids=["parallel", "compiled", "averaged", "part"],
+)
+def test_wrapper_with_hooks_of_its_own_is_refused(
+    tmp_path: Path, wrap: Callable[[nn.Module], nn.Module]
+) -> None:
+    """They would be left out with it, without a word."""
+    module = wrap(AddsOne())
+    if not isinstance(module, nn.Sequential):
+        hooked(module)
+    with pytest.raises(InvalidArgument, match="has hooks, and is not saved"):
         save(module, X, tmp_path)

@@ -7,7 +7,7 @@ from torch import nn
 
 from tfs.core.dtype import FLOAT32
 from tfs.core.signature import FeatureKind, FeatureSpec
-from tfs.export import SignatureOptions
+from tfs.export import Signature
 
 
 class Halves(nn.Module):
@@ -48,9 +48,9 @@ def scaled_inputs() -> tuple[torch.Tensor, torch.Tensor]:
     return example_inputs(), torch.tensor([2.0])
 
 
-def plain() -> SignatureOptions:
+def plain() -> Signature:
     """Returns one more way to call it."""
-    return SignatureOptions(example_inputs(), call="plain")
+    return Signature(example_inputs(), call="plain")
 
 
 features = {"pixels": FeatureSpec("x", FeatureKind.FIXED, FLOAT32, (2,))}

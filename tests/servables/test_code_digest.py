@@ -7,7 +7,7 @@ import torch
 
 from tests.models.adds_one import AddsOne
 from tests.models.digits import DigitClassifier
-from tfs.export import reseal, save, save_python
+from tfs.export import Packaging, reseal, save, save_python
 from tfs.servables.code_digest import code_digest
 
 EXAMPLE = torch.rand(2, 64)
@@ -34,7 +34,12 @@ def test_other_sizes_code_signature_host_or_device_change_the_digest(
         code_digest(save(AddsOne(), EXAMPLE, tmp_path / "c")),
         code_digest(save(DigitClassifier(), EXAMPLE, tmp_path / "d", batched=False)),
         code_digest(
-            save(DigitClassifier(), EXAMPLE, tmp_path / "e", batching_parameters="")
+            save(
+                DigitClassifier(),
+                EXAMPLE,
+                tmp_path / "e",
+                packaging=Packaging(batching_parameters=""),
+            )
         ),
     }
     assert len(digests) == 7

@@ -582,17 +582,17 @@ class Servable:
 """
 
 
-def test_a_file_that_needs_the_authors_modules_is_saved_with_a_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_file_that_needs_the_authors_modules_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Servers may have them, but nothing of the version brings them."""
+    """No server has them, so the version would not load there."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "own_sibling", raising=False)
     (tmp_path / "own_sibling.py").write_text("PLUS = 1\n")
     (tmp_path / "servable.py").write_text(WITH_SIBLING)
-    save_python(tmp_path / "servable.py", tmp_path / "base")
-    assert "event=own_modules_needed" in caplog.text
-    assert "modules=own_sibling no server has them" in caplog.text
+    with pytest.raises(InvalidArgument, match="own_sibling is your own code"):
+        save_python(tmp_path / "servable.py", tmp_path / "base")
+    assert not (tmp_path / "base" / "1").exists()
 
 
 @pytest.mark.parametrize(
@@ -772,3 +772,35 @@ def test_steps_by_row_need_rows(tmp_path: Path, load: Load) -> None:
     code = DOUBLES.replace(str(FORM), str(form)) + "    per_item = True\n"
     with pytest.raises(ServingError, match="per_item needs rows"):
         load(by_hand(tmp_path, code))
+
+
+def test_pickles_find_the_classes_of_the_file(
+    tmp_path: Path, load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pipeline with a class of its own is pickled by the name of the file."""
+    code = DOUBLES.replace(
+        "class Servable:", "class Doubler: factor = 2\nclass Servable:"
+    )
+    code = "import os, pickle\n" + code.replace("x * 2", "x * self.doubler.factor")
+    code += (
+        "    def load(self, version):\n"
+        "        with open(os.path.join(version.assets, 'p.pkl'), 'rb') as file:\n"
+        "            self.doubler = pickle.load(file)\n"
+    )
+    (tmp_path / "servable.py").write_text(code)
+    (tmp_path / "assets").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    servable = __import__("servable")
+    (tmp_path / "assets" / "p.pkl").write_bytes(pickle.dumps(servable.Doubler()))
+    del sys.modules["servable"]
+    path = save_python(
+        tmp_path / "servable.py",
+        tmp_path / "base",
+        assets=tmp_path / "assets",
+        example_inputs={"x": torch.ones(1, 2)},
+    )
+    x = {"x": TensorView(FLOAT32, (1, 2), struct.pack("<2f", 1, 2))}
+    outcome = run_task(load(path), DEFAULT_SIGNATURE, x)
+    assert not isinstance(outcome, ServingError), outcome
+    assert outcome["y"].data == struct.pack("<2f", 2, 4)
+    assert "servable" not in sys.modules

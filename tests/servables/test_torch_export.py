@@ -22,7 +22,7 @@ from tfs.core.loader import Loader
 from tfs.core.servable import Servable
 from tfs.core.signature import DEFAULT_SIGNATURE, TensorSpec
 from tfs.core.tensor_view import TensorView
-from tfs.export import SignatureOptions, save
+from tfs.export import Signature, save
 from tfs.export.values import view_of
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.servables.exported_signature import read_exported_signature
@@ -161,10 +161,12 @@ def test_optional_input_of_a_graph_is_sent_or_left_out_for_any_number_of_rows(
     """A graph does not broadcast: a default of one row is repeated for it."""
     path = save(
         Heated(),
-        {"x": torch.rand(2, 3), "heat": torch.ones(rows, 1)},
+        Signature(
+            {"x": torch.rand(2, 3), "heat": torch.ones(rows, 1)},
+            defaults={"heat": torch.full((1, 1), 2.0)},
+        ),
         tmp_path,
         platform="torch_export",
-        defaults={"heat": torch.full((1, 1), 2.0)},
     )
     loader = TorchExport().loader(path, LoadContext(lambda _: inline))
     loader.load(ID)
@@ -341,7 +343,7 @@ def test_method_that_scripting_leaves_out_is_named_with_the_way_to_keep_it(
     tmp_path: Path,
 ) -> None:
     """torch.jit.script takes forward alone, and says nothing of the others."""
-    more = {"half": SignatureOptions(PIXELS, call="halved")}
+    more = {"half": Signature(PIXELS, call="halved")}
     with pytest.raises(InvalidArgument, match=r"without halved.*@torch\.jit\.export"):
         save(TwoMethods(), PIXELS, tmp_path, signatures=more, platform="torchscript")
 

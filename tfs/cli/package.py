@@ -95,7 +95,7 @@ def _add_signature(model: argparse._ArgumentGroup) -> None:
         ("pad", "NUMBER", "what fills up shorter rows: tokens=0"),
         ("mask", "INPUT", "the input that tells where: tokens=attention"),
         ("default", "JSON", "what an input is that callers leave out: temperature=1.0"),
-        ("signature", "MODULE:NAME", "one more, a SignatureOptions: embed=nets:embed"),
+        ("signature", "MODULE:NAME", "one more, a Signature: embed=nets:embed"),
     ):
         model.add_argument(
             f"--{option}",
@@ -165,10 +165,10 @@ def _run(args: argparse.Namespace) -> int:
                 f"--explain is about an nn.Module, MODULE:NAME; {args.spec} is a file "
                 "or folder, packaged as it is"
             )
-        from tfs.export import PackageRules, explain
+        from tfs.export import Packaging, explain
 
         module, _ = named_module(args.spec)
-        found = explain(module, PackageRules(**_rules(args)))
+        found = explain(module, Packaging(**_rules(args)))
         print(found.tree())
         if not found.is_complete:
             print(f"\n{found.advice()}")
@@ -212,16 +212,13 @@ def _write_python(args: argparse.Namespace, batching_parameters: str | None) -> 
 
 
 def _write_module(args: argparse.Namespace, batching_parameters: str | None) -> str:
-    from tfs.export import save
+    from tfs.export import Packaging, Signature, save
     from tfs.export.default_values import default_values
 
     module, home = named_module(args.spec)
     example = named_example(args.example, home)
-    return save(
-        module,
+    signature = Signature(
         example,
-        args.out,
-        args.version,
         method=args.method,
         labels=_names(args.labels) or (),
         output_names=_names(args.output_names),
@@ -237,13 +234,22 @@ def _write_module(args: argparse.Namespace, batching_parameters: str | None) -> 
         mask=_pairs(args.mask, "mask"),
         features=named_value(args.features) if args.features else None,
         defaults=default_values(_pairs(args.default, "default"), module, example),
-        signatures=_signatures(args.signature),
+    )
+    packaging = Packaging(
         concurrency=args.concurrency,
-        assets=args.assets,
         batching_parameters=batching_parameters,
-        platform=args.form,
         report=_print_report,
         **_rules(args),
+    )
+    return save(
+        module,
+        signature,
+        args.out,
+        args.version,
+        signatures=_signatures(args.signature),
+        platform=args.form,
+        packaging=packaging,
+        assets=args.assets,
     )
 
 
@@ -326,14 +332,14 @@ def _rules(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _signatures(given: Sequence[str]) -> dict[str, Any]:
-    from tfs.export import SignatureOptions
+    from tfs.export import Signature
 
     signatures = {}
     for key, spec in _pairs(given, "signature").items():
         signatures[key] = made = named_value(spec)
-        if not isinstance(made, SignatureOptions):
+        if not isinstance(made, Signature):
             raise InvalidArgument(
-                f"--signature {key}={spec}: {spec} is no tfs.export.SignatureOptions "
+                f"--signature {key}={spec}: {spec} is no tfs.export.Signature "
                 "and gives none"
             )
     return signatures

@@ -8,18 +8,19 @@ from tfs.export.packaging.dependency_report import (
     DependencyReport,
     ModuleReport,
 )
-from tfs.export.packaging.package import PackageRules, explain
+from tfs.export.packaging.package import explain
+from tfs.export.packaging.packaging import Packaging
 from tfs.export.reseal import reseal
 from tfs.export.save import save
 from tfs.export.save_python import save_python
-from tfs.export.signature_options import SignatureOptions
+from tfs.export.signature import Signature
 
 __all__ = [
     "Action",
     "DependencyReport",
     "ModuleReport",
-    "PackageRules",
-    "SignatureOptions",
+    "Packaging",
+    "Signature",
     "explain",
     "reseal",
     "save",

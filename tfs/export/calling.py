@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from tfs.core.errors import InvalidArgument
-from tfs.export.kept_state import KeptState
+from tfs.export.module_copy import to_call
 from tfs.export.values import Value, as_strings
 
 log = logging.getLogger(__name__)
@@ -26,16 +26,19 @@ OF_PROGRAMS: Final = (
 
 
 @contextlib.contextmanager
-def evaluation(module: nn.Module) -> Iterator[None]:
+def evaluation(module: nn.Module) -> Iterator[nn.Module]:
     """Puts the module into evaluation mode for the block, then back into its own mode.
 
-    Some adapters have a ``train`` of their own that merges their weights. The state of
-    a module with such a part is kept, and put back too.
+    Yields the module, or a copy of it if changing the mode does more than that: some
+    adapters have a ``train`` of their own that merges their weights.
 
     Evaluation mode is what gets served, because a module in training mode would answer
     differently from call to call (dropout) and from batch to batch (batch
     normalisation).
     """
+    if isinstance(module, torch.jit.ScriptModule) and not hasattr(module, "training"):
+        yield module  # it was frozen, which leaves evaluation mode alone
+        return
     training = [part for part in module.modules() if part.training]
     if training:
         log.warning(
@@ -50,9 +53,8 @@ def evaluation(module: nn.Module) -> Iterator[None]:
             type(module).__name__,
             ",".join(lazy),
         )
-    kept = None
     if any(map(_does_more_than_a_flag, module.modules())):
-        kept = KeptState(module)
+        module = to_call(module)
     try:
         module.eval()
     except NotImplementedError as error:
@@ -61,12 +63,10 @@ def evaluation(module: nn.Module) -> Iterator[None]:
             f"torch.export made {OF_PROGRAMS}"
         ) from error
     try:
-        yield
+        yield module
     finally:
         for part in training:
             part.training = True
-        if kept is not None:
-            kept.restore()
 
 
 def _does_more_than_a_flag(part: nn.Module) -> bool:

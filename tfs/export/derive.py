@@ -15,7 +15,6 @@ from torch import nn
 
 from tfs.core.errors import InvalidArgument
 from tfs.export.derived import Derived
-from tfs.export.kept_state import KeptState
 from tfs.export.module_calls import ModuleCalls
 from tfs.export.named_inputs import name_inputs
 from tfs.export.observed_signature import observed_signature
@@ -26,20 +25,17 @@ from tfs.export.option_checks import (
     check_names,
     check_rows,
 )
-from tfs.export.signature_options import SignatureOptions
+from tfs.export.signature import Signature
 from tfs.export.values import Value, Values, first_row, joined, shape_of
 from tfs.runtime.guest.guest_model import one_line
 
 log = logging.getLogger(__name__)
 
 
-def derive(
-    module: nn.Module, options: SignatureOptions, kept: KeptState | None = None
-) -> Derived:
+def derive(module: nn.Module, options: Signature) -> Derived:
     """Calls the module (which is in evaluation mode) and returns its signature.
 
-    Its state is put back after each call: to that of ``kept``, or else to the present
-    one.
+    Each call is made on a copy, so that none sees what another did to the state.
 
     Raises:
         InvalidArgument: The call fails, its result cannot be served, or the options
@@ -60,7 +56,7 @@ def derive(
     for name, value in options.defaults.items():
         example.setdefault(name, value)
     check_names(options, example, where)
-    calls = ModuleCalls(module, options, forms, kept or KeptState(module))
+    calls = ModuleCalls(module, options, forms)
     outputs = calls.first(example)
     check_dynamic(options, example, outputs, where)
     observed = [outputs]
@@ -92,7 +88,7 @@ def derive(
 
 
 def _with_rows(
-    example: Values, rows: int, options: SignatureOptions, left_out: AbstractSet[str]
+    example: Values, rows: int, options: Signature, left_out: AbstractSet[str]
 ) -> list[str]:
     """Returns the inputs that have as many rows as the batch.
 
@@ -172,7 +168,7 @@ def _is_finite(value: Value) -> bool:
 def _other_sizes(
     calls: ModuleCalls,
     example: Values,
-    options: SignatureOptions,
+    options: Signature,
 ) -> Values | None:
     """Returns the outputs for smaller dynamic dimensions; None if no other size worked."""
     shorter: list[Callable[[int], int]] = [

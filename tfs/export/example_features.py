@@ -8,7 +8,7 @@ from typing import Final
 from tfs.core.dtype import DTYPES, STRING
 from tfs.core.errors import InvalidArgument
 from tfs.core.signature import FREE, FeatureKind, FeatureSpec, Method, TensorSpec
-from tfs.export.signature_options import SignatureOptions
+from tfs.export.signature import Signature
 
 _EXAMPLE_DTYPES: Final = frozenset(
     dtype
@@ -21,7 +21,7 @@ _EXAMPLE_DTYPES: Final = frozenset(
 def features_of(
     method: Method,
     inputs: Mapping[str, TensorSpec],
-    options: SignatureOptions,
+    options: Signature,
     where: str,
 ) -> Mapping[str, FeatureSpec]:
     """Returns the author's features, or one per input that has no default.
@@ -58,7 +58,7 @@ def _check_given(
 
 
 def _derived(
-    inputs: Mapping[str, TensorSpec], options: SignatureOptions
+    inputs: Mapping[str, TensorSpec], options: Signature
 ) -> dict[str, FeatureSpec]:
     """Returns a feature for each input that has no default and can be one."""
     derived: dict[str, FeatureSpec] = {}
@@ -80,7 +80,7 @@ def _derived(
 def _check_filled(
     features: Mapping[str, FeatureSpec],
     inputs: Mapping[str, TensorSpec],
-    options: SignatureOptions,
+    options: Signature,
     where: str,
 ) -> None:
     """Refuses features that leave an input empty: every request would fail."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Mapping
 from typing import Final, NamedTuple
@@ -13,10 +14,10 @@ from tfs.core.dtype import STRING
 from tfs.core.errors import InvalidArgument
 from tfs.core.signature import Method
 from tfs.export.calling import run
-from tfs.export.gradient_advice import gradient_advice
-from tfs.export.kept_state import KeptState
+from tfs.export.module_copy import to_call
 from tfs.export.named_outputs import is_nested, name_outputs
-from tfs.export.signature_options import SignatureOptions
+from tfs.export.signature import Signature
+from tfs.export.trial_advice import GRADIENTS
 from tfs.export.values import Value, Values, dtype_of, shape_of
 from tfs.runtime.guest.platforms.module_call import module_call
 from tfs.runtime.guest.platforms.nested_values import Form, nesting
@@ -49,36 +50,33 @@ class Called(NamedTuple):
 
 def outputs_of(
     module: nn.Module,
-    options: SignatureOptions,
+    options: Signature,
     forms: Mapping[str, Form],
     inputs: Mapping[str, Value],
-    kept: KeptState,
 ) -> Called:
-    """Calls a signature's method once; the module's state is put back.
+    """Calls a signature's method once, on a copy of the module.
 
     Raises:
         InvalidArgument: The result cannot be served; says what to change.
 
     """
     where = f"{type(module).__name__}.{options.call}"
+    called = to_call(module)
     # Hooks of ``forward`` run only if the module itself is called.
     call = (
-        module_call(module)
+        module_call(called)
         if options.call == "forward"
-        else getattr(module, options.call)
+        else getattr(called, options.call)
     )
     single = SINGLE_OUTPUT[Method(options.method)]
-    try:
-        result = run(nesting(call, forms), inputs)
-        outputs = {
-            # An output may be a view of the module's state, which will be put back.
-            name: value.clone() if isinstance(value, torch.Tensor) else value
-            for name, value in name_outputs(
-                result, options.output_names, single, where
-            ).items()
-        }
-    finally:
-        kept.restore()
+    result = run(nesting(call, forms), inputs)
+    outputs = {
+        # An output may be a view of the module's state, to which others write.
+        name: value.clone() if isinstance(value, torch.Tensor) else value
+        for name, value in name_outputs(
+            result, options.output_names, single, where
+        ).items()
+    }
     return Called(
         outputs,
         is_nested(result, outputs),
@@ -94,21 +92,18 @@ class ModuleCalls:
         module: The module, in evaluation mode.
         options: Say which method to call, and how its outputs are named.
         forms: How arguments that are containers are made of inputs.
-        kept: The module's state, put back after each call.
 
     """
 
     def __init__(
         self,
         module: nn.Module,
-        options: SignatureOptions,
+        options: Signature,
         forms: Mapping[str, Form],
-        kept: KeptState,
     ) -> None:
         self._module = module
         self._options = options
         self._forms = forms
-        self._kept = kept
         self._where = f"{type(module).__name__}.{options.call}"
         self._seen: list[Called] = []
         self._errors: list[Exception] = []
@@ -140,17 +135,26 @@ class ModuleCalls:
         except InvalidArgument:
             raise
         except Exception as error:
-            advice = gradient_advice(str(error))
+            advice = ""
             if any(dtype_of(value) is STRING for value in inputs.values()):
                 advice = (
                     "Strings come to a module as lists of bytes: decode the bytes first, "
                     "[each.decode() for each in text]"
                 )
+            elif self._works_with_gradients(inputs):
+                advice = GRADIENTS
             raise InvalidArgument(
                 f"{self._where} fails on its example inputs "
                 f"({_described(inputs)}): {type(error).__name__}: {error}"
                 f"{advice and f'. {advice}'}"
             ) from error
+
+    def _works_with_gradients(self, inputs: Values) -> bool:
+        call = getattr(to_call(self._module), self._options.call)
+        with contextlib.suppress(Exception), torch.enable_grad():
+            nesting(call, self._forms)(**inputs)
+            return True
+        return False
 
     def attempt(self, inputs: Mapping[str, Value]) -> Values | None:
         """Returns the outputs for a variation of the example; None if that fails."""
@@ -162,7 +166,7 @@ class ModuleCalls:
             return None
 
     def _call(self, inputs: Mapping[str, Value]) -> Values:
-        found = outputs_of(self._module, self._options, self._forms, inputs, self._kept)
+        found = outputs_of(self._module, self._options, self._forms, inputs)
         self._seen.append(found)
         outputs, first = found.outputs, self._seen[0].outputs
         if outputs.keys() != first.keys():

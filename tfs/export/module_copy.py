@@ -3,10 +3,34 @@
 from __future__ import annotations
 
 import copy
+import logging
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
+
+log = logging.getLogger(__name__)
+
+
+def to_call(module: nn.Module) -> nn.Module:
+    """Returns a copy for one call, or the module itself if it cannot be copied.
+
+    A module whose parameters are not made yet is called itself: its first call makes
+    them.
+    """
+    if any(map(is_lazy, module.parameters())):
+        return module
+    try:
+        return copy_of(module)
+    except Exception as error:
+        log.warning(
+            "event=module_not_copied module=%s error=%r is called itself, and what its "
+            "calls change stays changed",
+            type(module).__name__,
+            error,
+        )
+        return module
 
 
 def copy_of(module: nn.Module) -> nn.Module:

@@ -6,22 +6,23 @@ from collections.abc import Collection, Mapping, Sequence
 
 from tfs.core.dtype import FLOAT32
 from tfs.core.errors import InvalidArgument
-from tfs.core.signature import FREE, Method, Signature, TensorSpec
+from tfs.core.signature import FREE, Method, TensorSpec
+from tfs.core.signature import Signature as ServedSignature
 from tfs.core.tensor_view import TensorView
 from tfs.export.example_features import features_of
 from tfs.export.module_calls import SINGLE_OUTPUT
-from tfs.export.signature_options import SignatureOptions
+from tfs.export.signature import Signature
 from tfs.export.values import Value, Values, dtype_of, shape_of, view_of
 
 
 def observed_signature(
     example: Values,
     observed: Sequence[Values],
-    options: SignatureOptions,
+    options: Signature,
     where: str,
     *,
     unsure: bool,
-) -> Signature:
+) -> ServedSignature:
     """Returns the signature that fits the observed calls.
 
     Args:
@@ -50,7 +51,7 @@ def observed_signature(
         for name in observed[0]
     }
     _check_method(method, outputs, options, where)
-    return Signature(
+    return ServedSignature(
         method=method,
         inputs=inputs,
         outputs=outputs,
@@ -62,7 +63,7 @@ def observed_signature(
 
 
 def _default_views(
-    inputs: Mapping[str, TensorSpec], options: SignatureOptions, where: str
+    inputs: Mapping[str, TensorSpec], options: Signature, where: str
 ) -> dict[str, TensorView]:
     """Returns the default values of inputs, after checking that they fit the inputs."""
     defaults = {name: view_of(value) for name, value in options.defaults.items()}
@@ -77,7 +78,7 @@ def _default_views(
     return defaults
 
 
-def _spec(value: Value, options: SignatureOptions, name: str, where: str) -> TensorSpec:
+def _spec(value: Value, options: Signature, name: str, where: str) -> TensorSpec:
     try:
         dtype = dtype_of(value)
     except ValueError as error:
@@ -94,7 +95,7 @@ def _spec(value: Value, options: SignatureOptions, name: str, where: str) -> Ten
 def _output_spec(
     name: str,
     observed: list[Value],
-    options: SignatureOptions,
+    options: Signature,
     free: Collection[int],
     *,
     unsure: bool,
@@ -122,7 +123,7 @@ def _output_spec(
 def _check_method(
     method: Method,
     outputs: Mapping[str, TensorSpec],
-    options: SignatureOptions,
+    options: Signature,
     where: str,
 ) -> None:
     if method is Method.PREDICT:

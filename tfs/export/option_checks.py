@@ -9,11 +9,11 @@ from __future__ import annotations
 import torch
 
 from tfs.core.errors import InvalidArgument
-from tfs.export.signature_options import SignatureOptions
+from tfs.export.signature import Signature
 from tfs.export.values import Values, is_strings, shape_of
 
 
-def check_defaults(options: SignatureOptions, where: str) -> None:
+def check_defaults(options: Signature, where: str) -> None:
     """Refuses defaults that are neither tensors nor strings.
 
     Callers who use no type checker pass numbers.
@@ -26,7 +26,7 @@ def check_defaults(options: SignatureOptions, where: str) -> None:
             )
 
 
-def check_names(options: SignatureOptions, example: Values, where: str) -> None:
+def check_names(options: Signature, example: Values, where: str) -> None:
     """Refuses pad, mask and defaults that name no input, or that do not go together."""
     mentioned = {
         "pad": options.pad,
@@ -56,7 +56,7 @@ def check_names(options: SignatureOptions, example: Values, where: str) -> None:
 
 
 def check_dynamic(
-    options: SignatureOptions, example: Values, outputs: Values, where: str
+    options: Signature, example: Values, outputs: Values, where: str
 ) -> None:
     """Refuses dynamic dimensions that no input or output has."""
     for name, dimensions in options.dynamic.items():
@@ -75,9 +75,7 @@ def check_dynamic(
                 )
 
 
-def check_rows(
-    example: Values, outputs: Values, options: SignatureOptions, where: str
-) -> int:
+def check_rows(example: Values, outputs: Values, options: Signature, where: str) -> int:
     """Returns the number of rows that all inputs and outputs share.
 
     Inputs with a default may have another: they are settings of a call.

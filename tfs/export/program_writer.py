@@ -7,8 +7,7 @@ import inspect
 import io
 import os
 import warnings
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import torch
@@ -18,66 +17,84 @@ from tfs.core.dtype import STRING
 from tfs.core.errors import InvalidArgument
 from tfs.core.signature import FREE, Signature
 from tfs.export.derived import Derived
-from tfs.export.foreign_operators import operators_of, refuse_foreign
+from tfs.export.described_module import DescribedModule
 from tfs.export.packaging.archive_file import archive_file
 from tfs.export.packaging.package import quiet
-from tfs.export.payload import DescribedModule
 from tfs.export.program_sizes import refuse_fixed
 from tfs.export.values import Values, shape_of
+from tfs.runtime.guest.fault_text import one_line
 from tfs.runtime.guest.platforms.nested_values import flattening, nesting
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramWriter:
-    """torch.export, or the same compiled for this processor by AOTInductor."""
+def write_program(folder: str, module: DescribedModule) -> dict[str, object]:
+    """Writes a module as one graph; returns the manifest's entry.
 
-    is_compiled: bool = False
+    Raises:
+        InvalidArgument: It cannot be stored in this form; says why.
 
-    platform = "torch_export"
-    is_exact = False
+    """
+    with _quietly():
+        program, entry = _program(module)
+        try:
+            with archive_file(os.path.join(folder, "model.pt2")) as file:
+                torch.export.save(program, file)
+        except OSError:
+            raise
+        except Exception as error:
+            raise InvalidArgument(
+                f"the graph of {module.name} cannot be written: {error}\nReturn tensors, "
+                "dicts and tuples from it, or save it as torch_package, which takes any "
+                "Python"
+            ) from error
+    return entry
 
-    def write(self, folder: str, module: DescribedModule) -> dict[str, object]:
-        name = module.name
-        _refuse_strings(module)
-        if len(module.options) != 1 or "methods" in module.entry:
-            raise InvalidArgument(f"{name}: torch_export stores one method, forward")
-        (each,) = module.derived.values()
-        path = os.path.join(folder, "model.pt2")
-        # For a model that cannot be a graph, torch prints pages of half-traced code.
-        with (
-            warnings.catch_warnings(),
-            contextlib.redirect_stderr(io.StringIO()),
-            quiet("torch"),
-        ):
-            warnings.simplefilter("ignore")
-            program, entry = _program(module, each)
-            refuse_foreign(operators_of(program), name, "graph")
-            if not self.is_compiled:
-                try:
-                    with archive_file(path) as file:
-                        torch.export.save(program, file)
-                except OSError:
-                    raise
-                except Exception as error:
-                    raise InvalidArgument(
-                        f"the graph of {name} cannot be written: {error}\nReturn tensors, "
-                        "dicts and tuples from it, or save it as torch_package, which "
-                        "takes any Python"
-                    ) from error
-                return entry
-            try:
-                from torch._inductor import aoti_compile_and_package
 
-                aoti_compile_and_package(program, package_path=path)
-            except Exception as error:
+def write_compiled(folder: str, module: DescribedModule) -> dict[str, object]:
+    """Writes a module as a graph that AOTInductor compiled for this kind of processor.
+
+    Raises:
+        InvalidArgument: It cannot be stored in this form; says why.
+
+    """
+    with _quietly():
+        program, entry = _program(module)
+        from torch._inductor import aoti_compile_and_package
+        from torch._inductor.exc import InvalidCxxCompiler
+
+        try:
+            aoti_compile_and_package(
+                program, package_path=os.path.join(folder, "model.pt2")
+            )
+        except Exception as error:
+            cause: BaseException | None = error
+            while cause is not None and not isinstance(cause, InvalidCxxCompiler):
+                cause = cause.__cause__ or cause.__context__
+            if cause is not None:
                 raise InvalidArgument(
-                    f"{name} cannot be compiled here: {type(error).__name__}: {error}"
+                    f"{module.name} cannot be compiled here without a C++ compiler: "
+                    "install g++, or name yours in the environment variable CXX"
                 ) from error
-        return entry
+            raise InvalidArgument(
+                f"{module.name} cannot be compiled: {one_line(error)}. Save it as "
+                "torch_export, or as torch_package, which takes any Python"
+            ) from error
+    return entry
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Holds back the pages of half-traced code that torch prints of what is no graph."""
+    with (
+        warnings.catch_warnings(),
+        contextlib.redirect_stderr(io.StringIO()),
+        quiet("torch"),
+    ):
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _program(
-    module: DescribedModule, derived: Derived
+    module: DescribedModule,
 ) -> tuple[torch.export.ExportedProgram, dict[str, object]]:
     """Returns a module as a graph, and what the manifest's entry says of calling it.
 
@@ -90,6 +107,10 @@ def _program(
         InvalidArgument: The module cannot be made a graph, or only one of fixed sizes.
 
     """
+    _refuse_strings(module)
+    if len(module.options) != 1 or "methods" in module.entry:
+        raise InvalidArgument(f"{module.name}: torch_export stores one method, forward")
+    (derived,) = module.derived.values()
     repeated = _repeated(derived)
     if repeated:
         rows = {

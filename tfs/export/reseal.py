@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from contextlib import closing
 
-import torch
-
-from tfs.core.example_inputs import read_example
-from tfs.core.manifest import Manifest
-from tfs.core.servable_id import ServableId
 from tfs.core.version_directory import commit, payload_files, read_manifest
 from tfs.export.publish import producer, publish
-from tfs.export.verify import loaded_as_served
-from tfs.runtime.guest.model_source import PLATFORMS, ModelSource
+from tfs.export.trial import tried
+from tfs.runtime.guest.model_source import PLATFORMS
 
 
 def reseal(
@@ -26,7 +20,8 @@ def reseal(
 
     It is for packages that were unzipped, edited and zipped again, and for changed
     tables and assets: the digests of the old manifest no longer fit, but its signatures
-    still do. The new version is loaded, and called on its examples, before it appears.
+    still do. The new version is loaded in a process of its own, and called on its
+    examples, before it appears.
     Blocks.
 
     Args:
@@ -39,7 +34,7 @@ def reseal(
 
     Raises:
         NotFound: The folder has no manifest.
-        ServingError: The edited version does not load or run. Nothing was written.
+        InvalidArgument: The edited version does not load or run. Nothing was written.
         FailedPrecondition: The version exists already. It was not touched.
 
     """
@@ -51,24 +46,10 @@ def reseal(
             copy = os.path.join(target, name)
             os.makedirs(os.path.dirname(copy), exist_ok=True)
             shutil.copyfile(os.path.join(place, name), copy)
-        if manifest.platform in PLATFORMS:
-            _try(target, manifest)
         commit(
             target, manifest.platform, manifest.signatures, manifest.entry, producer()
         )
+        if manifest.platform in PLATFORMS:
+            tried(target, manifest.platform)
 
     return publish(os.fspath(base_path), version, fill)
-
-
-def _try(folder: str, manifest: Manifest) -> None:
-    source = ModelSource(
-        ServableId("edited", 0),
-        folder,
-        manifest.platform,
-        manifest.entry,
-        manifest.signatures,
-    )
-    with closing(loaded_as_served(source)) as model, torch.inference_mode():
-        for key, signature in manifest.signatures.items():
-            if signature.examples:
-                model.call(key, read_example(folder, signature))

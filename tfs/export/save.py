@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -11,39 +12,42 @@ from typing import Final
 
 import torch
 from torch import nn
-from torch.package.importer import Importer
 
 from tfs.core.errors import DataLoss, InvalidArgument
-from tfs.core.signature import DEFAULT_SIGNATURE, FeatureSpec
+from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.core.version_directory import EXAMPLES, commit
 from tfs.export.calling import OF_PROGRAMS, evaluation
+from tfs.export.check import differing_outputs
 from tfs.export.derive import derive
 from tfs.export.derived import Derived
+from tfs.export.described_module import DescribedModule
 from tfs.export.examples import place_examples
-from tfs.export.kept_state import KeptState
 from tfs.export.module_calls import outputs_of
-from tfs.export.packaging.dependency_report import DependencyReport
-from tfs.export.packaging.package import PackageRules
+from tfs.export.package_writer import write_package
 from tfs.export.packaging.package_resources import readable
-from tfs.export.payload import (
-    DescribedModule,
-    PackageWriter,
-    PayloadWriter,
-)
-from tfs.export.program_writer import ProgramWriter
+from tfs.export.packaging.packaging import Packaging
+from tfs.export.program_writer import write_compiled, write_program
 from tfs.export.publish import Extras, producer, publish
-from tfs.export.script_writer import ScriptWriter
-from tfs.export.signature_options import ExampleInputs, SignatureOptions
+from tfs.export.script_writer import write_script
+from tfs.export.signature import ExampleInputs, Signature
+from tfs.export.trial import prepare_trials, unlike_servers
 from tfs.export.values import same
-from tfs.export.verify import differing_outputs
 from tfs.export.wrappers import (
+    has_wrappers,
+    run_as_written,
     unwrapped,
     without_compiled_parts,
     without_parallelism,
 )
-from tfs.runtime.guest.model_source import concurrency_of
 
 log = logging.getLogger(__name__)
+
+_WRITERS: Final[Mapping[str, Callable[[str, DescribedModule], dict[str, object]]]] = {
+    "torch_package": write_package,
+    "torch_export": write_program,
+    "aotinductor": write_compiled,
+    "torchscript": write_script,
+}
 
 _IN_GRAPHS: Final = (
     " Some parts of torch also compute otherwise in graphs: a TransformerEncoder with a "
@@ -54,47 +58,39 @@ _IN_GRAPHS: Final = (
 
 def save(
     module: nn.Module,
-    example_inputs: ExampleInputs,
+    example_inputs: ExampleInputs | Signature,
     base_path: str | os.PathLike[str],
     version: int | None = None,
     *,
     method: str = "predict",
     labels: Sequence[str] = (),
-    features: Mapping[str, FeatureSpec] | None = None,
     output_names: Sequence[str] | None = None,
     batched: bool = True,
     dynamic: Mapping[str, Collection[int]] = MappingProxyType({}),
-    pad: Mapping[str, float] = MappingProxyType({}),
-    mask: Mapping[str, str] = MappingProxyType({}),
-    defaults: Mapping[str, torch.Tensor] = MappingProxyType({}),
-    signatures: Mapping[str, SignatureOptions] = MappingProxyType({}),
+    signatures: Mapping[str, Signature] = MappingProxyType({}),
+    platform: str = "torch_package",
     intern: Sequence[str] = (),
     extern: Sequence[str] = (),
     mock: Sequence[str] = (),
     include: Sequence[str] = (),
-    sources: Mapping[str, str] = MappingProxyType({}),
-    resources: Mapping[str, str | bytes] = MappingProxyType({}),
-    importers: Sequence[Importer] = (),
+    packaging: Packaging | None = None,
     assets: str | os.PathLike[str] | None = None,
-    batching_parameters: str | None = None,
-    report: Callable[[DependencyReport], object] | None = None,
-    platform: str = "torch_package",
-    concurrency: int = 1,
 ) -> str:
     """Writes a new version of a model: code, weights, signature and examples.
 
-    The version appears under ``base_path`` by one rename, complete, after its
-    archive was loaded back and gave the same outputs as ``module``; a server that
-    watches the directory can never see a part of it. The module is called a few
-    times on its example inputs, in evaluation mode and without gradients; its
-    training flags and state (parameters, buffers, attributes) are put back. Blocks.
+    The version appears under ``base_path`` by one rename, complete, after it was loaded
+    in a process of its own, as a server's worker loads it, and gave the same outputs as
+    ``module``; a server that watches the directory can never see a part of it. Copies of
+    the module are called a few times on the example inputs, in evaluation mode and
+    without gradients. Blocks.
 
     Args:
         module: The module to serve. It is saved with its present weights, without a
             wrapper of torch.compile, data parallelism or averaging; compiled parts are
             saved as they were written.
         example_inputs: Real inputs of ``forward``: a tensor, tensors in order, or by
-            name. Their parameter names become the signature's input names.
+            name. Their parameter names become the signature's input names. Or a
+            :class:`Signature`, which says more.
         base_path: The model's directory; created if absent.
         version: The version's number; None takes the next free one.
         method: What ``serving_default`` is for. "classify" needs an output
@@ -102,87 +98,59 @@ def save(
             it in a softmax to serve probabilities. "regress" needs an output
             ``outputs``, float32 [batch] or [batch, 1]. If a module returns a single
             tensor, it gets that name.
-        labels: See :class:`SignatureOptions`, also for the next seven.
-        features: tf.Example features.
+        labels: Classify only: class names in score order.
         output_names: Names of the outputs.
         batched: Whether dimension 0 is the batch everywhere.
         dynamic: Further dimensions that callers may size, or the model may.
-        pad: Values for free inner dimensions.
-        mask: Inputs that receive masks.
-        defaults: Inputs that callers may leave out.
         signatures: Further signatures by key, each possibly of another method of the
             module.
-        intern: Modules whose source goes into the archive (names or globs). Your own
-            code is always among them.
-        extern: Modules that the server imports from its own environment. Python's
-            modules, torch and numpy are always among them.
-        mock: Modules to replace by stubs that fail when used.
-        include: Modules to put in although nothing imports them visibly.
-        sources: Files or folders to take the code of a module from.
-        resources: Text or bytes to put into the archive, by path.
-        importers: Where classes come from, for objects that were loaded from other
-            packages; see :class:`PackageRules`.
-        assets: A folder to copy to the version's ``assets/``.
-        batching_parameters: Text of a BatchingParameters message for this version.
-        report: Called with the tree of packaged modules before anything is committed.
         platform: The form: "torch_package" (any Python, the default), "torch_export"
             (one graph), "aotinductor" (that graph compiled for this processor, served
-            by torch_export) or "torchscript". The rules about modules matter for
-            torch_package only. A graph may round differently; its outputs are
-            compared with a tolerance.
-        concurrency: How many requests the module takes at once, to batch parts of
-            itself with :mod:`tfs.runtime.batched`. Only for a "torch_package".
+            by torch_export) or "torchscript". A graph may round differently; its
+            outputs are compared with a tolerance.
+        intern: Modules whose source goes into the archive; see :class:`Packaging`, also
+            for the next three. Added to those of ``packaging``.
+        extern: Modules that the server imports from its own environment.
+        mock: Modules to replace by stubs that fail when used.
+        include: Modules to put in although nothing imports them visibly.
+        packaging: More about what goes into the version.
+        assets: A folder to copy to the version's ``assets/``.
 
     Returns:
         The new version's directory.
 
     Raises:
-        InvalidArgument: The module cannot be called, described or packaged in this way;
-            says what to change. Nothing was written.
-        DataLoss: The archive does not give the same outputs as the module. Nothing
+        InvalidArgument: The module cannot be called, described, packaged or served in
+            this way; says what to change. Nothing was written.
+        DataLoss: The version does not give the same outputs as the module. Nothing
             was written.
         FailedPrecondition: The version exists already. It was not touched.
         OSError: The version cannot be written there. Nothing was written.
 
     """
-    base = os.fspath(base_path)
     _check_is_module(module)
-    module = unwrapped(without_parallelism(module))
-    options = {
-        DEFAULT_SIGNATURE: SignatureOptions(
+    keywords = (method, tuple(labels), output_names, batched, dict(dynamic))
+    if not isinstance(example_inputs, Signature):
+        default = Signature(
             example_inputs,
             method=method,
             labels=labels,
-            features=features,
             output_names=output_names,
             batched=batched,
             dynamic=dynamic,
-            pad=pad,
-            mask=mask,
-            defaults=defaults,
-        ),
-        **signatures,
-    }
-    rules = PackageRules(intern, extern, mock, include, sources, resources, importers)
-    writer = _writer(platform, rules, report)
-    extras = Extras(assets, batching_parameters)
-    threads: dict[str, object] = {}
-    if concurrency != 1:
-        if platform != "torch_package":
-            raise InvalidArgument(f"a {platform} runs one request at a time")
-        threads["concurrency"] = concurrency
-        concurrency_of(threads, type(module).__name__)
-    with without_compiled_parts(module), evaluation(module), readable(resources):
-        derived = _derived(module, options)
-        final = publish(
-            base,
-            version,
-            lambda folder: _fill(
-                folder, module, options, derived, writer, extras, threads
-            ),
         )
-    log.info("event=version_exported path=%s platform=%s", final, platform)
-    return final
+    elif keywords != ("predict", (), None, True, {}):
+        raise InvalidArgument(
+            "method, labels, output_names, batched and dynamic belong into the Signature"
+        )
+    else:
+        default = example_inputs
+    rules = Packaging(intern, extern, mock, include)
+    packaging = rules if packaging is None else packaging.with_rules(rules)
+    options = {DEFAULT_SIGNATURE: default, **signatures}
+    return _saved(
+        module, options, os.fspath(base_path), version, platform, packaging, assets
+    )
 
 
 def _check_is_module(value: object) -> None:
@@ -204,79 +172,106 @@ def _check_is_module(value: object) -> None:
         )
 
 
+def _saved(
+    module: nn.Module,
+    options: Mapping[str, Signature],
+    base_path: str,
+    version: int | None,
+    platform: str,
+    packaging: Packaging,
+    assets: str | os.PathLike[str] | None,
+) -> str:
+    if platform not in _WRITERS:
+        raise InvalidArgument(
+            f"a module cannot be saved as {platform!r}; use one of "
+            f"{', '.join(_WRITERS)}"
+        )
+    if packaging.concurrency != 1 and platform != "torch_package":
+        raise InvalidArgument(f"a {platform} runs one request at a time")
+    extras = Extras(assets, packaging.batching_parameters)
+    prepare_trials()
+    with (
+        evaluation(without_parallelism(module)) as given,
+        readable(packaging.resources),
+    ):
+        inner = unwrapped(given)
+        derived = _derived(given, inner, options)
+        with without_compiled_parts(inner):
+            described = DescribedModule(inner, options, derived, packaging)
+            final = publish(
+                base_path,
+                version,
+                lambda folder: _fill(folder, described, platform, extras),
+            )
+    log.info("event=version_exported path=%s platform=%s", final, platform)
+    return final
+
+
 def _derived(
-    module: nn.Module, options: Mapping[str, SignatureOptions]
+    given: nn.Module, inner: nn.Module, options: Mapping[str, Signature]
 ) -> dict[str, Derived]:
-    """Returns the signatures; the module's state is as before, and no copy of it is left."""
-    kept = KeptState(module)
-    return {key: derive(module, each, kept) for key, each in options.items()}
+    """Returns the signatures; their outputs are those of the module that was given."""
+    with without_compiled_parts(inner):
+        derived = {key: derive(inner, each) for key, each in options.items()}
+    if not has_wrappers(given):
+        return derived
+    with run_as_written():
+        return {
+            key: dataclasses.replace(
+                each,
+                outputs=outputs_of(
+                    given, options[key], each.forms, each.example
+                ).outputs,
+            )
+            if options[key].call == "forward"
+            else each
+            for key, each in derived.items()
+        }
 
 
 def _fill(
-    folder: str,
-    module: nn.Module,
-    options: Mapping[str, SignatureOptions],
-    derived: Mapping[str, Derived],
-    writer: PayloadWriter,
-    extras: Extras,
-    more: Mapping[str, object],
+    folder: str, described: DescribedModule, platform: str, extras: Extras
 ) -> None:
-    entry = {**writer.write(folder, DescribedModule(module, options, derived)), **more}
-    signatures, examples = place_examples(derived)
+    entry = _WRITERS[platform](folder, described)
+    signatures, examples = place_examples(described.derived)
     Path(folder, EXAMPLES).write_bytes(examples)
     extras.write(folder)
+    served_by = "torch_export" if platform == "aotinductor" else platform
+    commit(folder, served_by, signatures, entry, producer())
+    is_exact = platform == "torch_package"  # the same kernels run
     differing = differing_outputs(
-        folder, writer.platform, entry, signatures, derived, is_exact=writer.is_exact
+        folder, served_by, described.derived, is_exact=is_exact
     )
     if differing:
-        _judge(module, options, derived, differing, is_exact=writer.is_exact)
-    commit(folder, writer.platform, signatures, entry, producer())
+        _judge(described, differing, is_exact=is_exact)
 
 
 def _judge(
-    module: nn.Module,
-    options: Mapping[str, SignatureOptions],
-    derived: Mapping[str, Derived],
+    described: DescribedModule,
     differing: Mapping[str, list[str]],
     *,
     is_exact: bool,
 ) -> None:
     """Raises, unless the module itself gives other values for the outputs that differ."""
-    kept = KeptState(module)
     for key, names in differing.items():
-        where = f"{type(module).__name__}.{options[key].call}"
-        expected = derived[key].outputs
-        again = outputs_of(
-            module, options[key], derived[key].forms, derived[key].example, kept
-        ).outputs
-        if all(same(expected[name], again[name]) for name in names):
+        each, options = described.derived[key], described.options[key]
+        one, other = (
+            outputs_of(described.module, options, each.forms, each.example).outputs
+            for _ in range(2)
+        )
+        if all(same(one[name], other[name]) for name in names):
             raise DataLoss(
-                f"{where} gives other values for {', '.join(map(repr, names))} "
-                "when loaded from its archive; does it depend on something outside "
-                "of the module (a global variable), or on earlier calls (a list or "
-                "counter that it adds to)?" + ("" if is_exact else _IN_GRAPHS)
+                f"{described.name}.{options.call} gives other values for "
+                f"{', '.join(map(repr, names))} when it is loaded in a process of its "
+                "own; does it depend on something outside of the module (a global "
+                "variable, the command line, hooks of a wrapper), or on earlier calls (a "
+                "list or counter that it adds to)?"
+                + ("" if is_exact else _IN_GRAPHS)
+                + unlike_servers()
             )
         log.warning(
             "event=outputs_not_repeatable module=%s outputs=%s differ from call to "
             "call, so the archive could not be compared",
-            type(module).__name__,
+            described.name,
             ",".join(names),
         )
-
-
-def _writer(
-    platform: str,
-    rules: PackageRules,
-    report: Callable[[DependencyReport], object] | None,
-) -> PayloadWriter:
-    writers: dict[str, PayloadWriter] = {
-        "torch_package": PackageWriter(rules, report),
-        "torch_export": ProgramWriter(),
-        "aotinductor": ProgramWriter(is_compiled=True),
-        "torchscript": ScriptWriter(),
-    }
-    if platform not in writers:
-        raise InvalidArgument(
-            f"a module cannot be saved as {platform!r}; use one of {', '.join(writers)}"
-        )
-    return writers[platform]

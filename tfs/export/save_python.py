@@ -6,24 +6,18 @@ import logging
 import os
 import shutil
 from collections.abc import Mapping
-from contextlib import closing
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 import torch
 
-from tfs.core.errors import InvalidArgument, ServingError
-from tfs.core.servable import Tensors
-from tfs.core.servable_id import ServableId
+from tfs.core.errors import InvalidArgument
 from tfs.core.signature import DEFAULT_SIGNATURE, Signature
 from tfs.core.version_directory import EXAMPLES, commit
 from tfs.export.derived import Derived
 from tfs.export.examples import place_examples
-from tfs.export.opened_files import watched_files
-from tfs.export.packaging.own_code import own_code_out_of_reach
 from tfs.export.publish import Extras, producer, publish
-from tfs.export.read_variables import warned_of_variables
 from tfs.export.servable_class import (
     SignatureForms,
     entry_of,
@@ -31,12 +25,9 @@ from tfs.export.servable_class import (
     read_forms,
     signatures_of,
 )
-from tfs.export.server_defaults import server_defaults
+from tfs.export.trial import tried
 from tfs.export.values import Values, as_strings, from_array, is_strings, view_of
-from tfs.export.verify import loaded_as_served, warn_of_files
 from tfs.export.weights_file import Weights, write_weights
-from tfs.runtime.guest.guest_model import GuestModel
-from tfs.runtime.guest.model_source import ModelSource
 
 log = logging.getLogger(__name__)
 
@@ -60,9 +51,10 @@ def save_python(
 
     The class needs ``predict(self, **inputs)``; it may have ``load(self, version)``,
     ``validate(self, **item)``, ``preprocess``, ``postprocess``, ``methods`` and
-    ``concurrency`` (see :mod:`tfs.runtime.guest.platforms.python`). Its code runs here: once to
-    read the class's signatures and settings, and again when the version is loaded, and
-    called if there are example inputs, before it appears by one rename. Blocks.
+    ``per_item`` and ``concurrency`` (see :mod:`tfs.runtime.guest.platforms.python`). Its
+    code runs here once, to read the class's signatures and settings. Before the version
+    appears by one rename, it is loaded in a process of its own, as a server's worker
+    loads it, and called if there are example inputs. Blocks.
 
     Args:
         source: The file; stored as ``servable.py``. It may import modules that every
@@ -116,8 +108,8 @@ def save_python(
             examples, blob = place_examples({DEFAULT_SIGNATURE: derived})
             placed.update(examples)
             Path(folder, EXAMPLES).write_bytes(blob)
-        _try_as_served(folder, entry, placed, example, place)
         commit(folder, "python", placed, entry, producer())
+        tried(folder, "python")
 
     final = publish(os.fspath(base_path), version, fill)
     log.info("event=version_exported path=%s platform=python", final)
@@ -153,83 +145,3 @@ def _example(
     views = {name: view_of(value) for name, value in example.items()}
     signature.check_inputs(signature.with_defaults(views))
     return example
-
-
-def _try_as_served(
-    folder: str,
-    entry: Mapping[str, object],
-    signatures: Mapping[str, Signature],
-    example: Values,
-    place: str,
-) -> None:
-    """Tries the version without the author's own modules, as on a server.
-
-    If it needs some of them, warns of these, and tries it with them.
-    """
-    needed: list[str] = []
-    with (
-        own_code_out_of_reach() as finder,
-        watched_files(folder) as opened,
-        warned_of_variables(),
-        server_defaults(),
-    ):
-        try:
-            _try(folder, entry, signatures, example)
-        except ServingError:
-            needed = sorted(set(finder.refused))
-            if not needed:
-                raise
-    warn_of_files(opened)
-    if needed:
-        log.warning(
-            "event=own_modules_needed file=%s modules=%s no server has them: put "
-            "their code into the file, or install them beside every server",
-            place,
-            ",".join(needed),
-        )
-        _try(folder, entry, signatures, example)
-
-
-def _try(
-    folder: str,
-    entry: Mapping[str, object],
-    signatures: Mapping[str, Signature],
-    example: Values,
-) -> None:
-    """Loads the version like an interpreter, and calls it on the example."""
-    source = ModelSource(ServableId("export", 0), folder, "python", entry, signatures)
-    with closing(loaded_as_served(source)) as model:
-        if not example:
-            return
-        views = {name: view_of(value) for name, value in example.items()}
-        signature = signatures[DEFAULT_SIGNATURE]
-        with torch.inference_mode():
-            model.call(DEFAULT_SIGNATURE, signature.with_defaults(views))
-        _try_others(model, signatures, views)
-
-
-def _try_others(
-    model: GuestModel, signatures: Mapping[str, Signature], views: Tensors
-) -> None:
-    """Calls the signatures that take the same example; warns of those that fail.
-
-    They are not refused, because the example was given for another signature.
-    """
-    for key, signature in signatures.items():
-        given = signature.with_defaults(views)
-        try:
-            signature.check_inputs(given)
-        except InvalidArgument:
-            continue  # it takes other inputs
-        try:
-            if key != DEFAULT_SIGNATURE:
-                with torch.inference_mode():
-                    model.call(key, given)
-        except ServingError as error:
-            log.warning(
-                "event=signature_failed signature=%s on the example of %s: %s; which "
-                "method a signature calls, `methods` says",
-                key,
-                DEFAULT_SIGNATURE,
-                error.message,
-            )

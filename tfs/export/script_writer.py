@@ -5,59 +5,52 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from tfs.core.errors import InvalidArgument
-from tfs.export.foreign_operators import refuse_foreign
+from tfs.export.described_module import DescribedModule
 from tfs.export.packaging.archive_file import archive_file
-from tfs.export.payload import DescribedModule
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptWriter:
-    """TorchScript: a module that is scripted already, or can be."""
+def write_script(folder: str, module: DescribedModule) -> dict[str, object]:
+    """Writes a module that is scripted already, or can be; returns the manifest's entry.
 
-    platform = "torchscript"
-    is_exact = False
+    Raises:
+        InvalidArgument: It cannot be stored in this form; says why.
 
-    def write(self, folder: str, module: DescribedModule) -> dict[str, object]:
-        name = module.name
-        if classes := module.argument_classes:
+    """
+    name = module.name
+    if classes := module.argument_classes:
+        raise InvalidArgument(
+            f"{name} takes objects of {', '.join(classes)}, and a script brings no "
+            "classes along: save it as torch_package, or have it take plain tuples"
+        )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            scripted = _scripted(module.module)
+            _refuse_own_tensors(scripted, name)
+            with archive_file(os.path.join(folder, "model.pt")) as file:
+                torch.jit.save(scripted, file)
+        except (OSError, InvalidArgument):
+            raise  # the first is about the disk and not the script
+        except Exception as error:
             raise InvalidArgument(
-                f"{name} takes objects of {', '.join(classes)}, and a script brings no "
-                "classes along: save it as torch_package, or have it take plain tuples"
-            )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            try:
-                scripted = _scripted(module.module)
-                _refuse_own_tensors(scripted, name)
-                with archive_file(os.path.join(folder, "model.pt")) as file:
-                    torch.jit.save(scripted, file)
-            except (OSError, InvalidArgument):
-                raise  # the first is about the disk and not the script
-            except Exception as error:
-                raise InvalidArgument(
-                    f"{name} cannot be scripted: {error}\nPass the result of "
-                    "torch.jit.trace instead, or save it as torch_package, which "
-                    "takes any Python"
-                ) from error
-            methods = [o.call for o in module.options.values()]
-            unknown = [call for call in methods if not hasattr(scripted, call)]
-            if unknown:
-                raise InvalidArgument(
-                    f"{name} was scripted without {', '.join(unknown)}: scripting takes "
-                    "forward and what it calls; decorate other methods that clients "
-                    "call with @torch.jit.export"
-                )
-            names = torch.jit.export_opnames(  # type: ignore[no-untyped-call]
-                scripted
-            )
-            refuse_foreign(names, name, "script")
-        return module.entry
+                f"{name} cannot be scripted: {error}\nPass the result of "
+                "torch.jit.trace instead, or save it as torch_package, which "
+                "takes any Python"
+            ) from error
+    methods = [each.call for each in module.options.values()]
+    unknown = [call for call in methods if not hasattr(scripted, call)]
+    if unknown:
+        raise InvalidArgument(
+            f"{name} was scripted without {', '.join(unknown)}: scripting takes "
+            "forward and what it calls; decorate other methods that clients "
+            "call with @torch.jit.export"
+        )
+    return module.entry
 
 
 def _scripted(module: torch.nn.Module) -> Any:

@@ -27,24 +27,29 @@ _PARALLEL: Final = (nn.DataParallel, DistributedDataParallel)
 
 
 def without_parallelism(module: nn.Module) -> nn.Module:
-    """Returns the module inside data-parallel wrappers, which only call it.
+    """Returns the module inside data-parallel wrappers, which other devices wait for.
 
     Raises:
-        InvalidArgument: Such a wrapper has hooks, so that it does more.
+        InvalidArgument: A wrapper has hooks, so that it does more than to call the module.
 
     """
     while type(module) in _PARALLEL:
-        if module._forward_hooks or module._forward_pre_hooks:
-            raise InvalidArgument(
-                f"{type(module).__name__} has hooks, which are not saved with the module "
-                "in it: register them on that one, or save a module of your own around it"
-            )
         module = _inside(module, "module")
     return module
 
 
+def has_wrappers(module: nn.Module) -> bool:
+    """Whether torch's own wrappers are around a module, or around parts of it."""
+    return any(_inner(part) is not None for part in module.modules())
+
+
 def unwrapped(module: nn.Module) -> nn.Module:
-    """Returns the module inside torch.compile's or averaging wrappers."""
+    """Returns the module inside torch.compile's or averaging wrappers.
+
+    Raises:
+        InvalidArgument: A wrapper has hooks, so that it does more than to call the module.
+
+    """
     while (inner := _inner(module)) is not None:
         log.info("event=wrapper_left_out wrapper=%s", type(module).__name__)
         module = inner
@@ -58,6 +63,10 @@ def without_compiled_parts(module: nn.Module) -> Iterator[None]:
     This covers parts that torch.compile has wrapped, parts that it compiled in place
     (``part.compile()``), and functions that it decorates. Other wrappers stay, because
     the module may reach through them.
+
+    Raises:
+        InvalidArgument: A wrapper has hooks, so that it does more than to call the module.
+
     """
     taken: list[tuple[dict[str, nn.Module | None], str, nn.Module]] = []
     compiled: list[tuple[nn.Module, object]] = []
@@ -114,4 +123,10 @@ def _is_compiled(module: nn.Module) -> bool:
 
 
 def _inside(wrapper: nn.Module, name: str) -> nn.Module:
+    if wrapper._forward_hooks or wrapper._forward_pre_hooks:
+        raise InvalidArgument(
+            f"the wrapper {type(wrapper).__name__} has hooks, and is not saved with the "
+            "module in it: register them on that one, or save a module of your own "
+            "around it"
+        )
     return cast(nn.Module, vars(wrapper)["_modules"][name])

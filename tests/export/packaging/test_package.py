@@ -29,7 +29,7 @@ from tests.models.with_resource import Blob
 from tfs.core.errors import InvalidArgument
 from tfs.export import (
     DependencyReport,
-    PackageRules,
+    Packaging,
     explain,
     save,
 )
@@ -43,7 +43,7 @@ def test_value_that_cannot_be_pickled_is_in_the_tree_with_what_to_do(
     module = nn.Sequential(nn.Linear(2, 2), Closure(), unsavable())
     with pytest.raises(InvalidArgument) as caught:
         save(module, torch.rand(2, 2), tmp_path)
-    report = explain(module, PackageRules())
+    report = explain(module, Packaging())
     assert not report.is_complete
     assert report.tree() in str(caught.value)
     tree = " ".join(report.tree().split())
@@ -110,7 +110,7 @@ def test_advice_is_for_the_kind_of_value(attribute: str, why: str, advice: str) 
     ):
         setattr(module, name, value)
     module.register_forward_hook(lambda *_: None)
-    tree = " ".join(explain(module, PackageRules()).tree().split())
+    tree = " ".join(explain(module, Packaging()).tree().split())
     wanted = rf"model\.{attribute} CANNOT BE SAVED: [^├]*{why}[^├]* -> [^├]*{advice}"
     assert re.search(wanted, tree), tree
 
@@ -123,9 +123,7 @@ def test_object_of_a_library_is_to_be_left_out_whole() -> None:
         ("chosen", SimpleNamespace(act=lambda x: x)),
     ):
         setattr(module, name, value)
-    unsaved = {
-        each.path: each.advice for each in explain(module, PackageRules()).unsaved
-    }
+    unsaved = {each.path: each.advice for each in explain(module, Packaging()).unsaved}
     assert list(unsaved) == ["model.pool", "model.chosen.act"]
     assert "leave pool out of what model saves" in unsaved["model.pool"]
 
@@ -135,7 +133,7 @@ def test_object_of_a_library_is_to_be_left_out_whole() -> None:
 def test_rule_about_what_servers_run_on_is_refused(rule: str, glob: str) -> None:
     """A rule that torch.package would ignore is no rule to accept in silence."""
     with pytest.raises(InvalidArgument, match=f"{rule} '{re.escape(glob)}' has no eff"):
-        PackageRules(mock=[glob]) if rule == "mock" else PackageRules(intern=[glob])
+        Packaging(mock=[glob]) if rule == "mock" else Packaging(intern=[glob])
 
 
 def test_script_that_trains_can_export_its_own_class(tmp_path: Path) -> None:
@@ -188,7 +186,8 @@ def test_script_can_wrap_what_came_out_of_a_package(tmp_path: Path) -> None:
         "inner = importer.load_pickle('model', 'model.pkl')\n"
         "x = torch.rand(2, 64)\n"
         "for importers in ([], [importer]):\n"
-        "    tfs.export.save(Twice(inner), x, sys.argv[2], importers=importers)\n"
+        "    tfs.export.save(Twice(inner), x, sys.argv[2],\n"
+        "        packaging=tfs.export.Packaging(importers=importers))\n"
     )
     done = subprocess.run(
         [sys.executable, str(script), str(inner), str(tmp_path / "base")],
@@ -225,7 +224,7 @@ def test_mocked_library_is_a_stub_in_the_archive(tmp_path: Path) -> None:
     reports: list[DependencyReport] = []
     save(
         Plotting(), torch.rand(2, 2), tmp_path, mock=["hypothesis.**"],
-        report=reports.append,
+        packaging=Packaging(report=reports.append),
     )  # fmt: skip
     module = reports[0].modules["hypothesis"]
     assert (module.action.value, module.reason) == ("mocked", "you said so")
@@ -237,7 +236,7 @@ def test_mock_that_is_needed_is_found_before_committing(tmp_path: Path) -> None:
     from tests.models.with_libraries import UsesNumpy
 
     mock = ["numpy.**", "hypothesis.**"]
-    with pytest.raises(InvalidArgument, match="works here but not from its package"):
+    with pytest.raises(InvalidArgument, match="mocked module is needed after all"):
         save(UsesNumpy(), torch.rand(2, 2), tmp_path, mock=mock)
 
 
@@ -247,7 +246,7 @@ def test_resource_is_readable_by_the_packaged_model(tmp_path: Path) -> None:
 
     path = save(
         Vocabulary(), torch.ones(2, 1), tmp_path,
-        resources={"words.txt": "a\nb\nc\n"},
+        packaging=Packaging(resources={"words.txt": "a\nb\nc\n"}),
     )  # fmt: skip
     loaded = PackageImporter(f"{path}/model.pt").load_pickle("model", "model.pkl")
     assert loaded(torch.ones(2, 1)).tolist() == [[3], [3]]
@@ -259,7 +258,7 @@ def test_module_that_needs_its_resources_can_be_called_before(tmp_path: Path) ->
         Blob(),
         torch.ones(2, 3),
         tmp_path,
-        resources={"words.txt": "one two", "bin/data": b"\0\1\2"},
+        packaging=Packaging(resources={"words.txt": "one two", "bin/data": b"\0\1\2"}),
     )
     importer = PackageImporter(f"{path}/model.pt")
     loaded = importer.load_pickle("model", "model.pkl")
@@ -271,7 +270,9 @@ def test_include_adds_a_module_that_nothing_imports_visibly(tmp_path: Path) -> N
     """Dynamic imports are found by nobody; their author names them."""
     from tests.models.with_dynamic_import import Dynamic
 
-    with pytest.raises(InvalidArgument, match="if one is missing, include it"):
+    with pytest.raises(
+        InvalidArgument, match="your own code, which no server has: include it"
+    ):
         save(Dynamic(), torch.rand(2, 2), tmp_path)
     path = save(
         Dynamic(), torch.rand(2, 2), tmp_path, include=["tests.models.with_global"]
@@ -311,7 +312,7 @@ def test_unzipped_edited_and_zipped_archive_loads(tmp_path: Path) -> None:
 
 def test_explain_writes_nothing(tmp_path: Path) -> None:
     """The tree can be had before anything is exported."""
-    report = explain(DigitClassifier(), PackageRules())
+    report = explain(DigitClassifier(), Packaging())
     assert not report.unresolved
     assert "tests.models.digits  interned" in report.tree()
 
@@ -330,7 +331,7 @@ def test_two_different_modules_of_one_name_are_refused(tmp_path: Path) -> None:
         PackageImporter(str(place)).load_pickle("model", "model.pkl")
         for place in (f"{path}/model.pt", f"{path}/model.pt", edited)
     ]
-    report = explain(nn.Sequential(*parts[:2]), PackageRules())
+    report = explain(nn.Sequential(*parts[:2]), Packaging())
     assert "code of the package it was loaded from" in report.tree()
     save(nn.Sequential(*parts[:2]), torch.rand(2, 3), tmp_path)
     with pytest.raises(InvalidArgument, match="two different modules called"):

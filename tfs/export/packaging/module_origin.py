@@ -145,11 +145,15 @@ def _place(spec: importlib.machinery.ModuleSpec) -> str:
 
 
 def _is_installed(spec: importlib.machinery.ModuleSpec) -> bool:
-    place = _place(spec)
+    return is_library(_place(spec))
+
+
+def is_library(place: str) -> bool:
+    """Whether a file or folder belongs to Python or to an installed library."""
     return (
         "site-packages" in place
         or "dist-packages" in place
-        or place.startswith(_library_folders())
+        or f"{place}/".startswith(_library_folders())
     )
 
 

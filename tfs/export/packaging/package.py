@@ -16,9 +16,7 @@ import sys
 import types
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import IO, Any, Final, Protocol, cast
 
 import torch
@@ -38,11 +36,11 @@ from tfs.export.packaging.dependency_report import (
     Unsaved,
 )
 from tfs.export.packaging.module_origin import (
-    WITH_PYTHON_AND_TORCH,
     default_action,
     takes_pythons_name,
     trouble,
 )
+from tfs.export.packaging.packaging import Packaging
 from tfs.export.packaging.pickling import TrialPickler, unsaved_of
 from tfs.export.packaging.script_source import needed_source
 from tfs.export.packaging.source_text import in_utf8, read_source
@@ -63,48 +61,7 @@ BESIDE: Final = "packaged_model"
 RESOURCE: Final = "model.pkl"
 
 
-@dataclass(frozen=True, slots=True)
-class PackageRules:
-    """The author's decisions, as names or globs (``lib.*``, ``lib.**``). Immutable.
-
-    The first match counts, in the order mock, extern, intern.
-
-    Attributes:
-        intern: Modules whose source goes into the archive.
-        extern: Modules that are imported from the server's environment.
-        mock: Modules that are replaced by stubs that fail when used.
-        include: Modules that scanning for imports does not find; interned as a whole.
-        sources: By module name, a file or folder with the code to use for it.
-        resources: Text or bytes by path in the archive ("model/words.txt"; without a
-            folder it goes into "model"). Packaged code reads them with
-            ``import torch_package_importer``, whose ``load_text("model",
-            "words.txt")`` and ``load_binary`` give them.
-        importers: Importers of classes, asked in order, before the running Python. To
-            export an object again, pass the PackageImporter with which it was loaded.
-            For the module's own classes, the importer is found automatically.
-
-    """
-
-    intern: Sequence[str] = ()
-    extern: Sequence[str] = ()
-    mock: Sequence[str] = ()
-    include: Sequence[str] = ()
-    sources: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    resources: Mapping[str, str | bytes] = field(
-        default_factory=lambda: MappingProxyType({})
-    )
-    importers: Sequence[Importer] = ()
-
-    def __post_init__(self) -> None:
-        for rule in ("intern", "extern", "mock", "include"):
-            if isinstance(getattr(self, rule), str):
-                raise InvalidArgument(f"{rule} is a sequence of names, not one string")
-        for rule in ("intern", "mock"):
-            for glob in getattr(self, rule):
-                _refuse_always_extern(rule, glob)
-
-
-def package_of(module: nn.Module, rules: PackageRules) -> str:
+def package_of(module: nn.Module, rules: Packaging) -> str:
     """Returns the package of an archive in which its model is pickled.
 
     Raises:
@@ -128,7 +85,7 @@ def package_of(module: nn.Module, rules: PackageRules) -> str:
     return BESIDE
 
 
-def _is_file_of_the_authors(name: str, rules: PackageRules) -> bool:
+def _is_file_of_the_authors(name: str, rules: Packaging) -> bool:
     """Whether a module of the author's may go into the archive as a file, not a folder."""
     if name in rules.sources:
         return Path(rules.sources[name]).is_file()
@@ -139,18 +96,8 @@ def _is_file_of_the_authors(name: str, rules: PackageRules) -> bool:
     return is_used and default_action(name)[0] is Action.INTERNED
 
 
-def _refuse_always_extern(rule: str, glob: str) -> None:
-    """Refuses a rule about Python's or torch's modules, which torch.package ignores."""
-    if glob.partition(".")[0] in WITH_PYTHON_AND_TORCH:
-        raise InvalidArgument(
-            f"{rule} {glob!r} has no effect: modules of Python and torch are extern "
-            "always, because a server runs on them itself. Leave the rule out; what "
-            "only training needs of them can be imported where it is used"
-        )
-
-
-def write_package(
-    module: nn.Module, path: str, rules: PackageRules, classes: Sequence[str] = ()
+def write_archive(
+    module: nn.Module, path: str, rules: Packaging, classes: Sequence[str]
 ) -> DependencyReport:
     """Writes the archive at ``path`` and returns what went into it.
 
@@ -182,7 +129,7 @@ def write_package(
     return report
 
 
-def explain(module: nn.Module, rules: PackageRules) -> DependencyReport:
+def explain(module: nn.Module, rules: Packaging) -> DependencyReport:
     """Returns what packaging would do, without writing anything.
 
     Raises:
@@ -204,7 +151,7 @@ def explain(module: nn.Module, rules: PackageRules) -> DependencyReport:
 def _save(
     exporter: _Exporter,
     module: nn.Module,
-    rules: PackageRules,
+    rules: Packaging,
     classes: Sequence[str] = (),
 ) -> tuple[Unsaved, ...]:
     """Puts everything into the archive; returns the values that cannot be saved."""
@@ -284,7 +231,7 @@ class _Exporter(PackageExporter):
     """Decides about every module when the graph first reaches it."""
 
     def __init__(
-        self, file: IO[bytes], rules: PackageRules, importers: Sequence[Importer]
+        self, file: IO[bytes], rules: Packaging, importers: Sequence[Importer]
     ) -> None:
         # With a list of one importer, torch would log every object that is not found,
         # before this exporter explains it.
@@ -390,7 +337,7 @@ def _plain(name: str) -> str:
     return name
 
 
-def _importers(module: nn.Module, rules: PackageRules) -> list[Importer]:
+def _importers(module: nn.Module, rules: Packaging) -> list[Importer]:
     """Returns where to look for classes: the author's importers, then those found."""
     found: list[Importer] = list(rules.importers)
     for part in module.modules():

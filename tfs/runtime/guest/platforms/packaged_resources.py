@@ -77,8 +77,8 @@ class PackagedFile:
         """Returns the content; raises as ``open``."""
         if not self.is_file():
             raise FileNotFoundError(
-                f"{self._path} is not in the archive: pass "
-                f'resources={{"{self._path}": text}} to save'
+                f"{self._path} is not in the archive: pass packaging="
+                f'Packaging(resources={{"{self._path}": text}}) to save'
             )
         content: bytes = self._importer.zip_reader.get_record(self._path)
         return content
@@ -175,8 +175,8 @@ def _explained(anchor: object) -> Iterator[None]:
             raise
         path = anchor.replace(".", "/")
         raise ModuleNotFoundError(
-            f"{anchor} is not in the archive: pass "
-            f'resources={{"{path}/FILE": text}} to save, for each of its files',
+            f"{anchor} is not in the archive: pass packaging="
+            f'Packaging(resources={{"{path}/FILE": text}}) to save, for each of its files',
             name=anchor,
         ) from error
 

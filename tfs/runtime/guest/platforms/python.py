@@ -19,12 +19,14 @@ Only ``predict`` is required. Inputs are tensors; strings are nested lists of by
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import pickle
 import re
 import sys
+import threading
 import types
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -132,7 +134,8 @@ def load(source: ModelSource, files: VersionFiles) -> GuestModel:
         tensors, written_pages = _weights(source, files)
         prepare = getattr(servable, "load", None)
         if prepare is not None:
-            prepare(Version(source.path, source.device, tensors))
+            with _found_by_pickles(module):
+                prepare(Version(source.path, source.device, tensors))
         functions = _functions(source, servable)
     except BaseException:
         _forget(module)
@@ -165,6 +168,24 @@ def _import(source: ModelSource, file: SealedFile) -> types.ModuleType:
         _forget(module)
         raise
     return module
+
+
+@contextlib.contextmanager
+def _found_by_pickles(module: types.ModuleType) -> Iterator[None]:
+    """Lets pickles that ``load`` reads find the file's own classes, as of ``servable``.
+
+    Files of other versions have the same name, so one loads at a time.
+    """
+    with _loading:
+        sys.modules["servable"] = module
+        try:
+            yield
+        finally:
+            del sys.modules["servable"]
+
+
+_loading: Final = threading.RLock()
+"""Held while a ``load`` runs; only leaves are taken under it."""
 
 
 def _forget(module: types.ModuleType) -> None:

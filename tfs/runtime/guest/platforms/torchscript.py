@@ -39,7 +39,7 @@ def load(source: ModelSource, files: VersionFiles) -> GuestModel:
             f"{source.id.slashed}: {ARCHIVE} cannot be read as TorchScript: "
             f"{what_is_missing(error)}{one_line(error)}"
         ) from error
-    if module.training:
+    if getattr(module, "training", False):  # what was frozen has no mode
         module.eval()
     written_pages = share_weights(
         [*module.parameters(), *module.buffers()], files[ARCHIVE]

@@ -30,7 +30,7 @@ which the model gets as a list of bytes."""
 
 
 @dataclass(frozen=True, slots=True)
-class SignatureOptions:
+class Signature:
     """One signature as its author describes it; the rest is found by calling. Immutable.
 
     Attributes:

@@ -1,0 +1,175 @@
+"""What a version finds in a fresh process, which is not the author's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.architecture.tree import ROOT
+from tests.models.adds_one import AddsOne
+from tests.models.at_import import Ends, ScaledByOption
+from tests.models.reads_variables import Scaled
+from tfs.core.errors import InvalidArgument
+from tfs.export import save, save_python
+from tfs.export.trial import prepare_trials
+
+X = torch.ones(2, 3)
+
+SERVABLE = """
+{first}
+SPEC = {{'dtype': 'float32', 'shape': [-1]}}
+class Scaled:
+    signatures = {{'serving_default': {{
+        'method': 'predict', 'inputs': {{'x': SPEC}}, 'outputs': {{'y': SPEC}}}}}}
+    def load(self, version):
+        self.by = {by}
+    def predict(self, x):
+        return {{'y': self.by * x}}
+"""
+
+
+def servable(folder: Path, first: str, by: str) -> Path:
+    place = folder / "servable.py"
+    place.write_text(SERVABLE.format(first=first, by=by))
+    return place
+
+
+@pytest.mark.parametrize(
+    ("how", "message"), [("exit", "with status 3"), ("signal", "by signal 11")]
+)
+def test_version_that_ends_its_process_leaves_the_authors_alone(
+    tmp_path: Path, how: str, message: str
+) -> None:
+    """The trained model is not lost, and the next version is tried as usual."""
+    with pytest.raises(InvalidArgument, match=f"ends the process.*{message}"):
+        save(Ends(how), X, tmp_path)
+    assert os.listdir(tmp_path) == []
+    save(AddsOne(), X, tmp_path)
+
+
+def test_trials_go_on_after_their_process_was_ended(tmp_path: Path) -> None:
+    """Whoever kills it costs the next save the time to start another."""
+    prepare_trials().close()
+    save(AddsOne(), X, tmp_path)
+
+
+def run(script: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    (folder / "train.py").write_text(script)
+    return subprocess.run(
+        [sys.executable, "train.py", *options],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+
+def test_option_of_the_authors_program_is_not_one_of_servers(tmp_path: Path) -> None:
+    """A model that reads the command line when it is imported would answer otherwise."""
+    done = run(
+        "import torch, tfs.export\n"
+        "from tests.models.at_import import ScaledByOption\n"
+        "tfs.export.save(ScaledByOption(), torch.ones(2, 3), 'models')\n",
+        tmp_path,
+        "3.0",
+    )
+    assert "DATA_LOSS" in done.stderr
+    assert "the command line" in done.stderr
+
+
+def test_who_reads_the_command_line_is_told_that_servers_have_another(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing can be compared where the file is all there is."""
+    save(ScaledByOption(), X, tmp_path / "a")
+    assert "event=command_line_read" in caplog.text
+    caplog.clear()
+    first = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--by')"
+    by = "float(p.parse_known_args()[0].by or 2)"
+    save_python(servable(tmp_path, first, by), tmp_path / "b")
+    assert "event=command_line_read" in caplog.text
+    with pytest.raises(InvalidArgument, match="If it reads the command line"):
+        save_python(servable(tmp_path, first, "p.parse_args().by"), tmp_path / "c")
+
+
+LIBRARY = """
+from torch import nn
+WANTED = set()
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        WANTED.add("hidden")
+    def forward(self, x):
+        return {"y": x + 1, **({"hidden": x * 2} if "hidden" in WANTED else {})}
+"""
+
+
+def test_registration_that_a_constructor_made_is_not_there_on_a_server(
+    tmp_path: Path,
+) -> None:
+    """Loading a model runs no constructor, so what one registered is missing."""
+    library = tmp_path / "site-packages"
+    library.mkdir()
+    (library / "zoo.py").write_text(LIBRARY)
+    done = run(
+        "import sys; sys.path.append('site-packages')\n"
+        "import torch, tfs.export, zoo\n"
+        "tfs.export.save(zoo.Model(), torch.ones(2, 3), 'models', extern=['zoo'])\n",
+        tmp_path,
+    )
+    assert "did not return output 'hidden'" in done.stderr
+
+
+@pytest.mark.parametrize("pickled", ["Doubler()", "Doubler().twice"])
+def test_pickle_of_a_class_of_the_script_is_refused(
+    tmp_path: Path, pickled: str
+) -> None:
+    """The script's own process has the class, and no server."""
+    (tmp_path / "assets").mkdir()
+    servable(
+        tmp_path,
+        "import pickle",
+        "pickle.load(open(version.assets + '/p.pkl', 'rb')) and 2",
+    )
+    done = run(
+        "import pickle, tfs.export\n"
+        "class Doubler:\n"
+        "    def twice(self): return 2\n"
+        f"pickle.dump({pickled}, open('assets/p.pkl', 'wb'))\n"
+        "tfs.export.save_python('servable.py', 'models', assets='assets')\n",
+        tmp_path,
+    )
+    assert "Can't get attribute 'Doubler' on <module '__main__'" in done.stderr
+    assert not (tmp_path / "models" / "1").exists()
+
+
+def test_variables_that_a_model_reads_are_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server may have them too, so it is no error."""
+    save(Scaled(), X, tmp_path / "base")
+    assert "variables_read names=TFS_TEST_SCALE,TFS_TEST_SHIFT are" in caplog.text
+
+
+def test_a_model_that_reads_nothing_is_told_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What torch and Python read on the way is no matter of the model's."""
+    save(AddsOne(), X, tmp_path / "base")
+    assert "_read" not in caplog.text
+
+
+def test_variables_that_a_file_asks_for_are_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Asking whether a variable exists counts as reading it."""
+    by = "3 if 'TFS_TEST_SCALE' in os.environ else 2"
+    save_python(servable(tmp_path, "import os", by), tmp_path / "base")
+    assert "variables_read names=TFS_TEST_SCALE are" in caplog.text

@@ -1,0 +1,81 @@
+"""An author's decisions about what goes into a version beside the module itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from torch.package.importer import Importer
+
+from tfs.core.errors import InvalidArgument
+from tfs.export.packaging.dependency_report import DependencyReport
+from tfs.export.packaging.module_origin import WITH_PYTHON_AND_TORCH
+
+
+@dataclass(frozen=True, slots=True)
+class Packaging:
+    """Rules for modules of Python, as names or globs (``lib.*``, ``lib.**``), and files.
+
+    The first rule that matches a module counts, in the order mock, extern, intern. All
+    of it but the last two is about a "torch_package". Immutable.
+
+    Attributes:
+        intern: Modules whose source goes into the archive. Your own code is always
+            among them.
+        extern: Modules that are imported from the server's environment. Python's, torch
+            and numpy are always among them.
+        mock: Modules that are replaced by stubs that fail when used.
+        include: Modules that scanning for imports does not find; interned as a whole.
+        sources: By module name, a file or folder with the code to use for it.
+        resources: Text or bytes by path in the archive ("model/words.txt"; without a
+            folder it goes into "model"). Packaged code reads them with
+            ``import torch_package_importer``, whose ``load_text("model",
+            "words.txt")`` and ``load_binary`` give them.
+        importers: Importers of classes, asked in order, before the running Python. To
+            export an object again, pass the PackageImporter with which it was loaded.
+            For the module's own classes, the importer is found automatically.
+        report: Called with the tree of packaged modules before anything is committed.
+        concurrency: How many requests the module takes at once, to batch parts of
+            itself with :mod:`tfs.runtime.batched`.
+        batching_parameters: Text of a BatchingParameters message for the version.
+
+    """
+
+    intern: Sequence[str] = ()
+    extern: Sequence[str] = ()
+    mock: Sequence[str] = ()
+    include: Sequence[str] = ()
+    sources: Mapping[str, str] = field(default_factory=dict)
+    resources: Mapping[str, str | bytes] = field(default_factory=dict)
+    importers: Sequence[Importer] = ()
+    report: Callable[[DependencyReport], object] | None = None
+    concurrency: int = 1
+    batching_parameters: str | None = None
+
+    def __post_init__(self) -> None:
+        for rule in ("intern", "extern", "mock", "include"):
+            if isinstance(getattr(self, rule), str):
+                raise InvalidArgument(f"{rule} is a sequence of names, not one string")
+        for rule in ("intern", "mock"):
+            for glob in getattr(self, rule):
+                _refuse_always_extern(rule, glob)
+
+    def with_rules(self, more: Packaging) -> Packaging:
+        """Returns these decisions with the rules for modules of ``more`` as well."""
+        return replace(
+            self,
+            intern=(*self.intern, *more.intern),
+            extern=(*self.extern, *more.extern),
+            mock=(*self.mock, *more.mock),
+            include=(*self.include, *more.include),
+        )
+
+
+def _refuse_always_extern(rule: str, glob: str) -> None:
+    """Refuses a rule about Python's or torch's modules, which torch.package ignores."""
+    if glob.partition(".")[0] in WITH_PYTHON_AND_TORCH:
+        raise InvalidArgument(
+            f"{rule} {glob!r} has no effect: modules of Python and torch are extern "
+            "always, because a server runs on them itself. Leave the rule out; what "
+            "only training needs of them can be imported where it is used"
+        )

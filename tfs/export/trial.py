@@ -1,0 +1,139 @@
+"""Tries a version in a fresh process, as a server's worker runs it, before it appears.
+
+The author's program has what no server has: its modules, its command line, what
+libraries registered when the model was made. So what works here proves nothing, and
+nothing here is hidden or put back: another process just does not have it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import tempfile
+
+import torch
+
+from tfs.core.errors import InvalidArgument
+from tfs.core.servable import Tensors
+from tfs.export.packaging.module_origin import is_library
+from tfs.export.trial_advice import PackagedModules, told
+from tfs.export.trial_process import TrialProcess, trial_process
+from tfs.runtime.guest.trial.trial import TrialResult
+from tfs.runtime.process.zygote_process import import_path, worker_environment
+
+log = logging.getLogger(__name__)
+
+
+def prepare_trials() -> TrialProcess:
+    """Starts the process in which versions are tried, if there is none."""
+    root = import_path()[0]
+    return trial_process([root, *_server_path(has_own_code=False)])
+
+
+def tried(folder: str, platform: str, device: str = "cpu") -> dict[str, Tensors]:
+    """Loads and calls a version on its examples; returns the outputs by signature. Blocks.
+
+    Warns of what the version reads that is another thing on a server.
+
+    Raises:
+        InvalidArgument: It does not load, fails, or ends its process; says what to do.
+
+    """
+    archive = PackagedModules(os.path.join(folder, "model.pt"))
+    with tempfile.TemporaryDirectory(prefix="tfs-trial-") as place:
+        working_folder = os.path.join(place, "empty")
+        os.mkdir(working_folder)
+        path = os.path.join(place, "result")
+        status = prepare_trials().run(
+            {
+                "folder": os.path.abspath(folder),
+                "platform": platform,
+                "device": device,
+                "working_folder": working_folder,
+                "result": path,
+                "environment": worker_environment(),
+                "import_path": _server_path(archive.has_own_extern),
+                "settings": _settings(),
+            }
+        )
+        if status:
+            raise InvalidArgument(
+                f"it ends the process in which it is tried ({_in_words(status)}), as it "
+                "would on a server"
+            )
+        with open(path, "rb") as file:
+            result: TrialResult = pickle.load(file)
+    _warn(result)
+    if result.failure is not None:
+        raise InvalidArgument(told(result.failure, archive) + unlike_servers())
+    return result.outputs
+
+
+def unlike_servers() -> str:
+    """Returns what to add to an error if this program changed torch's defaults."""
+    dtype, device = torch.get_default_dtype(), torch.get_default_device()
+    changed = []
+    if dtype is not torch.float32:
+        changed.append(f"set_default_dtype({dtype})")
+    if device.type != "cpu":
+        changed.append(f"set_default_device({str(device)!r})")
+    if not changed:
+        return ""
+    return (
+        f"; this program called torch.{' and torch.'.join(changed)}, and no server does: "
+        "say dtype= and device= where the model makes tensors"
+    )
+
+
+def _in_words(status: int) -> str:
+    return f"by signal {-status}" if status < 0 else f"with status {status}"
+
+
+def _server_path(has_own_code: bool) -> list[str]:
+    """Returns the import path of a server, as far as it can be known here.
+
+    A version that declares modules of the author's extern has said that servers have
+    them, and gets the author's own folders too.
+    """
+    path = import_path()
+    return path if has_own_code else [each for each in path if is_library(each)]
+
+
+def _settings() -> dict[str, object]:
+    """Returns what decides how results are rounded, so that they can be compared."""
+    settings: dict[str, object] = {
+        "set_num_threads": torch.get_num_threads(),
+        "set_float32_matmul_precision": torch.get_float32_matmul_precision(),
+    }
+    if torch.are_deterministic_algorithms_enabled():
+        settings["use_deterministic_algorithms"] = True
+    return settings
+
+
+def _warn(result: TrialResult) -> None:
+    if result.variables:
+        log.warning(
+            "event=environment_variables_read names=%s are read by the model; a server "
+            "has an environment of its own: set them where it is started, or keep the "
+            "values in the model",
+            ",".join(result.variables),
+        )
+    if result.read_arguments:
+        log.warning(
+            "event=command_line_read the model reads the command line (sys.argv); a "
+            "server has another: keep the values in the model"
+        )
+    if result.files:
+        log.warning(
+            "event=files_outside_of_version paths=%s are read by the model; a server "
+            "needs them at the same place, or as resources or assets of the version",
+            ",".join(result.files),
+        )
+    for key, message in result.failed_others.items():
+        log.warning(
+            "event=signature_failed signature=%s on the example of serving_default: %s; "
+            "which method a signature calls, `methods` says",
+            key,
+            message,
+        )

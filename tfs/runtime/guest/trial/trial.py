@@ -1,0 +1,271 @@
+"""Loads and calls a version in a process that has nothing of its author's program.
+
+The program waits for requests and forks a process for each trial, so that importing
+torch is paid for once. What it runs is what a worker runs: the platform's loader and
+its calls, with a worker's command line and environment. A crash ends the fork alone.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import pickle
+import select
+import signal
+import socket
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+
+from tfs.core.errors import InvalidArgument, ServingError
+from tfs.core.example_inputs import read_example
+from tfs.core.manifest import Manifest
+from tfs.core.servable import Tensors
+from tfs.core.servable_id import ServableId
+from tfs.core.signature import DEFAULT_SIGNATURE
+from tfs.core.tensor_view import TensorView
+from tfs.core.version_directory import read_manifest
+from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, load_guest_model
+from tfs.runtime.guest.model_source import ModelSource
+from tfs.runtime.guest.random_numbers import seed_random
+from tfs.runtime.guest.trial.watched_reads import WatchedReads
+
+_LINE_BYTES: Final = 16 << 20
+_MAX_ERRORS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class RaisedError:
+    """An exception of the version's, in words.
+
+    Attributes:
+        kinds: Its class and the classes that this inherits from, by their full names.
+        text: Its message.
+        name: The module, attribute or name that it is about, if it says so.
+        filename: The file that it is about, if it says so.
+
+    """
+
+    kinds: tuple[str, ...]
+    text: str
+    name: str
+    filename: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrialFailure:
+    """Why a version cannot be served.
+
+    Attributes:
+        step: "load", "call", "again" (a second load in one process) or "defaults" (a
+            call without the inputs that have defaults).
+        error: The error that a caller would get.
+        causes: What the version raised, the outermost first.
+        wants_gradients: Whether it works where gradients are computed.
+        left_out: The inputs that were left out.
+
+    """
+
+    step: str
+    error: ServingError
+    causes: tuple[RaisedError, ...]
+    wants_gradients: bool
+    left_out: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class TrialResult:
+    """What came of a trial.
+
+    Attributes:
+        outputs: By signature that has an example, the outputs for it.
+        failure: Why the version cannot be served; None if it can.
+        failed_others: By signature that has no example, why it failed on that of
+            ``serving_default``.
+        variables: Environment variables that its code read.
+        read_arguments: Whether its code read the command line.
+        files: Files outside of the version that were read.
+
+    """
+
+    outputs: dict[str, Tensors] = field(default_factory=dict)
+    failure: TrialFailure | None = None
+    failed_others: dict[str, str] = field(default_factory=dict)
+    variables: list[str] = field(default_factory=list)
+    read_arguments: bool = False
+    files: list[str] = field(default_factory=list)
+
+
+def main(socket_fd: int) -> None:
+    """Serves trials until the other end of the socket is closed."""
+    channel = socket.socket(fileno=socket_fd)
+    with channel, channel.makefile("rb") as lines:
+        while line := lines.readline(_LINE_BYTES):
+            request = json.loads(line)
+            importlib.import_module(
+                f"tfs.runtime.guest.platforms.{request['platform']}"
+            )
+            gc.freeze()
+            pid = os.fork()
+            if not pid:
+                channel.close()
+                _run(request)
+            status = _status_of(pid, socket_fd)
+            if status is None:
+                return  # nobody waits for it any more
+            channel.sendall(f"{status}\n".encode())
+
+
+def _status_of(pid: int, socket_fd: int) -> int | None:
+    """Waits for a fork; kills it and returns None if the author's program ends."""
+    pidfd = os.pidfd_open(pid)
+    waiting = select.poll()
+    waiting.register(pidfd, select.POLLIN)
+    waiting.register(socket_fd, select.POLLIN)
+    is_over = pidfd in dict(waiting.poll())
+    os.close(pidfd)
+    if not is_over:
+        os.kill(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    with suppress(OSError):
+        os.killpg(pid, signal.SIGKILL)  # what the model started
+    return os.waitstatus_to_exitcode(status) if is_over else None
+
+
+def _run(request: Mapping[str, Any]) -> None:
+    """Tries one version and ends the process."""
+    os.setpgid(0, 0)
+    result = TrialResult()
+    try:
+        os.chdir(request["working_folder"])
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        sys.path[:] = request["import_path"]
+        # Projects that are installed for editing may be found by a hook.
+        sys.meta_path[:] = [
+            each
+            for each in sys.meta_path
+            if not str(getattr(each, "__module__", "")).startswith("__editable__")
+        ]
+        for name, value in request["settings"].items():
+            getattr(torch, name)(value)
+        manifest = read_manifest(request["folder"])
+        reads = WatchedReads(request["folder"])
+        _try(request["folder"], manifest, request["device"], result)
+        result.variables = sorted(reads.variables)
+        result.read_arguments = reads.arguments
+        result.files = sorted(reads.files)
+        with open(request["result"], "wb") as file:
+            pickle.dump(result, file)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        os._exit(1)
+    os._exit(0)
+
+
+def _try(folder: str, manifest: Manifest, device: str, result: TrialResult) -> None:
+    """Calls each signature on a model that was just loaded, and loads it once more."""
+    source = ModelSource(
+        ServableId("export", 0),
+        folder,
+        manifest.platform,
+        manifest.entry,
+        manifest.signatures,
+        device,
+    )
+    step = "load"
+    wants_gradients = False
+    left_out: tuple[str, ...] = ()
+    try:
+        for key, signature in manifest.signatures.items():
+            if not signature.examples:
+                continue
+            step, left_out = "load", ()
+            with closing(_loaded(source)) as model:
+                step = "call"
+                given = read_example(folder, signature)
+                try:
+                    result.outputs[key] = _call(model, key, given)
+                    if key == DEFAULT_SIGNATURE:
+                        _try_others(model, manifest, given, result)
+                    defaults = signature.defaults
+                    left_out = tuple(n for n in defaults if given[n] != defaults[n])
+                    if left_out:
+                        step = "defaults"
+                        given = {**given, **defaults}
+                        _call(model, key, given)
+                except ServingError:
+                    wants_gradients = _works_with_gradients(model, key, given)
+                    raise
+        if not result.outputs or manifest.platform == "torch_package":
+            step = "again" if result.outputs else "load"
+            _loaded(source).close()
+    except ServingError as error:
+        result.failure = TrialFailure(
+            step, error, tuple(_causes(error)), wants_gradients, left_out
+        )
+
+
+def _loaded(source: ModelSource) -> GuestModel:
+    with closing(VersionFiles.stage(source)) as files:
+        return load_guest_model(source, files)
+
+
+def _call(model: GuestModel, key: str, inputs: Tensors) -> Tensors:
+    with torch.inference_mode():
+        seed_random(0)
+        return {
+            name: view
+            if isinstance(view.data, tuple)
+            else TensorView(view.dtype, view.shape, bytes(view.data))
+            for name, view in model.call(key, inputs).items()
+        }
+
+
+def _works_with_gradients(model: GuestModel, key: str, inputs: Tensors) -> bool:
+    with suppress(ServingError), torch.enable_grad():
+        seed_random(0)
+        model.call(key, inputs)
+        return True
+    return False
+
+
+def _try_others(
+    model: GuestModel, manifest: Manifest, example: Tensors, result: TrialResult
+) -> None:
+    """Calls the signatures without an example that take this one."""
+    for key, signature in manifest.signatures.items():
+        if signature.examples:
+            continue
+        given = signature.with_defaults(example)
+        try:
+            signature.check_inputs(given)
+        except InvalidArgument:
+            continue  # it takes other inputs
+        try:
+            _call(model, key, given)
+        except ServingError as error:
+            result.failed_others[key] = error.message
+
+
+def _causes(error: BaseException) -> Iterator[RaisedError]:
+    each = error.__cause__ or error.__context__
+    for _ in range(_MAX_ERRORS):
+        if each is None:
+            return
+        kinds = [k for k in type(each).__mro__ if k not in (object, BaseException)]
+        yield RaisedError(
+            tuple(f"{kind.__module__}.{kind.__qualname__}" for kind in kinds),
+            str(each),
+            str(getattr(each, "name", None) or ""),
+            str(getattr(each, "filename", None) or ""),
+        )
+        each = each.__cause__ or each.__context__
