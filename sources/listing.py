@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 from sources.file_system_options import FileSystemSourceOptions
 from sources.servable_to_monitor import ServableToMonitor
@@ -22,10 +21,11 @@ from sources.storage import Contents, FileSystem, why
 from sources.storage_path import StoragePath
 from sources.version_contents import what_is_missing, why_no_version
 from sources.version_policy import (
-    MAX_VERSION,
+    WHAT_A_VERSION_IS,
     Specific,
     choose,
     list_lookalikes,
+    list_names,
     name_versions,
 )
 from tfs.core.clock import Clock
@@ -35,8 +35,6 @@ from tfs.core.servable_id import ServableId
 from tfs.core.version_directory import BATCHING_PARAMETERS
 
 log = logging.getLogger(__name__)
-
-_MAX_NAMES: Final = 5  # most names in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,11 +340,9 @@ class _VersionDirectories:
     def note_lookalikes(self, names: Sequence[str]) -> None:
         """Notes directories whose names look like versions and are none."""
         if names:
-            listed = ", ".join(map(repr, names[:_MAX_NAMES]))
-            more = f" and {len(names) - _MAX_NAMES} more" if names[_MAX_NAMES:] else ""
             self.problems.append(
-                f"{listed}{more} under {self._base_path} is no version of "
-                f"{self.servable.name}: that is a whole number up to {MAX_VERSION}"
+                f"{list_names(names)} under {self._base_path} is no version of "
+                f"{self.servable.name}: {WHAT_A_VERSION_IS}"
             )
 
     def note_misplaced(self) -> None:

@@ -8,14 +8,19 @@ name: ``lost+found`` or a half-made copy does not become a model without version
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from sources.remote.storage import local_path
 from sources.servable_to_monitor import ServableToMonitor
 from sources.storage import FileSystem, why
-from sources.version_policy import name_versions
+from sources.version_policy import (
+    WHAT_A_VERSION_IS,
+    list_lookalikes,
+    list_names,
+    name_versions,
+)
 from tfs.core.log_lines import fits_a_line
 
 log = logging.getLogger(__name__)
@@ -106,10 +111,18 @@ class ModelRepository:
                 continue
             base_path = f"{root.rstrip('/')}/{name}"
             try:
-                is_model = name in self._kept or _holds_versions(file_system, base_path)
+                inside = [] if name in self._kept else _names_in(file_system, base_path)
             except OSError as error:
                 problems.append(f"cannot read {name}: {why(error)}")
-                is_model, is_blind = False, True
+                is_blind = True
+                continue
+            lookalikes = list_lookalikes(inside)
+            is_model = name in self._kept or bool(name_versions(inside))
+            if lookalikes and not is_model:
+                problems.append(
+                    f"{list_names(lookalikes)} in {name} is no version: "
+                    f"{WHAT_A_VERSION_IS}"
+                )
             if is_model:
                 found.append(self.make(name, base_path))
         problem = ""
@@ -184,8 +197,8 @@ def _is_text(name: str) -> bool:
     return True
 
 
-def _holds_versions(file_system: FileSystem, base_path: str) -> bool:
+def _names_in(file_system: FileSystem, base_path: str) -> Sequence[str]:
     try:
-        return bool(name_versions(file_system.list_directories(base_path)))
+        return file_system.list_directories(base_path)
     except (FileNotFoundError, NotADirectoryError):  # it was removed meanwhile
-        return False
+        return ()

@@ -7,6 +7,7 @@ import errno
 import hashlib
 import os
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Final
 
 from sources.storage import Contents
@@ -17,9 +18,21 @@ IGNORED_FOLDERS: Final = frozenset({"__pycache__"})
 MAX_ENTRIES: Final = 100_000
 """Most entries of a version directory. A directory with more is no version, whatever
 its name; it may be a folder of a data set by year."""
+MAX_LINKED_ENTRIES: Final = 10_000
+"""Most entries that are looked at behind links; what more there is does not count."""
 
 _BY_EFFECTIVE_IDS: Final = os.access in os.supports_effective_ids
 _BARRED: Final = (errno.EACCES, errno.EPERM)
+
+
+@dataclass(frozen=True, slots=True)
+class _Folder:
+    """A folder to walk through: where, its path in the version, and what it lies on."""
+
+    path: str
+    prefix: str
+    is_on_disk: bool
+    is_linked: bool = False
 
 
 class VersionInventory:
@@ -42,8 +55,9 @@ class VersionInventory:
         self._is_disk = is_disk
         self._home = os.path.realpath(path)
         self._lines: list[str] = []
+        self._disk_changes: list[str] = []
         self._changes: list[str] = []
-        self._num_entries = 0
+        self._num_entries = self._num_linked = 0
         self._newest_s = 0.0
         self._is_barred = False
         self._is_linked = False
@@ -68,14 +82,17 @@ class VersionInventory:
             # failed while it was being replaced would never be tried again.
             self._lines.append(f" is {status.st_ino}")
         self._note_time(status)
-        pending = [(self._path, "", is_disk)]
-        while pending:
-            pending += self._take_folder(*pending.pop())
+        # What lies behind links comes last, so that it cannot make the rest too much.
+        pending, linked = [_Folder(self._path, "", is_disk)], list[_Folder]()
+        while pending or linked:
+            folder = (pending or linked).pop()
+            for each in self._take_folder(folder):
+                (linked if each.is_linked else pending).append(each)
         if MANIFEST not in names:
             # A manifest says by digests what the files are. Without one the change times
             # are all that is left. Only then, because `chmod -R` and hard links change
             # them, too.
-            self._lines += self._changes
+            self._lines += self._disk_changes
         return Contents(
             names,
             _digest(self._lines),
@@ -86,39 +103,50 @@ class VersionInventory:
             folders=tuple(self._folders),
         )
 
-    def _take_folder(
-        self, folder: str, prefix: str, is_disk: bool
-    ) -> list[tuple[str, str, bool]]:
+    def _take_folder(self, folder: _Folder) -> list[_Folder]:
         """Notes what lies in a folder; returns the folders in it that are to follow."""
-        found = []
+        found: list[_Folder] = []
         try:
-            entries = os.scandir(folder)
+            entries = os.scandir(folder.path)
         except OSError as error:
-            if not prefix or os.path.realpath(folder).startswith(f"{self._home}/"):
+            if not folder.is_linked:
                 raise
-            self._lines.append(f"{prefix} {error.errno}")  # behind a link
+            self._lines.append(f"{folder.prefix} {error.errno}")
             self._is_barred |= error.errno in _BARRED
-            return []
-        self._folders.append(folder)
+            return found
+        self._folders.append(folder.path)
         with entries:
             for entry in entries:
-                self._num_entries += 1
-                if self._num_entries > MAX_ENTRIES:
-                    what = f"it holds more than {MAX_ENTRIES} files and folders"
-                    raise OSError(errno.EFBIG, what, self._path)
-                name = prefix + entry.name
-                is_folder = is_directory(entry)
+                if self._is_full(folder):
+                    return []
+                name = folder.prefix + entry.name
+                is_folder, is_link = is_directory(entry), entry.is_symlink()
                 if is_folder and entry.name in IGNORED_FOLDERS:
                     continue
-                if entry.is_symlink():
-                    self._is_linked = True
-                    if is_folder and self._is_new_link(entry.path):
-                        on_disk = self._is_disk(entry.path)
-                        found.append((entry.path, f"{name}/", on_disk))
-                elif is_folder:
-                    found.append((entry.path, f"{name}/", is_disk))
-                self._take_entry(entry, name, is_disk)
+                self._is_linked |= is_link
+                if is_folder and not is_link:
+                    found.append(replace(folder, path=entry.path, prefix=f"{name}/"))
+                elif is_folder and self._is_new_link(entry.path):
+                    on_disk = self._is_disk(entry.path)
+                    found.append(_Folder(entry.path, f"{name}/", on_disk, True))
+                self._take_entry(entry, name, folder.is_on_disk)
         return found
+
+    def _is_full(self, folder: _Folder) -> bool:
+        """Counts an entry; returns whether it is one too many behind links.
+
+        Raises:
+            OSError: It is one too many in the directory itself.
+
+        """
+        if folder.is_linked:
+            self._num_linked += 1
+            return self._num_linked > MAX_LINKED_ENTRIES
+        self._num_entries += 1
+        if self._num_entries > MAX_ENTRIES:
+            what = f"it holds more than {MAX_ENTRIES} files and folders"
+            raise OSError(errno.EFBIG, what, self._path)
+        return False
 
     def _is_new_link(self, path: str) -> bool:
         """Whether a link leads to a folder that is not walked through otherwise."""
@@ -151,8 +179,10 @@ class VersionInventory:
                 # Unpacked files often have the same old times.
                 line += f" {_short_digest(entry.path)}"
             self._lines.append(line)
+            change = f"{name} {status.st_ino if is_disk else 0} {status.st_ctime_ns}"
+            self._changes.append(change)
             if is_disk:
-                self._changes.append(f"{name} {status.st_ino} {status.st_ctime_ns}")
+                self._disk_changes.append(change)
         self._note_time(status)
 
     def _note_time(self, status: os.stat_result) -> None:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias, assert_never
 
@@ -17,12 +17,25 @@ MAX_VERSION: Final = (1 << 63) - 1
 _NUMBER = re.compile(r"\s*\+?([0-9]+)\s*", re.ASCII)
 
 
+WHAT_A_VERSION_IS: Final = (
+    f"that is a whole number up to {MAX_VERSION}, in one directory"
+)
+"""The end of a sentence on a name that is no version."""
+
 # What looks like a version to whoever named it: dates, releases, negative numbers.
 _LOOKALIKE = re.compile(r"\s*[vV+-]?\d[\d.,:_-]*\s*")
 
 # Most versions that a reason names. It is kept with every version that it names, so the
 # reason of ten thousand versions must not grow with their number.
 _MAX_LISTED: Final = 10
+_MAX_NAMES: Final = 5
+
+
+def list_names(names: Sequence[str]) -> str:
+    """Returns names in quotes, for people; of very many the first."""
+    listed = ", ".join(map(repr, names[:_MAX_NAMES]))
+    left_out = len(names) - _MAX_NAMES
+    return f"{listed} and {left_out} more" if left_out > 0 else listed
 
 
 def list_versions(versions: Collection[int]) -> str:
@@ -178,9 +191,10 @@ def name_versions(names: Iterable[str]) -> dict[int, str]:
 
 
 def list_lookalikes(names: Iterable[str]) -> list[str]:
-    """Returns names that look like versions and are none, such as "v1" or "1.0"."""
-    return [
-        name
-        for name in sorted(names)
-        if _LOOKALIKE.fullmatch(name) and parse_version(name) is None
-    ]
+    """Returns names that look like versions and are none, such as "v1" or "1.0".
+
+    Of several names for one version, those that do not win are among them.
+    """
+    listed = sorted(names)
+    versions = {*name_versions(listed).values()}
+    return [n for n in listed if n not in versions and _LOOKALIKE.fullmatch(n)]

@@ -132,16 +132,19 @@ def test_a_repair_that_keeps_times_shows_in_the_changes(
     payload.write_bytes(b"a")
     (tmp_path / MANIFEST).write_text("{}")
     os.utime(payload, (1, 1))
-    before = FILES.contents(str(tmp_path))
+    mounts = f"1 1 0:1 / {tmp_path} rw - nfs server rw"
+    with_odd_inodes = LocalFileSystem(lambda: mounts)
+    before = FILES.contents(str(tmp_path)), with_odd_inodes.contents(str(tmp_path))
     changed_ns = payload.stat().st_ctime_ns
     while payload.stat().st_ctime_ns == changed_ns:
         new = payload if how == "written into" else tmp_path / ".model.pt.Ab12"
         new.write_bytes(b"b")
         os.utime(new, (1, 1))
         new.rename(payload)
-    after = FILES.contents(str(tmp_path))
-    assert after.fingerprint == before.fingerprint
-    assert after.changes != before.changes
+    after = FILES.contents(str(tmp_path)), with_odd_inodes.contents(str(tmp_path))
+    assert after[0].fingerprint == before[0].fingerprint
+    assert after[0].changes != before[0].changes
+    assert after[1].changes != before[1].changes
 
 
 def test_what_lies_behind_a_link_in_a_version_counts(
@@ -168,6 +171,20 @@ def test_what_lies_behind_a_link_in_a_version_counts(
     assert len({each.fingerprint for each in prints}) == len(prints)
     assert all(each.is_linked for each in prints)
     assert not prints[-1].is_barred
+
+
+def test_far_too_much_behind_a_link_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A version that links to a data set is served all the same, and looked at quickly."""
+    monkeypatch.setattr(version_inventory, "MAX_LINKED_ENTRIES", 3)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "data").symlink_to(tmp_path / "data")
+    (tmp_path / "1" / "model.pt").write_text("a")
+    for number in range(9):
+        (tmp_path / "data" / f"{number}").write_text("b")
+    assert FILES.contents(str(tmp_path / "1")).names == {"data", "model.pt"}
 
 
 def test_a_link_to_another_directory_is_a_change(tmp_path: Path) -> None:

@@ -34,6 +34,21 @@ def test_each_sub_directory_with_versions_is_a_model(files: FakeFileSystem) -> N
     assert not repository.look(files)
 
 
+def test_a_directory_whose_names_only_look_like_versions_is_named(
+    files: FakeFileSystem,
+) -> None:
+    """It is no model, and whoever wrote it waits for one."""
+    files.write("/models/a/1/x")
+    files.write("/models/b/20260102030405123456/x")
+    repository = ModelRepository("/models")
+    repository.look(files)
+    assert names(repository) == ["a"]
+    assert repository.problem == (
+        "model repository /models: '20260102030405123456' in b is no version: that is a "
+        "whole number up to 9223372036854775807, in one directory; the others are served"
+    )
+
+
 def test_models_come_and_go_with_their_directories(files: FakeFileSystem) -> None:
     """A new directory adds a model, a removed one removes it."""
     files.write("/models/a/1/x")
