@@ -23,6 +23,10 @@ class HarnessSnapshot:
         is_late: Whether its loader takes so long that others have stopped waiting for
             it.
         is_pausing: Whether an attempt to load it failed and another one will follow.
+        heirs: The versions that are to take its place for callers, who mean it by a label
+            or as the primary.
+        is_needed: Whether callers need it whatever takes its place, for now: what they
+            are to get instead is not managed yet.
 
     """
 
@@ -34,3 +38,5 @@ class HarnessSnapshot:
     may_return: bool = False
     is_late: bool = False
     is_pausing: bool = False
+    heirs: frozenset[int] = frozenset()
+    is_needed: bool = False

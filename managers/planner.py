@@ -19,7 +19,6 @@ from managers.preflight import Preflight
 from managers.room_check import RoomCheck
 from managers.stand_ins import StandIns
 from managers.version_policy.action import Action, ActionKind, TransitionPolicy, unload
-from managers.version_policy.replaced_contents import replaced_contents
 
 log = logging.getLogger(__name__)
 
@@ -115,6 +114,19 @@ class Planner:
         if not asking:
             return plan
         return [action for action in plan if action.generation not in asking]
+
+
+def replaced_contents(versions: Sequence[HarnessSnapshot]) -> list[HarnessSnapshot]:
+    """Returns loaded contents that are not aspired, except each version's newest.
+
+    If files change again while their version's new contents load, neither the contents
+    that serve nor these are aspired, and a policy keeps the newest of what serves.
+    """
+    left = [v for v in versions if v.state is HarnessState.READY and not v.is_aspired]
+    newest: dict[int, int] = {}
+    for v in left:
+        newest[v.id.version] = max(v.generation, newest.get(v.id.version, v.generation))
+    return [v for v in left if v.generation < newest[v.id.version]]
 
 
 def unload_everything(versions: Sequence[HarnessSnapshot]) -> list[Action]:

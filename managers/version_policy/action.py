@@ -52,6 +52,15 @@ TransitionPolicy: TypeAlias = Callable[[Sequence[HarnessSnapshot]], Sequence[Act
 """Decides the next actions for one servable; empty while there is nothing to do."""
 
 
+def without_needed(versions: Sequence[HarnessSnapshot]) -> list[HarnessSnapshot]:
+    """Returns the versions but those that serve unaspired because callers need them."""
+    return [
+        v
+        for v in versions
+        if not (v.is_needed and not v.is_aspired and v.state is HarnessState.READY)
+    ]
+
+
 def load(version: HarnessSnapshot, why: str) -> Action:
     """Returns the action that loads ``version``."""
     return Action(ActionKind.LOAD, version.id, version.generation, why)

@@ -17,6 +17,7 @@ from managers.version_policy.action import (
     aspired_new,
     load,
     unload,
+    without_needed,
 )
 
 
@@ -28,8 +29,11 @@ def availability_preserving(versions: Sequence[HarnessSnapshot]) -> list[Action]
     2. Then aspired NEW versions are loaded, highest first.
 
     A version whose files changed appears twice; the one that serves is left alone
-    until its successor is READY, whatever else serves: callers may name the version.
+    until its successor is READY, whatever else serves: callers may name the version. So
+    is one while an heir of it is aspired and not READY, because callers get it until
+    then; if the heir failed, it goes on serving. What callers need is not unloaded.
     """
+    versions = without_needed(versions)
     loads = [load(v, "aspired") for v in aspired_new(versions)]
     ready = [v for v in versions if v.state is HarnessState.READY]
     # Numbers of versions whose aspired contents are not READY yet.
@@ -38,7 +42,11 @@ def availability_preserving(versions: Sequence[HarnessSnapshot]) -> list[Action]
         for v in versions
         if v.is_aspired and v.state is not HarnessState.READY
     }
-    stale = [v for v in ready if not v.is_aspired and v.id.version not in awaited]
+    stale = [
+        v
+        for v in ready
+        if not v.is_aspired and awaited.isdisjoint((v.id.version, *v.heirs))
+    ]
     if not stale:
         return loads
     stale.sort(key=age)

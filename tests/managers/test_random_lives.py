@@ -20,7 +20,6 @@ from managers.resource_tracker import ResourceTracker
 from managers.retry import RetryOptions
 from managers.state_monitor import ServableStateMonitor
 from managers.version_policy.resource_preserving import resource_preserving
-from managers.version_policy.standing_in import standing_in
 from tfs.core.clock import MonotonicClock
 from tfs.core.errors import Internal, InvalidArgument, ServingError, Unavailable
 from tfs.core.event_bus import EventBus
@@ -77,8 +76,7 @@ class Lives:
             resource_tracker=self.tracker,
         )
         for name in RESOURCES_FIRST:
-            policy = standing_in(resource_preserving, dict)
-            self.manager.set_transition_policy(name, policy)
+            self.manager.set_transition_policy(name, resource_preserving)
         self.manager.start()
 
     def _hear(self, state: ServableState) -> None:

@@ -10,8 +10,8 @@ from managers.aspired_versions_manager import AspiredVersionsManagerOptions
 from managers.resource_tracker import ResourceTracker
 from managers.retry import RetryOptions
 from managers.version_policy.resource_preserving import resource_preserving
-from managers.version_policy.standing_in import standing_in
 from tests.managers.environment import NO_RETRY, POOLS, Environment, Pools, saving
+from tests.managers.version_policy.tables import meaning
 from tfs.core.errors import (
     Code,
     DataLoss,
@@ -316,7 +316,7 @@ def test_what_callers_were_told_comes_back_though_another_version_serves(
     env = Environment(pools)
     heirs: dict[int, list[int]] = {}
     env.manager.set_transition_policy(
-        "m", standing_in(resource_preserving, lambda: heirs)
+        "m", lambda versions: resource_preserving(meaning(versions, heirs))
     )
     env.aspire("m", 1)
     env.settle()

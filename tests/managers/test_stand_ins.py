@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import pytest
 
 from managers.aspired_versions_manager import AspiredVersionsManagerOptions
+from managers.harness_snapshot import HarnessSnapshot
 from managers.resource_tracker import ResourceTracker
 from managers.retry import RetryOptions
+from managers.version_policy.action import Action
 from managers.version_policy.resource_preserving import resource_preserving
-from managers.version_policy.standing_in import standing_in
 from tests.managers.environment import POOLS, Environment, Pools
+from tests.managers.version_policy.tables import meaning
 from tfs.core.errors import DataLoss, InvalidArgument, Unavailable
 from tfs.testing.fake_loader import FakeLoader
 
@@ -103,7 +106,12 @@ def test_what_callers_were_told_comes_back_beside_what_serves(pools: Pools) -> N
     for seed in range(40 if pools is POOLS[0] else 4):
         deployments, callers = Deployments(pools, random.Random(seed)), Callers()
         env, rng = deployments.env, deployments.rng
-        policy = standing_in(resource_preserving, callers.heirs)
+
+        def policy(
+            versions: Sequence[HarnessSnapshot], callers: Callers = callers
+        ) -> Sequence[Action]:
+            return resource_preserving(meaning(versions, callers.heirs()))
+
         env.manager.set_transition_policy("m", policy)
         beside = env.loader("m", 0, ram_bytes=10)
         for what in ("good", *(rng.choice((*BAD, "good")) for _ in range(5))):

@@ -6,10 +6,10 @@ the configured models answer. This module has what both work on.
 
 from __future__ import annotations
 
-import functools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 
 from managers.aspired_versions_manager import AspiredVersionsManager
 from managers.harness_snapshot import HarnessSnapshot
@@ -17,9 +17,7 @@ from managers.load_status import LoadStatus
 from managers.state_monitor import ServableStateMonitor
 from managers.version_policy.action import Action
 from managers.version_policy.availability_preserving import availability_preserving
-from managers.version_policy.handing_over import handing_over
 from managers.version_policy.resource_preserving import resource_preserving
-from managers.version_policy.standing_in import standing_in
 from sources.servable_to_monitor import ServableToMonitor
 from sources.version_policy import Specific
 from tfs.core.clock import Clock
@@ -290,20 +288,28 @@ class ServerCore:
         settings = self.config.models.get(versions[0].id.name) if versions else None
         if settings is None:
             return availability_preserving(versions)
-        awaited = functools.partial(self._served.awaited, settings.name)
-        kept = self._staying(settings, versions)
+        if not all(version.is_aspired for version in versions):
+            versions = self._as_callers_mean(settings, versions)
         if settings.keeps_resources:
-            policy = standing_in(resource_preserving, awaited)
-            return handing_over(policy, dict, kept.__contains__)(versions)
-        pinned = settings.pinned_versions
-        policy = handing_over(
-            availability_preserving,
-            awaited,
-            lambda version: (
-                version in kept or (version in pinned and not self._is_taken_in())
-            ),
-        )
-        return policy(versions)
+            return resource_preserving(versions)
+        return availability_preserving(versions)
+
+    def _as_callers_mean(
+        self, settings: ModelSettings, versions: Sequence[HarnessSnapshot]
+    ) -> Sequence[HarnessSnapshot]:
+        """Returns the versions with what labels and the primary mean for them."""
+        heirs = self._served.awaited(settings.name)
+        needed = set(self._staying(settings, versions, heirs))
+        if not settings.keeps_resources and not self._is_taken_in():
+            needed |= settings.pinned_versions
+        return [
+            replace(
+                version,
+                heirs=frozenset(heirs.get(version.id.version, ())),
+                is_needed=version.id.version in needed,
+            )
+            for version in versions
+        ]
 
     def _has_failed(self, servable_id: ServableId) -> bool:
         """Whether a version, or what was to take its place, could not be loaded."""
@@ -311,8 +317,11 @@ class ServerCore:
         return state is not None and state.error is not None
 
     def _staying(
-        self, settings: ModelSettings, versions: Sequence[HarnessSnapshot]
-    ) -> AbstractSet[int]:
+        self,
+        settings: ModelSettings,
+        versions: Sequence[HarnessSnapshot],
+        awaited: Mapping[int, Collection[int]],
+    ) -> Collection[int]:
         """Returns the versions that answer until those can that the config asks for.
 
         A primary that is not there, a typing error perhaps, must not unload the version
@@ -325,9 +334,7 @@ class ServerCore:
         if isinstance(policy, Specific):
             asked.update(policy.versions)
         kept = {
-            old: heirs
-            for old, heirs in self._served.awaited(settings.name).items()
-            if not asked.isdisjoint(heirs)
+            old: heirs for old, heirs in awaited.items() if not asked.isdisjoint(heirs)
         }
         if kept and settings.keeps_resources:
             aspired = {v.id.version for v in versions if v.is_aspired}

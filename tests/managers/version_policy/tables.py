@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from hypothesis import strategies as st
@@ -32,6 +32,22 @@ def versions(text: str) -> list[HarnessSnapshot]:
             )
         )
     return rows
+
+
+def meaning(
+    listed: Sequence[HarnessSnapshot],
+    heirs: Mapping[int, Collection[int]],
+    needed: Collection[int] = (),
+) -> list[HarnessSnapshot]:
+    """Returns versions with what callers mean: heirs by version, and what they need."""
+    return [
+        replace(
+            v,
+            heirs=frozenset(heirs.get(v.id.version, ())),
+            is_needed=v.id.version in needed,
+        )
+        for v in listed
+    ]
 
 
 def answer(plan: Sequence[Action]) -> str:

@@ -10,7 +10,13 @@ from managers.harness_snapshot import HarnessSnapshot
 from managers.harness_state import HarnessState
 from managers.version_policy.action import ActionKind
 from managers.version_policy.availability_preserving import availability_preserving
-from tests.managers.version_policy.tables import answer, one_by_one, snapshots, versions
+from tests.managers.version_policy.tables import (
+    answer,
+    meaning,
+    one_by_one,
+    snapshots,
+    versions,
+)
 
 UPSTREAM = {
     "LoadsNewAspired": (
@@ -123,3 +129,48 @@ def test_policy_does_not_depend_on_the_order(
     """Snapshots come in any order."""
     shuffled = data.draw(st.permutations(listed))
     assert availability_preserving(listed) == availability_preserving(shuffled)
+
+
+HANDED_OVER = {
+    "nothing is awaited": ("1 READY f, 2 NEW t, 3 READY t", {}, "UNLOAD 1"),
+    "its heir is to be loaded": ("1 READY f, 2 NEW t, 3 READY t", {1: [2]}, "LOAD 2"),
+    "its heir loads": ("1 READY f, 2 LOADING t, 3 READY t", {1: [2]}, "none"),
+    "its heir failed": ("1 READY f, 2 ERROR t, 3 READY t", {1: [2]}, "none"),
+    "one of its heirs loads": (
+        "1 READY f, 2 LOADING t, 3 READY t",
+        {1: [3, 2]},
+        "none",
+    ),
+    "its heir serves": ("1 READY f, 2 READY t, 3 READY t", {1: [2]}, "UNLOAD 1"),
+    "nobody aspires its heir": ("1 READY f, 3 READY t", {1: [2]}, "UNLOAD 1"),
+    "its heir goes": ("1 READY f, 2 UNLOADING f, 3 READY t", {1: [2]}, "UNLOAD 1"),
+    "another one has no heir": (
+        "1 READY f, 2 LOADING t, 3 READY t, 4 READY f",
+        {1: [2]},
+        "UNLOAD 4",
+    ),
+    "it is aspired itself": ("1 READY t, 2 NEW t", {1: [2]}, "LOAD 2"),
+    "it has not begun": ("1 NEW f, 2 NEW t", {1: [2]}, "LOAD 2"),
+}
+
+
+@pytest.mark.parametrize(
+    ("state", "heirs", "expected"), HANDED_OVER.values(), ids=HANDED_OVER.keys()
+)
+def test_a_version_stays_while_its_heirs_are_on_their_way(
+    state: str, heirs: dict[int, list[int]], expected: str
+) -> None:
+    """Whatever else serves: callers are told the old one until then."""
+    listed = meaning(versions(state), heirs)
+    assert answer(availability_preserving(listed)) == expected
+
+
+def test_a_version_that_callers_need_stays() -> None:
+    """The source has not heard of the configuration that pins it."""
+    for state, needed, expected in (
+        ("1 READY f, 3 READY t", (1,), "none"),
+        ("2 READY f, 3 READY t", (1,), "UNLOAD 2"),
+        ("1 READY f, 3 READY t", (), "UNLOAD 1"),
+    ):
+        listed = meaning(versions(state), {}, needed)
+        assert answer(availability_preserving(listed)) == expected

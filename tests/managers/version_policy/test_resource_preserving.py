@@ -10,7 +10,13 @@ from managers.harness_snapshot import HarnessSnapshot
 from managers.harness_state import END_STATES, HarnessState
 from managers.version_policy.action import ActionKind
 from managers.version_policy.resource_preserving import resource_preserving
-from tests.managers.version_policy.tables import answer, one_by_one, snapshots, versions
+from tests.managers.version_policy.tables import (
+    answer,
+    meaning,
+    one_by_one,
+    snapshots,
+    versions,
+)
 
 UPSTREAM = {
     "UnloadsFirstNonAspired": (
@@ -129,3 +135,111 @@ def test_policy_does_not_depend_on_the_order(
     """Snapshots come in any order."""
     shuffled = data.draw(st.permutations(listed))
     assert resource_preserving(listed) == resource_preserving(shuffled)
+
+
+STANDING_IN = {
+    "nothing is awaited": ("1 DISABLED r, 2 READY t, 3 ERROR t", {}, "none"),
+    "its heir failed": ("1 DISABLED r, 2 READY t, 3 ERROR t", {1: [3]}, "LOAD 1"),
+    "its heir loads": ("1 DISABLED r, 2 ERROR t, 3 LOADING t", {1: [3]}, "none"),
+    "its heir serves": ("1 DISABLED r, 2 ERROR t, 3 READY t", {1: [3]}, "none"),
+    "its heir is tried anew": (
+        "1 DISABLED r, 2 READY t, 3 ERROR t, 3b NEW t",
+        {1: [3]},
+        "LOAD 3b",
+    ),
+    "one of its heirs serves": (
+        "1 DISABLED r, 2 READY t, 3 ERROR t",
+        {1: [2, 3]},
+        "none",
+    ),
+    "others are to be loaded first": (
+        "1 DISABLED r, 2 NEW t, 3 ERROR t",
+        {1: [3]},
+        "LOAD 2",
+    ),
+    "another is on its way out": (
+        "1 DISABLED r, 2 READY t, 3 ERROR t, 4 UNLOADING f",
+        {1: [3]},
+        "none",
+    ),
+    "it stands in": ("1 READY f, 2 READY t, 3 ERROR t", {1: [3]}, "none"),
+    "it stands in while another is loaded": (
+        "1 READY f, 2 READY t, 3 ERROR t, 4 NEW t",
+        {1: [3]},
+        "LOAD 4",
+    ),
+    "it goes for another heir": (
+        "1 READY f, 2 READY t, 3 ERROR t, 4 NEW t",
+        {1: [4]},
+        "UNLOAD 1",
+    ),
+    "it goes when nobody means its heir": (
+        "1 READY f, 2 READY t, 3 ERROR t",
+        {},
+        "UNLOAD 1",
+    ),
+    "two that went for the same one": (
+        "1 DISABLED r, 2 READY f, 3 READY t, 4 ERROR t",
+        {1: [4], 2: [4]},
+        "none",
+    ),
+    "its own new contents failed": (
+        "1 DISABLED r, 1b ERROR t, 2 READY t",
+        {},
+        "LOAD 1",
+    ),
+    "its old contents stand in": ("1 READY f, 1b ERROR t, 2 READY t", {}, "none"),
+    "its old contents stand in for all": (
+        "1 DISABLED r, 2 READY f, 2b ERROR t",
+        {},
+        "none",
+    ),
+    "what it stands beside goes": ("1 READY f, 2 READY f, 2b ERROR t", {}, "UNLOAD 1"),
+    "one stands in for one of two": (
+        "1 DISABLED r, 2 READY f, 2b ERROR t, 3 ERROR t",
+        {1: [3]},
+        "LOAD 1",
+    ),
+    "all failed": ("1 DISABLED r, 2 ERROR t", {}, "LOAD 1"),
+    "all failed, and callers mean the older one": (
+        "1 DISABLED r, 2 DISABLED r, 3 ERROR t",
+        {1: [3]},
+        "LOAD 1",
+    ),
+    "nothing is aspired": ("1 READY f", {1: [2]}, "UNLOAD 1"),
+}
+
+
+@pytest.mark.parametrize(
+    ("state", "heirs", "expected"), STANDING_IN.values(), ids=STANDING_IN.keys()
+)
+def test_a_version_stands_in_for_its_heirs_that_failed(
+    state: str, heirs: dict[int, list[int]], expected: str
+) -> None:
+    """It takes the place of one that failed, and gives it back to one that may not."""
+    listed = meaning(versions(state), heirs)
+    assert answer(resource_preserving(listed)) == expected
+
+
+HEIRS = st.dictionaries(st.integers(1, 6), st.sets(st.integers(1, 6), max_size=2))
+
+
+@given(snapshots, HEIRS)
+def test_no_more_is_loaded_than_is_aspired(
+    listed: list[HarnessSnapshot], heirs: dict[int, set[int]]
+) -> None:
+    """What comes back has the place of a version that failed, and of it alone."""
+    for action in resource_preserving(meaning(listed, heirs)):
+        chosen = next(v for v in listed if v.generation == action.generation)
+        if action.kind is ActionKind.LOAD and not chosen.is_aspired:
+            aspired = {v.id.version for v in listed if v.is_aspired}
+            failed = aspired - {
+                v.id.version
+                for v in listed
+                if v.is_aspired and v.state is not HarnessState.ERROR
+            }
+            loaded = [
+                v for v in listed if not v.is_aspired and v.state not in END_STATES
+            ]
+            assert chosen.may_return
+            assert len(loaded) < len(failed)
