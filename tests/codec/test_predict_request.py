@@ -125,6 +125,19 @@ def test_a_repeated_input_counts_the_last_time() -> None:
     assert view.inputs == {"x0": ints}
 
 
+def test_inputs_keep_the_order_in_which_they_were_sent() -> None:
+    """Which of them an error names does not depend on whether one like it came before."""
+    names = [f"x{index}" for index in range(9)]
+    pieces = []
+    for name in reversed(names):
+        one = predict_pb2.PredictRequest()
+        one.inputs[name].CopyFrom(typed_proto(FLOATS))
+        pieces.append(one.SerializeToString())
+    for _ in range(2):
+        view = read_predict_request(b"".join(pieces))
+        assert list(view.inputs) == names[::-1]
+
+
 def test_a_repeated_model_spec_is_merged() -> None:
     """A message field sent twice is merged, as protobuf has it."""
     more = predict_pb2.PredictRequest()
