@@ -33,18 +33,6 @@ class MemberModel(InterpreterModel, MeasurableModel, Protocol):
     """The version on one of the interpreters."""
 
 
-class Growth(Protocol):
-    """Adds interpreters to a version that is not on all of them yet. Thread-safe."""
-
-    def want(self) -> None:
-        """Notes that a call has to wait. Called often; does not block."""
-        ...
-
-    def end(self) -> None:
-        """Stops adding interpreters, and waits for one that is under way; idempotent."""
-        ...
-
-
 M = TypeVar("M", bound=Member)
 V = TypeVar("V", bound=MemberModel)
 
@@ -61,8 +49,8 @@ class SpreadModel(OnAnotherThread, Generic[M, V]):
     def __init__(self, members: Sequence[tuple[M, V]]) -> None:
         # The tuple is replaced and never changed, because calls read it without a lock.
         self._members = tuple(members)
-        self._growth: Growth | None = None
-        self._on_unload: Callable[[], None] = lambda: None
+        self._on_wait: Callable[[], None] | None = None
+        self._end_growth: Callable[[], None] = lambda: None
         # Guards the writing of _members, and the flag; leaf.
         self._lock = threading.Lock()
         self._unloaded = False
@@ -142,17 +130,25 @@ class SpreadModel(OnAnotherThread, Generic[M, V]):
                     fewest, model = num_pending, other
                     if not num_pending:
                         break
-            if fewest and self._growth is not None:
-                self._growth.want()
+            if fewest and (on_wait := self._on_wait) is not None:
+                on_wait()
         model.submit(task)
 
-    def grow_by(self, growth: Growth | None) -> None:
-        """Lets ``growth`` add interpreters when calls wait; None: no longer."""
-        self._growth = growth
+    def grow_by(
+        self,
+        on_wait: Callable[[], None] | None,
+        end: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Lets somebody add interpreters.
 
-    def after_unloading(self, fn: Callable[[], None]) -> None:
-        """Calls ``fn`` once it is unloaded everywhere; for one function at most."""
-        self._on_unload = fn
+        Args:
+            on_wait: Called, often and from any thread, when a call has to wait; None:
+                no more interpreters are added.
+            end: Called before the version is unloaded. Stops adding interpreters, and
+                waits for one that is under way.
+
+        """
+        self._on_wait, self._end_growth = on_wait, end
 
     def add(self, member: M, model: V) -> bool:
         """Sends calls to one more interpreter; returns False if it is unloaded."""
@@ -164,19 +160,16 @@ class SpreadModel(OnAnotherThread, Generic[M, V]):
     def unload(self) -> None:
         with self._lock:
             self._unloaded = True
-        growth, self._growth = self._growth, None
-        if growth is not None:
-            growth.end()
+        end, self._on_wait = self._end_growth, None
+        end()
         failed: ServingError | None = None
-        try:
-            for _, model in self._members:
-                try:
-                    model.unload()
-                # This interpreter hangs, but the others do not.
-                except ServingError as error:
-                    failed = error
-        finally:
-            self._on_unload()
+        for _, model in self._members:
+            try:
+                model.unload()
+            except (
+                ServingError
+            ) as error:  # this interpreter hangs, but the others do not
+                failed = error
         if failed is not None:
             raise failed
 

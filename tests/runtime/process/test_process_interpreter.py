@@ -93,8 +93,8 @@ def mapped_bytes(pid: int, name: str) -> dict[str, int]:
 
 def num_begun(interpreter: ProcessInterpreter) -> int:
     """Returns how many calls a worker says it has begun."""
-    link = interpreter._life.link
-    return 0 if link is None else link.calls.num_started()
+    worker = interpreter._life.worker
+    return 0 if worker is None else worker.calls.num_started()
 
 
 def test_workers_compete_with_the_server_by_their_priority(host: ProcessHost) -> None:
@@ -181,10 +181,10 @@ def test_a_limit_that_keeps_workers_from_starting_is_named(
 ) -> None:
     """Nobody thinks of `ulimit -f`, a limit of files, where a process does not start."""
 
-    def too_large(options: WorkerOptions) -> None:
+    def too_large(*_: object) -> None:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
 
-    monkeypatch.setattr(worker_life, "WorkerLink", too_large)
+    monkeypatch.setattr(worker_life, "Worker", too_large)
     with pytest.raises(Unavailable, match=r"File too large: .*ulimit -f"):
         host.interpreter().load(package(tmp_path, Scale()))
 

@@ -6,16 +6,16 @@ from tfs.core.errors import Code
 from tfs.runtime.process.call_channel import CallChannel
 from tfs.runtime.process.call_lanes import CallLanes
 from tfs.runtime.process.process_model import ProcessModel
-from tfs.runtime.process.worker_conversation import (
+from tfs.runtime.process.worker import (
     OnReply,
-    WorkerConversation,
+    Worker,
     WorkerReply,
 )
 
 
 def install(
     model: ProcessModel,
-    conversation: WorkerConversation,
+    worker: Worker,
     lanes: CallLanes,
     slab_bytes: int,
     on_reply: OnReply,
@@ -26,7 +26,7 @@ def install(
 
     Args:
         model: The model; its calls may be handed over once it is loaded.
-        conversation: The conversation with the worker.
+        worker: The worker.
         lanes: Gets a lane for the model if that takes several calls at once.
         slab_bytes: The size of that lane's slab.
         on_reply: Takes the worker's reply. After an error, nothing of the model is left
@@ -39,19 +39,19 @@ def install(
         if reply is None or reply.error() is not None or model.source.concurrency == 1:
             on_reply(reply)
         else:
-            _open_lane(model, conversation, lanes, slab_bytes, reply, on_reply)
+            _open_lane(model, worker, lanes, slab_bytes, reply, on_reply)
 
     fields: dict[str, object] = {
         "source": model.source,
         "model": model.model_id,
         "files": list(model.files.files),
     }
-    conversation.send("load", fields, model.files.fds, on_loaded, background=background)
+    worker.send("load", fields, model.files.fds, on_loaded, background=background)
 
 
 def _open_lane(
     model: ProcessModel,
-    conversation: WorkerConversation,
+    worker: Worker,
     lanes: CallLanes,
     slab_bytes: int,
     loaded: WorkerReply,
@@ -60,9 +60,7 @@ def _open_lane(
     number = {"model": model.model_id}
 
     def give_up(error: WorkerReply) -> None:
-        conversation.send(
-            "unload", number, (), lambda _: on_reply(error), background=False
-        )
+        worker.send("unload", number, (), lambda _: on_reply(error), background=False)
 
     try:
         channel = CallChannel(slab_bytes, model.source.concurrency)
@@ -83,5 +81,5 @@ def _open_lane(
         lanes.open_own(model, channel)
         on_reply(loaded)
 
-    conversation.send("open", number, channel.remote_fds, on_open, background=False)
+    worker.send("open", number, channel.remote_fds, on_open, background=False)
     channel.detach()

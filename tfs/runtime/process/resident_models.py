@@ -15,14 +15,13 @@ from tfs.runtime.process.process_model import ProcessModel
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.quarantine import Quarantine
 from tfs.runtime.process.spare_worker import SpareWorker
-from tfs.runtime.process.worker_call import WorkerCall
-from tfs.runtime.process.worker_conversation import (
+from tfs.runtime.process.worker import (
     OnReply,
-    WorkerConversation,
+    Worker,
     WorkerReply,
 )
+from tfs.runtime.process.worker_call import WorkerCall
 from tfs.runtime.process.worker_life import WorkerLife
-from tfs.runtime.process.worker_link import WorkerLink
 from tfs.runtime.process.worker_state import WorkerState
 from tfs.runtime.process.zygote import Zygote
 from tfs.runtime.task_outcome import closed, finish, unloaded
@@ -90,7 +89,7 @@ class ResidentModels:
     def load(
         self,
         model: ProcessModel,
-        conversation: WorkerConversation,
+        worker: Worker,
         on_reply: OnReply,
         *,
         background: bool,
@@ -99,7 +98,7 @@ class ResidentModels:
 
         Args:
             model: The model that is loaded.
-            conversation: The conversation with the present worker.
+            worker: The present worker.
             on_reply: Takes the worker's answer; after an error the model is not here.
             background: Whether the load gives way to everything else.
 
@@ -110,12 +109,12 @@ class ResidentModels:
                 self._models[model.model_id] = model
             on_reply(reply)
 
-        self._install(model, conversation, on_loaded, background=background)
+        self._install(model, worker, on_loaded, background=background)
 
     def give_up_loading(self, model: ProcessModel) -> None:
         """Ends a worker that is still loading a model that nobody waits for any more."""
-        conversation = self.life.conversation
-        is_loading = conversation is not None and conversation.num_awaited
+        worker = self.life.live
+        is_loading = worker is not None and worker.is_answering
         if is_loading and model.model_id not in self._models:
             self.life.end("was ended because it did not finish loading")
 
@@ -131,11 +130,9 @@ class ResidentModels:
             self.lanes.forget(model)
             self._models.pop(model.model_id, None)
             model.files.close()
-            if self.life.conversation is not None and self._models:
+            if (worker := self.life.live) is not None and self._models:
                 fields = {"model": model.model_id}
-                self.life.conversation.send(
-                    "unload", fields, (), lambda _: on_gone(), background=False
-                )
+                worker.send("unload", fields, (), lambda _: on_gone(), background=False)
             else:
                 self.life.retire_if_empty()
                 on_gone()
@@ -162,14 +159,14 @@ class ResidentModels:
     def _install(
         self,
         model: ProcessModel,
-        conversation: WorkerConversation,
+        worker: Worker,
         on_reply: OnReply,
         *,
         background: bool,
     ) -> None:
         install(
             model,
-            conversation,
+            worker,
             self.lanes,
             self._options.worker.slab_bytes,
             on_reply,
@@ -190,12 +187,10 @@ class ResidentModels:
     def has_models_to_run(self) -> bool:
         return any(model.refusal() is None for model in self._models.values())
 
-    def move_in(self, conversation: WorkerConversation) -> None:
-        self._load_next(list(self._models.values()), conversation)
+    def move_in(self, worker: Worker) -> None:
+        self._load_next(list(self._models.values()), worker)
 
-    def _load_next(
-        self, models: list[ProcessModel], conversation: WorkerConversation
-    ) -> None:
+    def _load_next(self, models: list[ProcessModel], worker: Worker) -> None:
         """Loads the last worker's models one after the other; then this worker is ready."""
         while models:
             model = models.pop(0)
@@ -214,15 +209,15 @@ class ResidentModels:
                     self._quarantine.impose(
                         model, f"does not load again: {error.message}"
                     )
-                self._load_next(models, conversation)
+                self._load_next(models, worker)
 
-            self._install(model, conversation, on_reply, background=False)
+            self._install(model, worker, on_reply, background=False)
             return
         self.life.settle()
 
-    def begin_calls(self, link: WorkerLink) -> None:
+    def begin_calls(self, worker: Worker) -> None:
         self._num_calls_before = self.lanes.stats().num_calls
-        self.lanes.open(link.calls)
+        self.lanes.open(worker.calls)
 
     def refuse(self, error: ServingError) -> None:
         self.lanes.refuse(error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tfs.core.errors import Internal, ServingError
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.waiter import Waiter
-from tfs.runtime.process.worker_conversation import WorkerReply
+from tfs.runtime.process.worker import WorkerReply
 from tfs.runtime.process.worker_life import WorkerLife
 from tfs.runtime.process.worker_requests import WorkerRequests
 
@@ -61,9 +61,9 @@ class SessionRequests:
             def when_ready(error: ServingError | None) -> None:
                 if error is not None:
                     waiter.fail(error)
-                elif self._life.conversation is not None:
+                elif (worker := self._life.live) is not None:
                     self.num_unanswered += 1
-                    self._life.conversation.send(
+                    worker.send(
                         "session", {"body": request}, fds, on_reply, background=False
                     )
 

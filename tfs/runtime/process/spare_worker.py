@@ -9,14 +9,12 @@ version is being loaded. The next spare is made when no worker was needed for a 
 from __future__ import annotations
 
 import logging
-import select
 from typing import Final
 
 from tfs.core.serving_loop import ServingLoop, Timer
 from tfs.runtime.guest.platforms.platform_imports import MODULES as SLOW_IMPORTS
 from tfs.runtime.guest.worker_options import WorkerOptions
-from tfs.runtime.process.worker_conversation import WorkerConversation, WorkerReply
-from tfs.runtime.process.worker_link import WorkerLink
+from tfs.runtime.process.worker import Worker, WorkerReply
 from tfs.runtime.process.zygote import Forked, Zygote
 
 log = logging.getLogger(__name__)
@@ -44,7 +42,7 @@ class SpareWorker:
         self._loop = loop
         self._zygote = zygote
         self._options = options
-        self._link: WorkerLink | None = None
+        self._worker: Worker | None = None
         self._is_warm = False
         self._last_use_s = 0.0
         self._timer: Timer | None = None
@@ -54,28 +52,28 @@ class SpareWorker:
     @property
     def pid(self) -> int | None:
         """The process id of the spare once it is warm, otherwise None."""
-        link = self._link
-        return link.pid if link is not None and self._is_warm else None
+        worker = self._worker
+        return worker.pid if worker is not None and self._is_warm else None
 
-    def take(self, platform: str = "") -> WorkerLink | None:
+    def take(self, platform: str = "") -> Worker | None:
         """Returns the spare, if it is warm and has the platform's imports; else None.
 
         The caller owns it. Either way a worker is wanted now, and the next spare is made
         later.
         """
         self._note_use()
-        link = self._link
-        if link is None or not self._is_warm:
+        worker = self._worker
+        if worker is None or not self._is_warm:
             return None
-        if platform in SLOW_IMPORTS and platform not in link.imported:
+        if platform in SLOW_IMPORTS and platform not in worker.imported:
             self._drop()  # the zygote is about to import it, and the next spare has it
             return None
-        if has_ended(link.pidfd):  # perhaps in this round of the loop
+        if worker.has_ended:  # perhaps in this round of the loop
             self._drop()
             return None
-        self._unwatch(link)
-        self._link = None
-        return link
+        worker.stop_listening()
+        self._worker = None
+        return worker
 
     def close(self) -> None:
         """Ends the spare and makes no other; idempotent."""
@@ -97,7 +95,7 @@ class SpareWorker:
 
     def _make_if_quiet(self) -> None:
         self._timer = None
-        if not self._zygote.is_in_use or self._link is not None:
+        if not self._zygote.is_in_use or self._worker is not None:
             return
         if not self._zygote.is_ready:
             self._last_use_s = (
@@ -110,7 +108,7 @@ class SpareWorker:
 
     def _make(self) -> None:
         try:
-            link = self._link = WorkerLink(self._options)
+            worker = self._worker = Worker(self._loop, self._options)
         except OSError as error:
             log.warning("event=no_spare_worker why=%r", error.strerror)
             return
@@ -118,11 +116,11 @@ class SpareWorker:
 
         def on_forked(outcome: Forked | str | None) -> None:
             if isinstance(outcome, Forked):
-                link.attach(outcome)
-            if link is not self._link:  # closed meanwhile
-                link.close()
+                worker.attach(outcome)
+            if worker is not self._worker:  # closed meanwhile
+                worker.close()
             elif isinstance(outcome, Forked):
-                self._watch(link)
+                worker.listen(self._on_event, lambda _: self._drop(), self._drop)
             else:
                 self._drop()
                 if outcome is None:
@@ -130,12 +128,7 @@ class SpareWorker:
                 else:
                     log.warning("event=no_spare_worker why=%r", outcome)
 
-        self._zygote.fork(self._options, link.remote_fds, on_forked, is_spare=True)
-
-    def _watch(self, link: WorkerLink) -> None:
-        conversation = WorkerConversation(link, self._on_event, lambda _: self._drop())
-        self._loop.watch(link.pidfd, lambda _: self._drop())
-        self._loop.watch(link.control.fileno(), lambda _: conversation.read())
+        self._zygote.fork(self._options, worker.remote_fds, on_forked, is_spare=True)
 
     def _on_event(self, event: WorkerReply) -> None:
         if event.fields.get("event") == "warm":
@@ -143,23 +136,9 @@ class SpareWorker:
             if (fault := event.fields.get("fault")) is not None:
                 log.warning("event=spare_worker_stays_cold why=%r", fault)
 
-    def _unwatch(self, link: WorkerLink) -> None:
-        if link.pidfd >= 0:
-            self._loop.unwatch(link.pidfd)
-            self._loop.unwatch(link.control.fileno())
-
     def _drop(self) -> None:
         """Gives up a spare that is dead or no longer wanted."""
-        link, self._link = self._link, None
+        worker, self._worker = self._worker, None
         self._is_warm = False
-        if link is None:
-            return
-        self._unwatch(link)
-        link.close()
-
-
-def has_ended(pidfd: int) -> bool:
-    """Whether a process has ended, even if nobody was told yet. Does not block."""
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)
-    return bool(poll.poll(0))
+        if worker is not None:
+            worker.close()

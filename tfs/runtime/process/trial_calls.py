@@ -20,9 +20,8 @@ from tfs.core.serving_loop import ServingLoop
 from tfs.core.tensor_view import TensorView
 from tfs.runtime.guest.sealed_file import new_memfd
 from tfs.runtime.process.process_options import ProcessOptions
-from tfs.runtime.process.worker_conversation import OnReply, WorkerConversation
+from tfs.runtime.process.worker import OnReply, Worker
 from tfs.runtime.process.worker_life import WorkerLife
-from tfs.runtime.process.worker_link import WorkerLink
 from tfs.runtime.process.worker_requests import WorkerRequests
 
 log = logging.getLogger(__name__)
@@ -107,7 +106,7 @@ class TrialCalls:
         patience_s = self._options.call_timeout_s
         if last_call_s is not None:
             patience_s = min(patience_s, 10 * last_call_s + _SCALE_PATIENCE_S)
-        link = self._life.link
+        worker = self._life.worker
         try:
             reply = self._try(
                 "scale",
@@ -118,7 +117,7 @@ class TrialCalls:
             )
         except DeadlineExceeded:
             log.warning("event=two_threads_hang servable=%s", call.who)
-            self._end_hanging(link, "two calls of its model at once hang")
+            self._end_hanging(worker, "two calls of its model at once hang")
             return None
         scaling = reply.get("scaling")
         return TwoThreads(
@@ -135,7 +134,7 @@ class TrialCalls:
             Processor seconds that the call took in the worker; infinite if it failed.
 
         """
-        link = self._life.link
+        worker = self._life.worker
         try:
             reply = self._try(
                 "rehearse",
@@ -145,7 +144,7 @@ class TrialCalls:
                 background=not self._options.is_urgent(),
             )
         except DeadlineExceeded:
-            self._end_hanging(link, "a call before it served hangs")
+            self._end_hanging(worker, "a call before it served hangs")
             return math.inf
         except ServingError:
             return math.inf
@@ -155,8 +154,8 @@ class TrialCalls:
     def seed(self, who: str, seed: int | None) -> bool:
         """Sets the worker's random numbers; returns whether it did. Blocks."""
 
-        def send(conversation: WorkerConversation, on_reply: OnReply) -> None:
-            conversation.send("seed", {"seed": seed}, (), on_reply, background=False)
+        def send(worker: Worker, on_reply: OnReply) -> None:
+            worker.send("seed", {"seed": seed}, (), on_reply, background=False)
 
         late = DeadlineExceeded(f"{who}: its interpreter does not answer")
         try:
@@ -166,11 +165,11 @@ class TrialCalls:
             return False
         return True
 
-    def _end_hanging(self, link: WorkerLink | None, why: str) -> None:
+    def _end_hanging(self, worker: Worker | None, why: str) -> None:
         """Replaces a worker, if it is still the present one."""
 
         def end() -> None:
-            if link is not None and self._life.link is link:
+            if worker is not None and self._life.worker is worker:
                 self._life.end(f"was ended because {why}")
 
         self._loop.post(end)
@@ -209,8 +208,8 @@ class TrialCalls:
                 "signature": call.signature_name,
             }
 
-            def send(conversation: WorkerConversation, on_reply: OnReply) -> None:
-                conversation.send(op, message, (fd,), on_reply, background=background)
+            def send(worker: Worker, on_reply: OnReply) -> None:
+                worker.send(op, message, (fd,), on_reply, background=background)
 
             late = DeadlineExceeded(
                 f"{call.who}: a call before it served took too long"

@@ -13,7 +13,7 @@ from tfs.runtime.process.payload_copy import copy_payload
 from tfs.runtime.process.process_model import ProcessModel
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.resident_models import ResidentModels
-from tfs.runtime.process.worker_conversation import OnReply, WorkerConversation
+from tfs.runtime.process.worker import OnReply, Worker
 from tfs.runtime.process.worker_requests import Send, WorkerRequests
 
 
@@ -49,8 +49,8 @@ class VersionLoading:
         """
 
         def copy(fds: tuple[int, ...]) -> None:
-            def send(conversation: WorkerConversation, on_reply: OnReply) -> None:
-                conversation.send(
+            def send(worker: Worker, on_reply: OnReply) -> None:
+                worker.send(
                     "copy",
                     {"source": source},
                     fds,
@@ -70,9 +70,9 @@ class VersionLoading:
 
         """
 
-        def send(conversation: WorkerConversation, on_reply: OnReply) -> None:
+        def send(worker: Worker, on_reply: OnReply) -> None:
             self._residents.load(
-                model, conversation, on_reply, background=self._is_in_background()
+                model, worker, on_reply, background=self._is_in_background()
             )
 
         try:

@@ -27,12 +27,7 @@ from tfs.runtime.process.crash_policy import (
 from tfs.runtime.process.load_sign import LoadSign
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.spare_worker import SpareWorker
-from tfs.runtime.process.worker_conversation import (
-    OnReply,
-    WorkerConversation,
-    WorkerReply,
-)
-from tfs.runtime.process.worker_link import WorkerLink
+from tfs.runtime.process.worker import OnReply, Worker, WorkerReply
 from tfs.runtime.process.worker_state import WorkerState, transition
 from tfs.runtime.process.zygote import Forked, Zygote
 from tfs.runtime.task_outcome import closed
@@ -65,11 +60,11 @@ class WorkerUser(Protocol):
         """Whether the models need another worker when one has died."""
         ...
 
-    def move_in(self, conversation: WorkerConversation) -> None:
+    def move_in(self, worker: Worker) -> None:
         """Loads the models on a new worker; calls ``settle`` when that is done."""
         ...
 
-    def begin_calls(self, link: WorkerLink) -> None:
+    def begin_calls(self, worker: Worker) -> None:
         """Starts handing calls to a worker that is ready."""
         ...
 
@@ -117,8 +112,7 @@ class WorkerLife:
 
     Attributes:
         state: The current state in the table.
-        link: The present worker, or the one that is being forked.
-        conversation: The conversation with its control thread, while it lives.
+        worker: The present worker, or the one that is being forked.
         platform: The platform that was loaded last; decides what new workers have
             imported.
         num_deaths: How many workers died so far.
@@ -142,8 +136,7 @@ class WorkerLife:
         self._spare = spare
         self._user = user
         self.state = WorkerState.ABSENT
-        self.link: WorkerLink | None = None
-        self.conversation: WorkerConversation | None = None
+        self.worker: Worker | None = None
         self.platform = ""
         self.num_deaths = 0
         self.last_end = "ended"
@@ -159,8 +152,14 @@ class WorkerLife:
     @property
     def pid(self) -> int | None:
         """The process id; None while there is none."""
-        link = self.link
-        return link.pid if link is not None and link.pid > 0 else None
+        worker = self.worker
+        return worker.pid if worker is not None else None
+
+    @property
+    def live(self) -> Worker | None:
+        """The present worker, once it is forked and can be asked for something."""
+        worker = self.worker
+        return worker if worker is not None and worker.pid is not None else None
 
     @property
     def is_held(self) -> bool:
@@ -210,10 +209,10 @@ class WorkerLife:
             and not self._num_holds
             and not self._when_ready
         ):
-            if self.conversation is not None:
-                self.conversation.end()  # a rehearsed call may still hang
+            if self.worker is not None:
+                self.worker.stop_listening()  # a rehearsed call may still hang
             self._user.stop_calls()
-            self._drop_link()
+            self._drop_worker()
             self._move(WorkerState.ABSENT)
             self._zygote.release()
 
@@ -225,21 +224,21 @@ class WorkerLife:
             is_innocent: Whether no model was the reason.
 
         """
-        if self.link is not None:
+        if (worker := self.live) is not None:
             if self._ended_for is None:
                 self._ended_for, self._ended_innocent = why, is_innocent
-            self._loop.unwatch(self.link.control.fileno())
-            self.link.kill()
+            worker.ignore()
+            worker.kill()
 
     def show_stacks(self) -> None:
         """Has the worker, which is about to be ended, say where it hangs."""
-        if self.link is not None and self._ended_for is None:
+        if (worker := self.live) is not None and self._ended_for is None:
             log.warning(
                 "event=call_hangs interpreter=%s pid=%d stacks=on_stderr",
                 self._name,
-                self.link.pid,
+                worker.pid,
             )
-            self.link.show_stacks()
+            worker.show_stacks()
 
     def close(self) -> list[OnReply]:
         """Ends everything for good; returns who still waits for an answer of the worker."""
@@ -247,12 +246,12 @@ class WorkerLife:
             self._zygote.release()
         if self._respawn_timer is not None:
             self._respawn_timer.cancel()
-        awaited = self.conversation.end() if self.conversation is not None else []
+        awaited = self.worker.stop_listening() if self.worker is not None else []
         self._user.stop_calls()
         if self.state is WorkerState.FORKING:
-            self.link = None  # closed when the zygote answers
+            self.worker = None  # closed when the zygote answers
         else:
-            self._drop_link()
+            self._drop_worker()
         self._move(WorkerState.CLOSED)
         self._tell_ready(closed(self._name))
         return awaited
@@ -271,35 +270,35 @@ class WorkerLife:
         self._move(WorkerState.FORKING)
         ready = None if self._spare is None else self._spare.take(self.platform)
         if ready is not None:
-            self.link = ready
+            self.worker = ready
             self._on_forked(ready)
         else:
             self._ask_for_fork()
 
     def _ask_for_fork(self) -> None:
         try:
-            link = self.link = WorkerLink(self._options.worker)
+            worker = self.worker = Worker(self._loop, self._options.worker)
         except OSError as error:
             self._cannot_start(str(error.strerror))
             return
 
         def on_forked(outcome: Forked | str | None) -> None:
             if isinstance(outcome, Forked):
-                link.attach(outcome)
-            if link is not self.link:  # closed meanwhile
-                link.close()
+                worker.attach(outcome)
+            if worker is not self.worker:  # closed meanwhile
+                worker.close()
             elif isinstance(outcome, Forked):
-                self._on_forked(link)
+                self._on_forked(worker)
             else:
-                self.link = None
-                link.close()  # ends a worker too that the zygote forked before it ended
+                self.worker = None
+                worker.close()  # ends a process too that the zygote forked before it ended
                 self._num_lost_forks += 1
                 if outcome is None and self._num_lost_forks < _MAX_LOST_FORKS:
                     self._ask_for_fork()
                 else:
                     self._cannot_start(outcome or "zygotes keep ending")
 
-        options, fds = self._options.worker, link.remote_fds
+        options, fds = self._options.worker, worker.remote_fds
         self._zygote.fork(options, fds, on_forked, platform=self.platform)
 
     def _cannot_start(self, why: str) -> None:
@@ -323,50 +322,46 @@ class WorkerLife:
         self._user.refuse(error)
         self._respawn()
 
-    def _on_forked(self, link: WorkerLink) -> None:
+    def _on_forked(self, worker: Worker) -> None:
         self._move(WorkerState.MAPPING)
         self._start_failed = False
         self._num_lost_forks = 0
-        loop = self._loop
-        options = self._options
-        sign = LoadSign(loop, link.calls.slab, options.traffic)
-        conversation = WorkerConversation(link, self._user.take_event, self.end, sign)
-        self.conversation = conversation
-        loop.watch(link.pidfd, lambda _: self._on_pidfd(link))
-        loop.watch(link.control.fileno(), lambda _: conversation.read())
-        self._user.move_in(conversation)
+        sign = LoadSign(self._loop, worker.calls.slab, self._options.traffic)
+        worker.listen(
+            self._user.take_event, self.end, lambda: self._on_end(worker), sign
+        )
+        self._user.move_in(worker)
 
     def settle(self) -> None:
         """Makes the worker ready: it has all the models that it should have."""
         self._move(WorkerState.READY)
         self._tell_ready(None)
-        if self.link is not None:
-            self._user.begin_calls(self.link)
+        if self.worker is not None:
+            self._user.begin_calls(self.worker)
         self.retire_if_empty()
 
     # -- from ready to dead, and back -------------------------------------------------
 
-    def _on_pidfd(self, link: WorkerLink) -> None:
+    def _on_end(self, worker: Worker) -> None:
         """Takes note that the process has ended."""
-        self._loop.unwatch(link.pidfd)
         if self._ended_for is not None:
             end = WorkerEnd(self._ended_for)
-            self._on_death(link, end, is_innocent=self._ended_innocent)
+            self._on_death(worker, end, is_innocent=self._ended_innocent)
             return
-        status = link.exit_status()
+        status = worker.exit_status()
         was_killed = status is not None and os.WIFSIGNALED(status)
         was_killed = was_killed and os.WTERMSIG(status or 0) == signal.SIGKILL
         for_memory = was_killed and self._options.memory_kills.is_more()
         if is_for_threads(status) and self._options.refused_processes.is_more():
             how = f"ended because it could start no more threads: {thread_limits()}"
-            self._on_death(link, WorkerEnd(how), is_innocent=True)
+            self._on_death(worker, WorkerEnd(how), is_innocent=True)
             return
         how = FOR_MEMORY if for_memory else describe_status(status)
-        self._on_death(link, WorkerEnd(how, was_killed, for_memory))
+        self._on_death(worker, WorkerEnd(how, was_killed, for_memory))
 
     def _on_death(
         self,
-        link: WorkerLink,
+        worker: Worker,
         end: WorkerEnd,
         *,
         is_innocent: bool = False,
@@ -378,13 +373,13 @@ class WorkerLife:
             "event=interpreter_died servable=%s interpreter=%s pid=%d how=%r",
             self._user.served or "none",
             self._name,
-            link.pid,
+            worker.pid,
             how,
         )
         # It writes to the slab, which is closed with the calls.
-        awaited = self.conversation.end() if self.conversation is not None else []
+        awaited = worker.stop_listening()
         self._user.stop_calls()
-        self._drop_link()
+        self._drop_worker()
         self._move(WorkerState.DEAD)
         if self._user.blame(end, is_innocent=is_innocent):
             self._deaths.add(self._loop.clock.now())
@@ -412,14 +407,8 @@ class WorkerLife:
     def _is_wanted(self) -> bool:
         return bool(self._num_holds or self._when_ready or self._user.has_models_to_run)
 
-    def _drop_link(self) -> None:
-        link, self.link = self.link, None
-        if self.conversation is not None:
-            self.conversation.end()  # a rehearsed call may still hang
-        self.conversation = None
+    def _drop_worker(self) -> None:
+        worker, self.worker = self.worker, None
         self._ended_for, self._ended_innocent = None, False
-        if link is not None:
-            if link.pidfd >= 0:
-                for fd in (link.pidfd, link.control.fileno()):
-                    self._loop.unwatch(fd)
-            link.close()
+        if worker is not None:
+            worker.close()

@@ -8,16 +8,16 @@ from typing import TypeVar
 from tfs.core.errors import Internal, ServingError, Unavailable
 from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.process.waiter import Waiter
-from tfs.runtime.process.worker_conversation import (
+from tfs.runtime.process.worker import (
     OnReply,
-    WorkerConversation,
+    Worker,
     WorkerReply,
 )
 from tfs.runtime.process.worker_life import WorkerLife
 from tfs.runtime.process.worker_state import WorkerState
 from tfs.runtime.task_outcome import closed
 
-Send = Callable[[WorkerConversation, OnReply], None]
+Send = Callable[[Worker, OnReply], None]
 """Sends a request to a ready worker; the answer goes to the second argument. On the loop."""
 
 T = TypeVar("T")
@@ -91,10 +91,10 @@ class WorkerRequests:
                 else:
                     waiter.set(reply.fields)
 
-            conversation = self._life.conversation
-            if self._life.state is not WorkerState.READY or conversation is None:
+            worker = self._life.live
+            if self._life.state is not WorkerState.READY or worker is None:
                 waiter.fail(Unavailable(f"{who}: its interpreter is restarting"))
             else:
-                send(conversation, on_reply)
+                send(worker, on_reply)
 
         return self.ask(begin, timeout_s, late)
