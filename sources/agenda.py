@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from typing import Final
 
 from sources.remote.storage import local_path
 from sources.servable_to_monitor import ServableToMonitor
@@ -58,6 +59,10 @@ class LookTime:
         self.soonest_s = soonest_s
         asked_s = math.inf if self.due_s == math.inf else max(self.due_s, soonest_s)
         self.due_s = min(due_s, asked_s)
+
+
+REPOSITORY: Final = ""
+"""The key of the directory of models; others are names of servables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +113,6 @@ class Agenda:
         self._servables = servables
         self._index = _index(servables)
         self._times = {name: LookTime() for name in servables}
-        self._repository_time = LookTime()
         self._is_repositorys: Callable[[str], bool] | None = None
         self._removed: list[str] = []
         self._is_config_new = True
@@ -138,7 +142,8 @@ class Agenda:
         with self._changed:
             before, self._servables = self._servables, wanted
             self._index = index
-            self._times = {n: self._times.get(n, LookTime()) for n in wanted}
+            keys = (*(self._times.keys() & {REPOSITORY}), *wanted)
+            self._times = {key: self._times.get(key, LookTime()) for key in keys}
             # This includes the unchanged ones, because an operator who reloads wants
             # everything up to date, above all where nothing is polled.
             self._insist_on_all_locked()
@@ -156,7 +161,8 @@ class Agenda:
         """
         with self._changed:
             self._is_repositorys = covers
-        self.insist_on_repository()
+            self._times[REPOSITORY] = LookTime()
+        self.insist_on(REPOSITORY)
 
     def wait_applied(self, deadline_s: float | None = None) -> bool:
         """Blocks until all configurations given so far have been looked at and emitted.
@@ -180,14 +186,14 @@ class Agenda:
         with self._changed:
             times = [self._times[name] for name in self._index.find(path)]
             if self._is_repositorys is not None and self._is_repositorys(path):
-                times.append(self._repository_time)
+                times.append(self._times[REPOSITORY])
             if sum(time.ask(now_s) for time in times):
                 self._changed.notify_all()
 
-    def insist_on(self, name: str) -> None:
-        """Makes a servable due, if it is still monitored."""
+    def insist_on(self, key: str) -> None:
+        """Makes a servable due, if it is still monitored, or the directory of models."""
         with self._changed:
-            time = self._times.get(name)
+            time = self._times.get(key)
             if time is not None:
                 time.insist(self._clock.now())
                 self._changed.notify_all()
@@ -205,18 +211,10 @@ class Agenda:
                 self._num_asked += 1
                 self._changed.notify_all()
 
-    def insist_on_repository(self) -> None:
-        """Makes the directory of models due."""
-        with self._changed:
-            self._repository_time.insist(self._clock.now())
-            self._changed.notify_all()
-
     def insist_on_all(self) -> None:
         """Makes everything due."""
         with self._changed:
             self._insist_on_all_locked()
-            if self._is_repositorys is not None:
-                self._repository_time.insist(self._clock.now())
             self._changed.notify_all()
 
     # -- who looks -----------------------------------------------------------------
@@ -281,7 +279,7 @@ class Agenda:
                 self._servables,
                 [name for name in removed if name not in self._servables],
                 is_changed,
-                [name for name, time in self._times.items() if time.due_s <= now_s],
+                [k for k, time in self._times.items() if k and time.due_s <= now_s],
                 is_pulse,
                 repeated,
             )
@@ -297,35 +295,30 @@ class Agenda:
                 self._num_applied = max(self._num_applied, self._num_taken)
             self._changed.notify_all()
 
-    def begin(self, name: str) -> None:
-        """Notes that a look at a servable begins."""
+    def begin(self, key: str) -> bool:
+        """Notes that a look begins, if it is due; returns whether it is."""
         with self._changed:
-            time = self._times.get(name)
-            if time is not None:
-                time.begin()
+            time = self._times.get(key)
+            if time is None or time.due_s > self._clock.now():
+                return False
+            time.begin()
+            return True
 
-    def end(self, servable: ServableToMonitor, soonest_s: float, due_s: float) -> None:
-        """Sets the next look at a servable, if it is still configured like this.
+    def end(
+        self,
+        key: str,
+        soonest_s: float,
+        due_s: float,
+        servable: ServableToMonitor | None = None,
+    ) -> None:
+        """Sets the next look, if the servable is still configured like this.
 
         If its base path changed during the look, it is due already. See
         ``LookTime.end``.
         """
         with self._changed:
-            if self._servables.get(servable.name) == servable:
-                self._times[servable.name].end(soonest_s, due_s)
-
-    def begin_repository(self) -> bool:
-        """Returns whether the directory of models is due; if so, its look begins."""
-        with self._changed:
-            if self._repository_time.due_s > self._clock.now():
-                return False
-            self._repository_time.begin()
-            return True
-
-    def end_repository(self, soonest_s: float, due_s: float) -> None:
-        """Sets the next look at the directory of models; see ``LookTime.end``."""
-        with self._changed:
-            self._repository_time.end(soonest_s, due_s)
+            if self._servables.get(key) == servable and key in self._times:
+                self._times[key].end(soonest_s, due_s)
 
     def set_storage_due(self, due_s: float | None) -> None:
         """Sets when to check on looks at places that may not answer; None is never."""
@@ -346,12 +339,9 @@ class Agenda:
         return due_s is not None and due_s <= self._clock.now()
 
     def _next_due_s_locked(self) -> float | None:
-        due_s = min(
-            self._storage_due_s,
-            self._repository_time.due_s,
-            *(time.due_s for time in self._times.values()),
-        )
-        if self._servables or self._is_repositorys is not None:
+        due_s = min((each.due_s for each in self._times.values()), default=math.inf)
+        due_s = min(due_s, self._storage_due_s)
+        if self._times:
             due_s = min(due_s, self._pulse_s)
         return None if due_s == math.inf else due_s
 

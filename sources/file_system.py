@@ -25,18 +25,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Self
 
-from sources.agenda import Agenda
+from sources.agenda import REPOSITORY, Agenda
 from sources.aspired_stream import AspiredStream
 from sources.distant_call import DistantCall
 from sources.file_system_options import FileSystemSourceOptions, by_name
 from sources.listing import BasePathLister, Listing, Remembered, unreadable
 from sources.model_repository import ModelRepository, RepositoryLook
-from sources.remote.storage import AnyFileSystem, is_remote, local_path
+from sources.remote.storage import AnyFileSystem, is_remote
 from sources.servable_to_monitor import ServableToMonitor
 from sources.storage import FileSystem
 from sources.storage_path import StoragePath
 from sources.storage_threads import PATIENCE_S, StorageThreads
-from sources.watcher import DirectoryWatcher, InotifyWatcher
+from sources.watcher import DirectoryWatcher
+from sources.watches import Watches
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import NotFound
 from tfs.core.pacing import yield_to_requests
@@ -95,7 +96,7 @@ class FileSystemSource:
             options: How it looks.
             file_system: The file system that it reads; None is the local one.
             clock: The clock of all its times.
-            watcher: The source of events; None is watchdog, when started.
+            watcher: The source of events; None is inotify, when started.
             on_looked: Called after each round of looks, with ``problems`` up to
                 date, on the scanning thread; quick.
             storage: Threads that look at places which may not answer (a store, a
@@ -128,9 +129,13 @@ class FileSystemSource:
         self._repository: ModelRepository | None = None
         self._repository_call = DistantCall()
         self._is_repository_watched = False
-        self._watcher = watcher or InotifyWatcher()
-        self._is_watching = False
-        self._watch_problem = ""  # why not, if that was tried
+        self._watches = Watches(
+            watcher,
+            self._file_system,
+            self.mark_changed,
+            options.watch,
+            asks_distant=storage is None,
+        )
 
     # -- wiring ----------------------------------------------------------------
 
@@ -171,7 +176,7 @@ class FileSystemSource:
                 log.warning("event=source_hangs in='a look at a base path'")
                 return
         with self._turn:
-            self._watcher.close()
+            self._watches.close()
 
     def __enter__(self) -> Self:
         self.start()
@@ -295,7 +300,7 @@ class FileSystemSource:
         yield_to_requests()
         with self._turn:
             models_changed = self._take_arrived()
-            if self._agenda.begin_repository():
+            if self._agenda.begin(REPOSITORY):
                 models_changed |= self._list_repository()
         if models_changed:
             self._tell_models()
@@ -309,7 +314,7 @@ class FileSystemSource:
                 self._keep_watches(now.servables.values())
             due = {*now.due}
             if now.is_pulse:
-                due |= self._pulse()
+                due |= self._find_replaced()
             for name in now.repeated & self._streams.keys():
                 self._streams[name].must_repeat = True
             for name, servable in now.servables.items():
@@ -363,14 +368,14 @@ class FileSystemSource:
         if aspired is not None:
             self._emit(aspired)
         # What was not watched while it was listed is reported as changed by this.
-        stream.is_watched = found.is_readable and self._watch(
+        stream.is_watched = found.is_readable and self._watches.add(
             found.servable.base_path, found.folders
         )
         soonest_s = now_s + max(_MIN_GAP_S, now_s - found.begun_s)
         due_s = self._next_poll_s(has_events=stream.is_watched and not found.is_blind)
         if found.settled_at_s is not None and options.poll_wait_s >= 0:
             due_s = min(due_s, max(found.settled_at_s, soonest_s))
-        self._agenda.end(stream.servable, soonest_s, due_s)
+        self._agenda.end(stream.servable.name, soonest_s, due_s, stream.servable)
 
     def _next_poll_s(self, *, has_events: bool) -> float:
         """Returns when to list again if nothing asks for it earlier; infinite for never."""
@@ -422,7 +427,7 @@ class FileSystemSource:
             found = self._arrived.get()
             if isinstance(found, RepositoryLook):
                 if self._repository_call.end():
-                    self._agenda.insist_on_repository()
+                    self._agenda.insist_on(REPOSITORY)
                 changed |= self._take_repository(found)
                 continue
             name = found.servable.name
@@ -473,12 +478,14 @@ class FileSystemSource:
         if repository is None:
             return False
         changed = repository.take(found)
-        self._is_repository_watched = found.models is not None and self._watch(
+        self._is_repository_watched = found.models is not None and self._watches.add(
             repository.path, found.folders
         )
         has_events = self._is_repository_watched and not found.is_blind
-        self._agenda.end_repository(
-            self._clock.now() + _MIN_GAP_S, self._next_poll_s(has_events=has_events)
+        self._agenda.end(
+            REPOSITORY,
+            self._clock.now() + _MIN_GAP_S,
+            self._next_poll_s(has_events=has_events),
         )
         return changed
 
@@ -491,62 +498,25 @@ class FileSystemSource:
         except Exception:
             log.exception("event=repository_models_refused path=%s", repository.path)
 
-    # -- events --------------------------------------------------------------------
-
-    def _pulse(self) -> set[str]:
-        """Returns the servables whose base path has become another directory.
-
-        Tries to watch, if that was not possible before: other programs may have taken
-        all that the system has to give, and give it back.
-        """
-        if not self._is_watching:
-            try:
-                self._watcher.start(self.mark_changed)
-                self._is_watching = True
-                self._agenda.insist_on_all()
-            except OSError as error:
-                if str(error) != self._watch_problem:
-                    self._watch_problem = str(error)
-                    log.warning("event=watcher_failed instead=polling error=%s", error)
-            return set()
-        if (
-            self._repository is not None
-            and self._is_repository_watched
-            and not self._watcher.is_current(_directory(self._repository.path))
-        ):
-            self._agenda.insist_on_repository()
-        return {
-            name
-            for name, stream in self._streams.items()
-            if stream.is_watched
-            and not self._watcher.is_current(_directory(stream.servable.base_path))
-        }
-
-    def _watch(self, path: str, folders: Sequence[str]) -> bool:
-        """Watches a base path and directories in it; returns whether that is so now."""
-        return (
-            self._is_watching
-            and self._may_watch(path)
-            and self._watcher.watch(_directory(path), folders)
-        )
-
-    def _may_watch(self, path: str) -> bool:
-        """Whether the kernel reports changes below a path, and asking cannot hang."""
-        if is_remote(path):
-            return False
-        if self._storage is not None and self._file_system.place(path):
-            return False
-        if self._options.watch is not None:
-            return self._options.watch
-        return self._file_system.gives_events(path)
-
     def _keep_watches(self, servables: Iterable[ServableToMonitor]) -> None:
         paths = [servable.base_path for servable in servables]
         if self._repository is not None:
             paths.append(self._repository.path)
-        self._watcher.keep([_directory(path) for path in paths])
+        self._watches.keep(paths)
 
-
-def _directory(path: str) -> str:
-    """Returns a base path as it begins the paths of what is found in it."""
-    return local_path(path).rstrip("/") or "/"
+    def _find_replaced(self) -> set[str]:
+        """Returns the servables whose base path has become another directory."""
+        if self._watches.start():
+            self._agenda.insist_on_all()
+        if (
+            self._repository is not None
+            and self._is_repository_watched
+            and not self._watches.is_current(self._repository.path)
+        ):
+            self._agenda.insist_on(REPOSITORY)
+        return {
+            name
+            for name, stream in self._streams.items()
+            if stream.is_watched
+            and not self._watches.is_current(stream.servable.base_path)
+        }

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from sources.agenda import Agenda, LookTime, Round
+from sources.agenda import REPOSITORY, Agenda, LookTime, Round
 from sources.servable_to_monitor import ServableToMonitor
 from tfs.testing.fake_clock import FakeClock
 
@@ -31,9 +31,13 @@ class Looker:
         now = self.agenda.take_round(PAUSE_S)
         for name in now.due:
             self.agenda.begin(name)
-            self.agenda.end(now.servables[name], now.now_s + 1.0, math.inf)
+            self.end(now, name)
         self.agenda.end_round(now.number, looking)
         return now
+
+    def end(self, now: Round, name: str, pause_s: float = 1.0) -> None:
+        soonest_s = now.now_s + pause_s
+        self.agenda.end(name, soonest_s, math.inf, now.servables[name])
 
 
 @pytest.fixture
@@ -56,7 +60,7 @@ def test_a_change_during_a_look_brings_another(looker: Looker) -> None:
     now = looker.agenda.take_round(PAUSE_S)
     looker.agenda.begin("a")
     looker.agenda.mark_changed("/models/a/1")
-    looker.agenda.end(now.servables["a"], now.now_s + 1.0, math.inf)
+    looker.end(now, "a")
     looker.clock.advance(1.0)
     assert "a" in looker.agenda.take_round(PAUSE_S).due
 
@@ -80,8 +84,8 @@ def test_the_end_of_a_look_at_what_is_gone_sets_nothing(looker: Looker) -> None:
     """The end of a look at a removed servable or an old base path sets no next look."""
     now = looker.round()
     looker.agenda.configure(servables("a", base="/other"))
-    looker.agenda.end(now.servables["a"], now.now_s + 9.0, math.inf)
-    looker.agenda.end(now.servables["b"], now.now_s + 9.0, math.inf)
+    looker.end(now, "a", 9.0)
+    looker.end(now, "b", 9.0)
     looker.agenda.begin("b")
     looker.agenda.insist_on("b")
     assert [*looker.round().due] == ["a"]
@@ -151,15 +155,17 @@ def test_a_pulse_comes_at_once_and_then_after_each_pause(looker: Looker) -> None
 
 def test_a_directory_of_models_is_looked_at_like_a_base_path(looker: Looker) -> None:
     """A directory of models is looked at now, and when something in it changes."""
-    assert not looker.agenda.begin_repository()
-    looker.agenda.add_repository(lambda path: path == "/models")
-    assert looker.agenda.begin_repository()
-    assert not looker.agenda.begin_repository()
-    looker.agenda.end_repository(looker.clock.now(), math.inf)
-    looker.agenda.mark_changed("/models")
-    assert looker.agenda.begin_repository()
-    looker.agenda.insist_on_all()
-    assert looker.agenda.begin_repository()
+    agenda = looker.agenda
+    assert not agenda.begin(REPOSITORY)
+    agenda.add_repository(lambda path: path == "/models")
+    assert agenda.begin(REPOSITORY)
+    assert not agenda.begin(REPOSITORY)
+    agenda.end(REPOSITORY, looker.clock.now(), math.inf)
+    agenda.mark_changed("/models")
+    assert agenda.begin(REPOSITORY)
+    agenda.insist_on_all()
+    agenda.configure(servables("a"))
+    assert agenda.begin(REPOSITORY)
 
 
 def test_what_is_asked_for_is_due_at_once_unless_a_look_has_just_been() -> None:
