@@ -88,7 +88,7 @@ def main(host_pid: int, channel_fd: int, life_fd: int) -> None:
     from tfs.runtime.guest.zygote.forked_process import Host, close_all_but
     from tfs.runtime.guest.zygote.parent_death import die_with_parent
 
-    zygote.prepare(channel_fd, life_fd)
+    known = zygote.prepare(channel_fd, life_fd)
     channel = socket.socket(fileno=channel_fd)
     while (message := control_channel.receive(channel)) is not None:
         _, (fd,) = message
@@ -96,7 +96,8 @@ def main(host_pid: int, channel_fd: int, life_fd: int) -> None:
         if pid == 0:
             close_all_but({0, 1, 2, life_fd, fd})
             die_with_parent(host_pid)
-            zygote.Zygote(Host(host_pid, life_fd), socket.socket(fileno=fd)).run()
+            host = Host(host_pid, life_fd)
+            zygote.Zygote(host, socket.socket(fileno=fd), known).run()
             os._exit(0)
         os.close(pidfd)
         os.close(fd)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tfs.core.errors import Code
 from tfs.runtime.process.call_channel import CallChannel
 from tfs.runtime.process.call_lanes import CallLanes
@@ -21,6 +23,7 @@ def install(
     on_reply: OnReply,
     *,
     background: bool,
+    again: bool,
 ) -> None:
     """Has a worker load a model from its files. On the loop.
 
@@ -32,6 +35,7 @@ def install(
         on_reply: Takes the worker's reply. After an error, nothing of the model is left
             on the worker. None means that the worker died during the load.
         background: Whether the load gives way to everything else.
+        again: Whether an earlier worker had it, so that nobody asks what it changes.
 
     """
 
@@ -42,7 +46,7 @@ def install(
             _open_lane(model, worker, lanes, slab_bytes, reply, on_reply)
 
     fields: dict[str, object] = {
-        "source": model.source,
+        "source": replace(model.source, was_measured=True) if again else model.source,
         "model": model.model_id,
         "files": list(model.files.files),
     }

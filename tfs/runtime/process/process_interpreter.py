@@ -28,14 +28,12 @@ from tfs.runtime.interpreter import InterpreterStats
 from tfs.runtime.process.process_model import ProcessModel, VersionHealth
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.resident_models import ResidentModels
-from tfs.runtime.process.session_requests import SessionRequests
 from tfs.runtime.process.spare_worker import SpareWorker
 from tfs.runtime.process.spilled_task import SpilledTask, takes_long_to_write
 from tfs.runtime.process.trial_calls import TrialCalls
 from tfs.runtime.process.version_loading import VersionLoading
-from tfs.runtime.process.waiter import Waiter
 from tfs.runtime.process.worker_call import why_not_handed_over
-from tfs.runtime.process.worker_requests import WorkerRequests
+from tfs.runtime.process.worker_requests import Waiter, WorkerRequests
 from tfs.runtime.process.worker_state import WorkerState
 from tfs.runtime.process.zygote import Zygote
 from tfs.runtime.task_outcome import closed, finish, unloaded
@@ -80,9 +78,6 @@ class ProcessInterpreter:
         self._loading = VersionLoading(
             loop, self._requests, self._residents, self._options
         )
-        self._sessions = SessionRequests(
-            name, self._requests, self._life, self._options
-        )
         self.trials = TrialCalls(self._requests, self._life, loop, self._options)
         # Filled by any thread, emptied by the loop, one post each.
         self._inbox: deque[tuple[ProcessModel, InferenceTask]] = deque()
@@ -126,7 +121,7 @@ class ProcessInterpreter:
     @property
     def num_unanswered(self) -> int:
         """Session requests that the worker has not answered yet."""
-        return self._sessions.num_unanswered
+        return self._requests.num_unanswered
 
     def stats(self) -> InterpreterStats:
         return replace(
@@ -274,7 +269,7 @@ class ProcessInterpreter:
                 died over the request.
 
         """
-        return self._sessions.exchange(request, fds)
+        return self._requests.exchange(request, fds, self._options.load_timeout_s)
 
     def stage(self, source: ModelSource) -> VersionFiles:
         """Has the worker copy the payload into memory, at its lowest priority.

@@ -159,7 +159,7 @@ class ProcessModel(OnAnotherThread):
         shown = trials.two_thread_scaling(call, duration_s, call_s)
         if shown is None:
             return None
-        self.process_changes = shown.process_changes
+        self.process_changes = shown.process_changes or self.process_changes
         return shown.scaling
 
     def rehearse(self, signature_name: str, inputs: Tensors, timeout_s: float) -> float:

@@ -109,7 +109,7 @@ class ResidentModels:
                 self._models[model.model_id] = model
             on_reply(reply)
 
-        self._install(model, worker, on_loaded, background=background)
+        self._install(model, worker, on_loaded, background=background, again=False)
 
     def give_up_loading(self, model: ProcessModel) -> None:
         """Ends a worker that is still loading a model that nobody waits for any more."""
@@ -163,6 +163,7 @@ class ResidentModels:
         on_reply: OnReply,
         *,
         background: bool,
+        again: bool,
     ) -> None:
         install(
             model,
@@ -171,6 +172,7 @@ class ResidentModels:
             self._options.worker.slab_bytes,
             on_reply,
             background=background,
+            again=again,
         )
 
     # -- what becomes of the worker: told by its life ----------------------------------
@@ -211,7 +213,7 @@ class ResidentModels:
                     )
                 self._load_next(models, worker)
 
-            self._install(model, worker, on_reply, background=False)
+            self._install(model, worker, on_reply, background=False, again=True)
             return
         self.life.settle()
 
@@ -230,9 +232,9 @@ class ResidentModels:
 
         It blames nobody if somebody else (an operator, or a kernel out of memory)
         killed a worker of a version that had worked well, on this worker or earlier
-        ones, or a worker that was idle: the next one may well work. If this worker had answered, the next one is started without a pause,
-        because a system that kills whatever is started would have done so before it
-        answered.
+        ones, or a worker that was idle: the next one may well work. If this worker had
+        answered, the next one is started without a pause, because a system that kills
+        whatever is started would have done so before it answered.
 
         For want of memory a kernel ends whatever is largest, and what was asked for is
         often at fault: one request that takes all memory ends every worker that gets

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from tfs.core.errors import Internal, ServingError, Unavailable
 from tfs.core.serving_loop import ServingLoop
-from tfs.runtime.process.waiter import Waiter
-from tfs.runtime.process.worker import (
-    OnReply,
-    Worker,
-    WorkerReply,
-)
+from tfs.runtime.process.worker import OnReply, Worker, WorkerReply
 from tfs.runtime.process.worker_life import WorkerLife
 from tfs.runtime.process.worker_state import WorkerState
 from tfs.runtime.task_outcome import closed
@@ -23,13 +19,48 @@ Send = Callable[[Worker, OnReply], None]
 T = TypeVar("T")
 
 
+class Waiter(Generic[T]):
+    """One result, set once on the loop, awaited on another thread. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._done = threading.Event()
+        self._error: ServingError | None = None
+        self._value: T | None = None
+
+    def set(self, value: T) -> None:
+        """Ends the wait with a value."""
+        self._value = value
+        self._done.set()
+
+    def fail(self, error: ServingError) -> None:
+        """Ends the wait with an error."""
+        self._error = error
+        self._done.set()
+
+    def wait(self, timeout_s: float, late: ServingError) -> T:
+        """Blocks until there is a result; the timeout may be infinite.
+
+        Raises:
+            ServingError: The one given to ``fail``, or ``late`` after ``timeout_s``.
+
+        """
+        if not self._done.wait(min(timeout_s, threading.TIMEOUT_MAX)):
+            raise late
+        if self._error is not None:
+            raise self._error
+        return self._value  # type: ignore[return-value]  # set with the event
+
+
 class WorkerRequests:
     """Waits for what the loop does. Thread-safe; blocks, so never on the loop.
 
     Args:
         name: The interpreter's, for messages.
-        loop: Drives the conversation.
+        loop: Talks with the worker.
         life: The life of the worker that is asked.
+
+    Attributes:
+        num_unanswered: Requests of sessions under way; written by the loop.
 
     """
 
@@ -37,6 +68,7 @@ class WorkerRequests:
         self._name = name
         self._loop = loop
         self._life = life
+        self.num_unanswered = 0
 
     def ask(
         self,
@@ -97,4 +129,46 @@ class WorkerRequests:
             else:
                 send(worker, on_reply)
 
+        return self.ask(begin, timeout_s, late)
+
+    def exchange(
+        self, request: bytes, fds: tuple[int, ...], timeout_s: float
+    ) -> tuple[bytes, list[int]]:
+        """Has the worker's session guest answer a request; starts a worker if need be.
+
+        Returns:
+            The reply, and descriptors that the caller closes.
+
+        Raises:
+            ServingError: As ``ask``; or the error that the guest returned; or Internal
+                if the worker died, and with it everything that the session held.
+
+        """
+
+        def begin(waiter: Waiter[tuple[bytes, list[int]]]) -> None:
+            def on_reply(reply: WorkerReply | None) -> None:
+                self.num_unanswered -= 1
+                if reply is None:
+                    text = f"the interpreter of this session {self._life.last_end}"
+                    waiter.fail(Internal(f"{text}; what it held is gone, begin anew"))
+                elif (error := reply.error()) is not None:
+                    waiter.fail(error)
+                else:
+                    taken, reply.fds = reply.fds, []
+                    waiter.set((reply.payload, taken))
+
+            def when_ready(error: ServingError | None) -> None:
+                if error is not None:
+                    waiter.fail(error)
+                elif (worker := self._life.live) is not None:
+                    self.num_unanswered += 1
+                    fields = {"body": request}
+                    worker.send("session", fields, fds, on_reply, background=False)
+
+            self._life.want(when_ready)
+
+        late = Internal(
+            f"interpreter {self._name} did not answer a session within {timeout_s:.0f} s; "
+            "allow its calls more time (load_timeout_s), or begin a session anew"
+        )
         return self.ask(begin, timeout_s, late)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import builtins
 import json
+import os
 import threading
 from typing import Any
 
 import pytest
 import torch
 
-from tfs.runtime.guest.side_effects.replaced_functions import KnownFunctions
+from tfs.runtime.guest.side_effects.replaced_functions import KnownFunctions, in_a_copy
 
 PATCHES: dict[str, tuple[object, str]] = {
     "torch.matmul": (torch, "matmul"),
@@ -65,3 +66,17 @@ def test_an_operator_that_follows_another_is_told() -> None:
         assert before.replaced() == ["operators of torch (tfs_torch_surface::shifted)"]
     finally:
         second._destroy()
+
+
+def test_a_look_in_a_copy_tells_what_it_found_and_when_it_failed() -> None:
+    """The process itself stays as it is, and a copy that dies proves nothing."""
+    looked: list[str] = []
+
+    def look() -> list[str]:
+        looked.append("here")
+        return ["torch.matmul", "json.loads"]
+
+    assert in_a_copy(look) == ["torch.matmul", "json.loads"]
+    assert in_a_copy(list) == []
+    assert not looked
+    assert in_a_copy(lambda: os._exit(1)) == ["what cannot be compared"]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import threading
 
-from tfs.runtime.guest.side_effects.replaced_functions import KnownFunctions
+from tfs.runtime.guest.side_effects.replaced_functions import (
+    KnownFunctions,
+    in_a_copy,
+)
 from tfs.runtime.guest.side_effects.settings import (
     differing,
     settings_of_process,
@@ -17,19 +20,24 @@ class ProcessEffects:
 
     Settings of single threads are left out, and so is what code adds, as every import
     does.
+
+    Args:
+        functions: The functions as they were before this process was forked; None looks
+            at them now.
+
     """
 
-    def __init__(self) -> None:
+    def __init__(self, functions: KnownFunctions | None = None) -> None:
         self._settings = settings_of_process()
         self._threads = {*threading.enumerate()}
-        self._functions = KnownFunctions()
+        self._functions = functions or KnownFunctions()
 
     def changes(self) -> list[str]:
         """Returns what differs now, in words for people; empty if nothing."""
         found = differing(self._settings, settings_of_process())
         if {*threading.enumerate()} - self._threads:
             found.append("threads that it starts")
-        return found + self._functions.replaced()
+        return found + in_a_copy(self._functions.replaced)
 
 
 class ThreadEffects:

@@ -15,6 +15,7 @@ import torch
 
 from tfs.core.spin_backoff import SpinBackoff
 from tfs.runtime.guest.loaded_model import ForkWatch
+from tfs.runtime.guest.side_effects.replaced_functions import KnownFunctions
 from tfs.runtime.guest.slab import NUM_SLOTS, REQUESTS
 from tfs.runtime.guest.worker.call_channel import CallChannel
 from tfs.runtime.guest.worker.memory_limit import MemoryLimit
@@ -31,6 +32,7 @@ class Worker:
         options: How it spins, and how much memory its models may add.
         channel: Brings calls.
         control: Brings everything else.
+        known: The functions that models can replace, as they were before the fork.
 
     """
 
@@ -39,6 +41,7 @@ class Worker:
         options: WorkerOptions,
         channel: CallChannel,
         control: socket.socket,
+        known: KnownFunctions,
     ) -> None:
         self._channel = channel
         self._control_socket = control
@@ -46,7 +49,7 @@ class Worker:
         self._spin_backoff = SpinBackoff()
         self._forks = ForkWatch()
         self._limit = MemoryLimit(options.memory_limit_bytes)
-        self._models = WorkerModels(control, self._limit, self._forks)
+        self._models = WorkerModels(control, self._limit, self._forks, known)
         self._slots = RequestSlots(
             channel,
             NUM_SLOTS,

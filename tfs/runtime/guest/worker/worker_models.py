@@ -20,6 +20,7 @@ from tfs.runtime.guest.loaded_model import ForkWatch, LoadedModel, not_loaded
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.platforms.platform_imports import imported_s
 from tfs.runtime.guest.process_name import name_process
+from tfs.runtime.guest.side_effects.replaced_functions import KnownFunctions
 from tfs.runtime.guest.side_effects.side_effects import ProcessEffects, ThreadEffects
 from tfs.runtime.guest.two_thread_scaling import two_thread_scaling
 from tfs.runtime.guest.version_files import VersionFiles
@@ -39,6 +40,7 @@ class WorkerModels:
         control: The channel on which the host is told what a model does to its weights.
         limit: The limit of the process's memory; moves with the weights.
         forks: Knows whether this process is a copy that a model forked.
+        known: The functions that models can replace, as they were before the fork.
 
     Attributes:
         by_id: The loaded models by number. The main thread reads it meanwhile; each
@@ -51,10 +53,12 @@ class WorkerModels:
         control: socket.socket,
         limit: MemoryLimit,
         forks: ForkWatch,
+        known: KnownFunctions,
     ) -> None:
         self._control = control
         self._limit = limit
         self._forks = forks
+        self._known = known
         self.by_id: dict[int, LoadedModel] = {}
         # As the process was before each was loaded, while that may be asked for.
         self._states = WeakKeyDictionary[LoadedModel, ProcessEffects]()
@@ -104,7 +108,7 @@ class WorkerModels:
         yield_to_requests()
         meter = LoadMeter()
         # Looking twice takes as long as a small load itself.
-        state = None if source.was_measured else ProcessEffects()
+        state = None if source.was_measured else ProcessEffects(self._known)
         thread = None if source.was_measured else ThreadEffects()
         size_bytes = sum(os.fstat(fd).st_size for fd in fds)
         # Of this thread's processor time: at the lowest priority, beside others that

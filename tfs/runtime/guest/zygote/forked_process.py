@@ -16,6 +16,7 @@ from typing import Final
 from tfs.core.thread_priority import answer_soon
 from tfs.runtime.guest.process_name import name_process
 from tfs.runtime.guest.random_numbers import seed_random
+from tfs.runtime.guest.side_effects.replaced_functions import KnownFunctions
 from tfs.runtime.guest.worker.call_channel import CallChannel
 from tfs.runtime.guest.worker.worker import Worker
 from tfs.runtime.guest.worker_options import WorkerOptions
@@ -44,7 +45,11 @@ class Host:
 
 
 def become_worker(
-    host: Host, options: WorkerOptions, fds: list[int], archive: bytes
+    host: Host,
+    options: WorkerOptions,
+    fds: list[int],
+    archive: bytes,
+    known: KnownFunctions,
 ) -> None:
     """Turns a fresh fork into a worker; never returns while the worker lives.
 
@@ -62,7 +67,7 @@ def become_worker(
     seed_random()
     *channel_fds, control_fd = fds
     channel = CallChannel.of_fds(channel_fds)
-    Worker(options, channel, socket.socket(fileno=control_fd)).run(archive)
+    Worker(options, channel, socket.socket(fileno=control_fd), known).run(archive)
 
 
 def close_all_but(kept: set[int]) -> None:

@@ -37,6 +37,7 @@ from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.platforms.platform_imports import MODULES, import_for
 from tfs.runtime.guest.process_name import name_process
 from tfs.runtime.guest.shown_stacks import show_stacks
+from tfs.runtime.guest.side_effects.replaced_functions import KnownFunctions
 from tfs.runtime.guest.worker.warm_up import make_archive
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.guest.zygote.clone_parent import clone_parent
@@ -68,11 +69,16 @@ class Zygote:
     Args:
         host: The host process, whose children they become.
         channel: Brings requests and takes answers.
+        known: The functions that models can replace. Recorded before a fork, they cost
+            the fork neither time nor memory.
 
     """
 
-    def __init__(self, host: Host, channel: socket.socket) -> None:
+    def __init__(
+        self, host: Host, channel: socket.socket, known: KnownFunctions
+    ) -> None:
         self._host = host
+        self._known = known
         self._channel = channel
         self._imported: list[str] = []  # the platforms whose imports are done
         self._warm_up_archive = b""
@@ -120,6 +126,7 @@ class Zygote:
         if platform in MODULES and platform not in self._imported:
             import_for(platform)
             self._imported.append(platform)
+            self._known = KnownFunctions()
             gc.collect()
             gc.freeze()  # the collector would write to what forks share
 
@@ -127,7 +134,7 @@ class Zygote:
         self, request: Mapping[str, Any], fds: list[int], archive: bytes
     ) -> None:
         options = WorkerOptions(**request["options"])
-        become_worker(self._host, options, fds, archive)
+        become_worker(self._host, options, fds, archive, self._known)
 
     def _tell(self, message: dict[str, object], fds: tuple[int, ...] = ()) -> None:
         try:
@@ -154,12 +161,17 @@ def num_threads() -> int:
 
 def main(host_pid: int, channel_fd: int, life_fd: int) -> None:
     """Runs the zygote on an inherited channel, in a program that dies with its host."""
-    prepare(channel_fd, life_fd)
-    Zygote(Host(host_pid, life_fd), socket.socket(fileno=channel_fd)).run()
+    known = prepare(channel_fd, life_fd)
+    Zygote(Host(host_pid, life_fd), socket.socket(fileno=channel_fd), known).run()
 
 
-def prepare(channel_fd: int, life_fd: int) -> None:
-    """Makes a program that has just begun fit to be forked. Blocks for the imports."""
+def prepare(channel_fd: int, life_fd: int) -> KnownFunctions:
+    """Makes a program that has just begun fit to be forked. Blocks for the imports.
+
+    Returns:
+        What the program's functions are before a model is loaded.
+
+    """
     name_process("tfs-zygote")
     # torch.package's own use of it, which nobody here can change.
     warnings.filterwarnings("ignore", message="TypedStorage is deprecated")
@@ -172,5 +184,7 @@ def prepare(channel_fd: int, life_fd: int) -> None:
     torch.set_num_threads(1)
     for module in _PREIMPORTED:
         importlib.import_module(module)
+    known = KnownFunctions()
     gc.freeze()
     gc.enable()
+    return known

@@ -1,4 +1,4 @@
-"""tfs.runtime.process.waiter: results of the loop, awaited elsewhere."""
+"""tfs.runtime.process.worker_requests: results of the loop, awaited elsewhere."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import pytest
 
 from tfs.core.errors import DeadlineExceeded, Internal
-from tfs.runtime.process.waiter import Waiter
+from tfs.runtime.process.worker_requests import Waiter
 
 
 def test_a_wait_ends_with_what_was_set() -> None:
