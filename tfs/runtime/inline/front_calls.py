@@ -11,7 +11,7 @@ from typing import Final
 import torch
 
 from tfs.core.errors import serving_error
-from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Tensors
+from tfs.core.servable import InferenceTask, MakeInputs, Outcome
 from tfs.core.servable_id import ServableId
 from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.inline.call_thread import CallThread
@@ -94,32 +94,24 @@ class FrontCalls:
                 inputs = make_inputs()
             except Exception as error:  # there may be no memory to join them in
                 return serving_error(error, model.source.id.slashed)
+            before = read_thread_use()
             if self._infers_for_good:
-                outcome, call_s = self._call(model, signature_name, inputs)
+                outcome, call_s = self._calls.call(model, signature_name, inputs)
             else:
                 with self._inference:
-                    outcome, call_s = self._call(model, signature_name, inputs)
+                    outcome, call_s = self._calls.call(model, signature_name, inputs)
                 if loop.owns_thread:
                     _infer_for_good()
                     self._infers_for_good = True
+            if call_s > FRONT_LIMIT_S:
+                used = ThreadUse.of(before), ThreadUse.of(read_thread_use())
+                num_calls = self._calls.num_calls
+                call_s = model.slow_calls.own_s(num_calls, call_s, *used)
         finally:
             self._running.release()
         if call_s > FRONT_LIMIT_S and model.front is not None:
             self._leave(model, call_s)
         return outcome
-
-    def _call(
-        self, model: InlineModel, signature_name: str, inputs: Tensors
-    ) -> tuple[Outcome, float]:
-        """Returns the outcome, and the seconds that the call itself took."""
-        before = read_thread_use()
-        outcome, call_s = self._calls.call(model, signature_name, inputs)
-        if call_s > FRONT_LIMIT_S:
-            after = read_thread_use()
-            call_s = model.slow_calls.own_s(
-                self._calls.num_calls, call_s, ThreadUse.of(before), ThreadUse.of(after)
-            )
-        return outcome, call_s
 
     def _leave(self, model: InlineModel, call_s: float) -> None:
         """Makes the model run on the thread from now on."""
