@@ -326,7 +326,7 @@ class FileSystemSource:
         return self._agenda.next_due_s()
 
     def _run(self) -> None:
-        if self._options.watch is not False and self._options.poll_wait_s > 0:
+        if self._options.watch and self._options.poll_wait_s > 0:
             self._agenda.begin_pulse()
         while self._agenda.wait_due():
             try:

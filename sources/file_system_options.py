@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sources.servable_to_monitor import ServableToMonitor
-from sources.version_contents import SELF_DESCRIBING
 from tfs.core.errors import InvalidArgument
 
 
@@ -21,15 +20,14 @@ class FileSystemSourceOptions:
             0 looks once at the start and then only at what a new configuration changed.
             Below 0, only ``poll_once`` looks.
         rescan_s: Seconds between looks if the file system gives events.
-        watch: None asks each base path's file system whether it gives events, True
-            trusts that all do, False polls everywhere.
+        watch: Whether base paths are watched whose file system gives events; False polls
+            everywhere.
         settle_s: How long a version directory without a manifest, or one whose
             files changed, must be still before it is (newly) aspired.
         unload_when_empty: Whether a base path that shows no version any more
             unloads the last ones. A base path that is gone never does.
         require_versions: Whether a servable without any version directory is an
             error at the start and in ``update_config``.
-        self_describing: File names of payloads that need no signatures.json.
         has_other_platforms: Whether there are platforms beyond ``KNOWN_PLATFORMS``,
             which may serve directories that the source does not recognize.
 
@@ -38,11 +36,10 @@ class FileSystemSourceOptions:
     servables: tuple[ServableToMonitor, ...] = ()
     poll_wait_s: float = 1.0
     rescan_s: float = 30.0
-    watch: bool | None = None
+    watch: bool = True
     settle_s: float = 2.0
     unload_when_empty: bool = False
     require_versions: bool = False
-    self_describing: frozenset[str] = SELF_DESCRIBING
     has_other_platforms: bool = False
 
     def __post_init__(self) -> None:

@@ -378,7 +378,6 @@ class _VersionDirectories:
         return what_is_missing(
             contents.names,
             self.servable.platform,
-            self_describing=self._options.self_describing,
             has_other_platforms=self._options.has_other_platforms,
         )
 

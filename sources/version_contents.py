@@ -6,7 +6,6 @@ One that was written by hand has to hold what a server needs to know.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Final
 
 from sources.storage import FileSystem
@@ -31,7 +30,6 @@ def what_is_missing(
     names: frozenset[str],
     platform: str,
     *,
-    self_describing: Collection[str],
     has_other_platforms: bool,
 ) -> str:
     """Returns what a directory without a manifest lacks to be served; "" if nothing.
@@ -39,12 +37,11 @@ def what_is_missing(
     Args:
         names: The files and folders in it.
         platform: ``model_platform`` of the configuration; "" if that names none.
-        self_describing: File names that need no ``signatures.json`` beside them.
         has_other_platforms: Whether a directory of which nothing is known here may
             belong to another platform.
 
     """
-    if names.intersection(self_describing):
+    if names & SELF_DESCRIBING:
         return ""
     if names and platform and platform not in KNOWN_PLATFORMS:
         # A third party's platform, which alone can tell, when it loads the version.

@@ -25,8 +25,7 @@ class Watches:
         watcher: The source of events; None is inotify. Owned by this object.
         file_system: Where the base paths lie.
         on_change: Called with the path of what changed, on the watcher's thread.
-        watch: None asks the file system which directories give events, True trusts that
-            all do, False watches none.
+        watch: Whether anything is watched.
         asks_distant: Whether places that may not answer are listed on this thread
             like any others, and so may be watched as well.
 
@@ -37,7 +36,7 @@ class Watches:
         watcher: DirectoryWatcher | None,
         file_system: FileSystem,
         on_change: OnChange,
-        watch: bool | None,
+        watch: bool,
         *,
         asks_distant: bool,
     ) -> None:
@@ -89,12 +88,10 @@ class Watches:
         self._watcher.close()
 
     def _may_watch(self, path: str) -> bool:
-        if is_remote(path):
+        if not self._watch or is_remote(path):
             return False
         if not self._asks_distant and self._file_system.place(path):
             return False
-        if self._watch is not None:
-            return self._watch
         return self._file_system.gives_events(path)
 
 

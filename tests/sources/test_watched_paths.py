@@ -48,7 +48,7 @@ class FakeWatcher:
 
 
 def started(
-    watcher: FakeWatcher, events: bool, watch: bool | None = None
+    watcher: FakeWatcher, events: bool, watch: bool = True
 ) -> tuple[FileSystemSource, FakeFileSystem, FakeClock, RecordingTarget[StoragePath]]:
     clock = FakeClock()
     files = FakeFileSystem(clock)
@@ -71,14 +71,13 @@ def started(
 @pytest.mark.parametrize(
     ("events", "watch", "watched"),
     [
-        (True, None, True),
-        (False, None, False),
+        (True, True, True),
+        (False, True, False),
         (True, False, False),
-        (False, True, True),
     ],
 )
 def test_what_gives_no_events_is_polled(
-    events: bool, watch: bool | None, watched: bool
+    events: bool, watch: bool, watched: bool
 ) -> None:
     """A network mount is looked at every poll_wait_s, a watched path on events."""
     watcher = FakeWatcher()
