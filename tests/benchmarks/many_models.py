@@ -20,7 +20,7 @@ from tfs.core.version_directory import commit
 from tfs.servables.hashmap import table_signatures
 from tfs.servables.lookup_table import read_table
 
-_AVAILABLE = re.compile(r"^tfs: (\S+)/(\d+) is available$", re.MULTILINE)
+_AVAILABLE = re.compile(r"^tfs: (\S+)/(\d+) is available\b", re.MULTILINE)
 _ENDED = re.compile(r"event=servable_end servable=(\S+)/(\d+) ")
 _POLL_S = 0.05
 

@@ -329,7 +329,9 @@ def test_a_model_without_versions_says_why(tmp_path: Path, exists: bool) -> None
         Serving("--model_name=scale", f"--model_base_path={base_path}") as server,
         Client(server.address, timeout_s=PATIENCE_S) as client,
     ):
-        server.wait_for("serving scale")
+        server.wait_for("tfs: watching scale")
+        if not exists:
+            server.wait_for("tfs: scale: base path .* does not exist")
         with pytest.raises(NotFound, match="Latest"):
             client.predict("scale", {"x": X})
         with pytest.raises(NotFound) as caught:

@@ -12,8 +12,13 @@ import pytest
 from tfs.cli import serve
 from tfs.cli.main import main
 from tfs.core.clock import MonotonicClock
-from tfs.core.errors import FailedPrecondition, InvalidArgument
-from tfs.core.event_bus import EventBus
+from tfs.core.errors import (
+    Cancelled,
+    DataLoss,
+    FailedPrecondition,
+    InvalidArgument,
+)
+from tfs.core.event_bus import EventAndTime, EventBus
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.server.config.server_config import read_config_text
@@ -40,9 +45,47 @@ def test_a_note_is_no_second_announcement() -> None:
     """What is found out about a version later does not make it available again."""
     assert lines_for(
         ServableState(SCALE, ManagerState.LOADING),
+        ServableState(SCALE, ManagerState.LOADING, note="it hangs"),
         ServableState(SCALE, ManagerState.AVAILABLE),
         ServableState(SCALE, ManagerState.AVAILABLE, note="runs in front"),
-    ) == ["tfs: scale/1 is available"]
+    ) == ["tfs: loading scale/1", "tfs: scale/1 is available after 0.0 s"]
+
+
+def test_how_long_a_load_took_is_announced() -> None:
+    """Who waits for a model learns what to expect of the next one."""
+    lines: list[str] = []
+    announcer = Announcer(lines.append)
+    announcer.take(EventAndTime(ServableState(SCALE, ManagerState.LOADING), 100.0))
+    announcer.take(EventAndTime(ServableState(SCALE, ManagerState.AVAILABLE), 103.72))
+    assert lines[1] == "tfs: scale/1 is available after 3.7 s"
+
+
+def test_a_version_that_cannot_be_loaded_is_announced_with_the_reason() -> None:
+    """Who only looks at the terminal sees it; a load that was given up is no failure."""
+    damaged, given_up = DataLoss("model.pt is damaged"), Cancelled("not wanted")
+    assert lines_for(
+        ServableState(SCALE, ManagerState.LOADING),
+        ServableState(SCALE, ManagerState.END, error=damaged),
+        ServableState(SCALE, ManagerState.END, error=given_up),
+        ServableState(SCALE, ManagerState.END),
+        ServableState(SCALE, ManagerState.LOADING),
+        ServableState(SCALE, ManagerState.AVAILABLE, error=damaged),
+    ) == [
+        "tfs: loading scale/1",
+        "tfs: scale/1 cannot be loaded: DATA_LOSS: model.pt is damaged",
+        "tfs: loading scale/1",
+        "tfs: scale/1 is available after 0.0 s, but fails: DATA_LOSS: model.pt is damaged",
+    ]
+
+
+def test_what_is_wrong_with_a_base_path_is_announced_once() -> None:
+    """A directory that does not exist is a typing error that nobody reads a log for."""
+    lines: list[str] = []
+    announcer = Announcer(lines.append)
+    missing = {"digits": ("no such directory: /models/digit",)}
+    for problems in (missing, missing, {}, missing):
+        announcer.take_problems(problems)
+    assert lines == ["tfs: digits: no such directory: /models/digit"] * 2
 
 
 def test_a_version_that_comes_back_is_announced_again() -> None:

@@ -13,11 +13,12 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from types import NoneType
 from typing import Final
 
 from tfs.core.clock import Clock, MonotonicClock
-from tfs.core.errors import InvalidArgument, ServingError
+from tfs.core.errors import Cancelled, InvalidArgument, ServingError
 from tfs.core.event_bus import EventAndTime
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
@@ -86,7 +87,11 @@ def run_server(
     clock = MonotonicClock()
     server = ModelServer(options, clock, zygote=zygote)
     freeze_imported()  # a collection would stop other threads, so it comes before them
-    subscription = server.bus.subscribe(Announcer(say).take)
+    announcer = Announcer(say)
+    subscription = server.bus.subscribe(announcer.take)
+    server.core.on_change(
+        lambda: announcer.take_problems(server.core.sources.source.problems())
+    )
     watch: ConfigFileWatch | None = None
     inbox.hear(*_ENDING)
     try:
@@ -94,9 +99,9 @@ def run_server(
         for address in addresses:
             say(f"tfs: listening on {address}")
         if options.model_repository:
-            say(f"tfs: serving the models of {options.model_repository}")
+            say(f"tfs: watching {options.model_repository} for models")
         for settings in config.models.values():
-            say(f"tfs: serving {settings.name} from {settings.base_path}")
+            say(f"tfs: watching {settings.name} in {settings.base_path}")
         if options.model_config_file:
             watch = _watch_config(options, text, server, clock)
             watch.start()
@@ -194,28 +199,59 @@ def _watch_config(
 
 
 class Announcer:
-    """Tells the operator which versions answer, and when one stops doing so.
+    """Tells the operator what loads, what answers, and what fails and why.
 
-    AVAILABLE is published again whenever more is known about a version; only changes
-    that matter to its clients are announced. Confined to the event bus's delivery.
+    A state is published again whenever more is known about a version; only changes that
+    matter to its clients are announced. Each method is confined to whoever calls it.
     """
 
     def __init__(self, say: Say) -> None:
         self._say = say
         self._told: dict[ServableId, str] = {}
+        self._begun_s: dict[ServableId, float] = {}
+        self._leaving: set[ServableId] = set()
+        self._problems: Mapping[str, Sequence[str]] = {}
 
     def take(self, event: EventAndTime[ServableState]) -> None:
         """Takes a state from the bus."""
-        state = event.event
-        if state.manager_state is not ManagerState.AVAILABLE:
-            self._told.pop(state.id, None)
+        state, who = event.event, event.event.id.slashed
+        if state.manager_state is ManagerState.AVAILABLE:
+            self._take_available(state, event.time_s)
             return
+        self._told.pop(state.id, None)
+        if state.manager_state is ManagerState.LOADING:
+            if state.id not in self._begun_s:
+                self._begun_s[state.id] = event.time_s
+                self._say(f"tfs: loading {who}")
+        elif state.manager_state is ManagerState.UNLOADING:
+            self._leaving.add(state.id)
+        elif state.manager_state is ManagerState.END:
+            self._begun_s.pop(state.id, None)
+            was_loaded = state.id in self._leaving
+            self._leaving.discard(state.id)
+            is_failure = not isinstance(state.error, Cancelled | NoneType)
+            if is_failure and not was_loaded:
+                self._say(f"tfs: {who} cannot be loaded: {state.error}")
+
+    def take_problems(self, problems: Mapping[str, Sequence[str]]) -> None:
+        """Takes what is wrong with base paths, by model."""
+        for name, told in problems.items():
+            if told and told != self._problems.get(name):
+                self._say(f"tfs: {name}: {'; '.join(told)}")
+        self._problems = dict(problems)
+
+    def _take_available(self, state: ServableState, now_s: float) -> None:
+        begun_s = self._begun_s.pop(state.id, None)
+        after = "" if begun_s is None else f" after {max(0.0, now_s - begun_s):.1f} s"
         what = "is available" if state.error is None else f"fails: {state.error}"
         told, self._told[state.id] = self._told.get(state.id), what
+        if told == what:
+            return
         if told is None and state.error is not None:
-            self._say(f"tfs: {state.id.slashed} is available, but {what}")
-        elif told != what:
-            self._say(f"tfs: {state.id.slashed} {what}")
+            what = f"is available{after}, but {what}"
+        elif state.error is None:
+            what += after
+        self._say(f"tfs: {state.id.slashed} {what}")
 
 
 def _drain(
