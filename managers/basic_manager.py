@@ -44,7 +44,6 @@ from managers.load_execution import LoadExecution
 from managers.load_status import LoadStatus
 from managers.loader_harness import LoaderHarness
 from managers.managed_version import Done, ManagedVersion
-from managers.managed_versions import ManagedVersions
 from managers.patient_pool import PatientPool
 from managers.preflight import Preflight
 from managers.resource_tracker import ResourceTracker
@@ -52,6 +51,7 @@ from managers.retry import RetryOptions
 from managers.serving_map import Handle, ServingMap
 from managers.unload_execution import UnloadExecution
 from managers.version_events import VersionEvents
+from managers.version_table import VersionTable
 from tfs.core.clock import Clock, MonotonicClock, steady
 from tfs.core.errors import FailedPrecondition, NotFound, ServingError
 from tfs.core.event_bus import EventBus
@@ -131,7 +131,7 @@ class BasicManager:
         self._clock = steady(clock or MonotonicClock())
         self._on_change = on_change or (lambda _name: None)
         self.serving_map = ServingMap()
-        self._versions = ManagedVersions()
+        self._versions = VersionTable()
         self._admission = LoadAdmission(tracker)
         self._events = VersionEvents(event_bus, self._clock, self._versions.siblings)
         self._load_pool, self._unload_pool = (
@@ -203,7 +203,7 @@ class BasicManager:
             ),
             reason,
         )
-        managed.published.heir_error = heir_error
+        managed.heir_error = heir_error
         if not self._versions.add(managed, is_replacement=is_replacement):
             raise FailedPrecondition(
                 f"This servable is already being managed: {data.id}"
@@ -345,7 +345,7 @@ class BasicManager:
     def fault_of(self, harness: LoaderHarness) -> ServingError | None:
         """Returns the fault that was reported of a version that serves, if any."""
         managed = self._versions.find(harness.id, harness.generation)
-        return None if managed is None else managed.published.fault
+        return None if managed is None else managed.fault
 
     def is_replaced(self, harness: LoaderHarness) -> bool:
         """Whether newer contents of a version are loaded, though not aspired any more."""

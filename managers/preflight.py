@@ -17,8 +17,8 @@ from managers.harness_state import HarnessState
 from managers.load_admission import LoadAdmission
 from managers.load_execution import LoadExecution
 from managers.managed_version import ManagedVersion
-from managers.managed_versions import ManagedVersions
 from managers.version_events import VersionEvents
+from managers.version_table import VersionTable
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class Preflight:
 
     def __init__(
         self,
-        versions: ManagedVersions,
+        versions: VersionTable,
         admission: LoadAdmission,
         loads: LoadExecution,
         events: VersionEvents,

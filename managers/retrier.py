@@ -10,13 +10,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from managers.basic_manager import BasicManager
 from managers.harness_snapshot import HarnessSnapshot
 from managers.harness_state import END_STATES, HarnessState
-from managers.later_tries import LaterTries, LaterTry
 from managers.loader_harness import LoaderHarness
 from managers.retry import RetryOptions
 from tfs.core.clock import Clock
@@ -34,8 +33,32 @@ _WELL_S: Final = 3600.0
 up to the longest one. After an hour without that, the next pause is the first one again."""
 
 
+@dataclass(frozen=True, slots=True)
+class _LaterTry:
+    """An attempt to come. Immutable.
+
+    Attributes:
+        id: The version.
+        generation: Which of the version's harnesses failed.
+        at_s: When it is due, by the clock.
+        pause_s: How long it would have waited if there were no old version to bring
+            back.
+
+    """
+
+    id: ServableId
+    generation: int
+    at_s: float
+    pause_s: float
+
+
 class Retrier:
     """Decides which managed versions are tried again, and when. Confined to one step.
+
+    If the old version has to go before the new one is loaded, each attempt takes away
+    what serves. So after the first failed attempt the old version returns, and the next
+    attempt waits for a long time. A passing fault still heals in the end, and a broken
+    version costs seconds of service instead of all its retries.
 
     Args:
         basic: Manages the versions.
@@ -48,7 +71,7 @@ class Retrier:
         self._basic = basic
         self._retry = retry
         self._clock = clock
-        self._later = LaterTries()
+        self._later: list[_LaterTry] = []
         # Of versions that crashed too often: how often they did, and when the last time.
         self._quarantines: dict[ServableId, tuple[int, float]] = {}
 
@@ -72,7 +95,7 @@ class Retrier:
             long_pause_s,
             "what was unloaded for it comes back meanwhile",
         )
-        self._later.add(LaterTry(version.id, version.generation, at_s, pause_s))
+        self._later.append(_LaterTry(version.id, version.generation, at_s, pause_s))
         self._basic.try_later(version.id, version.generation, at_s)
 
     def note_quarantines(self, name: str) -> None:
@@ -83,10 +106,7 @@ class Retrier:
                 self._plan_again(harness)
 
     def _is_planned(self, harness: LoaderHarness) -> bool:
-        return any(
-            later.generation == harness.generation
-            for later in self._later.of(harness.id.name)
-        )
+        return any(each.generation == harness.generation for each in self._later)
 
     def _plan_again(self, harness: LoaderHarness) -> None:
         now_s = self._clock.now()
@@ -102,24 +122,32 @@ class Retrier:
             pause_s,
         )
         at_s = now_s + pause_s
-        self._later.add(LaterTry(harness.id, harness.generation, at_s, pause_s))
+        self._later.append(_LaterTry(harness.id, harness.generation, at_s, pause_s))
         self._basic.note_later(harness.id, harness.generation, at_s)
 
     def hurry(self, name: str, versions: Sequence[HarnessSnapshot]) -> None:
         """Shortens the pause of a load that stood back while nothing could return."""
-        if all(v.state in END_STATES for v in versions):
-            now_s = self._clock.now()
-            for later in self._later.take(name):
-                soon_s = min(later.at_s, now_s + later.pause_s)
-                self._later.add(replace(later, at_s=soon_s))
+        if not all(v.state in END_STATES for v in versions):
+            return
+        now_s = self._clock.now()
+        self._later = [
+            replace(each, at_s=min(each.at_s, now_s + each.pause_s))
+            if each.id.name == name
+            else each
+            for each in self._later
+        ]
 
     def next_s(self) -> float | None:
         """Returns when, by the clock, the next load is due; None if none waits."""
-        return self._later.next_s()
+        return min((each.at_s for each in self._later), default=None)
 
     def try_due(self, *, is_closing: bool) -> None:
         """Begins the loads whose pause is over; drops them if the manager closes."""
-        for later in self._later.take_due(self._clock.now()):
+        now_s = self._clock.now()
+        due = [each for each in self._later if each.at_s <= now_s]
+        if due:
+            self._later = [each for each in self._later if each.at_s > now_s]
+        for later in due:
             harness = self._basic.harness(later.id, later.generation)
             if harness is None or not harness.is_aspired or is_closing:
                 continue

@@ -66,11 +66,11 @@ class VersionEvents:
         for it any more. The heir of a serving version shows only as a note.
         """
         with self._publishing:
-            if managed.published.is_started or managed.is_serving:
+            if managed.is_started or managed.is_serving:
                 return
             elders = _elders(managed, self._siblings(managed))
             if not elders:
-                managed.published.is_started = True
+                managed.is_started = True
                 self._replace_elders_locked(managed)
             is_over = managed.harness.is_over
             if not elders or not is_over:
@@ -90,7 +90,7 @@ class VersionEvents:
         with self._publishing:
             managed.handle = handle
             # Beside an elder that serves, START was not published.
-            managed.published.is_started = True
+            managed.is_started = True
             serving_map.publish(handle)
             self._replace_elders_locked(managed)
             self._publish_locked(managed, ManagerState.AVAILABLE)
@@ -105,26 +105,25 @@ class VersionEvents:
     ) -> None:
         """Publishes what was found out about a version; None leaves that part as it is."""
         with self._publishing:
-            published = managed.published
-            known = published.note, published.resident_bytes
+            known = managed.note, managed.resident_bytes
             if note is not None:
-                published.note = note
+                managed.note = note
             if resident_bytes is not None:
-                published.resident_bytes = resident_bytes
-            if known != (published.note, published.resident_bytes):
+                managed.resident_bytes = resident_bytes
+            if known != (managed.note, managed.resident_bytes):
                 self._republish_locked(managed)
 
     def report_error(self, managed: ManagedVersion, error: ServingError | None) -> None:
         """Publishes that a serving version has a fault; None takes that back."""
         with self._publishing:
-            managed.published.fault = error
+            managed.fault = error
             self._republish_locked(managed)
 
     def end_standing_in(self, managed: ManagedVersion) -> None:
         """Publishes that a version is no longer a stand-in for its own new contents."""
         with self._publishing:
-            if managed.published.heir_error is not None:
-                managed.published.heir_error = None
+            if managed.heir_error is not None:
+                managed.heir_error = None
                 self._republish_locked(managed)
 
     def note_late(self, managed: ManagedVersion, *, is_late: bool) -> None:
@@ -152,23 +151,20 @@ class VersionEvents:
         if heirs and self._bus is not None:
             # Notes about the old contents must not hide how the new ones do.
             heir = heirs[-1].harness
-            self._bus.publish(
-                managed.published.state_beside(heir, self._clock.wall_s())
-            )
+            self._bus.publish(managed.state_beside(heir, self._clock.wall_s()))
             return
         self._publish_locked(managed, ManagerState.AVAILABLE)
 
     def _replace_elders_locked(self, managed: ManagedVersion) -> None:
         for other in self._siblings(managed):
             if other.harness.generation < managed.harness.generation:
-                other.published.is_replaced = True
+                other.is_replaced = True
 
     def _publish_locked(
         self, managed: ManagedVersion, manager_state: ManagerState
     ) -> None:
-        published = managed.published
-        published.is_over = manager_state is ManagerState.END
-        if self._bus is None or published.is_replaced:
+        managed.is_over = manager_state is ManagerState.END
+        if self._bus is None or managed.is_replaced:
             return
         wall_s = self._clock.wall_s()
         siblings = self._siblings(managed)  # usually none
@@ -182,14 +178,12 @@ class VersionEvents:
                     if elder.harness.is_aspired:
                         self._republish_locked(elder)
                 elif elder.is_serving:
-                    self._bus.publish(
-                        elder.published.state_beside(managed.harness, wall_s)
-                    )
+                    self._bus.publish(elder.state_beside(managed.harness, wall_s))
             return
-        if not (published.is_started or managed.harness.is_aspired):
+        if not (managed.is_started or managed.harness.is_aspired):
             # No observer knows of it: it was to replace a version that is gone by now.
             return
-        self._bus.publish(published.state(manager_state, wall_s))
+        self._bus.publish(managed.state(manager_state, wall_s))
 
 
 def _elders(
@@ -202,5 +196,5 @@ def _elders(
         for m in siblings
         if m.harness.generation < generation
         and not m.is_abandoned
-        and not (m.published.is_over or m.published.is_replaced)
+        and not (m.is_over or m.is_replaced)
     ]

@@ -10,7 +10,7 @@ from managers.managed_version import ManagedVersion
 from tfs.core.servable_id import ServableId
 
 
-class ManagedVersions:
+class VersionTable:
     """A table of versions; finding one costs the same however many there are.
 
     Thread-safe; who looks for a version by its number takes no lock.
