@@ -40,6 +40,7 @@ class Host:
         self.refuse: ServingError | None = None
         self.is_covered = False
         self.gates_examples = True
+        self.call_s = 30.0
         self.faults: list[tuple[ServableId, str, bool]] = []
         self._warm_up_s = budget_s
 
@@ -80,6 +81,7 @@ class Host:
             lambda _: self.is_covered,
             lambda of, error, loading: self.faults.append((of, error.message, loading)),
             self.gates_examples,
+            self.call_s,
         )
         registry = default_registry()
         return PlacedLoader(

@@ -14,7 +14,14 @@ from tests.e2e.serving import export_scale
 from tests.models.needs_file import NeedsFile
 from tests.models.with_state import Counts
 from tests.servables.placed_host import Host
-from tfs.core.errors import FailedPrecondition, Internal, ServingError
+from tfs.core.errors import (
+    DeadlineExceeded,
+    FailedPrecondition,
+    Internal,
+    ResourceExhausted,
+    ServingError,
+    Unavailable,
+)
 from tfs.core.model_profile import ModelProfile, SignatureProfile
 from tfs.core.servable import Servable
 from tfs.core.servable_id import ServableId
@@ -357,4 +364,25 @@ def test_a_crowd_of_one_code_is_measured_once_and_shares_the_profile(
     assert {backend for backend, _ in host.batched[-1:]} == places
     for loader in loaders:
         loader.unload()
+    host.close()
+
+
+@pytest.mark.parametrize("error", [DeadlineExceeded, ResourceExhausted, Unavailable])
+def test_an_example_that_may_work_another_time_is_tried_again(
+    version: Path, monkeypatch: pytest.MonkeyPatch, error: type[ServingError]
+) -> None:
+    """The load fails as one that is retried; alone, such a version is not called faulty."""
+    found = {DEFAULT_SIGNATURE: error("not now")}
+    monkeypatch.setattr(
+        "tfs.servables.placed_loader.failing_examples", lambda *_: found
+    )
+    host = Host(budget_s=0.2)
+    host.is_covered = True
+    loader = host.loader(version)
+    with pytest.raises(Unavailable, match="own example: not now"):
+        loader.load(ID)
+    host.is_covered = False
+    loader.load(ID)
+    assert host.faults == []
+    loader.unload()
     host.close()

@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from batching.cost_table import CostTable
 from tfs.core.clock import Clock
-from tfs.core.errors import FailedPrecondition, ServingError
+from tfs.core.errors import FailedPrecondition, ServingError, Unavailable
 from tfs.core.loader import Loader
 from tfs.core.model_profile import ModelProfile
 from tfs.core.resources import ResourceAllocation
@@ -29,7 +29,7 @@ from tfs.runtime.interpreter import Interpreter, InterpreterStats
 from tfs.runtime.placed_model import PlacedModel
 from tfs.runtime.placement import Backend, Placement, PlacementOptions, place
 from tfs.servables.joining.batched import BatchedServable
-from tfs.servables.measuring.example_warm_up import failing_examples, warm_up
+from tfs.servables.measuring.example_warm_up import TRANSIENT, failing_examples, warm_up
 from tfs.servables.measuring.probe_subject import ServableSubject
 from tfs.servables.measuring.profiler import Profiler
 from tfs.servables.model_loader import ModelLoader
@@ -42,7 +42,6 @@ LeaveFront: TypeAlias = Callable[[float], None]
 """Takes the seconds of the call that was too slow for the serving loop."""
 
 _MOVE_S = 60.0  # how long to wait for calls that run in a version's old place
-_EXAMPLE_S = 30.0  # how long a call with a version's own example may take
 
 Batch = Callable[[Servable, str, "ModelProfile | None", Backend], Servable]
 """Puts queues in front of a servable, given its directory, its profile and its backend.
@@ -72,6 +71,7 @@ class PlacementContext:
             version is still being loaded.
         gates_examples: Whether the load of a version that fails on its own example fails
             if another one answers.
+        call_s: How long a call with a version's own example may take.
 
     """
 
@@ -86,6 +86,7 @@ class PlacementContext:
     is_covered: Callable[[ServableId], bool] = lambda _id: False
     fault: Callable[[ServableId, ServingError, bool], None] = lambda _i, _e, _l: None
     gates_examples: bool = True
+    call_s: float = 30.0
 
 
 class PlacedLoader:
@@ -254,9 +255,11 @@ class PlacedLoader:
 
         Raises:
             FailedPrecondition: It fails on one, and another version answers.
+            Unavailable: The same, and another attempt may succeed.
 
         """
-        errors = failing_examples(ServableSubject(servable), self._path, _EXAMPLE_S)
+        subject, call_s = ServableSubject(servable), self._placing.call_s
+        errors = failing_examples(subject, self._path, call_s)
         servable.example_errors = errors
         if not errors:
             return
@@ -269,12 +272,13 @@ class PlacedLoader:
             )
         name, error = next(iter(errors.items()))
         fault = FailedPrecondition(f"{name} fails on its own example: {error.message}")
+        is_transient = isinstance(error, TRANSIENT)
         if self._is_gated(servable.id):
-            raise FailedPrecondition(
+            raise (Unavailable if is_transient else FailedPrecondition)(
                 f"{fault.message}; mend it and tfs retry it, or say examples_gate: false "
                 "in the model's configuration"
             ) from error
-        if self._placing.gates_examples:
+        if self._placing.gates_examples and not is_transient:
             self._placing.fault(servable.id, fault, not self._has_loaded)
 
     def _warm_up(

@@ -45,6 +45,7 @@ from tfs.server.version_notes import VersionNotes
 
 log = logging.getLogger(__name__)
 
+_LONGEST_EXAMPLE_S: Final = 300.0  # of a call, if calls may take as long as they like
 _PARALLEL_PER_PROCESS: Final = 2  # while one batch is computed, the next one waits
 
 
@@ -129,6 +130,7 @@ class ModelPlacer:
             clock=loop.clock,
             is_covered=manager.is_covered,
             fault=self._show_fault,
+            call_s=min(options.interpreter_call_timeout_s, _LONGEST_EXAMPLE_S),
         )
         self._late_measurer = LateMeasurer(self._profiler, self._is_crowded)
         # Guards the functions that move versions off the loop; leaf.

@@ -394,16 +394,19 @@ def test_only_an_authors_example_is_one_that_a_version_must_not_fail_on(
     assert _failing(subject, tmp_path) == {"authors": "index out of range"}
 
 
-def test_a_host_without_room_or_time_says_nothing_of_a_version(tmp_path: Path) -> None:
-    """A version is not blamed for what another moment, or another host, would do."""
+@pytest.mark.parametrize("error", [ResourceExhausted, DeadlineExceeded])
+def test_a_version_without_room_or_time_fails_on_its_example(
+    tmp_path: Path, error: type[ServingError]
+) -> None:
+    """A call that hangs, or needs more memory than there is, answers nobody either."""
 
     def failing(rows: Rows) -> Rows:
-        raise ResourceExhausted("no memory")
+        raise error("not here")
 
     (tmp_path / "examples.bin").write_bytes(struct.pack("<4f", 1, 2, 3, 4))
     signature = replace(SIGNATURE, examples={"x": ExampleSlot((2, 2))})
     subject = FakeSubject(failing, signatures={DEFAULT_SIGNATURE: signature})
-    assert _failing(subject, tmp_path) == {}
+    assert _failing(subject, tmp_path) == {DEFAULT_SIGNATURE: "not here"}
 
 
 def test_a_model_that_takes_no_single_row_does_not_fail_on_its_example(

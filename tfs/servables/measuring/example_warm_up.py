@@ -20,8 +20,8 @@ from tfs.servables.measuring.probe_subject import ProbeSubject
 
 log = logging.getLogger(__name__)
 
-_OF_THE_HOST: Final = (Cancelled, DeadlineExceeded, ResourceExhausted, Unavailable)
-"""Errors that say nothing about the model: there was no time, or no room."""
+TRANSIENT: Final = (DeadlineExceeded, ResourceExhausted, Unavailable)
+"""Errors that another moment may not bring: there was no time, or no room."""
 
 
 def warm_up(
@@ -79,8 +79,7 @@ def failing_examples(
     """Calls every signature with all rows of its author's example; returns what fails.
 
     All rows, because some models take no single row, or no more than a few. Made-up
-    values prove nothing, because the model may never get such values, and neither do
-    failures of the host.
+    values prove nothing, because the model may never get such values.
     """
     errors: dict[str, ServingError] = {}
     for name, signature in subject.signatures.items():
@@ -90,7 +89,7 @@ def failing_examples(
         yield_to_requests()
         try:
             subject.call(name, inputs.batch(inputs.num_different), timeout_s)
-        except _OF_THE_HOST:
+        except Cancelled:
             continue
         except ServingError as error:
             errors[name] = error
