@@ -2,8 +2,8 @@
 
 Each load and each unload has two phases. *Deciding* is quick and happens in order: the
 harness is asked to change its state, and memory is reserved (LoadAdmission).
-*Executing* blocks for as long as the loader does and happens on a pool (LoadExecution,
-UnloadExecution), so that a slow load delays no unload. Preflight finds out what can be
+*Executing* blocks for as long as the loader does and happens on a pool (VersionExecutor), so
+that a slow load delays no unload. Preflight finds out what can be
 known of a version before its load is asked for.
 
 Waiting occupies no thread, whether for the pause before a retry, for memory, or for
@@ -40,17 +40,15 @@ from managers.freed_memory import MemoryReleaser
 from managers.harness_snapshot import HarnessSnapshot
 from managers.harness_state import HarnessState
 from managers.load_admission import LoadAdmission
-from managers.load_execution import LoadExecution
 from managers.load_status import LoadStatus
 from managers.loader_harness import LoaderHarness
 from managers.managed_version import Done, ManagedVersion
-from managers.patient_pool import PatientPool
 from managers.preflight import Preflight
 from managers.resource_tracker import ResourceTracker
 from managers.retry import RetryOptions
 from managers.serving_map import Handle, ServingMap
-from managers.unload_execution import UnloadExecution
 from managers.version_events import VersionEvents
+from managers.version_executor import VersionExecutor
 from managers.version_table import VersionTable
 from tfs.core.clock import Clock, MonotonicClock, steady
 from tfs.core.errors import FailedPrecondition, NotFound, ServingError
@@ -134,14 +132,11 @@ class BasicManager:
         self._versions = VersionTable()
         self._admission = LoadAdmission(tracker)
         self._events = VersionEvents(event_bus, self._clock, self._versions.siblings)
-        self._load_pool, self._unload_pool = (
-            PatientPool(
-                executor, self._clock, self._options.patience_s, self._wait_no_longer
-            )
-            for executor in (load_executor, unload_executor)
-        )
-        self._loads = LoadExecution(
-            self._load_pool,
+        self._executor = VersionExecutor(
+            load_executor,
+            unload_executor,
+            self._options.patience_s,
+            self._clock,
             admission=self._admission,
             events=self._events,
             serving_map=self.serving_map,
@@ -149,17 +144,12 @@ class BasicManager:
             pre_load_hook=self._options.pre_load_hook,
             on_change=self._on_change,
         )
-        self._unloads = UnloadExecution(
-            self._unload_pool,
-            self._clock,
-            admission=self._admission,
-            events=self._events,
-            serving_map=self.serving_map,
-            releaser=releaser,
-            on_change=self._on_change,
-        )
         self.preflight = Preflight(
-            self._versions, self._admission, self._loads, self._events, self._on_change
+            self._versions,
+            self._admission,
+            self._executor,
+            self._events,
+            self._on_change,
         )
 
     # -- what is managed -----------------------------------------------------------
@@ -376,12 +366,12 @@ class BasicManager:
         They may be more than ``num_executing``, because an unload that is over may
         still have to report that.
         """
-        return self._load_pool.num_running + self._unload_pool.num_running
+        return self._executor.num_running
 
     @property
     def num_running_loads(self) -> int:
         """Functions on the load pool that have not ended, without those that hang."""
-        return self._loads.num_running
+        return self._executor.num_running_loads
 
     @property
     def num_deferred(self) -> int:
@@ -464,7 +454,7 @@ class BasicManager:
             LoaderHarness.request_load, servable_id, generation, reason, done
         )
         if managed is not None:
-            self._loads.begin(managed)
+            self._executor.load(managed)
 
     def cancel_load(
         self, servable_id: ServableId, generation: int | None = None
@@ -472,7 +462,7 @@ class BasicManager:
         """Gives a load up; see :meth:`LoaderHarness.cancel`. Never blocks."""
         managed = self._versions.find(servable_id, generation)
         if managed is not None and self._admission.cancel(managed):
-            self._loads.end(managed)
+            self._executor.end_load(managed)
 
     def unload(
         self,
@@ -494,7 +484,7 @@ class BasicManager:
         )
         if managed is not None:
             self._admission.begin_unload(managed)
-            self._unloads.begin(managed)
+            self._executor.unload(managed)
 
     def _request(
         self,
@@ -540,37 +530,4 @@ class BasicManager:
             change can bring something.
 
         """
-        now_s = self._clock.now()
-        drained = self._unloads.take_drained(now_s)
-        decided = self._admission.take_decided()
-        due = self._loads.take_due(now_s)
-        for managed in drained:
-            self._unloads.destroy(managed)
-        for managed in decided:
-            if managed.harness.is_over:
-                self._loads.end(managed)
-            else:
-                self._loads.begin(managed)
-        for managed in due:
-            self._loads.begin(managed)
-        # Computed last, because inline executors have moved versions on by then.
-        times_s = (
-            self._loads.next_s(),
-            self._unloads.next_s(),
-            self._load_pool.relieve(),
-            self._unload_pool.relieve(),
-            self._unloads.release_memory(now_s),
-        )
-        return min((t for t in times_s if t is not None), default=None)
-
-    def _wait_no_longer(self, managed: ManagedVersion) -> None:
-        """Lets others stop waiting for a version that hangs, and publishes that."""
-        harness = managed.harness
-        log.warning(
-            "event=version_late servable=%s state=%s",
-            harness.id.slashed,
-            harness.state.value,
-        )
-        self._events.note_late(managed, is_late=True)
-        self._events.start_heirs(managed)
-        self._on_change(harness.id.name)
+        return self._executor.collect()

@@ -1,7 +1,7 @@
 """Which loads may begin with the available memory, and which have to wait.
 
 This is the deciding phase of loads and unloads: short, one at a time, in the order of
-requests. LoadExecution and UnloadExecution carry out what was decided, several at a
+requests. VersionExecutor carries out what was decided, several at a
 time, and report back here when it is over.
 """
 

@@ -39,7 +39,7 @@ class ManagedVersion:
             LoadAdmission.
         is_refused: Whether it ended only because others had the memory. Writer:
             LoadAdmission.
-        is_ended: Whether its load failed and that was published. Writer: LoadExecution.
+        is_ended: Whether its load failed and that was published. Writer: VersionExecutor.
         is_asking: Whether its loader is being asked for an estimate. Writer: Preflight.
         was_asked: Whether its loader was asked, even if it gave no answer. Writer:
             Preflight.

@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from managers.harness_snapshot import HarnessSnapshot
 from managers.harness_state import HarnessState
 from managers.load_admission import LoadAdmission
-from managers.load_execution import LoadExecution
 from managers.managed_version import ManagedVersion
 from managers.version_events import VersionEvents
+from managers.version_executor import VersionExecutor
 from managers.version_table import VersionTable
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ class Preflight:
     Args:
         versions: All that are managed.
         admission: Decides about memory.
-        loads: Asks loaders on its pool, and ends versions that will not load.
+        executor: Asks loaders on its pool, and ends versions that will not load.
         events: Publishes the states of versions.
         on_change: Called with a name when one of its versions has an answer.
 
@@ -43,13 +43,13 @@ class Preflight:
         self,
         versions: VersionTable,
         admission: LoadAdmission,
-        loads: LoadExecution,
+        executor: VersionExecutor,
         events: VersionEvents,
         on_change: Callable[[str], None],
     ) -> None:
         self._versions = versions
         self._admission = admission
-        self._loads = loads
+        self._executor = executor
         self._events = events
         self._on_change = on_change
         # Guards is_asking and was_asked of every version; leaf.
@@ -98,7 +98,7 @@ class Preflight:
             with self._lock:
                 managed.is_asking, managed.was_asked = False, True
 
-        self._loads.submit(managed, ask, on_closed=lambda: None)
+        self._executor.submit(managed, ask, on_closed=lambda: None)
         return managed.was_asked
 
     def end_if_flawed(self, version: HarnessSnapshot) -> bool:
@@ -108,7 +108,7 @@ class Preflight:
         if managed is None or flaw is None:
             return False
         managed.harness.fail(flaw)
-        self._loads.end(managed)
+        self._executor.end_load(managed)
         return True
 
     def promise_room(
@@ -132,7 +132,7 @@ class Preflight:
         managed = self._find_new(version)
         if managed is not None:
             self._admission.refuse(managed, self._find_all(going))
-            self._loads.end(managed)
+            self._executor.end_load(managed)
 
     def manage_again(
         self, version: HarnessSnapshot, going: Sequence[HarnessSnapshot], why: str
@@ -170,7 +170,7 @@ class Preflight:
         """Gives up a version's load; one that is running is undone when it has ended."""
         managed = self._find(version)
         if managed is not None and self._admission.cancel(managed):
-            self._loads.end(managed)
+            self._executor.end_load(managed)
 
     def _find(self, version: HarnessSnapshot) -> ManagedVersion | None:
         return self._versions.find(version.id, version.generation)
