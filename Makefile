@@ -117,7 +117,7 @@ $(ENGINES_STAMP): $(STAMP)
 	@$(PIP_INSTALL) $(PIP_ARGS) --no-build-isolation -e '.[dev,demo,engines]'
 	@touch $@
 
-test-engines: $(ENGINES_STAMP) ## fleets on PostgreSQL, which .ci/engines installs
+test-engines: $(ENGINES_STAMP) ## fleets on PostgreSQL (.ci/engines installs it) and Envoy
 	@echo "==> pytest with engines"
 	@TFS_ENGINES=required $(BIN)/python -m pytest -q tests/hosted $(PYTEST_ARGS)
 

@@ -39,7 +39,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FleetStat
             channels,
             ServiceOptions(
                 [ListenerOptions("control", address)],
-                routes=False,
+                None,
                 synchronizing=SynchronizerOptions(only_routes=True),
             ),
             reader=edit_reader(may_run_jobs=False),
@@ -203,6 +203,8 @@ def test_a_dry_run_tells_what_would_be(
         (["run", "--down_after_s=1"], "down_after_s must be more than 1"),
         (["run", "--listen=127.0.0.1"], "--listen takes"),
         (["run", "--control=x"], "--control takes"),
+        (["run", "--envoy=/x", "--ssl_config_file=/absent"], "/absent"),
+        (["run", "--envoy=/x", "--hedge_after_s=0"], "hedge_after_s must be"),
         (["up", "--servers=9"], "at most 8"),
         (["run", "--ssl_config_file=/absent"], "--ssl_config_file=/absent"),
         (["run", "--listen=unix:/s", "--ssl_config_file=/absent"], "TCP"),

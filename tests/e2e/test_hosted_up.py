@@ -15,7 +15,9 @@ import pytest
 
 from tests.e2e.serving import QUICK, Serving, export_scale, run_command, start_tfs
 from tests.e2e.steady_load import SteadyLoad
+from tests.hosted.routing.engines import skip_without_envoy
 from tfs.client import Client
+from tfs.core.errors import ServingError
 from tfs.testing.patience import PATIENCE_S
 
 X = np.ones((1, 2), np.float32)
@@ -27,11 +29,15 @@ RATE = 250.0
 class Up:
     """``tfs hosted up`` over a folder, which may be killed and started again."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *flags: str) -> None:
         self.folder = folder
         self.router = f"unix:{folder}/router.sock"
         self.control = f"unix:{folder}/control.sock"
-        self.serving = self.start(f"--servers={NUM_SERVERS}", "--memory=3G")
+        try:
+            self.start(f"--servers={NUM_SERVERS}", "--memory=3G", *flags)
+        except BaseException:
+            self.close()
+            raise
 
     def start(self, *flags: str) -> Serving:
         """Starts it, again after it ended; returns when it is ready."""
@@ -64,10 +70,22 @@ class Up:
         assert code == 0, printed
         return printed
 
+    def wait_for_route(self, model: str) -> None:
+        """Waits for routers that learn of models when it suits them."""
+        patient = threading.Event()
+        with Client(self.router, timeout_s=PATIENCE_S) as client:
+            while True:
+                with contextlib.suppress(ServingError):
+                    client.predict(model, {"x": X})
+                    return
+                assert not patient.wait(0.05)
+
     def close(self) -> None:
         """Ends whatever is left of it."""
         self.serving.close()
-        for each in (*self.processes("run"), *self.servers()):
+        words = ("run", "--config-path")
+        routers = [found for word in words for found in self.processes(word)]
+        for each in (*routers, *self.servers()):
             with contextlib.suppress(psutil.Error):
                 each.kill()
 
@@ -104,13 +122,22 @@ def test_one_command_serves_models_until_ctrl_c(up: Up, short_folder: Path) -> N
     assert not up.servers()
 
 
+@pytest.mark.parametrize("router", ["python", "envoy"])
 def test_a_server_that_is_killed_or_frozen_fails_no_request(
-    up: Up, short_folder: Path
+    router: str, short_folder: Path
 ) -> None:
     """One of three, under load: the others answer for it, and it comes back."""
-    model = short_folder / "scale"
-    export_scale(model, 1)
-    up.hosted("add-model", "scale", str(model))
+    if router == "envoy":
+        skip_without_envoy()
+    with contextlib.closing(Up(short_folder, f"--router={router}")) as up:
+        model = short_folder / "scale"
+        export_scale(model, 1)
+        up.hosted("add-model", "scale", str(model))
+        up.wait_for_route("scale")
+        _kill_and_freeze(up, model)
+
+
+def _kill_and_freeze(up: Up, model: Path) -> None:
     with SteadyLoad(up.router, "scale", RATE) as load:
         load.wait_for(300)
         killed, frozen = up.servers()[:2]

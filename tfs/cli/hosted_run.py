@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from tfs.core.call import ListenerOptions
     from tfs.core.clock import Clock
     from tfs.hosted.requested_edits import EditReader
-    from tfs.hosted.service import HostedService
+    from tfs.hosted.routing.envoy_config import EnvoyOptions
+    from tfs.hosted.service import HostedService, PythonRouterOptions
     from tfs.hosted.store.state_store import StateStore
 
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -79,6 +80,19 @@ def add_run(commands: Subparsers) -> None:
         help="late requests sent a second time, at most (default 0.05; 0: none)",
     )
     parser.add_argument(
+        "--envoy",
+        default="",
+        metavar="FOLDER",
+        help="route by Envoy, with its files in this folder, instead of in Python",
+    )
+    parser.add_argument(
+        "--hedge_after_s",
+        type=seconds,
+        default=0.2,
+        metavar="S",
+        help="with --envoy: when a late request is sent a second time (default 0.2)",
+    )
+    parser.add_argument(
         "--down_after_s",
         type=seconds,
         default=10.0,
@@ -108,7 +122,6 @@ def _run(arguments: argparse.Namespace) -> int:
     from tfs.core.clock import MonotonicClock
     from tfs.core.log_lines import log_to_stderr
     from tfs.hosted.fleet_state import FleetState
-    from tfs.hosted.routing.hedging import HedgeOptions
     from tfs.hosted.routing.job_channels import JobChannels
     from tfs.hosted.service import HostedService, ServiceOptions
     from tfs.hosted.synchronizer import SynchronizerOptions
@@ -117,12 +130,12 @@ def _run(arguments: argparse.Namespace) -> int:
     open_missing_streams()
     log_to_stderr("info")
     apply_settings()
-    doors = [door(arguments.listen, arguments.ssl_config_file)]
+    doors = []
     if not arguments.only_routes:
         doors.append(door(arguments.control, "", "--control"))
     options = ServiceOptions(
         doors,
-        hedging=HedgeOptions(budget=arguments.hedge_budget),
+        _router(arguments),
         synchronizing=SynchronizerOptions(
             down_after_s=arguments.down_after_s, only_routes=arguments.only_routes
         ),
@@ -144,6 +157,24 @@ def _run(arguments: argparse.Namespace) -> int:
     finally:
         channels.close()
         state.store.close()
+
+
+def _router(arguments: argparse.Namespace) -> PythonRouterOptions | EnvoyOptions:
+    from tfs.hosted.routing.envoy_config import EnvoyOptions, TlsFiles
+    from tfs.hosted.routing.hedging import HedgeOptions
+    from tfs.hosted.service import PythonRouterOptions
+
+    listen = door(arguments.listen, arguments.ssl_config_file)
+    if not arguments.envoy:
+        return PythonRouterOptions(
+            [listen], HedgeOptions(budget=arguments.hedge_budget)
+        )
+    if arguments.ssl_config_file:
+        raise InvalidArgument("--ssl_config_file is for the router in Python")
+    tls = None
+    if arguments.ca:
+        tls = TlsFiles(arguments.ca, arguments.cert or "", arguments.key or "")
+    return EnvoyOptions(arguments.listen, arguments.envoy, arguments.hedge_after_s, tls)
 
 
 def serve_until_told(

@@ -30,7 +30,7 @@ JOB: Final = "local"
 _MOST_SERVERS: Final = 8
 _DRAIN_S: Final = 90.0
 _PATIENCE_S: Final = 120.0
-_ROUTER_BYTES: Final = 1 << 30
+_ROUTER_BYTES: Final = 4 << 30
 
 
 def add_up(commands: Subparsers) -> None:
@@ -70,6 +70,12 @@ def add_up(commands: Subparsers) -> None:
         help=f"where commands are taken (default {DEFAULT_CONTROLLER})",
     )
     parser.add_argument(
+        "--router",
+        choices=("python", "envoy"),
+        default="python",
+        help="what answers requests (default python)",
+    )
+    parser.add_argument(
         "--server_flags",
         default="",
         metavar="FLAGS",
@@ -106,7 +112,7 @@ def _up(arguments: argparse.Namespace) -> int:
     )
     routers = LocalProcesses(
         folder / "routers",
-        lambda place: _router_command(place, folder, arguments.listen),
+        lambda place: _router_command(place, folder, arguments),
         clock,
         _is_ready,
     )
@@ -114,7 +120,7 @@ def _up(arguments: argparse.Namespace) -> int:
     channels = JobChannels()
     options = ServiceOptions(
         [door(arguments.control, "", "--control")],
-        routes=False,
+        None,
         copy_path=str(folder / "fleet.json"),
     )
     reader = edit_reader(may_run_jobs=True)
@@ -211,7 +217,9 @@ def _server_command(place: ReplicaPlace, flags: Sequence[str]) -> Sequence[str]:
     ]
 
 
-def _router_command(place: ReplicaPlace, folder: Path, listen: str) -> Sequence[str]:
+def _router_command(
+    place: ReplicaPlace, folder: Path, arguments: argparse.Namespace
+) -> Sequence[str]:
     return [
         sys.executable,
         "-m",
@@ -221,7 +229,8 @@ def _router_command(place: ReplicaPlace, folder: Path, listen: str) -> Sequence[
         "--only_routes",
         f"--store={folder / 'fleet.db'}",
         f"--copy={folder / 'router.json'}",
-        f"--listen={listen}",
+        f"--listen={arguments.listen}",
+        *([f"--envoy={folder / 'envoy'}"] if arguments.router == "envoy" else []),
     ]
 
 

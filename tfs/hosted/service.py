@@ -25,7 +25,7 @@ from tfs.core.serving_loop import ServingLoop
 from tfs.core.stats import Stats
 from tfs.frontends.rpc.express.transport import ExpressTransport
 from tfs.handlers.health import HealthHandler
-from tfs.handlers.methods import HEALTH, MODEL, PREDICTION
+from tfs.handlers.methods import HEALTH
 from tfs.handlers.open_streams import OpenStreams
 from tfs.hosted import fleet_edits
 from tfs.hosted.controller import Controller
@@ -36,23 +36,32 @@ from tfs.hosted.jobs.job_keeper import JobKeeper
 from tfs.hosted.jobs.local_process import LocalProcesses
 from tfs.hosted.load_following import LoadFollowing, LoadOptions
 from tfs.hosted.requested_edits import EditReader
+from tfs.hosted.routing.envoy_config import EnvoyOptions
+from tfs.hosted.routing.envoy_router import EnvoyRouter
+from tfs.hosted.routing.fleet_router import FleetRouter, Routes
 from tfs.hosted.routing.hedging import HedgeOptions
 from tfs.hosted.routing.job_channels import JobChannels
-from tfs.hosted.routing.python_router import Router
+from tfs.hosted.routing.python_router import PythonRouter
 from tfs.hosted.store_follower import StoreFollower
 from tfs.hosted.synchronizer import Synchronizer, SynchronizerOptions
 from tfs.proto._pool import POOL
 from tfs.proto.tensorflow_serving.config import model_server_config_pb2
 
-_FORWARDED: Final = (
-    *(
-        f"/{PREDICTION}/{name}"
-        for name in ("Predict", "Classify", "Regress", "MultiInference")
-    ),
-    f"/{PREDICTION}/GetModelMetadata",
-    f"/{MODEL}/GetModelStatus",
-)
 _NUM_CALLING: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class PythonRouterOptions:
+    """A router in this process. Immutable.
+
+    Attributes:
+        listeners: Where it answers.
+        hedging: When requests are sent a second time.
+
+    """
+
+    listeners: Sequence[ListenerOptions]
+    hedging: HedgeOptions = field(default_factory=HedgeOptions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +69,8 @@ class ServiceOptions:
     """What a process of a fleet does. Immutable.
 
     Attributes:
-        listeners: Where it listens.
-        routes: Whether it answers requests for models.
-        hedging: When requests are sent a second time.
+        listeners: Where it takes commands.
+        router: How it answers requests for models; None: it does not.
         synchronizing: How jobs are watched and told what to serve.
         load: How replicas follow load.
         follow_load_s: Seconds between two adjustments to load.
@@ -72,8 +80,7 @@ class ServiceOptions:
     """
 
     listeners: Sequence[ListenerOptions]
-    routes: bool = True
-    hedging: HedgeOptions = field(default_factory=HedgeOptions)
+    router: PythonRouterOptions | EnvoyOptions | None
     synchronizing: SynchronizerOptions = field(default_factory=SynchronizerOptions)
     load: LoadOptions = field(default_factory=LoadOptions)
     follow_load_s: float = 10.0
@@ -127,9 +134,8 @@ class HostedService:
             self._keeper.problem if self._keeper else lambda _: "",
             f"{socket.gethostname()}/{os.getpid()}",
         )
-        self.router = Router(
-            self._loop, channels, options.hedging, self._synchronizer.nudge
-        )
+        self._routes: Routes = {}
+        self.router = self._made(options.router, channels)
         self._health = HealthHandler(self)
         self._streams = OpenStreams()
         self._controller: Controller | None = None
@@ -157,15 +163,17 @@ class HostedService:
             RpcMethod(f"/{HEALTH}/Check", self._health.check),
             RpcMethod(f"/{HEALTH}/Watch", self._health.watch, MethodKind.SERVER_STREAM),
         ]
-        if self._options.routes:
-            methods += [RpcMethod(path, self.router.handle) for path in _FORWARDED]
+        listeners = list(self._options.listeners)
+        if self.router is not None:
+            methods += self.router.methods()
+            listeners += self.router.listeners
         if self._controller is not None:
             service = ControllerService(
                 self._controller, self._callers, self._streams, self._loop.post
             )
             methods += service.methods()
         addresses = self._transport.start(
-            self._options.listeners, {each.path: each for each in methods}
+            listeners, {each.path: each for each in methods}
         )
         self._synchronizer.start()
         self._follower.start()
@@ -177,7 +185,8 @@ class HostedService:
         self._loop.post(self._health.refresh)
         self._loop.post(self._health.close)
         self._loop.post(self._streams.close)
-        return self._transport.drain(deadline_s)
+        routed = self.router is None or self.router.drain(deadline_s)
+        return self._transport.drain(deadline_s) and routed
 
     def stop_keeping(self) -> None:
         """Lets the jobs of the fleet be, because whoever runs them ends them now."""
@@ -187,6 +196,8 @@ class HostedService:
         """Ends everything; jobs go on serving."""
         self._follower.close()
         self._synchronizer.close()
+        if self.router is not None:
+            self.router.close()
         self._transport.close()
         self._callers.close(deadline_s)
         self._loop.close(deadline_s)
@@ -202,36 +213,48 @@ class HostedService:
 
     def is_ready(self) -> bool:
         """Whether some model answers, or the fleet has no models."""
-        routes = self.router.routes
+        routes = self._routes
         return not self._draining and (not routes or any(routes.values()))
 
     def is_model_available(self, name: str) -> bool | None:
         """Whether a model answers; None if the fleet has none with that name."""
-        addresses = self.router.routes.get(name)
+        addresses = self._routes.get(name)
         return None if addresses is None else bool(addresses) and not self._draining
 
-    def _take_routes(self, routes: Mapping[str, tuple[str, ...]]) -> None:
+    def _made(
+        self,
+        options: PythonRouterOptions | EnvoyOptions | None,
+        channels: JobChannels,
+    ) -> FleetRouter | None:
+        if options is None:
+            return None
+        if isinstance(options, EnvoyOptions):
+            return EnvoyRouter(options, self._loop)
+        look = self._synchronizer.nudge
+        return PythonRouter(
+            options.listeners, self._loop, channels, options.hedging, look
+        )
+
+    def _take_routes(self, routes: Routes) -> None:
         def take() -> None:
-            self.router.set_routes(routes)
+            self._routes = routes
+            if self.router is not None:
+                self.router.set_routes(routes)
             self._health.refresh()
 
         self._loop.post(take)
         now_s = self._clock.now()
         is_due = now_s - self._followed_s >= self._options.follow_load_s
-        if is_due and self._options.routes and self._synchronizer.leads:
-            self._loop.post(self._read_load)
+        if is_due and self.router is not None and self._synchronizer.leads:
+            self._loop.post(partial(self._read_load, self.router))
 
-    def _read_load(self) -> None:
+    def _read_load(self, router: FleetRouter) -> None:
         """Reads how busy models were, and adjusts their replicas. On the loop."""
         now_s = self._clock.now()
         period_s, self._followed_s = now_s - self._followed_s, now_s
-        if period_s <= 0:
-            return
-        load = {
-            name: traffic.take_busy_s(now_s) / period_s
-            for name, traffic in self.router.traffic.items()
-        }
-        self._callers.submit(lambda: self._follow_load(now_s, load))
+        load = router.take_load(period_s) if period_s > 0 else None
+        if load is not None:
+            self._callers.submit(lambda: self._follow_load(now_s, load))
 
     def _follow_load(self, now_s: float, load: Mapping[str, float]) -> None:
         wanted = {}

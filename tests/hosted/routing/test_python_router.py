@@ -17,7 +17,7 @@ from tfs.core.errors import (
 )
 from tfs.core.serving_loop import ServingLoop
 from tfs.hosted.routing.hedging import HedgeOptions
-from tfs.hosted.routing.python_router import Outcome, Router
+from tfs.hosted.routing.python_router import Outcome, PythonRouter
 from tfs.proto.tensorflow_serving.apis import predict_pb2
 from tfs.testing.fake_call import FakeCall
 from tfs.testing.fake_clock import FakeClock
@@ -69,7 +69,7 @@ class Fleet:
         self.loop = ServingLoop(self.clock)
         self.sender = Sender()
         self.num_looks = 0
-        self.router = Router(self.loop, self.sender, OPTIONS, self.look)
+        self.router = PythonRouter([], self.loop, self.sender, OPTIONS, self.look)
         self.router.set_routes({"m": ("a", "b"), "none": ()})
 
     def look(self) -> None:

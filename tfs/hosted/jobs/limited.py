@@ -29,6 +29,9 @@ def limited(command: Sequence[str], data_bytes: int, cpus: Sequence[int]) -> lis
 def main(argv: list[str]) -> None:
     """Sets the limits of the command line, and becomes its program."""
     data_bytes, mask, command = int(argv[1]), argv[2], argv[3:]
+    most = resource.getrlimit(resource.RLIMIT_DATA)[1]  # of whoever started this
+    if most != resource.RLIM_INFINITY:
+        data_bytes = min(data_bytes, most)
     resource.setrlimit(resource.RLIMIT_DATA, (data_bytes, data_bytes))
     os.sched_setaffinity(0, [int(each) for each in mask.split(",")])
     os.execv(command[0], command)

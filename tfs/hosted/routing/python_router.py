@@ -11,14 +11,15 @@ for a second while the router looks again: a model is there for who was told tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol
 
-from tfs.core.call import Call, Metadata
+from tfs.core.call import Call, ListenerOptions, Metadata, RpcMethod
 from tfs.core.errors import Code, NotFound, ServingError, Unavailable
 from tfs.core.serving_loop import ServingLoop, Timer
+from tfs.hosted.routing.fleet_router import FORWARDED, Routes
 from tfs.hosted.routing.hedging import HedgeOptions, Hedging
 from tfs.hosted.routing.requested_model import requested_model
 
@@ -100,10 +101,11 @@ class _Attempt:
     give_up: Callable[[], None] = field(default=lambda: None)
 
 
-class Router:
-    """Answers the serving API by asking jobs. Confined to the serving loop.
+class PythonRouter:
+    """Implements :class:`~tfs.hosted.routing.fleet_router.FleetRouter` in this process.
 
     Args:
+        listeners: Where it answers.
         loop: Its thread; has the timers of deadlines and hedges.
         sender: Sends requests to the jobs.
         options: How requests are hedged.
@@ -116,16 +118,18 @@ class Router:
 
     def __init__(
         self,
+        listeners: Sequence[ListenerOptions],
         loop: ServingLoop,
         sender: RequestSender,
         options: HedgeOptions | None = None,
         look: Callable[[], None] = lambda: None,
     ) -> None:
+        self.listeners = listeners
         self._loop = loop
         self._now = loop.clock.now
         self._sender = sender
         self._options = options or HedgeOptions()
-        self._routes: Mapping[str, tuple[str, ...]] = {}
+        self._routes: Routes = {}
         self._in_flight: dict[str, int] = {}
         self._look = look
         # Calls for models that nothing is known to answer for, oldest first.
@@ -133,12 +137,26 @@ class Router:
         self.traffic: dict[str, ModelTraffic] = {}
 
     @property
-    def routes(self) -> Mapping[str, tuple[str, ...]]:
-        """The addresses that answer for each model. Readable from any thread."""
+    def routes(self) -> Routes:
         return self._routes
 
-    def set_routes(self, routes: Mapping[str, tuple[str, ...]]) -> None:
-        """Uses ``routes`` for later requests; the caller must not change them any more."""
+    def methods(self) -> Sequence[RpcMethod]:
+        return [RpcMethod(path, self.handle) for path in FORWARDED]
+
+    def take_load(self, period_s: float) -> Mapping[str, float] | None:
+        now_s = self._now()
+        return {
+            name: traffic.take_busy_s(now_s) / period_s
+            for name, traffic in self.traffic.items()
+        }
+
+    def drain(self, deadline_s: float) -> bool:
+        return True  # the transport waits for its calls
+
+    def close(self) -> None:
+        """Does nothing: calls under way end with the transport."""
+
+    def set_routes(self, routes: Routes) -> None:
         self._routes = routes
         for name in [each for each in self.traffic if each not in routes]:
             if not self.traffic[name].in_flight:
@@ -237,7 +255,7 @@ class _Request:
     """One call on its way through jobs. Confined to the loop."""
 
     def __init__(
-        self, router: Router, call: Call, name: str, traffic: ModelTraffic
+        self, router: PythonRouter, call: Call, name: str, traffic: ModelTraffic
     ) -> None:
         self._router = router
         self._call = call

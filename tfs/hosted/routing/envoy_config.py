@@ -1,0 +1,324 @@
+"""What Envoy is told: its start, and the resources that it is sent. Plain values.
+
+Chosen by measurement, with a server of three killed or frozen under load: health checks every
+half second and ejection by three failures, at most two thirds of a group, so that a dead
+server, which has the fewest requests, does not draw all of them; retries of a quarter of the
+requests under way and at least ten, because a budget of a twentieth made 541 of 3,204 calls
+fail. (Envoy's budget holds for hedges and for retries alike.)
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tfs.core.errors import InvalidArgument
+
+_TYPES: Final = "type.googleapis.com/"
+CLUSTER: Final = f"{_TYPES}envoy.config.cluster.v3.Cluster"
+ENDPOINTS: Final = f"{_TYPES}envoy.config.endpoint.v3.ClusterLoadAssignment"
+LISTENER: Final = f"{_TYPES}envoy.config.listener.v3.Listener"
+ROUTES: Final = f"{_TYPES}envoy.config.route.v3.RouteConfiguration"
+
+ROUTE_NAME: Final = "models"
+_ADS: Final = {"ads": {}, "resource_api_version": "V3"}
+_HTTP: Final = f"{_TYPES}envoy.extensions.filters.http"
+_HTTP2: Final = {
+    "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+        "@type": f"{_TYPES}envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+        "explicit_http_config": {"http2_protocol_options": {}},
+    }
+}
+_RETRY_ON: Final = "reset,connect-failure,refused-stream,unavailable,retriable-headers"
+_NOT_FOUND: Final = {"name": "grpc-status", "string_match": {"exact": "5"}}
+_MANY: Final = (
+    1_000_000  # of connections and requests: servers have limits of their own
+)
+_LONGEST_REQUEST_BYTES: Final = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """Certificates for TLS to servers: paths of PEM files. Immutable."""
+
+    ca: str
+    cert: str = ""
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EnvoyOptions:
+    """How Envoy routes. Immutable.
+
+    Attributes:
+        address: Where it answers: "HOST:PORT" with a port, or "unix:/path".
+        folder: Where its files are; its path is short enough for sockets.
+        hedge_after_s: A request without an answer after this goes to a second server.
+        tls: Certificates for TLS to servers; None speaks plain text.
+
+    """
+
+    address: str
+    folder: str
+    hedge_after_s: float = 0.2
+    tls: TlsFiles | None = None
+
+    def __post_init__(self) -> None:
+        if not self.hedge_after_s > 0:
+            raise InvalidArgument(
+                f"hedge_after_s must be positive: {self.hedge_after_s}"
+            )
+
+
+def bootstrap(ads_path: str, admin_path: str) -> dict[str, Any]:
+    """Returns what Envoy starts with: where its configuration comes from."""
+    ads = {
+        "name": "ads",
+        "type": "STATIC",
+        "typed_extension_protocol_options": _HTTP2,
+        "load_assignment": _assignment("ads", [{"pipe": {"path": ads_path}}]),
+    }
+    return {
+        "node": {"id": "router", "cluster": "tfs"},
+        "admin": {"address": {"pipe": {"path": admin_path}}},
+        "dynamic_resources": {
+            "ads_config": {
+                "api_type": "GRPC",
+                "transport_api_version": "V3",
+                "grpc_services": [{"envoy_grpc": {"cluster_name": "ads"}}],
+            },
+            "cds_config": _ADS,
+            "lds_config": _ADS,
+        },
+        "static_resources": {"clusters": [ads]},
+    }
+
+
+def cluster(name: str, tls: TlsFiles | None) -> dict[str, Any]:
+    """Returns a group of servers, without their addresses."""
+    made: dict[str, Any] = {
+        "name": name,
+        "type": "EDS",
+        "eds_cluster_config": {"eds_config": _ADS},
+        "connect_timeout": "1s",
+        "lb_policy": "LEAST_REQUEST",
+        "typed_extension_protocol_options": _HTTP2,
+        "health_checks": [
+            {
+                "timeout": "0.3s",
+                "interval": "0.5s",
+                "no_traffic_interval": "0.5s",
+                "unhealthy_threshold": 1,
+                "healthy_threshold": 1,
+                "grpc_health_check": {},
+            }
+        ],
+        "ignore_health_on_host_removal": True,
+        "outlier_detection": {
+            "consecutive_gateway_failure": 3,
+            "enforcing_consecutive_gateway_failure": 100,
+            "enforcing_consecutive_5xx": 0,
+            "enforcing_success_rate": 0,
+            "interval": "1s",
+            "base_ejection_time": "1s",
+            "max_ejection_percent": 67,
+            "always_eject_one_host": True,
+        },
+        "circuit_breakers": {
+            "thresholds": [
+                {
+                    "max_connections": _MANY,
+                    "max_pending_requests": _MANY,
+                    "max_requests": _MANY,
+                    "retry_budget": {
+                        "budget_percent": {"value": 25.0},
+                        "min_retry_concurrency": 10,
+                    },
+                }
+            ]
+        },
+    }
+    if tls is not None:
+        made["transport_socket"] = _tls_socket(tls)
+    return made
+
+
+def endpoints(name: str, addresses: Sequence[str]) -> dict[str, Any]:
+    """Returns the servers of a group; a host's name is looked up, which may block."""
+    return _assignment(name, [_address(each) for each in addresses])
+
+
+def listener(options: EnvoyOptions, script: str) -> dict[str, Any]:
+    """Returns where requests come in, and how their model is found."""
+    lua = f"{_HTTP}.lua.v3.Lua"
+    manager = {
+        "@type": f"{_TYPES}envoy.extensions.filters.network."
+        "http_connection_manager.v3.HttpConnectionManager",
+        "stat_prefix": "requests",
+        "codec_type": "HTTP2",
+        # Of a stream, this is the largest request that can be read for its model.
+        "http2_protocol_options": {
+            "initial_stream_window_size": _LONGEST_REQUEST_BYTES,
+            "initial_connection_window_size": _LONGEST_REQUEST_BYTES,
+        },
+        "stream_idle_timeout": "0s",
+        "rds": {"config_source": _ADS, "route_config_name": ROUTE_NAME},
+        "http_filters": [
+            {
+                "name": "model-name",
+                "typed_config": {
+                    "@type": lua,
+                    "default_source_code": {"inline_string": script},
+                },
+            },
+            {"name": "refusal", "typed_config": {"@type": lua}},
+            {
+                "name": "router",
+                "typed_config": {"@type": f"{_HTTP}.router.v3.Router"},
+            },
+        ],
+    }
+    return {
+        "name": "requests",
+        "address": _address(options.address),
+        "per_connection_buffer_limit_bytes": _LONGEST_REQUEST_BYTES,
+        "filter_chains": [
+            {"filters": [{"name": "http_connection_manager", "typed_config": manager}]}
+        ],
+    }
+
+
+def routes(
+    group_of: Mapping[str, str], unrouted: Sequence[str], hedge_after_s: float
+) -> dict[str, Any]:
+    """Returns the group of each model, and what is said of models that have none."""
+    by_name = {
+        name: _route_action(group, hedge_after_s) for name, group in group_of.items()
+    }
+    waits = _refusal(14, "is on no serving job yet")
+    by_name |= dict.fromkeys(unrouted, waits)
+    matcher: dict[str, Any] = {
+        "on_no_match": _refusal(5, "is not served by this fleet"),
+    }
+    if by_name:  # Envoy refuses an empty table
+        matcher["matcher_tree"] = {
+            "input": {
+                "name": "model",
+                "typed_config": {
+                    "@type": f"{_TYPES}envoy.type.matcher.v3.HttpRequestHeaderMatchInput",
+                    "header_name": "x-model",
+                },
+            },
+            "exact_match_map": {"map": by_name},
+        }
+    host = {"name": "models", "domains": ["*"], "matcher": matcher}
+    return {"name": ROUTE_NAME, "virtual_hosts": [host]}
+
+
+def _route_action(group: str, hedge_after_s: float) -> dict[str, Any]:
+    return _action(
+        {
+            "match": {"prefix": "/"},
+            "route": {
+                "cluster": group,
+                "timeout": "0s",
+                # The deadline that the caller sent counts, whatever it is.
+                "max_stream_duration": {"grpc_timeout_header_max": "0s"},
+                "retry_policy": {
+                    "retry_on": _RETRY_ON,
+                    "retriable_headers": [_NOT_FOUND],
+                    "num_retries": 3,
+                    "per_try_timeout": f"{hedge_after_s:.3f}s",
+                    "retry_host_predicate": [
+                        {
+                            "name": "envoy.retry_host_predicates.previous_hosts",
+                            "typed_config": {
+                                "@type": f"{_TYPES}envoy.extensions.retry.host."
+                                "previous_hosts.v3.PreviousHostsPredicate"
+                            },
+                        }
+                    ],
+                    "host_selection_retry_max_attempts": 5,
+                },
+                "hedge_policy": {"hedge_on_per_try_timeout": True},
+            },
+        }
+    )
+
+
+def _refusal(code: int, why: str) -> dict[str, Any]:
+    """Returns a route that answers with an error of gRPC, which Envoy cannot by itself."""
+    script = f"""function envoy_on_request(handle)
+  local name = handle:headers():get("x-model") or ""
+  handle:respond({{
+    [":status"] = "200",
+    ["content-type"] = "application/grpc",
+    ["grpc-status"] = "{code}",
+    ["grpc-message"] = "model " .. name:gsub("[^%w%p ]", "?"):gsub("%%", "%%25") .. " {why}",
+  }})
+end"""
+    refusing = {
+        "@type": f"{_HTTP}.lua.v3.LuaPerRoute",
+        "source_code": {"inline_string": script},
+    }
+    return _action(
+        {
+            "match": {"prefix": "/"},
+            "direct_response": {"status": 503},
+            "typed_per_filter_config": {"refusal": refusing},
+        }
+    )
+
+
+def _action(route: dict[str, Any]) -> dict[str, Any]:
+    kind = f"{_TYPES}envoy.config.route.v3.Route"
+    return {"action": {"name": "route", "typed_config": {"@type": kind, **route}}}
+
+
+def _assignment(name: str, addresses: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "cluster_name": name,
+        "endpoints": [
+            {"lb_endpoints": [{"endpoint": {"address": each}} for each in addresses]}
+        ],
+    }
+
+
+def _address(text: str) -> dict[str, Any]:
+    if text.startswith("unix:"):
+        return {"pipe": {"path": text.removeprefix("unix:")}}
+    host, _, port = text.rpartition(":")
+    host = host.strip("[]")
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        host = str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+    return {"socket_address": {"address": host, "port_value": int(port)}}
+
+
+def _tls_socket(tls: TlsFiles) -> dict[str, Any]:
+    context: dict[str, Any] = {
+        "alpn_protocols": ["h2"],
+        "validation_context": {"trusted_ca": {"filename": tls.ca}},
+    }
+    if tls.cert:
+        context["tls_certificates"] = [
+            {
+                "certificate_chain": {"filename": tls.cert},
+                "private_key": {"filename": tls.key},
+            }
+        ]
+    kind = "envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext"
+    return {
+        "name": "tls",
+        "typed_config": {"@type": f"{_TYPES}{kind}", "common_tls_context": context},
+    }
+
+
+def read_script() -> str:
+    """Returns the script that finds a request's model."""
+    return (Path(__file__).parent / "model_name.lua").read_text(encoding="utf-8")
