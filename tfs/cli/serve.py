@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from tfs.cli.init_process import run_below_init
+from tfs.cli.preloads import start_without_preloads
 from tfs.cli.serve_arguments import add_flags, is_true, read_flags
 from tfs.cli.standard_streams import open_missing_streams
 from tfs.core.errors import ResourceExhausted
@@ -124,6 +125,8 @@ def _serve(arguments: argparse.Namespace, inbox: SignalInbox, say: Say) -> int:
     # torch.package warns of its own use of it, which no operator can change.
     warnings.filterwarnings("ignore", message="TypedStorage is deprecated")
     options = read_flags(arguments)
+    if options.interpreter_backend is Backend.DLMOPEN:
+        start_without_preloads()
     with contextlib.suppress(RuntimeError, ValueError, OSError):  # no stderr
         faulthandler.enable()  # a model may crash this process: then it says where
     apply_settings()  # must precede the second thread and any large block

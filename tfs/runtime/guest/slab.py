@@ -1,8 +1,7 @@
 """The memory a worker shares with its host: slots for calls, and their tensors.
 
-    bytes 0..63      counters: requests (host), started and replies (worker); then the
-                     thread that a worker moves to its core before it rings, or 0 (host);
-                     then whether the host has requests for any worker (host)
+    bytes 0..63      counters: requests (host), started (worker); then whether the host
+                     has requests for any worker (host)
     from byte 64 on  two rings of slots, and two words per slot
     slot 0, slot 1   request words | reply words | input area | output area
 
@@ -47,7 +46,6 @@ WORD_BYTES: Final = 8
 
 REQUESTS: Final = 0
 STARTED: Final = 1
-REPLIES: Final = 2
 HOST_TRAFFIC: Final = 3
 """What a loading worker is told of the host's requests, a ``pacing.Traffic``."""
 

@@ -19,7 +19,7 @@ from tfs.core.errors import BY_CODE, Code, ServingError
 from tfs.core.request_scope import request_scope
 from tfs.core.thread_priority import answer_soon
 from tfs.runtime.guest.loaded_model import ForkWatch, LoadedModel
-from tfs.runtime.guest.slab import REPLIES, STARTED, Slab
+from tfs.runtime.guest.slab import STARTED, Slab
 from tfs.runtime.guest.worker.call_answerer import CallAnswerer
 from tfs.runtime.guest.worker.call_channel import CallChannel
 
@@ -97,7 +97,6 @@ class RequestSlots:
                 self._channel.send_tensors(overflow_fd)
             slab.words[slab.reply_ring + self._num_given % slab.num_slots] = index
             self._num_given += 1
-            slab.words[REPLIES] = self._num_given
             self._channel.ring()
         if loaded is not None:
             self._on_call(loaded)
