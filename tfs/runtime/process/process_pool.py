@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
 
 from tfs.core.errors import ServingError
 from tfs.runtime.guest.model_source import ModelSource
@@ -117,8 +118,9 @@ class ProcessPool:
             wait(loads, self._options.slow_load_s)
             # If the first has failed already, the others need not try.
             if not loads[0].done() or loads[0].exception() is None:
+                known = _known(source)
                 loads += [
-                    threads.submit(each.load, source, files, health) for each in others
+                    threads.submit(each.load, known, files, health) for each in others
                 ]
         errors = [error for load in loads if (error := load.exception()) is not None]
         if errors:
@@ -136,6 +138,11 @@ class ProcessPool:
     def close(self, deadline_s: float | None = None) -> None:
         for interpreter in self._interpreters:
             interpreter.close(deadline_s)
+
+
+def _known(source: ModelSource) -> ModelSource:
+    """Returns a version of which the first interpreter tells what it changes."""
+    return replace(source, was_measured=True)
 
 
 class _LaterLoads:
@@ -195,7 +202,7 @@ class _LaterLoads:
         self._files.close()
 
     def _run(self) -> None:
-        source = self._model.source
+        source = _known(self._model.source)
         who = source.id.slashed
         interpreter = self._others[0]
         try:
