@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import urllib.error
 import urllib.request
@@ -9,12 +10,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgpack
+import numpy as np
 import pytest
 import torch
 
 import tfs.export
 from tests.e2e.serving import Serving, free_port
 from tests.models.digits import DigitClassifier
+from tfs.client.arrays import fill_tensor
+from tfs.proto.tensorflow_serving.apis import predict_pb2
 from tfs.testing.patience import PATIENCE_S
 
 PIXELS = torch.rand(2, 64)
@@ -46,7 +51,9 @@ class Rest:
             text, status, given = error.read(), error.code, dict(error.headers)
         if given["Content-Type"] == "application/json":
             return status, json.loads(text), given
-        return status, text.decode(), given
+        if given["Content-Type"].startswith("text/"):
+            return status, text.decode(), given
+        return status, text, given
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +103,85 @@ def test_predict_in_rows_and_in_columns(rest: Rest, path: str, factor: int) -> N
     assert (status, reply) == (200, {"predictions": expected})
     assert headers["Content-Type"] == "application/json"
     assert rest.ask(url, {"inputs": {"x": rows}})[1] == {"outputs": expected}
+
+
+def test_a_bad_row_may_fail_alone(rest: Rest) -> None:
+    """``?per_item=true``: its error stands in its place, and the others are answered."""
+    body = {"instances": [[1, 2], ["x", 2], [3], [5, 6]]}
+    status, reply, _ = rest.ask("/v1/models/scale:predict?per_item=true", body)
+    assert status == 200
+    first, second, third, last = reply["predictions"]
+    assert (first, last) == ([2, 4], [10, 12])
+    assert "not of expected type" in second["error"]
+    assert "must have shape" in third["error"]
+    status, reply, _ = rest.ask("/v1/models/none:predict?per_item=true", body)
+    assert status == 404
+    assert rest.ask("/v1/models/scale:predict", body)[0] == 400
+
+
+@pytest.mark.parametrize("accept", ["", "application/json"])
+def test_tensors_may_travel_as_they_are(rest: Rest, accept: str) -> None:
+    """As NumPy's files, MessagePack or the message of gRPC; the answer as accepted."""
+    rows = np.array([[1, 2], [3, 4]], np.float32)
+    file = io.BytesIO()
+    np.save(file, np.asfortranarray(rows))
+    request = predict_pb2.PredictRequest()
+    fill_tensor(request.inputs["x"], rows, "x")
+    packed = {"dtype": "float32", "shape": [2, 2], "data": rows.tobytes()}
+    bodies = {
+        "application/x-npy": file.getvalue(),
+        "application/msgpack": msgpack.packb({"inputs": {"x": packed}}),
+        "application/x-protobuf": request.SerializeToString(),
+    }
+    for kind, body in bodies.items():
+        headers = {"Content-Type": kind} | ({"Accept": accept} if accept else {})
+        status, reply, given = rest.ask("/v1/models/scale:predict", body, **headers)
+        assert status == 200, reply
+        assert given["Content-Type"] == (accept or kind)
+        if accept:
+            found = np.array(reply["outputs"])
+        elif kind == "application/x-npy":
+            found = np.load(io.BytesIO(reply))
+        elif kind == "application/msgpack":
+            (tensor,) = msgpack.unpackb(reply)["outputs"].values()
+            found = np.frombuffer(tensor["data"], tensor["dtype"]).reshape(2, 2)
+        else:
+            response = predict_pb2.PredictResponse.FromString(reply)
+            (output,) = response.outputs.values()
+            found = np.frombuffer(output.tensor_content, np.float32).reshape(2, 2)
+        assert found.tolist() == (2 * rows).tolist()
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "message"),
+    [
+        ("application/x-npy", b"abc", "no .npy file"),
+        ("application/x-npy", b"\x93NUMPY\x01\x00\x05\x00{]", "no readable head"),
+        ("application/msgpack", b"\xc1", "MessagePack parse error"),
+        ("application/msgpack", b"\x01", "no map"),
+        (
+            "application/msgpack",
+            msgpack.packb({"inputs": {"dtype": "f", "shape": 1, "data": b""}}),
+            "is no tensor",
+        ),
+        (
+            "application/msgpack",
+            msgpack.packb(
+                {"inputs": {"dtype": "int8", "shape": [1, 2], "data": b"ab"}}
+            ),
+            "a tensor of int8 was sent for one of float32",
+        ),
+        ("application/x-protobuf", b"\xff", "PredictRequest"),
+    ],
+)
+def test_tensors_that_are_none_are_refused(
+    rest: Rest, kind: str, body: bytes, message: str
+) -> None:
+    """The error is JSON, whatever the form of the request."""
+    headers = {"Content-Type": kind}
+    status, reply, _ = rest.ask("/v1/models/scale:predict", body, **headers)
+    assert status == 400
+    assert message in reply["error"]
 
 
 def test_classify_takes_examples_and_names_labels(rest: Rest) -> None:

@@ -81,7 +81,7 @@ _LENIENT: Final = json.JSONDecoder(parse_float=_finite, parse_int=_integer)
 def shown(value: Value) -> str:
     """Returns the beginning of a value, as JSON, for an error."""
     try:
-        text = json.dumps(value, ensure_ascii=False)
+        text = json.dumps(value, ensure_ascii=False, default=repr)
     except RecursionError:
         text = str(type_name(value))
     text = text.encode("utf-8", "replace").decode()
@@ -96,7 +96,7 @@ def type_name(value: Value) -> str:
         return "True" if value else "False"
     if isinstance(value, int | float):
         return "Number"
-    return _TYPE_NAMES[type(value)]
+    return _TYPE_NAMES.get(type(value), type(value).__name__)
 
 
 def wrong_form(value: Value, what: str) -> InvalidArgument:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tfs.codec.json.document import (
@@ -58,7 +58,19 @@ class PredictBody:
             InvalidArgument: It is no such request.
 
         """
-        document = parse_object(body)
+        whole = bytes(body)
+        return cls.of(
+            parse_object(body), may_have_bools=b"true" in whole or b"false" in whole
+        )
+
+    @classmethod
+    def of(cls, document: dict[str, Value], *, may_have_bools: bool) -> PredictBody:
+        """Returns the request that a document is.
+
+        Raises:
+            InvalidArgument: It is no such request.
+
+        """
         signature_name = signature_name_of(document)
         has_instances = INSTANCES in document
         if has_instances and INPUTS in document:
@@ -70,17 +82,25 @@ class PredictBody:
         if not has_instances and INPUTS not in document:
             raise InvalidArgument(f"Missing '{INPUTS}' or '{INSTANCES}' key")
         values = document[INSTANCES if has_instances else INPUTS]
-        if has_instances and type(values) is not list:
+        if has_instances and type(values) not in (list, TensorView):
             raise wrong_form(document, f"Expecting '{INSTANCES}' to be an list/array")
-        if has_instances and not values:
+        if has_instances and values == []:
             raise wrong_form(document, f"No values in '{INSTANCES}' array")
-        whole = bytes(body)
-        return cls(
-            signature_name,
-            Layout.ROWS if has_instances else Layout.COLUMNS,
-            values,
-            b"true" in whole or b"false" in whole,
-        )
+        layout = Layout.ROWS if has_instances else Layout.COLUMNS
+        return cls(signature_name, layout, values, may_have_bools)
+
+    def rows(self) -> list[PredictBody]:
+        """Returns a request for each row.
+
+        Raises:
+            InvalidArgument: It lists no rows.
+
+        """
+        if self.layout is not Layout.ROWS or type(self.values) is not list:
+            raise InvalidArgument(
+                f"results per item need '{INSTANCES}' with a list of rows"
+            )
+        return [replace(self, values=[row]) for row in self.values]
 
     def read(self, signature: Signature) -> dict[str, TensorView]:
         """Returns the inputs, by the dtypes of a signature; shapes are as sent.
@@ -91,7 +111,7 @@ class PredictBody:
 
         """
         specs = signature.inputs
-        if self.layout is Layout.COLUMNS:
+        if self.layout is Layout.COLUMNS or type(self.values) is TensorView:
             return self._columns(specs)
         first = self.values[0]
         if type(first) is not dict and len(specs) > 1:

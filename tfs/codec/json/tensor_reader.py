@@ -65,6 +65,12 @@ def read_tensor(value: Value, dtype: DType, *, may_have_bools: bool) -> TensorVi
         Unimplemented: There is no JSON form of the dtype.
 
     """
+    if type(value) is TensorView:  # it came in a form of its own
+        if value.dtype is not dtype:
+            raise InvalidArgument(
+                f"a tensor of {value.dtype} was sent for one of {dtype}"
+            )
+        return value
     if dtype is STRING:
         return _strings(value)
     if dtype.name.startswith("float8"):
@@ -202,6 +208,8 @@ def bytes_of(value: Value) -> bytes:
         InvalidArgument: It is neither, or no base64.
 
     """
+    if type(value) is bytes:  # which JSON has not, but MessagePack
+        return value
     if type(value) is str:
         try:
             return value.encode()

@@ -81,7 +81,7 @@ def json_value(name: str, view: TensorView) -> Any:
             ]
         else:
             flat = [each.decode("utf-8", "replace") for each in view.strings]
-        return _nested(flat, view.shape)
+        return nested_strings(flat, view.shape)
     array = array_of(view)
     return array if array.shape else array[()]
 
@@ -131,7 +131,7 @@ def _plain(value: Any) -> Any:
     return shortest.reshape(value.shape).tolist()
 
 
-def _nested(flat: Sequence[Any], shape: Sequence[int]) -> Any:
+def nested_strings(flat: Sequence[Any], shape: Sequence[int]) -> Any:
     """Returns values as nested lists of that shape; the only value for a scalar."""
     if not shape:
         return flat[0]

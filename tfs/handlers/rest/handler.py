@@ -8,27 +8,36 @@ Serving: model_servers/http_rest_api_handler.cc.)
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, cast
+from urllib.parse import parse_qs
 
 from tfs.codec.json.examples import (
     ExampleBody,
     write_classify_reply,
     write_regress_reply,
 )
+from tfs.codec.json.packed import parse_msgpack, parse_npy
 from tfs.codec.json.predict_body import Layout, PredictBody
-from tfs.codec.json.tensor_writer import write_predict_reply
 from tfs.codec.model_spec import ModelSpec, fill_model_spec
+from tfs.codec.predict import read_predict_request
 from tfs.core.call import Handler, MethodTable
 from tfs.core.errors import FailedPrecondition, ResourceExhausted, ServingError
 from tfs.core.http_call import HttpCall, HttpReply
-from tfs.core.servable import Tensors
-from tfs.core.servable_id import ServableId
+from tfs.core.tensor_view import Buffer
 from tfs.handlers.methods import MODEL, PREDICTION
 from tfs.handlers.model_metadata import SIGNATURE_DEF
 from tfs.handlers.predict import PredictHandler
+from tfs.handlers.rest.forms import (
+    Form,
+    FormedCall,
+    FormedReplies,
+    form_of,
+    wanted_form,
+)
 from tfs.handlers.rest.model_messages import metadata_reply, status_reply
 from tfs.handlers.rest.paths import Action, parse_path
+from tfs.handlers.rest.per_item import answer_per_item
 from tfs.handlers.rest.translated_call import TranslatedCall
 from tfs.proto.tensorflow_serving.apis import (
     classification_pb2,
@@ -141,14 +150,32 @@ class RestHandler:
             call.fail(error)
 
     def _answer_predict(self, call: HttpCall, model: ModelSpec) -> None:
-        if not self._has_room(call):
+        form = form_of(call.headers.get("content-type", ""))
+        wanted = wanted_form(call.headers.get("accept", ""), form)
+        if form is Form.PROTOBUF:
+            view = read_predict_request(call.message)
+            sent = view.model_spec
+            spec = replace(model, signature_name=sent.signature_name if sent else "")
+            self._predict.start(
+                FormedCall(call, wanted),
+                spec,
+                lambda _: (view.inputs, view.output_filter),
+                FormedReplies(wanted, Layout.COLUMNS),
+                view.client_id,
+            )
             return
-        body = PredictBody.parse(call.message)
+        if form is Form.JSON and not self._has_room(call):
+            return
+        body = _PARSERS[form](call.message)
+        spec = replace(model, signature_name=body.signature_name)
+        if parse_qs(call.query).get("per_item") == ["true"]:
+            answer_per_item(self._predict, call, spec, body.rows())
+            return
         self._predict.start(
-            call,
-            replace(model, signature_name=body.signature_name),
+            FormedCall(call, wanted),
+            spec,
             lambda signature: (body.read(signature), ()),
-            _WRITERS[body.layout],
+            FormedReplies(wanted, body.layout),
         )
 
     def _answer_examples(
@@ -196,36 +223,8 @@ class RestHandler:
             call.respond(HttpReply(()))
 
 
-@dataclass(frozen=True, slots=True)
-class JsonReplies:
-    """Writes replies in JSON, in the layout of their request. Immutable.
-
-    Attributes:
-        layout: The layout.
-
-    """
-
-    layout: Layout
-
-    def write_if_quick(
-        self, servable_id: ServableId, signature_name: str, outputs: Tensors
-    ) -> bytes:
-        return write_predict_reply(outputs, self.layout)
-
-    def write(
-        self, servable_id: ServableId, signature_name: str, outputs: Tensors
-    ) -> bytes:
-        return write_predict_reply(outputs, self.layout)
-
-    def write_all(
-        self,
-        servable_id: ServableId,
-        signature_name: str,
-        outputs: Tensors,
-        num_rows: int,
-        num_replies: int,
-    ) -> None:
-        return None
-
-
-_WRITERS: Final = {layout: JsonReplies(layout) for layout in Layout}
+_PARSERS: Final[dict[Form, Callable[[Buffer], PredictBody]]] = {
+    Form.JSON: PredictBody.parse,
+    Form.MSGPACK: parse_msgpack,
+    Form.NPY: parse_npy,
+}

@@ -1,4 +1,4 @@
-"""A call whose request and reply have another form than the handler's."""
+"""Calls over an HTTP request whose message or reply has another form."""
 
 from __future__ import annotations
 
@@ -10,24 +10,20 @@ from tfs.core.http_call import HttpCall, HttpReply
 from tfs.core.servable import CancelToken
 
 
-class TranslatedCall:
-    """An HTTP request that a handler of gRPC answers. A :class:`tfs.core.call.Call`.
+class DelegatingCall:
+    """A :class:`tfs.core.call.Call` that is an HTTP request in all but its message.
 
     Args:
         call: The request.
-        message: What the handler gets.
-        answer: Makes the HTTP answer from the handler's reply.
+        message: What its handler gets.
 
     """
 
-    __slots__ = ("_answer", "_call", "message")
+    __slots__ = ("_call", "message")
 
-    def __init__(
-        self, call: HttpCall, message: bytes, answer: Callable[[bytes], HttpReply]
-    ) -> None:
+    def __init__(self, call: HttpCall, message: bytes | memoryview) -> None:
         self._call = call
-        self._answer = answer
-        self.message: bytes | memoryview = message
+        self.message = message
 
     @property
     def method(self) -> str:
@@ -50,7 +46,7 @@ class TranslatedCall:
         return self._call.cancel
 
     def reply(self, message: bytes) -> None:
-        self._call.respond(self._answer(message))
+        self._call.reply(message)
 
     def reply_parts(self, parts: Sequence[bytes | memoryview]) -> None:
         self.reply(b"".join(parts))
@@ -63,3 +59,25 @@ class TranslatedCall:
 
     def take_room(self, num_bytes: int) -> bool:
         return self._call.take_room(num_bytes)
+
+
+class TranslatedCall(DelegatingCall):
+    """An HTTP request that a handler of gRPC answers.
+
+    Args:
+        call: The request.
+        message: What the handler gets.
+        answer: Makes the HTTP answer from the handler's reply.
+
+    """
+
+    __slots__ = ("_answer",)
+
+    def __init__(
+        self, call: HttpCall, message: bytes, answer: Callable[[bytes], HttpReply]
+    ) -> None:
+        super().__init__(call, message)
+        self._answer = answer
+
+    def reply(self, message: bytes) -> None:
+        self._call.respond(self._answer(message))

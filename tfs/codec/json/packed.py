@@ -1,0 +1,165 @@
+"""Tensors in bodies that are not JSON: MessagePack, and NumPy's file format.
+
+In MessagePack a tensor of numbers is a map ``{"dtype": "float32", "shape": [2, 3],
+"data": <binary>}`` with little-endian elements in C order; lists of values may stand in
+its place, and strings may be binary. ``application/x-npy`` is one tensor, and so for
+signatures of one input, and of one output.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgpack
+import numpy as np
+
+from tfs.codec.json.document import Value, wrong_form
+from tfs.codec.json.predict_body import INPUTS, INSTANCES, Layout, PredictBody
+from tfs.codec.json.tensor_writer import OUTPUTS, nested_strings
+from tfs.core.dtype import BFLOAT16, DTYPES, STRING, DType
+from tfs.core.errors import InvalidArgument, Unimplemented
+from tfs.core.tensor_view import Buffer, TensorView
+
+_KEYS: Final = {"dtype", "shape", "data"}
+_NPY_MAGIC: Final = b"\x93NUMPY"
+_MAX_NPY_HEAD: Final = 4096
+
+
+def parse_msgpack(body: Buffer) -> PredictBody:
+    """Returns the request that a MessagePack document is. Thread-safe.
+
+    Raises:
+        InvalidArgument: It is malformed, or no such request.
+
+    """
+    try:
+        document = msgpack.unpackb(body, strict_map_key=True)
+    except (ValueError, msgpack.UnpackException, RecursionError) as error:
+        raise InvalidArgument(f"MessagePack parse error: {error}") from None
+    if type(document) is not dict:
+        raise InvalidArgument("the MessagePack document is no map")
+    for key in (INPUTS, INSTANCES):
+        if key in document:
+            document[key] = _unpacked(document[key])
+    return PredictBody.of(document, may_have_bools=True)
+
+
+def _unpacked(value: Value) -> Value:
+    """Returns a value with TensorViews for its packed tensors."""
+    if type(value) is dict:
+        if value.keys() == _KEYS:
+            return _tensor(value)
+        return {name: _unpacked(each) for name, each in value.items()}
+    return value
+
+
+def _tensor(value: Mapping[str, Any]) -> TensorView:
+    dtype = DTYPES.get(value["dtype"]) if isinstance(value["dtype"], str) else None
+    shape, data = value["shape"], value["data"]
+    if (
+        dtype is None
+        or dtype is STRING
+        or not isinstance(shape, list)
+        or not all(type(size) is int for size in shape)
+        or not isinstance(data, bytes)
+    ):
+        raise wrong_form(
+            {"dtype": str(value["dtype"]), "shape": shape},
+            "is no tensor: its dtype is a name, its shape a list of sizes, its data "
+            "binary; strings are lists",
+        )
+    try:
+        return TensorView.checked(dtype, shape, data)
+    except ValueError as error:
+        raise InvalidArgument(str(error)) from None
+
+
+def write_msgpack(outputs: Mapping[str, TensorView]) -> bytes:
+    """Returns the reply in MessagePack: ``{"outputs": {name: tensor}}``. Thread-safe."""
+    packed: dict[str, Any] = {}
+    for name, view in outputs.items():
+        if view.dtype is STRING:
+            packed[name] = nested_strings(view.strings, view.shape)
+        else:
+            packed[name] = {
+                "dtype": view.dtype.name,
+                "shape": list(view.shape),
+                "data": bytes(view.buffer),
+            }
+    packer: bytes = msgpack.packb({OUTPUTS: packed})
+    return packer
+
+
+def parse_npy(body: Buffer) -> PredictBody:
+    """Returns the request that a ``.npy`` file is: one tensor, pointing into the body.
+
+    Raises:
+        InvalidArgument: It is no such file, or one of objects.
+
+    """
+    if bytes(body[:6]) != _NPY_MAGIC:
+        raise InvalidArgument("the body is no .npy file")
+    file = io.BytesIO(bytes(body[:_MAX_NPY_HEAD]))
+    try:
+        version = np.lib.format.read_magic(file)
+        read = (
+            np.lib.format.read_array_header_1_0
+            if version == (1, 0)
+            else np.lib.format.read_array_header_2_0
+        )
+        shape, is_fortran, dtype = read(file, max_header_size=_MAX_NPY_HEAD)
+    except (ValueError, SyntaxError, RecursionError) as error:
+        raise InvalidArgument(f"the .npy file has no readable head: {error}") from None
+    own = DTYPES.get(dtype.name)
+    if own is None or dtype.hasobject or own is STRING:
+        raise InvalidArgument(
+            f"a .npy file of {dtype} is not taken: send numbers or booleans"
+        )
+    data: Buffer = memoryview(body)[file.tell() :]
+    size = math.prod(shape) * dtype.itemsize
+    if len(data) != size or any(length < 0 for length in shape):
+        raise InvalidArgument(
+            f"the .npy file has {len(data)} bytes of elements; {dtype} "
+            f"{list(shape)} takes {size}"
+        )
+    if is_fortran or dtype.byteorder == ">":
+        order = "F" if is_fortran else "C"
+        array = np.frombuffer(data, dtype).reshape(shape, order=order)  # type: ignore[call-overload]
+        data = array.astype(dtype.newbyteorder("<")).tobytes("C")
+    view = TensorView(own, tuple(shape), data)
+    return PredictBody("", Layout.COLUMNS, view, may_have_bools=False)
+
+
+def write_npy(outputs: Mapping[str, TensorView]) -> tuple[bytes, Buffer]:
+    """Returns the head and the elements of one output as a ``.npy`` file. Thread-safe.
+
+    Raises:
+        Unimplemented: There are several outputs, or their type is none of NumPy's.
+
+    """
+    if len(outputs) != 1:
+        raise Unimplemented(
+            f"there are {len(outputs)} outputs, and a .npy file holds one; accept "
+            "application/msgpack or application/json"
+        )
+    (view,) = outputs.values()
+    name = _numpy_name(view.dtype)
+    head = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        head,
+        {
+            "descr": np.lib.format.dtype_to_descr(np.dtype(name)),
+            "fortran_order": False,
+            "shape": view.shape,
+        },
+    )
+    return head.getvalue(), view.buffer
+
+
+def _numpy_name(dtype: DType) -> str:
+    if dtype is STRING or dtype is BFLOAT16 or dtype.name.startswith("float8"):
+        raise Unimplemented(f"NumPy has no {dtype.name}; accept application/msgpack")
+    return dtype.name

@@ -1,0 +1,113 @@
+"""The forms in which tensors travel over HTTP, by ``Content-Type`` and ``Accept``."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tfs.codec.json.packed import write_msgpack, write_npy
+from tfs.codec.json.predict_body import Layout
+from tfs.codec.json.tensor_writer import write_predict_reply
+from tfs.codec.predict import Reply
+from tfs.codec.predict import write_predict_reply as write_message
+from tfs.core.http_call import HttpCall, HttpReply
+from tfs.core.servable import Tensors
+from tfs.core.servable_id import ServableId
+from tfs.handlers.rest.translated_call import DelegatingCall
+
+
+class Form(enum.Enum):
+    """A form of bodies; the value is its content type."""
+
+    JSON = "application/json"
+    MSGPACK = "application/msgpack"
+    NPY = "application/x-npy"
+    PROTOBUF = "application/x-protobuf"
+
+
+_FORMS: Final = {form.value: form for form in Form} | {
+    "application/x-msgpack": Form.MSGPACK,
+    "application/protobuf": Form.PROTOBUF,
+}
+
+
+def form_of(content_type: str) -> Form:
+    """Returns the form of a body. Types that are none of ours count as JSON.
+
+    As in TensorFlow Serving: curl says of its data that it comes from a form in a page.
+    """
+    return _FORMS.get(content_type.partition(";")[0].strip().lower(), Form.JSON)
+
+
+def wanted_form(accept: str, sent: Form) -> Form:
+    """Returns the form of the answer: the first of ours that is accepted, or as sent."""
+    for part in accept.split(","):
+        form = _FORMS.get(part.partition(";")[0].strip().lower())
+        if form is not None:
+            return form
+    return sent
+
+
+@dataclass(frozen=True, slots=True)
+class FormedReplies:
+    """Writes replies in one form. A ``ReplyWriter``. Immutable.
+
+    Attributes:
+        form: The form.
+        layout: Of replies in JSON.
+
+    """
+
+    form: Form
+    layout: Layout
+
+    def write_if_quick(
+        self, servable_id: ServableId, signature_name: str, outputs: Tensors
+    ) -> Reply:
+        return self.write(servable_id, signature_name, outputs)
+
+    def write(
+        self, servable_id: ServableId, signature_name: str, outputs: Tensors
+    ) -> Reply:
+        if self.form is Form.JSON:
+            return write_predict_reply(outputs, self.layout)
+        if self.form is Form.MSGPACK:
+            return write_msgpack(outputs)
+        if self.form is Form.NPY:
+            head, elements = write_npy(outputs)
+            return head, memoryview(elements)
+        return write_message(
+            servable_id.name,
+            servable_id.version,
+            signature_name,
+            outputs,
+            as_tensor_content=True,
+        )
+
+    def write_all(
+        self,
+        servable_id: ServableId,
+        signature_name: str,
+        outputs: Tensors,
+        num_rows: int,
+        num_replies: int,
+    ) -> None:
+        return None
+
+
+class FormedCall(DelegatingCall):
+    """A request whose answer has the content type of its form."""
+
+    __slots__ = ("_form",)
+
+    def __init__(self, call: HttpCall, form: Form) -> None:
+        super().__init__(call, call.message)
+        self._form = form
+
+    def reply(self, message: bytes) -> None:
+        self.reply_parts((message,))
+
+    def reply_parts(self, parts: Sequence[bytes | memoryview]) -> None:
+        self._call.respond(HttpReply(parts, content_type=self._form.value))
