@@ -372,7 +372,10 @@ class HttpSession:
         while unsent:
             batch = [unsent[index] for index in range(min(len(unsent), _MAX_PARTS))]
             try:
-                sent = self._socket.sendmsg(batch)
+                if len(batch) == 1:  # as most answers are
+                    sent = self._socket.send(batch[0])
+                else:
+                    sent = self._socket.sendmsg(batch)
             except BlockingIOError:
                 break
             except OSError:

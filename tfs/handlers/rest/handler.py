@@ -168,7 +168,7 @@ class RestHandler:
             return
         body = _PARSERS[form](call.message)
         spec = replace(model, signature_name=body.signature_name)
-        if parse_qs(call.query).get("per_item") == ["true"]:
+        if call.query and parse_qs(call.query).get("per_item") == ["true"]:
             answer_per_item(self._predict, call, spec, body.rows())
             return
         self._predict.start(
