@@ -7,6 +7,7 @@ set -eu
 exec tfs serve \
   --port=8500 \
   --rest_api_port=8501 \
+  --drain_wait_s=5 \
   --model_name="${MODEL_NAME}" \
   --model_base_path="${MODEL_BASE_PATH}/${MODEL_NAME}" \
   "$@"

@@ -55,6 +55,7 @@ def test_variables_name_the_model_and_its_base_path(bin_path: Path) -> None:
         "serve",
         "--port=8500",
         "--rest_api_port=8501",
+        "--drain_wait_s=5",
         "--model_name=digits",
         "--model_base_path=/models/digits",
     ]
@@ -64,7 +65,7 @@ def test_further_arguments_arrive_unchanged_and_last(bin_path: Path) -> None:
     """Arguments of `docker run` are flags that may override ours, blanks included."""
     env = {"MODEL_NAME": "a b", "MODEL_BASE_PATH": "/models"}
     _, _, printed = run(bin_path, "--port=9000", "--ssl_config_file=/x y", **env)
-    assert printed[4] == "--model_name=a b"
+    assert printed[5] == "--model_name=a b"
     assert printed[-2:] == ["--port=9000", "--ssl_config_file=/x y"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import signal
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -274,3 +275,26 @@ def test_health_and_metrics_lie_beside_it(rest: Rest) -> None:
     assert status == 200
     assert headers["Content-Type"].startswith("text/plain; version=0.0.4")
     assert ':tensorflow:serving:request_count{model_name="scale",status="OK"}' in text
+
+
+def test_who_still_comes_is_served_while_balancers_hear_of_the_end(scale: Path) -> None:
+    """After SIGTERM the server is not ready, and takes requests for --drain_wait_s."""
+    port = free_port()
+    flags = (
+        "--model_name=scale",
+        f"--model_base_path={scale}",
+        f"--rest_api_port={port}",
+        "--drain_wait_s=2",
+        "--max_connection_age_s=3600",
+    )
+    with Serving(*flags) as serving:
+        serving.wait_for("scale/2 is available")
+        rest = Rest(port)
+        assert rest.ask("/readyz")[0] == 200
+        serving.process.send_signal(signal.SIGTERM)
+        serving.wait_for("draining")
+        assert rest.ask("/readyz")[0] == 503
+        assert rest.ask("/healthz")[0] == 200
+        body = {"instances": [[1, 2]]}
+        assert rest.ask("/v1/models/scale:predict", body)[0] == 200
+        assert serving.process.wait(PATIENCE_S) == 0

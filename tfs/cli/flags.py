@@ -232,6 +232,20 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "how long SIGTERM waits for requests in flight (default 30)",
     ),
     Flag(
+        "drain_wait_s",
+        "drain_wait_s",
+        float,
+        "how long before that requests are still taken, while health says NOT_SERVING, so "
+        "that balancers hear of it (default 0)",
+    ),
+    Flag(
+        "max_connection_age_s",
+        "max_connection_age_s",
+        float,
+        "after about so long a connection is drained, so that its client comes to another "
+        "server behind a balancer; 0 for never (default 0)",
+    ),
+    Flag(
         "max_in_flight",
         "max_in_flight",
         int,

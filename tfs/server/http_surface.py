@@ -69,6 +69,7 @@ class HttpSurface:
             HttpOptions(
                 max_body_bytes=min(options.max_message_bytes, budget.largest_bytes),
                 request_timeout_s=options.rest_api_timeout_s,
+                max_connection_age_s=options.max_connection_age_s,
             ),
         )
 

@@ -6,6 +6,7 @@ Usable as a library; ``tfs.server.process`` adds signals and the config file.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
@@ -201,6 +202,7 @@ class ModelServer:
         self._models: Mapping[str, ModelSettings] = {}
         self._addresses: Sequence[str] = ()
         self._draining = False
+        self._drain_wait = threading.Condition()  # only waited on, never notified
         self._closed = False
 
     def start(self, config: ServerConfig) -> Sequence[str]:
@@ -259,12 +261,17 @@ class ModelServer:
         self._placer.prepare()
 
     def drain(self, deadline_s: float) -> bool:
-        """Refuses new calls and waits for those taken.
+        """Says that it is not ready, waits, refuses new calls, waits for those taken.
 
         Returns whether all were finished by the (monotonic) deadline.
         """
         self._draining = True
         self._loop.post(self._health.refresh)
+        # Balancers go on sending until they have heard of it.
+        with self._drain_wait:
+            until_s = self._clock.now() + self._options.drain_wait_s
+            while self._clock.now() < until_s:
+                self._clock.wait(self._drain_wait, until_s)
         self._loop.post(self._health.close)
         self._loop.post(self._streams.close)
         # Else a reload would delay the end for as long as it waits.

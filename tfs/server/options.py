@@ -27,6 +27,8 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "port": (0, 65_535),
     "rest_api_port": (0, 65_535),
     "rest_api_timeout_s": (0, _ANY),
+    "drain_wait_s": (0, _ANY),
+    "max_connection_age_s": (0, _ANY),
     "max_json_bytes": (1, _ANY),
     "max_message_bytes": (1, 2**31 - 1),
     "max_receive_bytes": (MIN_RECEIVE_BYTES, _ANY),
@@ -132,6 +134,10 @@ class ServerOptions:
         unload_when_empty: Whether an existing base path without versions unloads
             the last one.
         drain_timeout_s: How long SIGTERM waits for requests in flight.
+        drain_wait_s: How long before that the server still takes requests, while health
+            and readiness say already that it is not ready.
+        max_connection_age_s: After about so long connections are drained, so that
+            clients of a balancer come to other servers, too; 0 for never.
         max_in_flight: Most requests in flight at the same time; more are refused with
             UNAVAILABLE.
         max_in_flight_per_model: Most requests in flight for each model; 0 for no limit
@@ -219,6 +225,8 @@ class ServerOptions:
     check_signature_method: bool = False
     unload_when_empty: bool = False
     drain_timeout_s: float = 30.0
+    drain_wait_s: float = 0.0
+    max_connection_age_s: float = 0.0
     max_in_flight: int = 10_000
     max_in_flight_per_model: int = 0
     num_decode_threads: int = 2

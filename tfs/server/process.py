@@ -120,7 +120,8 @@ def run_server(
                 raise
         raise
     say(f"tfs: {name}: draining; again to end at once")
-    code = _drain(server, watch, clock, options.drain_timeout_s, inbox)
+    timeout_s = options.drain_wait_s + options.drain_timeout_s
+    code = _drain(server, watch, clock, timeout_s, inbox)
     subscription.close()
     say("tfs: stopped")
     return code

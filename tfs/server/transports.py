@@ -115,7 +115,10 @@ def express_options(options: ServerOptions) -> ExpressOptions:
     age_s, grace_s, keepalive_s = (
         given[name] / 1000 if name in given else default
         for name, default in (
-            ("grpc.max_connection_age_ms", usual.max_connection_age_s),
+            (
+                "grpc.max_connection_age_ms",
+                options.max_connection_age_s or usual.max_connection_age_s,
+            ),
             ("grpc.max_connection_age_grace_ms", usual.max_connection_age_grace_s),
             ("grpc.keepalive_time_ms", usual.keepalive_time_s),
         )
