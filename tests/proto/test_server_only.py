@@ -154,6 +154,21 @@ SERVICES = {
         "ResetOverride",
         "RetryLoad",
     ],
+    "tfs.v1.Controller": [
+        "AddModel",
+        "UpdateModel",
+        "RemoveModel",
+        "AddVersion",
+        "SetPolicy",
+        "SetHints",
+        "GetModel",
+        "ListModels",
+        "GetOp",
+        "WatchModel",
+        "AddJob",
+        "DrainJob",
+        "Simulate",
+    ],
 }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 
 import pytest
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto
 
 from tests.proto.descriptors import Symbol, our_files, symbols, upstream_files
 
@@ -67,6 +68,7 @@ ADDITIONS = {
         "field traffic": 20001,
         "field transition": 20002,
         "field runtime": 20003,
+        "field examples_gate": 20004,
     },
     "tensorflow.serving.BatchingParameters": {"field policy": 20001},
 }
@@ -143,13 +145,15 @@ def test_a_symbol_of_upstream_is_ours_too_with_the_same_facts(name: str) -> None
 
 
 def test_what_we_add_to_upstream_messages_has_numbers_and_types_of_our_own() -> None:
-    """Additions have numbers from 20001 on and types of our own package."""
+    """Additions have numbers from 20001 on, and types of our own package or plain ones."""
     for name, additions in ADDITIONS.items():
         for declared, number in additions.items():
             fact = ours()[name].facts[declared]
             assert ("number", number) in fact
             assert number >= 20001
-            assert any(f"('type name', '.tfs.v1.{kind}')" in repr(fact) for kind in OWN)
+            assert ("type", FieldDescriptorProto.TYPE_BOOL) in fact or any(
+                f"('type name', '.tfs.v1.{kind}')" in repr(fact) for kind in OWN
+            )
 
 
 def test_every_exception_is_needed() -> None:
@@ -169,6 +173,7 @@ def test_a_file_of_ours_is_upstreams_or_server_only_or_tfs_own() -> None:
     assert others == {
         "tfs/v1/admin_service.proto",
         "tfs/v1/batching_policy.proto",
+        "tfs/v1/controller.proto",
         "tfs/v1/model_config.proto",
     }
 

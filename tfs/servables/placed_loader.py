@@ -258,8 +258,9 @@ class PlacedLoader:
             Unavailable: The same, and another attempt may succeed.
 
         """
-        subject, call_s = ServableSubject(servable), self._placing.call_s
-        errors = failing_examples(subject, self._path, call_s)
+        # Past the queues: an example may have more rows than the operator lets in.
+        subject = ServableSubject(self._loader.servable)
+        errors = failing_examples(subject, self._path, self._placing.call_s)
         servable.example_errors = errors
         if not errors:
             return
