@@ -291,6 +291,7 @@ def _write(
         if job != old.jobs.get(name):
             row = None if job is None else job_row(job)
             revision = transaction.put(_JOB, name, row, edit.why)
+    free = free_bytes(after.models, after.jobs, after.placement)
     for name in {**old.models, **after.models}:
         model = after.models.get(name)
         if model is None:
@@ -300,7 +301,7 @@ def _write(
         if model is old.models.get(name) and placed == was:
             continue
         if model != old.models.get(name) or set(placed) != set(was):
-            why = edit.why + _moves(old, after, model, was, placed)
+            why = edit.why + _moves(old, after, free, model, placed)
             row = model_row(model, placed)
             revision = transaction.put(MODEL, name, row, why)
     return replace(before, revision=revision, fleet=after)
@@ -309,13 +310,13 @@ def _write(
 def _moves(
     old: Fleet,
     new: Fleet,
+    free: Mapping[str, int],
     model: HostedModel,
-    was: tuple[str, ...],
     placed: tuple[str, ...],
 ) -> str:
     """Returns why a model is where it is, for the history; empty if it did not move."""
     said = []
-    free = free_bytes(new.models, new.jobs, new.placement)
+    was = old.placement.get(model.name, ())
     for name in placed:
         if name not in was:
             left = (free[name] + model.memory_bytes) / (1 << 20)
