@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from tfs.runtime.guest.side_effects import replaced_functions
 from tfs.runtime.guest.side_effects.replaced_functions import KnownFunctions, in_a_copy
 
 PATCHES: dict[str, tuple[object, str]] = {
@@ -80,3 +81,14 @@ def test_a_look_in_a_copy_tells_what_it_found_and_when_it_failed() -> None:
     assert in_a_copy(list) == []
     assert not looked
     assert in_a_copy(lambda: os._exit(1)) == ["what cannot be compared"]
+
+
+def test_a_copy_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a model registers to run in forks may never return; its load still does."""
+    monkeypatch.setattr(replaced_functions, "_PATIENCE_S", 0.05)
+
+    def hang() -> list[str]:
+        threading.Event().wait()
+        return []
+
+    assert in_a_copy(hang) == ["what cannot be compared"]

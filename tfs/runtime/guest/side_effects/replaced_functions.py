@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
+import signal
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +32,10 @@ _TORCHS_OWN: Final = frozenset(
     }
 )  # fmt: skip
 """Namespaces of operators that parts of torch fill when they are first imported."""
+
+
+_PATIENCE_S: Final = 10.0
+"""For what a model has registered to run in forks (``os.register_at_fork``)."""
 
 
 class KnownFunctions:
@@ -86,6 +92,8 @@ def in_a_copy(look: Callable[[], list[str]]) -> list[str]:
             os._exit(0)
     os.close(writer)
     with open(reader, "rb") as told:
+        if not select.select([told], [], [], _PATIENCE_S)[0]:
+            os.kill(pid, signal.SIGKILL)  # the model hangs in a function of its own
         lines = told.read().decode().split("\n")
     with contextlib.suppress(ChildProcessError):  # the model ignores its children
         os.waitpid(pid, 0)
