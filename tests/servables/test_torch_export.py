@@ -403,3 +403,22 @@ def test_a_graphs_largest_batch_is_known_before_it_runs(
         )
     description = TorchExport().describe(str(tmp_path))
     assert description.signatures[DEFAULT_SIGNATURE].max_rows == 8
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_compiling_without_a_compiler_says_what_to_install(tmp_path: Path) -> None:
+    """torch speaks of a setting of its own compiler."""
+    from torch._inductor import config
+
+    with (
+        config.patch({"cpp.cxx": (None, "no-such-compiler")}),
+        pytest.raises(
+            InvalidArgument, match=r"without a C\+\+ compiler: install g\+\+"
+        ),
+    ):
+        save(Adds(), torch.rand(2, 3), tmp_path, platform="aotinductor")
+
+
+class Adds(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.tensor(0.4182)

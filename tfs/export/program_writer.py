@@ -18,6 +18,7 @@ from tfs.core.errors import InvalidArgument
 from tfs.core.signature import FREE, Signature
 from tfs.export.derived import Derived
 from tfs.export.described_module import DescribedModule
+from tfs.export.embedding_bags import plain_bags
 from tfs.export.packaging.archive_file import archive_file
 from tfs.export.packaging.package import quiet
 from tfs.export.program_sizes import refuse_fixed
@@ -58,6 +59,7 @@ def write_compiled(folder: str, module: DescribedModule) -> dict[str, object]:
     """
     with _quietly():
         program, entry = _program(module)
+        plain_bags(program)
         from torch._inductor import aoti_compile_and_package
         from torch._inductor.exc import InvalidCxxCompiler
 

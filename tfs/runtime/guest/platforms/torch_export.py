@@ -188,12 +188,11 @@ def _load_compiled(source: ModelSource, files: VersionFiles) -> Callable[..., ob
     # lacks this private class, such versions do not load.
     runner = torch._C._aoti.AOTIModelContainerRunnerCpu(library_path(library), 1)
     in_spec, out_spec = map(pytree.treespec_loads, runner.get_call_spec())
+    names = tuple(in_spec.child(1).context or ())
 
-    def run(*args: object, **keywords: object) -> object:
-        in_order = {name: keywords[name] for name in in_spec.child(1).context or ()}
-        inputs = pytree.tree_leaves((args, in_order))
-        tensors = [each for each in inputs if isinstance(each, torch.Tensor)]
-        return pytree.tree_unflatten(runner.run(tensors), out_spec)
+    def run(*args: torch.Tensor, **keywords: torch.Tensor) -> object:
+        outputs = runner.run([*args, *(keywords[name] for name in names)])
+        return pytree.tree_unflatten(outputs, out_spec)
 
     return _by_name(source, run, in_spec, [])
 
