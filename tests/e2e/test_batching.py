@@ -21,7 +21,7 @@ from tfs.core.errors import (
     ServingError,
     Unavailable,
 )
-from tfs.export import save_python
+from tfs.export import Packaging, save_python
 from tfs.server.batching_parameters import read_batching_file
 from tfs.testing.patience import PATIENCE_S
 
@@ -196,7 +196,7 @@ def configured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         save_python(
             place,
             folder / name,
-            batching_parameters=parameters,
+            packaging=Packaging(batching_parameters=parameters),
             example_inputs=example,
         )
     with Serving(

@@ -32,7 +32,7 @@ from tfs.core.servable import Servable
 from tfs.core.signature import DEFAULT_SIGNATURE, Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
 from tfs.core.version_directory import read_manifest
-from tfs.export import save_python
+from tfs.export import Packaging, save_python
 from tfs.export.weights_file import write_safetensors
 from tfs.runtime.guest.platforms.python import read_safetensors
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
@@ -582,17 +582,89 @@ class Servable:
 """
 
 
-def test_a_file_that_needs_the_authors_modules_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def beside(folder: Path, value: int) -> Path:
+    """Writes a servable whose modules lie beside it, as of a handler with a model.py."""
+    (folder / "nets" / "parts").mkdir(parents=True)
+    (folder / "nets" / "__init__.py").write_text("from . import parts\n")
+    (folder / "nets" / "parts" / "__init__.py").write_text("")
+    (folder / "nets" / "parts" / "plus.py").write_text(
+        f"import own_sibling\nVALUE = {value} + own_sibling.NONE\n"
+    )
+    (folder / "own_sibling.py").write_text(
+        "# coding: latin-1\n"
+        "NONE = len('\xe9') - 1\n"
+        "import nets.parts.plus as plus, json, torch\n"
+        "from nets import parts\n"
+        "PLUS = plus.VALUE\n",
+        encoding="latin-1",
+    )
+    (folder / "servable.py").write_text(WITH_SIBLING)
+    return folder / "servable.py"
+
+
+def test_a_files_own_modules_come_along_and_belong_to_its_version(
+    tmp_path: Path, load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No server has them, so the version would not load there."""
+    """Two versions with a model.py each have their own, and Python has neither."""
+    monkeypatch.delitem(sys.modules, "own_sibling", raising=False)
+    own = ("own_sibling", "nets", "nets.parts", "nets.parts.plus")
+    versions = []
+    for value in (1, 2):
+        place = beside(tmp_path / str(value), value)
+        versions.append(save_python(place, tmp_path / "base"))
+        for name in own:
+            sys.modules.pop(name, None)
+    files = read_manifest(versions[0]).files
+    assert {"own_sibling.py", "nets/__init__.py", "nets/parts/plus.py"} <= files.keys()
+    servables = [load(path) for path in versions]
+    x = {"x": floats((1,), 5)}
+    for servable, wanted in zip(servables, (6, 7), strict=True):
+        outcome = run_task(servable, DEFAULT_SIGNATURE, x)
+        assert not isinstance(outcome, ServingError), outcome
+        assert floats_of(outcome["y"]) == [wanted]
+    assert not set(own) & sys.modules.keys()
+    assert not list(Path(versions[0]).rglob("__pycache__"))
+
+
+def test_own_modules_that_no_statement_imports_are_named(
+    tmp_path: Path, load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that the trial does not find is asked for, and taken along by its name."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "own_sibling", raising=False)
     (tmp_path / "own_sibling.py").write_text("PLUS = 1\n")
-    (tmp_path / "servable.py").write_text(WITH_SIBLING)
-    with pytest.raises(InvalidArgument, match="own_sibling is your own code"):
-        save_python(tmp_path / "servable.py", tmp_path / "base")
+    place = tmp_path / "servable.py"
+    hidden = WITH_SIBLING.replace(
+        "import own_sibling\n", "own_sibling = __import__('own_' + 'sibling')\n"
+    )
+    place.write_text(hidden)
+    with pytest.raises(InvalidArgument, match=r"own_sibling is your own.*include"):
+        save_python(place, tmp_path / "base")
     assert not (tmp_path / "base" / "1").exists()
+    packaging = Packaging(include=["own_sibling"])
+    load(save_python(place, tmp_path / "base", packaging=packaging))
+
+
+def test_pickles_find_classes_of_the_modules_beside_the_file(
+    tmp_path: Path, load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pipeline is pickled where these modules have their plain names."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_parts", raising=False)
+    (tmp_path / "own_parts.py").write_text("class Doubler: factor = 2\n")
+    code = DOUBLES.replace("x * 2", "x * self.doubler.factor")
+    (tmp_path / "servable.py").write_text(
+        f"import pickle\nimport own_parts\n{code}"
+        "    def load(self, version):\n"
+        "        with open(version.assets + '/p.pkl', 'rb') as file:\n"
+        "            self.doubler = pickle.load(file)\n"
+        "        assert type(self.doubler) is own_parts.Doubler\n"
+    )
+    (tmp_path / "assets").mkdir()
+    parts = __import__("own_parts")
+    (tmp_path / "assets" / "p.pkl").write_bytes(pickle.dumps(parts.Doubler()))
+    assets = tmp_path / "assets"
+    load(save_python(tmp_path / "servable.py", tmp_path / "base", assets=assets))
 
 
 @pytest.mark.parametrize(

@@ -198,7 +198,7 @@ def _write(args: argparse.Namespace) -> str:
 
 
 def _write_python(args: argparse.Namespace, batching_parameters: str | None) -> str:
-    from tfs.export import save_python
+    from tfs.export import Packaging, save_python
 
     return save_python(
         args.spec,
@@ -207,7 +207,11 @@ def _write_python(args: argparse.Namespace, batching_parameters: str | None) -> 
         weights=args.weights,
         example_inputs=named_example(args.example, "") if args.example else None,
         assets=args.assets,
-        batching_parameters=batching_parameters,
+        packaging=Packaging(
+            extern=args.extern,
+            include=args.include,
+            batching_parameters=batching_parameters,
+        ),
     )
 
 
@@ -260,7 +264,14 @@ _OF_MODULES: Final = (
 )  # fmt: skip
 _TAKEN: Final = {
     "an nn.Module": (*_OF_MODULES, "example", "assets", "batching_parameters_file"),
-    "a servable.py": ("example", "weights", "assets", "batching_parameters_file"),
+    "a servable.py": (
+        "example",
+        "weights",
+        "extern",
+        "include",
+        "assets",
+        "batching_parameters_file",
+    ),
     "a table": (),
     "an edited version": (),
 }

@@ -17,6 +17,8 @@ from tfs.core.signature import DEFAULT_SIGNATURE, Signature
 from tfs.core.version_directory import EXAMPLES, commit
 from tfs.export.derived import Derived
 from tfs.export.examples import place_examples
+from tfs.export.packaging.own_modules import write_own_modules
+from tfs.export.packaging.packaging import Packaging
 from tfs.export.publish import Extras, producer, publish
 from tfs.export.servable_class import (
     SignatureForms,
@@ -45,7 +47,7 @@ def save_python(
     weights: Weights | None = None,
     example_inputs: Mapping[str, object] | None = None,
     assets: str | os.PathLike[str] | None = None,
-    batching_parameters: str | None = None,
+    packaging: Packaging | None = None,
 ) -> str:
     """Writes a new version from a Python file with a class that serves.
 
@@ -57,8 +59,8 @@ def save_python(
     loads it, and called if there are example inputs. Blocks.
 
     Args:
-        source: The file; stored as ``servable.py``. It may import modules that every
-            server has, but none that lies beside it.
+        source: The file; stored as ``servable.py``, with the modules of your own that
+            it imports. Libraries are left to the server.
         base_path: The model's directory; created if absent.
         version: The version's number; None takes the next free one.
         signatures: By key, each as an object or in the form of a manifest; None takes
@@ -72,7 +74,9 @@ def save_python(
         example_inputs: Inputs of ``serving_default`` by name, with at least two
             different rows if possible.
         assets: A folder to copy to ``assets/``.
-        batching_parameters: Text of a BatchingParameters message for this version.
+        packaging: Modules to take along although nothing imports them visibly
+            (``include``), or to leave to the server (``extern``), and the version's
+            batching parameters.
 
     Returns:
         The new version's directory.
@@ -94,11 +98,13 @@ def save_python(
         else read_forms(signatures, place)
     )
     entry = entry_of(kind, place, class_name, methods, found)
-    extras = Extras(assets, batching_parameters)
+    packaging = packaging or Packaging()
+    extras = Extras(assets, packaging.batching_parameters)
     example = _example(example_inputs, found)
 
     def fill(folder: str) -> None:
         shutil.copyfile(place, os.path.join(folder, SOURCE))
+        write_own_modules(place, folder, packaging)
         if weights is not None:
             write_weights(weights, folder)
         extras.write(folder)
@@ -109,7 +115,7 @@ def save_python(
             placed.update(examples)
             Path(folder, EXAMPLES).write_bytes(blob)
         commit(folder, "python", placed, entry, producer())
-        tried(folder, "python")
+        tried(folder, "python", has_own_extern=bool(packaging.extern))
 
     final = publish(os.fspath(base_path), version, fill)
     log.info("event=version_exported path=%s platform=python", final)

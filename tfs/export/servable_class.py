@@ -12,6 +12,7 @@ from typing import TypeAlias
 from tfs.core.errors import InvalidArgument
 from tfs.core.manifest import read_signatures
 from tfs.core.signature import Signature
+from tfs.export.packaging.own_modules import imported_from
 from tfs.runtime.guest.model_source import concurrency_of
 from tfs.runtime.guest.platforms.python import (
     classes_of,
@@ -40,7 +41,8 @@ def find_class(path: str, class_name: str | None = None) -> type:
     module.__file__ = path
     sys.modules[module.__name__] = module
     try:
-        exec(compile(Path(path).read_bytes(), path, "exec"), vars(module))
+        with imported_from(path):
+            exec(compile(Path(path).read_bytes(), path, "exec"), vars(module))
     except Exception as error:
         raise InvalidArgument(
             f"{path} cannot be run: {type(error).__name__}: {error}"

@@ -31,10 +31,19 @@ def prepare_trials() -> TrialProcess:
     return trial_process([root, *_server_path(has_own_code=False)])
 
 
-def tried(folder: str, platform: str, device: str = "cpu") -> dict[str, Tensors]:
+def tried(
+    folder: str, platform: str, device: str = "cpu", *, has_own_extern: bool = False
+) -> dict[str, Tensors]:
     """Loads and calls a version on its examples; returns the outputs by signature. Blocks.
 
     Warns of what the version reads that is another thing on a server.
+
+    Args:
+        folder: The version's directory.
+        platform: Which platform serves it.
+        device: Where it computes.
+        has_own_extern: Whether servers have modules of the author's, besides those of
+            which the version's archive says so.
 
     Raises:
         InvalidArgument: It does not load, fails, or ends its process; says what to do.
@@ -53,7 +62,7 @@ def tried(folder: str, platform: str, device: str = "cpu") -> dict[str, Tensors]
                 "working_folder": working_folder,
                 "result": path,
                 "environment": worker_environment(),
-                "import_path": _server_path(archive.has_own_extern),
+                "import_path": _server_path(has_own_extern or archive.has_own_extern),
                 "settings": _settings(),
             }
         )

@@ -87,8 +87,8 @@ def _on_missing_module(
     if modules.is_there:
         return f"{name} is your own code, which no server has: include it"
     return (
-        f"{name} is your own code, which no server has: put it into the file, or install "
-        "it beside every server and where you save"
+        f"{name} is your own code, which no server has: import it by a statement, or name "
+        "it in include of a Packaging"
     )
 
 

@@ -117,7 +117,7 @@ def write_archive(
     linecache.checkcache()
     with (
         archive_file(path) as file,
-        _Exporter(file, rules, importers) as exporter,
+        Exporter(file, rules, importers) as exporter,
     ):
         unsaved = _save(exporter, module, rules, classes)
         report: DependencyReport = exporter.report(unsaved)
@@ -141,7 +141,7 @@ def explain(module: nn.Module, rules: Packaging) -> DependencyReport:
     with without_compiled_parts(module):
         module = without_parametrizations(module)
         importers = _importers(module, rules)
-        exporter = _Exporter(io.BytesIO(), rules, importers)
+        exporter = Exporter(io.BytesIO(), rules, importers)
         try:
             return exporter.report(_save(exporter, module, rules))
         finally:
@@ -149,7 +149,7 @@ def explain(module: nn.Module, rules: Packaging) -> DependencyReport:
 
 
 def _save(
-    exporter: _Exporter,
+    exporter: Exporter,
     module: nn.Module,
     rules: Packaging,
     classes: Sequence[str] = (),
@@ -190,9 +190,7 @@ def _save_source(exporter: PackageExporter, module: str, place: Path) -> None:
         exporter.save_source_string(name, read_source(file), is_package)
 
 
-def _pickle(
-    exporter: _Exporter, module: nn.Module, package: str
-) -> tuple[Unsaved, ...]:
+def _pickle(exporter: Exporter, module: nn.Module, package: str) -> tuple[Unsaved, ...]:
     """Puts the module itself into the archive, or returns what of it cannot be saved."""
     try:
         with warnings.catch_warnings(), quiet(_IMPORTER_LOG):
@@ -227,7 +225,7 @@ class _Graph(Protocol):
     def predecessors(self, name: str) -> Iterator[str]: ...
 
 
-class _Exporter(PackageExporter):
+class Exporter(PackageExporter):
     """Decides about every module when the graph first reaches it."""
 
     def __init__(

@@ -38,6 +38,12 @@ import torch
 from tfs.core.errors import DataLoss, InvalidArgument
 from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, one_line
 from tfs.runtime.guest.model_source import ModelSource
+from tfs.runtime.guest.platforms.servable_modules import (
+    PREFIX,
+    loaded_beside,
+    modules_in,
+    place_beside,
+)
 from tfs.runtime.guest.platforms.servable_pipeline import pipeline
 from tfs.runtime.guest.platforms.torch_callable import TorchCallable
 from tfs.runtime.guest.sealed_file import (
@@ -159,10 +165,11 @@ def _import(source: ModelSource, file: SealedFile) -> types.ModuleType:
         ) from error
     module = types.ModuleType("tfs_servable")
     # Dataclasses and pickles look their module up by name, so the name is unique.
-    module.__name__ = f"tfs_servable_{id(module):x}"
+    module.__name__ = f"{PREFIX}{id(module):x}"
     module.__file__ = place
     sys.modules[module.__name__] = module
     try:
+        place_beside(module, source.path, modules_in(source.path, SOURCE))
         exec(compiled, module.__dict__)
     except BaseException:
         _forget(module)
@@ -172,16 +179,23 @@ def _import(source: ModelSource, file: SealedFile) -> types.ModuleType:
 
 @contextlib.contextmanager
 def _found_by_pickles(module: types.ModuleType) -> Iterator[None]:
-    """Lets pickles that ``load`` reads find the file's own classes, as of ``servable``.
+    """Lets pickles that ``load`` reads find classes of the file and the modules beside it.
 
-    Files of other versions have the same name, so one loads at a time.
+    They name them ``servable`` and ``model``, as files of other versions are called, so
+    one loads at a time.
     """
     with _loading:
-        sys.modules["servable"] = module
+        own = {"servable": module, **loaded_beside(module)}
+        before = {name: sys.modules.get(name) for name in own}
+        sys.modules.update(own)
         try:
             yield
         finally:
-            del sys.modules["servable"]
+            for name, other in before.items():
+                if other is None:
+                    sys.modules.pop(name, None)
+                else:
+                    sys.modules[name] = other
 
 
 _loading: Final = threading.RLock()
@@ -189,6 +203,8 @@ _loading: Final = threading.RLock()
 
 
 def _forget(module: types.ModuleType) -> None:
+    for name in loaded_beside(module):
+        sys.modules.pop(f"{module.__name__}.{name}", None)
     sys.modules.pop(module.__name__, None)
     module.__dict__.clear()
     module.__name__ = "tfs_servable_closed"
