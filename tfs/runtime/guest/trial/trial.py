@@ -16,6 +16,7 @@ import select
 import signal
 import socket
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -146,6 +147,7 @@ def _run(request: Mapping[str, Any]) -> None:
         os.chdir(request["working_folder"])
         os.environ.clear()
         os.environ.update(request["environment"])
+        tempfile.tempdir = None  # it may have been asked for before the fork
         sys.path[:] = request["import_path"]
         # Projects that are installed for editing may be found by a hook.
         sys.meta_path[:] = [
