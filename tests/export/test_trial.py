@@ -16,7 +16,7 @@ from tests.models.at_import import Ends, ScaledByOption
 from tests.models.reads_variables import Scaled
 from tfs.core.errors import InvalidArgument
 from tfs.export import save, save_python
-from tfs.export.trial import prepare_trials
+from tfs.export.trial.trial import prepare_trials
 
 X = torch.ones(2, 3)
 

@@ -217,7 +217,7 @@ def _write_python(args: argparse.Namespace, batching_parameters: str | None) -> 
 
 def _write_module(args: argparse.Namespace, batching_parameters: str | None) -> str:
     from tfs.export import Packaging, Signature, save
-    from tfs.export.default_values import default_values
+    from tfs.export.signatures.default_values import default_values
 
     module, home = named_module(args.spec)
     example = named_example(args.example, home)

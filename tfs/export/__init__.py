@@ -13,7 +13,7 @@ from tfs.export.packaging.packaging import Packaging
 from tfs.export.reseal import reseal
 from tfs.export.save import save
 from tfs.export.save_python import save_python
-from tfs.export.signature import Signature
+from tfs.export.signatures.signature import Signature
 
 __all__ = [
     "Action",

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import torch
 
-from tfs.export.derived import Derived
-from tfs.export.trial import tried
+from tfs.export.signatures.derived import Derived
+from tfs.export.trial.trial import tried
 from tfs.export.values import Value, close, view_of
 from tfs.runtime.guest.torch_tensor import to_torch
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from tfs.core.signature import ExampleSlot, Signature
-from tfs.export.derived import Derived
+from tfs.export.signatures.derived import Derived
 from tfs.export.values import view_of
 
 _ALIGNMENT_BYTES: Final = 64

@@ -7,7 +7,7 @@ import shutil
 
 from tfs.core.version_directory import commit, payload_files, read_manifest
 from tfs.export.publish import producer, publish
-from tfs.export.trial import tried
+from tfs.export.trial.trial import tried
 from tfs.runtime.guest.model_source import PLATFORMS
 
 

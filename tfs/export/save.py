@@ -16,21 +16,17 @@ from torch import nn
 from tfs.core.errors import DataLoss, InvalidArgument
 from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.core.version_directory import EXAMPLES, commit
-from tfs.export.calling import OF_PROGRAMS, evaluation
 from tfs.export.check import differing_outputs
-from tfs.export.derive import derive
-from tfs.export.derived import Derived
-from tfs.export.described_module import DescribedModule
 from tfs.export.examples import place_examples
-from tfs.export.module_calls import outputs_of
-from tfs.export.package_writer import write_package
 from tfs.export.packaging.package_resources import readable
 from tfs.export.packaging.packaging import Packaging
-from tfs.export.program_writer import write_compiled, write_program
 from tfs.export.publish import Extras, producer, publish
-from tfs.export.script_writer import write_script
-from tfs.export.signature import ExampleInputs, Signature
-from tfs.export.trial import prepare_trials, unlike_servers
+from tfs.export.signatures.calling import OF_PROGRAMS, evaluation
+from tfs.export.signatures.derive import derive
+from tfs.export.signatures.derived import Derived
+from tfs.export.signatures.module_calls import outputs_of
+from tfs.export.signatures.signature import ExampleInputs, Signature
+from tfs.export.trial.trial import prepare_trials, unlike_servers
 from tfs.export.values import same
 from tfs.export.wrappers import (
     has_wrappers,
@@ -39,6 +35,10 @@ from tfs.export.wrappers import (
     without_compiled_parts,
     without_parallelism,
 )
+from tfs.export.writers.described_module import DescribedModule
+from tfs.export.writers.package_writer import write_package
+from tfs.export.writers.program_writer import write_compiled, write_program
+from tfs.export.writers.script_writer import write_script
 
 log = logging.getLogger(__name__)
 

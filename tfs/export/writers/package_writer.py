@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from tfs.export.described_module import DescribedModule
 from tfs.export.packaging.package import RESOURCE, package_of, write_archive
+from tfs.export.writers.described_module import DescribedModule
 from tfs.runtime.guest.model_source import concurrency_of
 
 

@@ -15,8 +15,8 @@ from tfs.core.errors import InvalidArgument
 from tfs.core.servable_id import ServableId
 from tfs.core.version_directory import read_manifest
 from tfs.export import Signature, save
-from tfs.export.derive import derive
-from tfs.export.signature import ExampleInputs
+from tfs.export.signatures.derive import derive
+from tfs.export.signatures.signature import ExampleInputs
 from tfs.export.values import same
 from tfs.runtime.guest.guest_model import VersionFiles, load_guest_model
 from tfs.runtime.guest.model_source import ModelSource

@@ -10,8 +10,8 @@ from torch import nn
 from tfs.core.dtype import FLOAT32, INT64, STRING
 from tfs.core.errors import InvalidArgument
 from tfs.core.signature import FeatureKind, FeatureSpec, Method, TensorSpec
-from tfs.export.derive import derive
-from tfs.export.signature import Signature
+from tfs.export.signatures.derive import derive
+from tfs.export.signatures.signature import Signature
 
 
 class Double(nn.Module):

@@ -13,11 +13,11 @@ from torch import nn
 from tfs.core.dtype import STRING
 from tfs.core.errors import InvalidArgument
 from tfs.core.signature import Method
-from tfs.export.calling import run
 from tfs.export.module_copy import to_call
-from tfs.export.named_outputs import is_nested, name_outputs
-from tfs.export.signature import Signature
-from tfs.export.trial_advice import GRADIENTS
+from tfs.export.signatures.calling import run
+from tfs.export.signatures.named_outputs import is_nested, name_outputs
+from tfs.export.signatures.signature import Signature
+from tfs.export.trial.trial_advice import GRADIENTS
 from tfs.export.values import Value, Values, dtype_of, shape_of
 from tfs.runtime.guest.platforms.module_call import module_call
 from tfs.runtime.guest.platforms.nested_values import Form, nesting

@@ -16,13 +16,13 @@ from torch import nn
 from tfs.core.dtype import STRING
 from tfs.core.errors import InvalidArgument
 from tfs.core.signature import FREE, Signature
-from tfs.export.derived import Derived
-from tfs.export.described_module import DescribedModule
-from tfs.export.embedding_bags import plain_bags
 from tfs.export.packaging.archive_file import archive_file
 from tfs.export.packaging.package import quiet
-from tfs.export.program_sizes import refuse_fixed
+from tfs.export.signatures.derived import Derived
 from tfs.export.values import Values, shape_of
+from tfs.export.writers.described_module import DescribedModule
+from tfs.export.writers.embedding_bags import plain_bags
+from tfs.export.writers.program_sizes import refuse_fixed
 from tfs.runtime.guest.fault_text import one_line
 from tfs.runtime.guest.platforms.nested_values import flattening, nesting
 

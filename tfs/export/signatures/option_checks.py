@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from tfs.core.errors import InvalidArgument
-from tfs.export.signature import Signature
+from tfs.export.signatures.signature import Signature
 from tfs.export.values import Values, is_strings, shape_of
 
 

@@ -8,7 +8,7 @@ from typing import Final
 from tfs.core.dtype import DTYPES, STRING
 from tfs.core.errors import InvalidArgument
 from tfs.core.signature import FREE, FeatureKind, FeatureSpec, Method, TensorSpec
-from tfs.export.signature import Signature
+from tfs.export.signatures.signature import Signature
 
 _EXAMPLE_DTYPES: Final = frozenset(
     dtype

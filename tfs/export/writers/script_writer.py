@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from tfs.core.errors import InvalidArgument
-from tfs.export.described_module import DescribedModule
 from tfs.export.packaging.archive_file import archive_file
+from tfs.export.writers.described_module import DescribedModule
 
 
 def write_script(folder: str, module: DescribedModule) -> dict[str, object]:

@@ -9,9 +9,9 @@ from tfs.core.errors import InvalidArgument
 from tfs.core.signature import FREE, Method, TensorSpec
 from tfs.core.signature import Signature as ServedSignature
 from tfs.core.tensor_view import TensorView
-from tfs.export.example_features import features_of
-from tfs.export.module_calls import SINGLE_OUTPUT
-from tfs.export.signature import Signature
+from tfs.export.signatures.example_features import features_of
+from tfs.export.signatures.module_calls import SINGLE_OUTPUT
+from tfs.export.signatures.signature import Signature
 from tfs.export.values import Value, Values, dtype_of, shape_of, view_of
 
 

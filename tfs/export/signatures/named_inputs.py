@@ -12,7 +12,7 @@ import torch
 from torch.package._mangling import is_mangled
 
 from tfs.core.errors import InvalidArgument
-from tfs.export.signature import ExampleInputs
+from tfs.export.signatures.signature import ExampleInputs
 from tfs.export.values import (
     Value,
     Values,

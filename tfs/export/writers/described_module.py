@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from tfs.export.derived import Derived
 from tfs.export.packaging.packaging import Packaging
-from tfs.export.signature import Signature
+from tfs.export.signatures.derived import Derived
+from tfs.export.signatures.signature import Signature
 from tfs.runtime.guest.platforms.nested_values import classes_in
 
 

@@ -1,0 +1,1 @@
+"""A version in a process of its own, before it appears."""

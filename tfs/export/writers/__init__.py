@@ -1,0 +1,1 @@
+"""A module in each of the forms that a version can have."""
