@@ -13,7 +13,7 @@ import signal
 from tfs.core.call import Call, ListenerOptions, RpcMethod
 from tfs.core.clock import MonotonicClock
 from tfs.core.serving_loop import ServingLoop
-from tfs.frontends.rpc.express.transport import ExpressTransport
+from tfs.frontends.express.transport import ExpressTransport
 
 PREDICT = "/tensorflow.serving.PredictionService/Predict"
 CLOSE_TIMEOUT_S = 10.0

@@ -28,7 +28,7 @@ from tfs.core.errors import (
     Unavailable,
 )
 from tfs.core.serving_loop import ServingLoop
-from tfs.frontends.rpc.grpcio.transport import GrpcioTransport
+from tfs.frontends.grpcio.transport import GrpcioTransport
 from tfs.testing.patience import PATIENCE_S
 
 PATH = "/test.Service/Ask"

@@ -22,8 +22,8 @@ from tests.frontends.express.wire import (
     prefixed,
 )
 from tests.frontends.hostile_heads import conversations
-from tfs.frontends.rpc import frames
-from tfs.frontends.rpc.frames import ErrorCode, FrameType, Setting
+from tfs.frontends.http2 import frames
+from tfs.frontends.http2.frames import ErrorCode, FrameType, Setting
 from tfs.proto.tensorflow.core.framework import types_pb2
 from tfs.proto.tensorflow_serving.apis import predict_pb2
 

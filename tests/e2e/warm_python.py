@@ -37,7 +37,7 @@ _IMPORTED: Final = (
     "torch",
     "tfs.cli.main",
     "tfs.export",
-    "tfs.frontends.rpc.grpcio.transport",
+    "tfs.frontends.grpcio.transport",
     "tfs.runtime.inline.inline_interpreter",
     "tfs.server.process",
     "tfs.servables.built_in",

@@ -18,11 +18,11 @@ from tests.core.conformance.transport import MakeTransport
 from tfs.core.call import Call, MethodKind, RpcMethod, StreamCall, Transport
 from tfs.core.errors import BY_CODE, Code, NotFound, ServingError
 from tfs.core.serving_loop import ServingLoop
-from tfs.frontends.rpc.express.http2.connection_limits import ConnectionLimits
-from tfs.frontends.rpc.express.options import ExpressOptions
-from tfs.frontends.rpc.express.transport import ExpressTransport
-from tfs.frontends.rpc.grpcio.options import GrpcioOptions
-from tfs.frontends.rpc.grpcio.transport import GrpcioTransport
+from tfs.frontends.express.options import ExpressOptions
+from tfs.frontends.express.transport import ExpressTransport
+from tfs.frontends.grpcio.options import GrpcioOptions
+from tfs.frontends.grpcio.transport import GrpcioTransport
+from tfs.frontends.http2.limits import ConnectionLimits
 from tfs.testing.patience import PATIENCE_S
 
 MAX_MESSAGE_BYTES: Final = 300_000

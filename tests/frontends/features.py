@@ -28,11 +28,11 @@ from tfs.core.call import (
 )
 from tfs.core.errors import Code, Unavailable
 from tfs.core.serving_loop import ServingLoop
-from tfs.frontends.rpc.express.http2.connection_limits import ConnectionLimits
-from tfs.frontends.rpc.express.options import ExpressOptions
-from tfs.frontends.rpc.express.transport import ExpressTransport
-from tfs.frontends.rpc.grpcio.options import GrpcioOptions
-from tfs.frontends.rpc.grpcio.transport import GrpcioTransport
+from tfs.frontends.express.options import ExpressOptions
+from tfs.frontends.express.transport import ExpressTransport
+from tfs.frontends.grpcio.options import GrpcioOptions
+from tfs.frontends.grpcio.transport import GrpcioTransport
+from tfs.frontends.http2.limits import ConnectionLimits
 from tfs.proto.google.rpc import error_details_pb2, status_pb2
 
 PATH: Final = "/test.Service/Ask"
@@ -333,59 +333,40 @@ has the limits, and what was measured beside such clients.
 _HOSTILE = """\
 # Hostile clients
 
-What a server promises beside clients that flood it, dawdle, or do not read their answers: it
-stays up, its memory is bounded, and good clients are answered. `--max_receive_bytes`,
-`--max_in_flight` and `--max_filled_bytes` ([flags](flags.md)) set the bounds; this page says what
-they come to. It is about express; [grpcio](transports.md) is for trusted networks.
+There are three limits; this is about express, since [grpcio](transports.md) is for trusted
+networks.
 
-express limits the memory of requests and unread answers, of each connection and of all
-together, byte by byte. The table has the resident memory of a server, in MB, while sixty
-clients are connected that all do the same. A server has 243 to 255 MB at first, and 264 to 282
-after one good call of 10 MB, with which the third column compares. Beside the sixty, a good
-client calls with 10 MB twice a second, which alone makes 274 to 297 MB; the last column has
-the longest of these calls. Its small calls took milliseconds, two seconds at most. Measured in
-November 2026 on two busy cores:
+1. **One budget of memory**, `--max_receive_bytes`, for all that clients make the server keep:
+   connections (8 KB each), streams (1 KB), requests from their first byte until they are answered,
+   and answers until their clients have taken them. What waits for clients may take fifteen
+   sixteenths of it; the rest is for new connections and whole requests. A request beyond 64 KB, or with an answer beyond
+   64 KB, is admitted before its bytes come: three quarters of the budget for all of these, a quarter
+   for a connection, or one alone. What is not admitted waits in one queue, first come, first served.
+   What there is no room for is RESOURCE_EXHAUSTED. The longest request is seven eighths of the budget.
+2. **One timeout**: what waits for its client (the beginning of a connection, an unfinished frame,
+   request or unread answer, the answer to a PING) moves by 64 KB within ten seconds, or ends. What
+   waits ten seconds for the budget is RESOURCE_EXHAUSTED.
+3. **One counter of nuisances** for each connection: frames that ask for nothing, and calls that are
+   reset at once. Beyond 2,048, of which 100 a second and 4 an answer are forgotten, the connection
+   ends with ENHANCE_YOUR_CALM and says which frames were too many.
 
-| what each client does | MB | times | 10 MB took, s |
-|---|---|---|---|
-| opens no window for answers of 10 MB | 317 | 1.2 | 3.0 |
-| asks in 16 bytes for answers of 10 MB, and reads none (a server of 324 MB) | 324 | 1.0 | 2.3 |
-| opens no window for answers of 602 KB | 304 | 1.2 | 0.9 |
-| opens no window for 250 answers of 48 KB | 298 | 1.1 | 3.7 |
-| opens no window for an answer of 48 KB, as one of ten thousand | 358 | 1.3 | 8.6 |
-| reads none of 250 answers of 48 KB | 274 | 1.0 | 1.5 |
-| opens no window for 100 answers of 16 bytes | 279 | 1.1 | 0.4 |
-| sends all but the end of 8 requests of 10 MB | 278 | 1.1 | 6.1 |
-| sends half of 10 MB and leaves, again and again | 285 | 1.1 | 8.3 |
-| sends 10 MB at 17 KB/s | 303 | 1.1 | 6.5 |
-| asks reflection twenty times in 800 bytes, all the while | 297 | 1.1 | 0.7 |
-| sends 48 KB of 10 MB, as one of a thousand | 364 | 1.3 | 0.2 |
-| asks in 40 bytes for 16 MB (one value for all elements), and reads nothing | 288 | 1.1 | 1.9 |
-| sends ten million integers in 10 MB, which are 80 MB, and reads nothing | 470 | 1.7 | 3.1 |
+So the server's resident memory grows by at most `--max_receive_bytes` and 64 MB. Each row is a test
+(`tests/frontends/express/test_hostile.py`), with a good client beside it that is answered:
 
-What remains:
+| what a client does | how it ends |
+|---|---|
+| resets its calls at once (CVE-2023-44487), makes the server reset them (CVE-2025-8671) | disconnected |
+| sends CONTINUATION (CVE-2024-27316), PING, SETTINGS, PRIORITY or empty DATA without end | disconnected |
+| makes megabytes of headers of a few kilobytes (HPACK bomb) | disconnected |
+| says nothing, or leaves a frame unfinished | disconnected after ten seconds |
+| opens no window for answers, or reads none | its calls end after ten seconds; further ones are RESOURCE_EXHAUSTED |
+| sends all but the end of requests, or a body byte by byte | the same |
+| sends 48 KB of a long request, as one of thousands | served in turn, or RESOURCE_EXHAUSTED |
+| opens streams by the thousand | RESOURCE_EXHAUSTED beyond the budget |
 
-- HTTP/2 lets each client send 64 KB before the server can object, and a connection takes 5 KB:
-  ten thousand clients that send 48 KB take 770 MB. `--max_receive_bytes` does not limit that. The
-  thousand above take 311 MB, 1.1 times, while nobody calls: 48 KB and 8 KB more of each.
-  Beside 9,900 that come within two seconds, small calls take 0.2 s at most on a connection that
-  is there, and 0.9 s with a new one.
-- Integers may be sent in a byte each and take eight in memory, and the model's answer may take
-  as much: a good client that sends ten million of them takes as much. That is 170 MB for one
-  call: the message, its elements and those of the answer, once each; a model that returns its
-  input takes 106, one that returns a sum 88. Two such requests are not read at a time.
-- Where `--max_receive_bytes` is a few megabytes and requests are about half of it, many of them at
-  once are refused with RESOURCE_EXHAUSTED, or wait until others are. With a quarter of it, they go
-  on one by one.
-- An upload that is slow, but not slower than 16 KB/s, has its turn for a second at a time while
-  others wait for theirs, and any other one for four. So a good client waits for a few of sixty
-  such clients. Once what interrupted uploads have sent takes a quarter of
-  `--max_receive_bytes`, each is finished in its turn, however long that lasts.
-- Where others get long answers of a model and do not read them, short requests to it wait for
-  nobody if the client's own last answer of it was short. On a new connection, or for another
-  model than the connection's first, one waits, up to some twenty seconds. If the answer is long
-  after all and a quarter of `--max_receive_bytes` would be unread with it, the call is
-  UNAVAILABLE, with a pause after which to try again.
+What a request takes beyond what was sent (`--max_filled_bytes`, compressed messages) counts in the
+same budget. A good client beside a crowd that fills the budget has its short requests answered; its
+long ones wait until those that make no progress have ended.
 
 This page is printed by `python -m tests.frontends.features`.
 """

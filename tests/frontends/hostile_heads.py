@@ -10,15 +10,15 @@ from typing import Final
 import hpack
 
 from tests.frontends.express.wire import HELLO, data_frame, grpc_headers
-from tfs.frontends.rpc import frames
-from tfs.frontends.rpc.frames import (
+from tfs.frontends.http2 import frames
+from tfs.frontends.http2.frames import (
     END_HEADERS,
     END_STREAM,
     PADDED,
     PRIORITIZED,
     FrameType,
 )
-from tfs.frontends.rpc.heads.hpack_decoder import encode_literal
+from tfs.frontends.http2.hpack_decoder import encode_literal
 
 _Header = tuple[bytes, bytes]
 

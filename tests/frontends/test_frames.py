@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.frontends.express.wire import parse_frames
-from tfs.frontends.rpc import frames
-from tfs.frontends.rpc.frames import (
+from tfs.frontends.http2 import frames
+from tfs.frontends.http2.frames import (
     PADDED,
     PRIORITIZED,
     ConnectionFault,

@@ -1,4 +1,4 @@
-"""tfs.frontends.rpc.grpcio keeps what every transport promises."""
+"""tfs.frontends.grpcio keeps what every transport promises."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.core.conformance.transport import (
 from tfs.core.call import Call, ListenerOptions, MethodKind, RpcMethod
 from tfs.core.errors import NotFound
 from tfs.core.serving_loop import ServingLoop
-from tfs.frontends.rpc.grpcio.options import GrpcioOptions
-from tfs.frontends.rpc.grpcio.transport import GrpcioTransport
+from tfs.frontends.grpcio.options import GrpcioOptions
+from tfs.frontends.grpcio.transport import GrpcioTransport
 from tfs.testing.patience import PATIENCE_S
 
 OPTIONS = [("grpc.use_local_subchannel_pool", 1)]

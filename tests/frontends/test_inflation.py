@@ -10,9 +10,9 @@ from collections.abc import Callable
 import pytest
 
 from tfs.core.errors import Code, ServingError
-from tfs.frontends.rpc import inflation
-from tfs.frontends.rpc.encoding import Encoding
-from tfs.frontends.rpc.inflation import decompress
+from tfs.frontends import inflation
+from tfs.frontends.encoding import Encoding
+from tfs.frontends.inflation import decompress
 
 MB = 1 << 20
 

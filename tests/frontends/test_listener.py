@@ -14,9 +14,9 @@ from tfs.core.call import ListenerOptions
 from tfs.core.errors import Unavailable
 from tfs.core.executor import InlineExecutor
 from tfs.core.serving_loop import ServingLoop
-from tfs.frontends.rpc.express.transport import ExpressTransport
-from tfs.frontends.rpc.listener import Listener
-from tfs.frontends.rpc.unix_socket import remedy
+from tfs.frontends.express.transport import ExpressTransport
+from tfs.frontends.listener import Listener
+from tfs.frontends.unix_socket import remedy
 from tfs.testing.fake_clock import FakeClock
 
 

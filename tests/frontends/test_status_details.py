@@ -7,7 +7,7 @@ import urllib.parse
 import pytest
 
 from tfs.core.errors import InvalidArgument, NotFound, Unavailable
-from tfs.frontends.rpc.status_details import (
+from tfs.frontends.status_details import (
     MAX_MESSAGE_BYTES,
     TRUNCATED,
     handler_error,

@@ -6,7 +6,7 @@ import ssl
 from pathlib import Path
 
 from tests.certificates import Certificates
-from tfs.frontends.rpc.tls.tls_stream import TlsStream
+from tfs.frontends.tls.tls_stream import TlsStream
 
 
 def trusting(made: Certificates, folder: Path | None = None) -> ssl.SSLContext:

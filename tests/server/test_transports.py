@@ -7,8 +7,8 @@ import pytest
 from tfs.core.errors import InvalidArgument
 from tfs.core.serving_loop import ServingLoop
 from tfs.core.stats import Stats
-from tfs.frontends.rpc.express.transport import ExpressTransport
-from tfs.frontends.rpc.grpcio.transport import GrpcioTransport
+from tfs.frontends.express.transport import ExpressTransport
+from tfs.frontends.grpcio.transport import GrpcioTransport
 from tfs.server.options import ServerOptions, TransportKind
 from tfs.server.transports import (
     chosen_transport,

@@ -132,8 +132,8 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "max_receive_bytes",
         "max_receive_bytes",
         int,
-        "express: bytes of all requests on their way in together; a larger one is refused; "
-        "once they and unread answers take a sixteenth of it, large requests wait",
+        "express: bytes of requests and answers that clients can make the server keep; "
+        "what has no room waits its turn or is refused",
     ),
     Flag("model_name", "model_name", str, "single model: its name (default default)"),
     Flag(
@@ -333,13 +333,6 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "user that process interpreters run as (name, uid or uid:gid); needs root",
     ),
     Flag(
-        "loop_spin_us",
-        "loop_spin_us",
-        int,
-        "how long the server looks for the next request of a client that sends one at a "
-        "time, before it sleeps; 0 is never (default 60)",
-    ),
-    Flag(
         "worker_spin_us",
         "worker_spin_us",
         int,
@@ -476,6 +469,8 @@ WITHOUT_MEANING: Final = frozenset(
         "mixed_precision",
         "skip_initialize_tpu",
         "enable_grpc_healthcheck_service",
+        # The loop looked for the next request of a lone client; accepted for one release.
+        "loop_spin_us",
         # Processes had a shared copy of weights on a GPU once; accepted for one release.
         "share_gpu_weights",
         # Platforms are detected from the files; batching has flags and files of its

@@ -5,11 +5,12 @@ their first byte until they are answered, requests that are long or ask for long
 before their bytes are there, and answers until the kernel has taken them.
 
 * What waits for clients (unfinished requests, unread answers) may take fifteen
-  sixteenths of the limit. The rest is for requests that are whole, so that a server full
-  of the former answers the others.
+  sixteenths of the limit. The rest is for new connections, which may take half of it, and
+  for requests that are whole, so that a server full of the former answers the others.
 * Long requests and answers are admitted, whole, before they take anything: three
-  quarters of the limit together, a quarter for each connection, or one alone. What is
-  not admitted waits in one queue, in the order in which it came.
+  quarters of the limit together, a quarter for each connection, or one alone. A long
+  request counts twice, because its answer may be as long. What is not admitted waits in
+  one queue, in the order in which it came.
 * What there is no room for is refused with RESOURCE_EXHAUSTED.
 
 Rejected: granting windows little by little, and lending a reserve to one client at a
@@ -122,6 +123,10 @@ class MemoryBudget:
         """The longest message that is admitted, when it is alone."""
         return self.limit_bytes - self.limit_bytes // 8
 
+    def with_answer(self, num_bytes: int) -> int:
+        """Returns what a long request takes with its answer, which may be as long."""
+        return min(2 * num_bytes, self.largest_bytes)
+
     @property
     def is_short(self) -> bool:
         """Whether anything waits to be admitted."""
@@ -130,6 +135,15 @@ class MemoryBudget:
     def has_room(self, num_bytes: int) -> bool:
         """Returns whether so much more may wait for a client."""
         return self.used_bytes + num_bytes <= self.waiting_limit_bytes
+
+    @property
+    def takes_connections(self) -> bool:
+        """Whether there is room for a new connection, which then counts itself.
+
+        They may take half of what is kept from all that waits for clients.
+        """
+        used_bytes = self.used_bytes + CONNECTION_BYTES
+        return used_bytes <= self.limit_bytes - self.limit_bytes // 32
 
     def release(self, num_bytes: int) -> None:
         """Notes that so much is no longer taken."""

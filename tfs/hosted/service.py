@@ -23,7 +23,7 @@ from tfs.core.executor import ThreadExecutor
 from tfs.core.replaced_file import replace_file
 from tfs.core.serving_loop import ServingLoop
 from tfs.core.stats import Stats
-from tfs.frontends.rpc.express.transport import ExpressTransport
+from tfs.frontends.express.transport import ExpressTransport
 from tfs.handlers.health import HealthHandler
 from tfs.handlers.methods import HEALTH
 from tfs.handlers.open_streams import OpenStreams

@@ -11,7 +11,7 @@ import threading
 
 from tfs.core.servable import Servable
 from tfs.core.servable_id import ServableId
-from tfs.frontends.rpc.answer_sizes import AnswerSizes
+from tfs.frontends.answer_sizes import AnswerSizes
 
 
 class ExpectedAnswers:

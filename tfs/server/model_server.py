@@ -188,6 +188,7 @@ class ModelServer:
         )
         self.core.on_change(self._follow_config)
         self._spare_memory = SpareMemory(self._loop, self._decoders)
+        budget = MemoryBudget(options.max_receive_bytes, self._loop.post)
         self._transport = make_transport(
             options,
             self._loop,
@@ -195,9 +196,9 @@ class ModelServer:
             self._spare_memory.note_large_message,
             self._spare_memory.note_scarcity,
             self._expected_answers.sizes,
+            budget,
         )
         self._let_load = follow(self._traffic.look)
-        budget = MemoryBudget(options.max_receive_bytes, self._loop.post)
         self._http = HttpSurface(options, self._loop, budget, self._decoders.submit)
         self._models: Mapping[str, ModelSettings] = {}
         self._addresses: Sequence[str] = ()

@@ -32,7 +32,6 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "max_json_bytes": (1, _ANY),
     "max_message_bytes": (1, 2**31 - 1),
     "max_receive_bytes": (MIN_RECEIVE_BYTES, _ANY),
-    "loop_spin_us": (0, 1000),
     "remote_cache_max_bytes": (0, _ANY),
     "num_load_threads": (0, _ANY),
     "num_unload_threads": (0, _ANY),
@@ -93,14 +92,10 @@ class ServerOptions:
             encrypted, as in TensorFlow Serving.
         grpc_channel_arguments: gRPC's channel arguments, as "key=value,key=value".
         max_message_bytes: Size of the largest request and of the largest reply.
-        max_receive_bytes: Express only: memory that arriving requests of all
-            connections may take together; a request that is larger than this is
-            refused. Large requests wait once requests and unread answers together take
-            a sixteenth of it. If unread answers take more than all of it (or more than
-            64 MB, if that is more), the slowest readers are disconnected.
-        loop_spin_us: Express only: for how many microseconds the server polls for the
-            next request of a client that sends one at a time, before it sleeps; 0 to
-            1000.
+        max_receive_bytes: Express only: memory that clients can make the server take:
+            requests on their way in or worked on, with answers as long, and answers that
+            wait for their clients. What there is no room for waits its turn or is
+            refused; a request of more than seven eighths of it always is.
         model_name: Single-model mode: the name of the model.
         model_base_path: Single-model mode: absolute path of the directory of its
             versions.
@@ -206,7 +201,6 @@ class ServerOptions:
     grpc_channel_arguments: str = ""
     max_message_bytes: int = 2**31 - 1
     max_receive_bytes: int = 256 << 20
-    loop_spin_us: int = 60
     model_name: str = "default"
     model_base_path: str = ""
     model_config_file: str = ""

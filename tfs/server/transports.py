@@ -10,16 +10,14 @@ from tfs.core.call import Transport
 from tfs.core.errors import InvalidArgument
 from tfs.core.serving_loop import ServingLoop
 from tfs.core.stats import Stats
-from tfs.frontends.rpc.answer_sizes import AnswerSizes
-from tfs.frontends.rpc.express.http2.connection_limits import ConnectionLimits
-from tfs.frontends.rpc.express.options import ExpressOptions
-from tfs.frontends.rpc.express.transport import ExpressTransport
+from tfs.frontends.answer_sizes import AnswerSizes
+from tfs.frontends.budget import MemoryBudget
+from tfs.frontends.express.options import ExpressOptions
+from tfs.frontends.express.transport import ExpressTransport
+from tfs.frontends.http2.limits import ConnectionLimits
 from tfs.server.options import ServerOptions, TransportKind, parse_channel_arguments
 
 log = logging.getLogger(__name__)
-
-# Because answers may be far longer than requests.
-_LEAST_BACKLOG_BYTES: Final = 64 << 20
 
 EXPRESS_ARGUMENTS: Final = (
     "grpc.max_connection_age_ms",
@@ -46,6 +44,7 @@ def make_transport(
     on_large_message: Callable[[], None] = lambda: None,
     on_scarcity: Callable[[], None] = lambda: None,
     answer_sizes: AnswerSizes | None = None,
+    budget: MemoryBudget | None = None,
 ) -> Transport:
     """Returns the transport, not started.
 
@@ -58,6 +57,7 @@ def make_transport(
         on_scarcity: Called on the loop while requests wait for memory, at once and then
             about once a second, if the transport can tell.
         answer_sizes: What is known of models' answers before anybody asked.
+        budget: The memory that clients can make the server take, shared with HTTP.
 
     Raises:
         InvalidArgument: A channel argument that express takes is no positive number.
@@ -71,10 +71,11 @@ def make_transport(
             on_large_message=on_large_message,
             on_scarcity=on_scarcity,
             answer_sizes=answer_sizes,
+            budget=budget,
         )
     # Importing grpcio takes a tenth of a second, which a server with express saves.
-    from tfs.frontends.rpc.grpcio.options import GrpcioOptions
-    from tfs.frontends.rpc.grpcio.transport import GrpcioTransport
+    from tfs.frontends.grpcio.options import GrpcioOptions
+    from tfs.frontends.grpcio.transport import GrpcioTransport
 
     return GrpcioTransport(
         loop,
@@ -138,8 +139,6 @@ def express_options(options: ServerOptions) -> ExpressOptions:
     return ExpressOptions(
         limits,
         options.max_receive_bytes,
-        max_backlog_bytes=max(options.max_receive_bytes, _LEAST_BACKLOG_BYTES),
-        look_s=options.loop_spin_us / 1e6,
         max_connection_age_s=age_s,
         max_connection_age_grace_s=grace_s,
         keepalive_time_s=keepalive_s,

@@ -38,10 +38,11 @@ from tfs.core.call import (
 )
 from tfs.core.executor import Executor, InlineExecutor
 from tfs.core.serving_loop import ServingLoop
-from tfs.frontends.rpc import frames
-from tfs.frontends.rpc.express.options import ExpressOptions
-from tfs.frontends.rpc.express.transport import ExpressTransport
-from tfs.frontends.rpc.frames import ErrorCode, FrameType
+from tfs.frontends.budget import CONNECTION_BYTES
+from tfs.frontends.express.options import ExpressOptions
+from tfs.frontends.express.transport import ExpressTransport
+from tfs.frontends.http2 import frames
+from tfs.frontends.http2.frames import ErrorCode, FrameType
 from tfs.testing.fake_clock import FakeClock
 
 HOLD = "/tfs.test.Echo/Hold"
@@ -68,6 +69,7 @@ class RawClient:
         self.granted: Counter[int] = Counter()  # beyond that, by stream
         self.uploaded: Counter[int] = Counter()  # by stream
         self.goaway: ErrorCode | None = None
+        self.goaway_reason = ""
         self.max_streams = 0  # as the server said last
         self.decoder = Decoder()
 
@@ -136,6 +138,7 @@ class RawClient:
             self.granted[sent.stream_id] += int.from_bytes(sent.payload, "big")
         elif sent.frame_type == FrameType.GOAWAY:
             self.goaway = sent.error
+            self.goaway_reason = sent.payload[8:].decode()
         elif sent.frame_type == FrameType.SETTINGS and not sent.is_ack:
             said = dict(frames.parse_settings(sent.payload))
             self.max_streams = said.get(
@@ -220,9 +223,9 @@ class Rig:
         self.step()
 
     @property
-    def granted_bytes(self) -> int:
-        """How much its clients may send together before they need another window."""
-        return sum(s.connection._window.size for s in self.transport._sessions)
+    def idle_bytes(self) -> int:
+        """What the open connections count in the budget, without any calls."""
+        return CONNECTION_BYTES * len(self.transport._sessions)
 
     def step(self, num_rounds: int = 1) -> None:
         """Runs rounds: at most this many, fewer when there is nothing to do at once."""

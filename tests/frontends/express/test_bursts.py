@@ -12,10 +12,10 @@ from tests.frontends.express.rig import BURST, FAIL, Rig, head, running
 from tests.frontends.express.wire import HELLO, PATH, data_frame, prefixed
 from tfs.core.call import BurstCall
 from tfs.core.errors import Code, DeadlineExceeded, NotFound
-from tfs.frontends.rpc import frames
-from tfs.frontends.rpc.express.http2.connection_limits import ConnectionLimits
-from tfs.frontends.rpc.express.options import ExpressOptions
-from tfs.frontends.rpc.frames import ErrorCode, Setting
+from tfs.frontends.express.options import ExpressOptions
+from tfs.frontends.http2 import frames
+from tfs.frontends.http2.frames import ErrorCode, Setting
+from tfs.frontends.http2.limits import ConnectionLimits
 
 
 def ask(
@@ -43,9 +43,7 @@ def test_a_round_is_one_burst_over_all_connections(rig: Rig) -> None:
             assert answer.messages == [b"%d%d" % (number, n) * 2]
             assert answer.status == "0"
     assert not any(c.streams for c in rig.transport.connections())
-    assert rig.transport.budget.used_bytes == sum(
-        c._window.size for c in rig.transport.connections()
-    )
+    assert rig.transport.budget.used_bytes == rig.idle_bytes
 
 
 def test_bursts_keep_the_order_of_methods(rig: Rig) -> None:
@@ -133,7 +131,7 @@ def test_a_request_that_ended_harms_none_that_came_with_it(
     if ending != "lost":
         assert first.answer(3).messages == [b"d"]
     assert rig.transport.counters.handler_failures == 0
-    assert not any(c.num_cut_off for c in rig.transport.connections())
+    assert not any(c.state.num_cut_off for c in rig.transport.connections())
 
 
 def test_a_lost_connection_still_hands_over(rig: Rig) -> None:

@@ -6,6 +6,7 @@ What once failed here leaves its bytes in tests/data/http2; they are replayed.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,18 +23,17 @@ from tests.frontends.express.wire import (
     prefixed,
 )
 from tfs.core.errors import InvalidArgument
-from tfs.frontends.rpc import frames
-from tfs.frontends.rpc.express.http2 import response
-from tfs.frontends.rpc.express.http2.connection_limits import ConnectionLimits
-from tfs.frontends.rpc.express.http2.flow_control import ReceiveBudget
-from tfs.frontends.rpc.express.http2.stream import Stream
-from tfs.frontends.rpc.frames import (
+from tfs.frontends.budget import MemoryBudget
+from tfs.frontends.http2 import frames, response
+from tfs.frontends.http2.frames import (
     END_HEADERS,
     END_STREAM,
     ErrorCode,
     FrameType,
     Setting,
 )
+from tfs.frontends.http2.limits import ConnectionLimits
+from tfs.frontends.http2.stream import Stream
 
 DATA = Path(__file__).parents[2] / "data" / "http2"
 
@@ -42,8 +42,6 @@ SMALL = ConnectionLimits(
     max_requests_per_round=4,
     max_message_bytes=5000,
     max_header_list_bytes=2000,
-    preferred_window=100_000,
-    max_queued_bytes=50_000,
 )
 
 
@@ -63,31 +61,32 @@ class Owner:
             self.held.append(stream)
             return
         if choice == 1:
-            connection.reset(stream, ErrorCode.CANCEL)
+            connection.sender.reset(stream, ErrorCode.CANCEL)
         elif choice == 2:
-            connection.send_error(stream, InvalidArgument("no", retry_after_s=1))
+            connection.sender.send_error(stream, InvalidArgument("no", retry_after_s=1))
         elif choice == 3:
             for _ in range(self.rng.randrange(3)):
-                connection.send_message(stream, message * self.rng.randrange(3))
-            connection.send_end(stream, response.OK_TRAILERS_BLOCK)
+                connection.sender.send_message(stream, message * self.rng.randrange(3))
+            connection.sender.send_end(stream, response.OK_TRAILERS_BLOCK)
         elif choice == 4:
-            connection.send_reply(stream, b"x" * self.rng.randrange(100_000))
+            connection.sender.send_reply(stream, b"x" * self.rng.randrange(100_000))
         else:
-            connection.send_reply(stream, message)
-        connection.release(stream)
+            connection.sender.send_reply(stream, message)
+        connection.state.release_all(stream)
 
     def finish_some(self) -> None:
         while self.held and self.rng.random() < 0.5:
             stream = self.held.pop(self.rng.randrange(len(self.held)))
             if stream.id in self.wire.connection.streams:
-                self.wire.connection.send_reply(stream, b"late")
-            self.wire.connection.release(stream)
+                self.wire.connection.sender.send_reply(stream, b"late")
+            self.wire.connection.state.release_all(stream)
 
 
 def play(data: bytes, seed: int = 0) -> Wire:
     """Feeds ``data`` in random pieces to a connection; checks it all the while."""
     rng = random.Random(seed)
-    budget = ReceiveBudget(rng.choice([70_000, 1 << 20]))
+    posted: list[Callable[[], None]] = []
+    budget = MemoryBudget(rng.choice([70_000, 1 << 20]), posted.append)
     wire = Wire(SMALL, budget=budget, hello=False)
     owner = Owner(wire, rng)
     connection = wire.connection
@@ -103,24 +102,31 @@ def play(data: bytes, seed: int = 0) -> Wire:
             assert rounds < 1 + len(data)
         wire.now_s += 0.001
         owner.finish_some()
-        connection.refill()
+        while posted:
+            posted.pop(0)()
         if connection.fault is None or connection.fault.code is not (
             ErrorCode.HTTP_1_1_REQUIRED
         ):
             wire.sent()  # whatever we sent are whole frames, HPACK included
         assert len(connection.streams) <= SMALL.max_concurrent_streams
-        assert connection.queued_bytes == sum(
+        assert connection.sender.queued_bytes == sum(
             stream.outbox_bytes for stream in connection.streams.values()
         )
         held = sum(stream.held_bytes for stream in wire.recorder.opened.values())
-        assert budget.used_bytes == held + connection._window.size
+        admitted = sum(
+            stream.ticket.num_bytes
+            for stream in wire.recorder.opened.values()
+            if stream.ticket is not None and stream.ticket.is_admitted
+        )
+        unfinished = len(connection._rest) + connection._heads._block_bytes
+        assert budget.used_bytes == held + admitted + unfinished
         assert len(connection._rest) <= 20_000 + 100_000
     connection.close()
     for stream in wire.recorder.opened.values():
-        connection.release(stream)
+        connection.state.release_all(stream)
     assert budget.used_bytes == 0
     assert not connection.streams
-    assert connection.queued_bytes == 0
+    assert connection.sender.queued_bytes == 0
     return wire
 
 

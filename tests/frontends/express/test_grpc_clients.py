@@ -22,9 +22,9 @@ from tfs.core.call import Call, ListenerOptions, MethodKind, RpcMethod, StreamCa
 from tfs.core.clock import MonotonicClock
 from tfs.core.errors import Unavailable
 from tfs.core.serving_loop import ServingLoop
-from tfs.frontends.rpc.express.http2.connection_limits import ConnectionLimits
-from tfs.frontends.rpc.express.options import ExpressOptions
-from tfs.frontends.rpc.express.transport import ExpressTransport
+from tfs.frontends.express.options import ExpressOptions
+from tfs.frontends.express.transport import ExpressTransport
+from tfs.frontends.http2.limits import ConnectionLimits
 from tfs.testing.patience import PATIENCE_S
 
 ECHO = "/t.Test/Echo"

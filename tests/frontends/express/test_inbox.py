@@ -23,12 +23,12 @@ from tests.frontends.express.wire import (
 )
 from tfs.core.call import StreamCall
 from tfs.core.errors import Code
-from tfs.frontends.rpc import frames
-from tfs.frontends.rpc.express import inbox
-from tfs.frontends.rpc.express.express_call import ExpressCall
-from tfs.frontends.rpc.express.http2.connection_limits import ConnectionLimits
-from tfs.frontends.rpc.express.options import ExpressOptions
-from tfs.frontends.rpc.frames import ErrorCode
+from tfs.frontends.express import inbox
+from tfs.frontends.express.call import ExpressCall
+from tfs.frontends.express.options import ExpressOptions
+from tfs.frontends.http2 import frames
+from tfs.frontends.http2.frames import ErrorCode
+from tfs.frontends.http2.limits import ConnectionLimits
 from tfs.testing.held_executor import HeldExecutor
 
 
@@ -95,7 +95,7 @@ def test_what_gzip_unpacks_to_is_held_against_the_budget(tmp_path: Path) -> None
         assert client.answer(3).status == str(int(Code.RESOURCE_EXHAUSTED))
         rig.held[0].reply(b"done")
         rig.settle()
-        assert rig.transport.budget.used_bytes <= rig.granted_bytes
+        assert rig.transport.budget.used_bytes <= rig.idle_bytes
 
 
 def test_what_nobody_waits_for_is_not_unpacked(

@@ -1,4 +1,4 @@
-"""tfs.frontends.rpc.express.lingering_sockets: how long they are kept."""
+"""tfs.frontends.lingering_sockets: how long they are kept."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tfs.core.serving_loop import ServingLoop
-from tfs.frontends.rpc.express.lingering_sockets import LingeringSockets
+from tfs.frontends.lingering_sockets import LingeringSockets
 from tfs.testing.fake_clock import FakeClock
 
 

@@ -15,20 +15,18 @@ from tests.frontends.express.wire import PATH, WIDE_HELLO, data_frame, prefixed
 from tfs.core.call import Call, ListenerOptions, RpcMethod
 from tfs.core.executor import InlineExecutor
 from tfs.core.serving_loop import ServingLoop
-from tfs.frontends.rpc import frames
-from tfs.frontends.rpc.answer_sizes import LARGE_BYTES
-from tfs.frontends.rpc.express.options import ExpressOptions
-from tfs.frontends.rpc.express.transport import ExpressTransport
+from tfs.frontends.express.options import ExpressOptions
+from tfs.frontends.express.transport import ExpressTransport
+from tfs.frontends.http2 import frames
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.patience import PATIENCE_S
 
-_LONG: Final = 16 << 20  # a long answer, four times what is open to all
+_LONG: Final = 16 << 20
 _BETWEEN: Final = 3 << 19  # bytes of it that may go before a short one that comes later
 _SHORT: Final = b"\x0a\x07\x0a\x05short"  # names a model that has no long answers
 
 
-CROWDED = ExpressOptions(max_receive_bytes=32 << 20, least_open_bytes=4 << 20)
-"""Four megabytes are open to all, one to each reader."""
+CROWDED = ExpressOptions(max_receive_bytes=128 << 20)
 
 
 @pytest.fixture
@@ -86,26 +84,6 @@ def test_who_takes_a_long_answer_may_go_on_asking(
     assert not client.answers[1].has_ended
 
 
-def test_who_stops_taking_a_long_answer_has_few_short_ones_begun(
-    crowded_rig: Rig,
-) -> None:
-    """As many as may be as long together as one reader's answers; the others wait."""
-    rig = crowded_rig
-    client = _reading_a_long_answer(rig)
-    for stream_id in range(3, 603, 2):
-        client.send(head(stream_id, HOLD) + data_frame(stream_id, prefixed(_SHORT)))
-        rig.step(2)
-    most_bytes = rig.transport._shared.headroom.open_to_reader_bytes
-    assert len(rig.held) - 1 == most_bytes // LARGE_BYTES
-    for call in list(rig.held[1:]):
-        call.reply(_SHORT)
-    num_before = len(rig.held)
-    for _ in range(80):
-        client.read(65_536)
-        rig.step(2)
-    assert len(rig.held) > num_before
-
-
 def _step_until(loop: ServingLoop, is_true: Callable[[], bool]) -> None:
     """Runs rounds until it is so; the kernel delivers over TCP when it likes."""
     end_s = time.monotonic() + PATIENCE_S
@@ -129,10 +107,10 @@ def test_the_kernel_keeps_little_of_long_answers() -> None:
             _step_until(loop, lambda: bool(calls))
             (session,) = transport._sessions
             option = socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT
-            assert session._socket.getsockopt(*option) == 0
+            assert session.wire.socket.getsockopt(*option) == 0
             calls[0].reply(bytes(48 << 20))
-            _step_until(loop, lambda: bool(session._unsent))
-            assert session._socket.getsockopt(*option) == 524_288
+            _step_until(loop, lambda: bool(session.wire.unsent_bytes))
+            assert session.wire.socket.getsockopt(*option) == 524_288
     finally:
         transport.close()
         loop.close()

@@ -6,13 +6,9 @@ from dataclasses import fields
 
 import pytest
 
-from tfs.frontends.rpc.express.options import ExpressOptions
+from tfs.frontends.express.options import ExpressOptions
 
-NUMBERS = [
-    option.name
-    for option in fields(ExpressOptions)
-    if option.name not in ("limits", "look_s")
-]
+NUMBERS = [option.name for option in fields(ExpressOptions) if option.name != "limits"]
 
 
 @pytest.mark.parametrize("name", NUMBERS)
@@ -21,10 +17,3 @@ def test_a_limit_must_be_positive(name: str, value: int) -> None:
     """There is no "off": an unbounded server is not on offer."""
     with pytest.raises(ValueError, match=name):
         ExpressOptions(**{name: value})  # type: ignore[arg-type]
-
-
-def test_a_look_may_be_none_but_not_negative() -> None:
-    """What is no limit may be off."""
-    assert ExpressOptions(look_s=0.0).look_s == 0.0
-    with pytest.raises(ValueError, match="look_s"):
-        ExpressOptions(look_s=-1e-6)

@@ -9,10 +9,10 @@ from tests.frontends.express.rig import FAIL, HOLD, head, running
 from tests.frontends.express.wire import HELLO, data_frame, prefixed, request
 from tfs.core import stat_names
 from tfs.core.stats import Stats
-from tfs.frontends.rpc import frames
-from tfs.frontends.rpc.express.options import ExpressOptions
-from tfs.frontends.rpc.express.published_stats import publish
-from tfs.frontends.rpc.frames import ErrorCode
+from tfs.frontends.express.options import ExpressOptions
+from tfs.frontends.express.published_stats import publish
+from tfs.frontends.http2 import frames
+from tfs.frontends.http2.frames import ErrorCode
 
 
 def read(stats: Stats) -> dict[str, float]:

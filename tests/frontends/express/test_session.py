@@ -6,7 +6,6 @@ import gc
 import socket
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -30,13 +29,12 @@ from tests.frontends.scarce_files import files_left
 from tfs.core.call import ListenerOptions
 from tfs.core.executor import InlineExecutor
 from tfs.core.serving_loop import ServingLoop
-from tfs.frontends.rpc import frames
-from tfs.frontends.rpc.express.backlog import Backlog
-from tfs.frontends.rpc.express.http2.connection import Connection
-from tfs.frontends.rpc.express.options import ExpressOptions
-from tfs.frontends.rpc.express.session import Session
-from tfs.frontends.rpc.express.transport import ExpressTransport
-from tfs.frontends.rpc.frames import ErrorCode, Setting
+from tfs.frontends.express.options import ExpressOptions
+from tfs.frontends.express.session import Session
+from tfs.frontends.express.transport import ExpressTransport
+from tfs.frontends.http2 import frames
+from tfs.frontends.http2.connection import Connection
+from tfs.frontends.http2.frames import ErrorCode, Setting
 from tfs.testing.fake_clock import FakeClock
 
 
@@ -65,7 +63,7 @@ def test_a_fault_of_our_own_costs_one_connection(
     def fail(call: object) -> None:
         raise AssertionError("meant to fail")
 
-    monkeypatch.setattr("tfs.frontends.rpc.express.session_calls.ExpressCall", fail)
+    monkeypatch.setattr("tfs.frontends.express.session_calls.ExpressCall", fail)
     rig.step()
     monkeypatch.undo()
     bad.read()
@@ -82,20 +80,22 @@ def test_a_fault_while_a_round_is_written_costs_one_connection(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, is_closing: bool
 ) -> None:
     """What the round brought for the others is written all the same."""
-    bad, good = rig.connect(), rig.connect()
+    bad = rig.connect()
+    (failing,) = rig.transport._sessions
+    good = rig.connect()
     if is_closing:
         bad.send(frames.window_update(0, 0))
     else:  # its answer has to wait
         bad.send(frames.settings({Setting.INITIAL_WINDOW_SIZE: 0}) + request(1))
     good.send(request(1, b"good"))
-    note, faults = Backlog.note, [MemoryError("meant to fail")]
+    write, faults = Session._write, [MemoryError("meant to fail")]
 
-    def fail(*arguments: Any) -> None:
-        if faults:
+    def fail(session: Session) -> None:
+        if faults and session is failing:
             raise faults.pop()
-        note(*arguments)
+        write(session)
 
-    monkeypatch.setattr(Backlog, "note", fail)
+    monkeypatch.setattr(Session, "_write", fail)
     rig.step()
     assert not faults
     assert good.answer(1).messages == [b"good"]

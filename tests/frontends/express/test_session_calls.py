@@ -27,11 +27,11 @@ from tests.frontends.express.wire import (
     request,
 )
 from tfs.core.errors import Code, NotFound, Unavailable
-from tfs.frontends.rpc import frames
-from tfs.frontends.rpc.express.http2.connection_limits import ConnectionLimits
-from tfs.frontends.rpc.express.http2.response import HTTP_1_ANSWER
-from tfs.frontends.rpc.express.options import ExpressOptions
-from tfs.frontends.rpc.frames import ErrorCode
+from tfs.frontends.express.options import ExpressOptions
+from tfs.frontends.http2 import frames
+from tfs.frontends.http2.frames import ErrorCode
+from tfs.frontends.http2.limits import ConnectionLimits
+from tfs.frontends.http2.response import HTTP_1_ANSWER
 
 
 def test_a_request_is_answered_within_its_round(rig: Rig) -> None:
@@ -155,25 +155,6 @@ def test_a_call_answered_in_its_round_never_has_a_deadline_to_watch(rig: Rig) ->
     client.send(head(5, PATH, timeout))
     rig.step()
     assert len(deadlines) == 2
-
-
-def test_clients_are_told_how_many_streams_there_is_room_for(rig: Rig) -> None:
-    """Who knows opens no more: what is refused, many libraries do not send again."""
-    clients = [rig.connect() for _ in range(17)]
-    rig.step(2)
-    for client in clients:
-        client.read()
-    assert {client.max_streams for client in clients} == {512}
-    for client in clients[2:]:
-        client.close()
-    rig.step()
-    rig.advance(3.0)
-    for client in clients[:2]:
-        client.read()
-        assert client.max_streams == 1024
-        client.send(request(1))
-        rig.step()
-        assert client.answer(1).messages == [b"ping"]
 
 
 def test_a_cancelled_call_counts_until_its_handler_is_done(tmp_path: Path) -> None:

@@ -30,9 +30,10 @@ from tfs.core.errors import Code
 from tfs.core.executor import InlineExecutor
 from tfs.core.servable import InferenceTask
 from tfs.core.servable_handle import ServableHandle
-from tfs.frontends.rpc import frames
-from tfs.frontends.rpc.express.transport import ExpressTransport
-from tfs.frontends.rpc.frames import ErrorCode, Setting
+from tfs.frontends.budget import CONNECTION_BYTES
+from tfs.frontends.express.transport import ExpressTransport
+from tfs.frontends.http2 import frames
+from tfs.frontends.http2.frames import ErrorCode, Setting
 from tfs.proto.tensorflow_serving.apis import predict_pb2
 
 PREDICT = "/tensorflow.serving.PredictionService/Predict"
@@ -225,10 +226,10 @@ class Storm:
         assert transport.counters.handler_failures == 0
         assert transport.counters.failures == 0
         for connection in transport.connections():
-            assert not connection.num_cut_off
+            assert not connection.state.num_cut_off
             assert not connection.streams
-        assert transport.budget.used_bytes == sum(
-            connection._window.size for connection in transport.connections()
+        assert transport.budget.used_bytes == CONNECTION_BYTES * len(
+            transport.connections()
         )
         for client in self.clients:
             if client.may_be_lost or client.raw.is_closed:

@@ -30,10 +30,10 @@ from tests.frontends.express.wire import (
 from tfs.core.call import Call, ListenerOptions, RpcMethod
 from tfs.core.clock import MonotonicClock
 from tfs.core.serving_loop import ServingLoop
-from tfs.frontends.rpc import frames
-from tfs.frontends.rpc.express.options import ExpressOptions
-from tfs.frontends.rpc.express.transport import ExpressTransport
-from tfs.frontends.rpc.frames import ErrorCode, FrameType, Setting
+from tfs.frontends.express.options import ExpressOptions
+from tfs.frontends.express.transport import ExpressTransport
+from tfs.frontends.http2 import frames
+from tfs.frontends.http2.frames import ErrorCode, FrameType, Setting
 from tfs.testing.patience import PATIENCE_S
 
 ECHO = "/tfs.test.Echo/Say"
@@ -50,10 +50,7 @@ class Server:
         self.loop.start()
         options = ExpressOptions(
             max_receive_bytes=32 << 20,
-            handshake_timeout_s=2,
-            header_timeout_s=2,
-            body_timeout_s=2,
-            write_timeout_s=2,
+            no_progress_timeout_s=2,
         )
         self.transport = ExpressTransport(self.loop, options)
         (self.address,) = self.transport.start(

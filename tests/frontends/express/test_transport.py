@@ -11,7 +11,7 @@ from tests.core.conformance.transport import (
     over_tls,
 )
 from tfs.core.serving_loop import ServingLoop
-from tfs.frontends.rpc.express.transport import ExpressTransport
+from tfs.frontends.express.transport import ExpressTransport
 
 
 def make(loop: ServingLoop) -> ExpressTransport:

@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 from hpack import Decoder, Encoder
 
 from tfs.core.errors import ServingError
-from tfs.frontends.rpc import frames
-from tfs.frontends.rpc.express.http2.connection import Connection
-from tfs.frontends.rpc.express.http2.connection_context import ConnectionContext
-from tfs.frontends.rpc.express.http2.connection_limits import ConnectionLimits
-from tfs.frontends.rpc.express.http2.flow_control import ReceiveBudget
-from tfs.frontends.rpc.express.http2.stream import Stream
-from tfs.frontends.rpc.frames import ErrorCode, FrameType, Setting
-from tfs.frontends.rpc.heads.hpack_decoder import encode_literal
+from tfs.frontends.budget import MemoryBudget
+from tfs.frontends.http2 import frames
+from tfs.frontends.http2.connection import Connection
+from tfs.frontends.http2.frames import ErrorCode, FrameType, Setting
+from tfs.frontends.http2.hpack_decoder import encode_literal
+from tfs.frontends.http2.limits import ConnectionLimits
+from tfs.frontends.http2.stream import Stream
 
 PATH = "/tfs.test.Echo/Say"
 HELLO = frames.PREFACE + frames.settings({})
@@ -198,13 +197,16 @@ class Recorder:
     def on_fault(self, stream: Stream, error: ServingError) -> None:
         self.events.append(("fault", stream.id, error.code.name))
         assert self.connection is not None
-        self.connection.send_error(stream, error)
-        self.connection.release(stream)
+        self.connection.sender.send_error(stream, error)
+        self.connection.state.release_all(stream)
 
     def on_reset(self, stream: Stream) -> None:
         self.events.append(("reset", stream.id))
         assert self.connection is not None
-        self.connection.release(stream)
+        self.connection.state.release_all(stream)
+
+    def on_output(self) -> None:
+        self.events.append(("output",))
 
 
 class Wire:
@@ -214,17 +216,16 @@ class Wire:
         self,
         limits: ConnectionLimits | None = None,
         *,
-        budget: ReceiveBudget | None = None,
+        budget: MemoryBudget | None = None,
         echo: bool = False,
         hello: bool = True,
     ) -> None:
         self.now_s = 100.0
+        self.posted: list[Callable[[], None]] = []
         self.recorder = Recorder()
-        self.budget = budget or ReceiveBudget(256 << 20)
+        self.budget = budget or MemoryBudget(256 << 20, self.posted.append)
         self.connection = Connection(
-            ConnectionContext(
-                self.recorder, self.budget, limits or ConnectionLimits(), self.now_s
-            )
+            self.recorder, self.budget, limits or ConnectionLimits(), self.now_s
         )
         self.recorder.connection = self.connection
         if echo:
@@ -244,8 +245,8 @@ class Wire:
         return events
 
     def reply(self, stream: Stream, message: bytes) -> None:
-        self.connection.send_reply(stream, message)
-        self.connection.release(stream)
+        self.connection.sender.send_reply(stream, message)
+        self.connection.state.release_all(stream)
 
     def feed(self, data: bytes) -> bool:
         return self.connection.receive(data, self.now_s)
@@ -256,11 +257,17 @@ class Wire:
         while has_more:
             has_more = self.feed(b"")
 
+    def run_posted(self) -> None:
+        """Runs what was posted to the loop."""
+        while self.posted:
+            self.posted.pop(0)()
+
     def sent(self) -> list[Sent]:
         """Takes the frames sent since the last look, DATA filled in."""
-        self.connection.fill(1 << 30)
-        data = b"".join(self.connection.out)
-        self.connection.out.clear()
+        sender = self.connection.sender
+        sender.fill(1 << 30)
+        data = b"".join(sender.out)
+        sender.out.clear()
         found = parse_frames(data)
         for sent in found:
             self.answers.setdefault(sent.stream_id, Answer()).take(sent, self.decoder)

@@ -10,8 +10,8 @@ import pytest
 from tests.certificates import Certificates
 from tests.frontends.express.wire import HELLO
 from tests.frontends.tls_client import TlsClient, shake_hands, trusting
-from tfs.frontends.rpc.tls.tls_context import server_context
-from tfs.frontends.rpc.tls.tls_stream import TlsFault, TlsStream
+from tfs.frontends.tls.tls_context import server_context
+from tfs.frontends.tls.tls_stream import TlsFault, TlsStream
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from tfs.core.call import ListenerOptions
 from tfs.core.clock import MonotonicClock
 from tfs.core.serving_loop import ServingLoop
 from tfs.core.stats import Stats
-from tfs.frontends.rpc.express.transport import ExpressTransport
+from tfs.frontends.express.transport import ExpressTransport
 from tfs.hosted.routing.envoy_config import EnvoyOptions
 from tfs.hosted.routing.envoy_router import EnvoyRouter
 from tfs.hosted.routing.fleet_router import FORWARDED, FleetRouter

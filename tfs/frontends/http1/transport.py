@@ -17,7 +17,7 @@ from tfs.core.serving_loop import ServingLoop
 from tfs.frontends.budget import MemoryBudget
 from tfs.frontends.http1.options import HttpOptions
 from tfs.frontends.http1.session import HttpSession, draining
-from tfs.frontends.rpc.listener import Listener
+from tfs.frontends.listener import Listener
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +137,8 @@ class HttpTransport:
                     self._pause(listener, listening, error)
                     break
                 continue  # the client left first
-            if len(self._sessions) >= self._options.max_connections:
+            num, most = len(self._sessions), self._options.max_connections
+            if num >= most or not self._budget.takes_connections:
                 client.close()
                 continue
             assert self._loop.thread_ident in (0, get_ident())

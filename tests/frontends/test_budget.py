@@ -1,0 +1,132 @@
+"""One budget for what clients make the server keep: who is admitted, who waits, when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tfs.frontends.budget import Account, MemoryBudget, Ticket
+
+MIB = 1 << 20
+LIMIT = 64 * MIB
+
+
+class Bed:
+    """A budget, what it posted, and what it admitted later."""
+
+    def __init__(self, limit_bytes: int = LIMIT) -> None:
+        self.posted: list[Callable[[], None]] = []
+        self.budget = MemoryBudget(limit_bytes, self.posted.append)
+        self.admitted: list[str] = []
+
+    def admit(self, account: Account, num_bytes: int, name: str = "") -> Ticket:
+        return self.budget.admit(
+            account, num_bytes, 0.0, lambda: self.admitted.append(name)
+        )
+
+    def run(self) -> None:
+        while self.posted:
+            self.posted.pop(0)()
+
+
+def test_what_is_long_is_admitted_or_waits_in_the_order_of_coming() -> None:
+    """Three quarters of the limit are for it; who comes later passes nobody."""
+    bed = Bed()
+    first = [bed.admit(Account(), 12 * MIB) for _ in range(4)]
+    assert all(ticket.is_admitted for ticket in first)
+    large = bed.admit(Account(), 12 * MIB, "large")
+    small = bed.admit(Account(), MIB, "small")
+    assert not large.is_admitted
+    assert not small.is_admitted
+    bed.budget.give_back(first[0])
+    bed.run()
+    assert bed.admitted == ["large"]
+    bed.budget.give_back(first[1])
+    bed.run()
+    assert bed.admitted == ["large", "small"]
+
+
+def test_a_connection_has_a_quarter_or_one_alone() -> None:
+    """What it asks for beyond waits for its own, and holds up no other connection."""
+    bed = Bed()
+    greedy, other = Account(), Account()
+    first = bed.admit(greedy, 40 * MIB)
+    assert first.is_admitted
+    waiting = bed.admit(greedy, MIB, "greedy")
+    assert not waiting.is_admitted
+    passing = bed.admit(other, MIB, "other")
+    bed.run()
+    assert passing.is_admitted
+    assert bed.admitted == ["other"]
+    bed.budget.give_back(first)
+    bed.run()
+    assert waiting.is_admitted
+
+
+def test_the_longest_message_is_admitted_alone() -> None:
+    """Seven eighths of the limit, if nothing long is there."""
+    bed = Bed()
+    assert bed.admit(Account(), bed.budget.largest_bytes).is_admitted
+
+
+def test_what_waits_for_clients_leaves_room_for_whole_requests() -> None:
+    """The last sixteenth is not for unfinished requests and unread answers."""
+    bed = Bed()
+    bed.budget.used_bytes = LIMIT - LIMIT // 16 - 100
+    assert bed.budget.has_room(100)
+    assert not bed.budget.has_room(101)
+    assert bed.budget.takes_connections
+    bed.budget.release(1)
+    assert bed.budget.has_room(101)
+
+
+def test_who_leaves_the_queue_is_not_admitted() -> None:
+    """A call that ended while it waited takes nothing, also if its turn has come."""
+    bed = Bed()
+    first = bed.admit(Account(), 40 * MIB)
+    waiting = bed.admit(Account(), 40 * MIB, "waiting")
+    bed.budget.give_back(first)
+    bed.budget.give_back(waiting)
+    bed.run()
+    assert bed.admitted == []
+    assert bed.budget.used_bytes == 0
+    assert not bed.budget.is_short
+
+
+def test_first_windows_follow_the_limit() -> None:
+    """A small server lets clients send little before it admits them."""
+    assert Bed(256 * MIB).budget.window_bytes == 65_535
+    assert Bed(64 * MIB).budget.window_bytes == 16_384
+    assert Bed(MIB).budget.window_bytes == 1024
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.integers(1, 50), st.booleans()), max_size=60
+    )
+)
+def test_nothing_is_lost_and_nobody_waits_for_ever(
+    asked: list[tuple[int, int, bool]],
+) -> None:
+    """Whatever is asked for and given back: the sums are right, and all get their turn."""
+    bed = Bed()
+    accounts = [Account() for _ in range(4)]
+    open_tickets: list[Ticket] = []
+    for index, (who, num, ends) in enumerate(asked):
+        open_tickets.append(bed.admit(accounts[who], num * MIB, str(index)))
+        if ends:
+            bed.budget.give_back(open_tickets.pop(index % len(open_tickets)))
+        bed.run()
+        admitted = [each for each in open_tickets if each.is_admitted]
+        assert bed.budget.used_bytes == sum(each.num_bytes for each in admitted)
+        assert bed.budget.used_bytes <= bed.budget.waiting_limit_bytes
+        assert admitted or not open_tickets
+    while open_tickets:
+        ticket = next(each for each in open_tickets if each.is_admitted)
+        open_tickets.remove(ticket)
+        bed.budget.give_back(ticket)
+        bed.run()
+    assert bed.budget.used_bytes == 0
+    assert all(account.admitted_bytes == 0 for account in accounts)

@@ -1,0 +1,95 @@
+"""What the connections of one express transport have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from threading import get_ident
+
+from tfs.core.executor import Executor
+from tfs.core.serving_loop import ServingLoop
+from tfs.frontends.answer_sizes import AnswerSizes
+from tfs.frontends.budget import MemoryBudget
+from tfs.frontends.express.call import ExpressCall, dispatch_all
+from tfs.frontends.express.counters import ExpressCounters
+from tfs.frontends.express.deadlines import Deadlines
+from tfs.frontends.express.options import ExpressOptions
+from tfs.frontends.http2.receive_buffers import ReceiveBuffers
+from tfs.frontends.lingering_sockets import LingeringSockets
+
+
+@dataclass(slots=True, eq=False)
+class SharedState:
+    """The state that the transport shares with its sessions. Loop-confined.
+
+    Attributes:
+        loop: Runs everything.
+        options: Limits and timeouts.
+        executor: Runs decompression.
+        on_large_message: Called after each compressed message, and repeatedly while
+            large messages arrive or wait to be read; a last time after that.
+        answer_sizes: The models that are known for long answers.
+        budget: The memory that clients can make the server take.
+        buffers: Memory of large requests, to be used again.
+        deadlines: The deadlines of unfinished calls that began in earlier rounds.
+        lingering: Sockets of clients that still read what they were told last.
+        counters: The counters that are published.
+        opened: Calls that began in this round and have a deadline; see
+            :meth:`watch_deadlines`.
+        arrived: Calls of one method that arrived in this round and that its handler
+            takes together; see :meth:`hand_over`.
+        dirty: Sessions that have output; served once, at the end of the round.
+        late: Sessions that received more than one round takes; served after ``dirty``.
+        unfinished: Sessions that had too much for this round and go on in the next.
+        wants_round: Whether the next round should come at once.
+        round_begun_s: When this round first received anything; None before.
+        loop_ident: The loop's thread; valid once the loop runs the transport.
+
+    """
+
+    loop: ServingLoop
+    options: ExpressOptions
+    executor: Executor
+    on_large_message: Callable[[], None]
+    answer_sizes: AnswerSizes
+    budget: MemoryBudget
+    buffers: ReceiveBuffers = field(init=False)
+    deadlines: Deadlines[ExpressCall] = field(init=False)
+    lingering: LingeringSockets = field(init=False)
+    counters: ExpressCounters = field(default_factory=ExpressCounters)
+    opened: list[ExpressCall] = field(default_factory=list)
+    arrived: list[ExpressCall] = field(default_factory=list)
+    dirty: list[Callable[[], None]] = field(default_factory=list)
+    late: list[Callable[[], None]] = field(default_factory=list)
+    unfinished: list[Callable[[], None]] = field(default_factory=list)
+    wants_round: bool = False
+    round_begun_s: float | None = None
+    loop_ident: int = field(default_factory=get_ident)
+
+    def __post_init__(self) -> None:
+        self.buffers = ReceiveBuffers(self.budget.limit_bytes // 8)
+        self.deadlines = Deadlines(self.loop, ExpressCall.expire)
+        self.lingering = LingeringSockets(self.loop)
+
+    def hand_over(self) -> None:
+        """Hands the calls that arrived to their handler.
+
+        This happens at the end of the round, or before a call of another method is
+        handed over. It includes calls that were cut off meanwhile, whose tokens are
+        marked, so that handlers know of every request that arrived whole.
+        """
+        calls = self.arrived
+        if calls:
+            self.arrived = []
+            dispatch_all(calls)
+
+    def watch_deadlines(self, now_s: float) -> None:
+        """Sets the deadlines of the calls that began in this round.
+
+        This is done at the end of the round. If models answer at once, most calls are
+        finished by then and need none.
+        """
+        calls, self.opened = self.opened, []
+        for call in calls:
+            if not call.is_finished and call.deadline_s is not None:
+                call.bucket = self.deadlines.add(call, call.deadline_s, now_s)

@@ -1,0 +1,230 @@
+"""Ends what waits for its client and makes no progress.
+
+There is one rule: what waits for its client has to move by 64 KB, or to its end, within
+``no_progress_timeout_s``. That holds for the beginning of a connection, a frame or a
+header block that is not whole, a request that is not whole, an answer that is not read,
+and the sign of life that a silent client is asked for. What waits for the server's
+memory instead is refused after as long.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Final, Protocol
+
+from tfs.core.call import MethodKind
+from tfs.core.errors import DeadlineExceeded, ServingError
+from tfs.frontends.budget import used_up
+from tfs.frontends.express.call import ExpressCall
+from tfs.frontends.express.shared_state import SharedState
+from tfs.frontends.express.wire import Wire
+from tfs.frontends.http2.connection import Connection
+from tfs.frontends.http2.frames import ConnectionFault, ErrorCode
+from tfs.frontends.http2.states import StreamState
+from tfs.frontends.http2.stream import Stream
+
+_LEAST_BYTES: Final = 65_536
+_AGE_JITTER: Final = 0.1  # as gRPC's own servers have it
+_NUISANCES: Final = 64  # that a call counts which made no progress
+
+
+class SweptSession(Protocol):
+    """A session, as its client's timeouts see it. Loop-confined."""
+
+    connection: Connection
+    wire: Wire
+    read_s: float
+
+    def mark_dirty(self) -> None:
+        """Requests that output is written at the end of the round."""
+        ...
+
+    def on_reset(self, stream: Stream) -> None:
+        """Notes that a stream is gone without an answer."""
+        ...
+
+    def close(self) -> None:
+        """Closes the socket and cuts off every call."""
+        ...
+
+
+class Mark:
+    """How far something has come, and since when it is no further."""
+
+    __slots__ = ("_num_bytes", "since_s")
+
+    def __init__(self, num_bytes: int, now_s: float) -> None:
+        self._num_bytes = num_bytes
+        self.since_s = now_s
+
+    def move(self, num_bytes: int, now_s: float) -> float:
+        """Notes how far it has come; returns for how long it made no progress."""
+        if num_bytes - self._num_bytes >= _LEAST_BYTES:
+            self._num_bytes = num_bytes
+            self.since_s = now_s
+        return now_s - self.since_s
+
+
+class Timeouts:
+    """The timeouts of one client. Loop-confined.
+
+    Args:
+        shared: Provides the timeouts, and counts those that passed.
+        now_s: When the connection was accepted.
+
+    """
+
+    __slots__ = (
+        "_aged_s",
+        "_marks",
+        "_opened_s",
+        "_options",
+        "_pinged_s",
+        "_sent",
+        "_shared",
+        "_unsent",
+    )
+
+    def __init__(self, shared: SharedState, now_s: float) -> None:
+        self._shared = shared
+        self._options = shared.options
+        self._opened_s = now_s
+        # Spread, so that clients that came together do not come back together.
+        spread = random.uniform(1 - _AGE_JITTER, 1 + _AGE_JITTER)
+        self._aged_s = now_s + self._options.max_connection_age_s * spread
+        self._pinged_s: float | None = None
+        self._marks: dict[int, Mark] = {}  # of streams that wait for the client
+        self._unsent: Mark | None = None  # of what the kernel has to take
+        self._sent = Mark(0, now_s)  # of all answers that were held back
+
+    def sweep(self, session: SweptSession, now_s: float, *, has_more: bool) -> None:
+        """Looks at every timeout but the deadlines of calls.
+
+        Args:
+            session: The client's session, the same at each call. It is not kept,
+                because it refers to this object.
+            now_s: The time now.
+            has_more: Whether the server has yet to process bytes that the client sent.
+
+        """
+        connection, wire = session.connection, session.wire
+        limit_s = self._options.no_progress_timeout_s
+        stuck_since_s = connection.stuck_since_s
+        if not connection.is_established:
+            if now_s - self._opened_s > limit_s:
+                self._give_up(
+                    session, ErrorCode.SETTINGS_TIMEOUT, "no SETTINGS in time"
+                )
+            return
+        if (
+            stuck_since_s is not None
+            and not has_more
+            and now_s - stuck_since_s > limit_s
+        ):
+            self._give_up(session, ErrorCode.ENHANCE_YOUR_CALM, "unfinished frame")
+            return
+        if not wire.unsent_bytes:
+            self._unsent = None
+        elif self._unsent is None:
+            self._unsent = Mark(wire.sent_bytes, now_s)
+        elif self._unsent.move(wire.sent_bytes, now_s) > limit_s:
+            self._shared.counters.timeouts += 1
+            session.close()
+            return
+        if now_s >= self._aged_s and self._has_aged(session, now_s):
+            return
+        if connection.streams or self._marks:
+            self._sweep_streams(session, now_s)
+        if not connection.is_closed:
+            self._keep_alive(session, now_s)
+
+    def _sweep_streams(self, session: SweptSession, now_s: float) -> None:
+        connection = session.connection
+        limit_s = self._options.no_progress_timeout_s
+        sender = connection.sender
+        are_sent = self._sent.move(sender.sent_bytes, now_s) <= limit_s
+        are_sent = are_sent and sender.window > 0
+        before, self._marks = self._marks, {}
+        for stream in list(connection.streams.values()):
+            ticket = stream.ticket
+            if ticket is not None and not ticket.is_admitted:
+                if now_s - ticket.since_s > limit_s:
+                    self._end(session, stream, used_up())
+                continue
+            num_bytes = _moved_bytes(stream, are_sent=are_sent)
+            if num_bytes is None:
+                continue
+            mark = before.get(stream.id)
+            if mark is None:
+                mark = Mark(num_bytes, now_s)
+            elif stream.outbox is not None:
+                stream.outbox.detach()
+            self._marks[stream.id] = mark
+            if mark.move(num_bytes, now_s) > limit_s:
+                error = DeadlineExceeded("the request message did not arrive in time")
+                self._end(session, stream, error)
+
+    def _end(self, session: SweptSession, stream: Stream, error: ServingError) -> None:
+        """Ends a call that made no progress, which counts as nuisances."""
+        connection = session.connection
+        call: ExpressCall | None = stream.owner
+        self._shared.counters.timeouts += 1
+        if call is not None:
+            call.abort(error)
+        else:
+            connection.sender.reset(stream, ErrorCode.CANCEL)
+            session.on_reset(stream)
+        session.mark_dirty()
+        try:
+            connection.state.now_s = self._shared.loop.clock.now()
+            connection.state.count_nuisance("calls without progress", _NUISANCES)
+        except ConnectionFault as fault:
+            connection.terminate(fault)
+
+    def _has_aged(self, session: SweptSession, now_s: float) -> bool:
+        """Drains a connection that is old enough; returns whether it was closed."""
+        connection = session.connection
+        if now_s >= self._aged_s + self._options.max_connection_age_grace_s:
+            session.close()
+            return True
+        if connection.is_draining:
+            connection.finish_drain()  # at the next sweep: what was under way has come
+        else:
+            connection.begin_drain()
+        session.mark_dirty()
+        return False
+
+    def _keep_alive(self, session: SweptSession, now_s: float) -> None:
+        if self._pinged_s is None or session.read_s > self._pinged_s:
+            if now_s - session.read_s > self._options.keepalive_time_s:
+                self._pinged_s = now_s
+                session.connection.ping()
+                session.mark_dirty()
+        elif now_s - self._pinged_s > self._options.no_progress_timeout_s:
+            self._shared.counters.timeouts += 1
+            session.close()
+
+    def _give_up(self, session: SweptSession, code: ErrorCode, reason: str) -> None:
+        self._shared.counters.timeouts += 1
+        session.connection.terminate(ConnectionFault(code, reason))
+        session.mark_dirty()
+
+
+def _moved_bytes(stream: Stream, *, are_sent: bool) -> int | None:
+    """Returns how far a stream has come that waits for its client; None if it does not.
+
+    Args:
+        stream: The stream.
+        are_sent: Whether the client takes answers, of which this one may wait its turn.
+
+    """
+    call: ExpressCall | None = stream.owner
+    if stream.outbox:
+        if are_sent and stream.send_window > 0:
+            return None
+        return stream.outbox.moved_bytes
+    if stream.state is not StreamState.OPEN or call is None:
+        return None
+    if call.route.kind is MethodKind.BIDIRECTIONAL and not stream.is_inside_message:
+        return None  # the client of a stream may send its next message at any time
+    return stream.received_bytes

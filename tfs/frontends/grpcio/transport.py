@@ -1,0 +1,197 @@
+"""The transport seam over grpcio's public API.
+
+One asyncio loop on a thread of its own runs grpcio's servers, one per listener, so
+that a listener shows only its services. Each RPC becomes a call that is posted to
+the serving loop; its finish comes back in bursts, one wake-up each. Nothing here
+knows what a model is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+import grpc
+import grpc.aio
+
+from tfs.core.call import (
+    ListenerOptions,
+    MethodTable,
+    RpcMethod,
+)
+from tfs.core.errors import (
+    Unavailable,
+)
+from tfs.core.serving_loop import ServingLoop
+from tfs.core.stat_names import RPC_LATE_FINISHES
+from tfs.core.stats import Stats
+from tfs.frontends.grpcio import ports
+from tfs.frontends.grpcio.generic_handler import GenericHandler
+from tfs.frontends.grpcio.grpcio_call import GrpcioCall
+from tfs.frontends.grpcio.options import GrpcioOptions
+
+T = TypeVar("T")
+
+_START_S = 30.0
+
+
+class GrpcioTransport:
+    """Serves a method table through grpcio; see :class:`tfs.core.call.Transport`.
+
+    Thread-safe. ``start``, ``drain`` and ``close`` block; none runs on the serving
+    loop. After ``start`` failed the transport is closed. It bounds nothing that clients
+    may take of the server beyond what the library does.
+    """
+
+    def __init__(
+        self,
+        loop: ServingLoop,
+        options: GrpcioOptions | None = None,
+        stats: Stats | None = None,
+    ) -> None:
+        self._loop = loop
+        self._options = options or GrpcioOptions()
+        self._late = (stats or Stats()).counter(RPC_LATE_FINISHES)
+        self._aio: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._servers: list[grpc.aio.Server] = []
+        self._draining = False
+        self._finished: deque[Callable[[], None]] = deque()
+        self._armed = False
+
+    def start(
+        self, listeners: Sequence[ListenerOptions], methods: MethodTable
+    ) -> Sequence[str]:
+        """Opens the listeners; see :meth:`tfs.core.call.Transport.start`."""
+        aio = self._aio = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._run, args=(aio,), name="grpcio", daemon=True
+        )
+        self._thread.start()
+        try:
+            return self._on_aio(self._start(listeners, methods), _START_S)
+        except BaseException:
+            self.close()
+            raise
+
+    def drain(self, deadline_s: float) -> bool:
+        """Refuses new calls, and waits for those that were accepted."""
+        self._draining = True
+        grace_s = max(0.0, deadline_s - self._loop.clock.now())
+        return self._on_aio(self._stop(grace_s), grace_s + _START_S)
+
+    def close(self) -> None:
+        """Ends everything; idempotent."""
+        aio, self._aio = self._aio, None
+        if aio is None:
+            return
+        self._draining = True
+        asyncio.run_coroutine_threadsafe(self._stop(0.0), aio).result(_START_S)
+        aio.call_soon_threadsafe(aio.stop)
+        if self._thread is not None:
+            self._thread.join(_START_S)
+
+    # -- on grpcio's thread ------------------------------------------------------
+
+    def _run(self, aio: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(aio)
+        try:
+            aio.run_forever()
+            pending = asyncio.all_tasks(aio)
+            for task in pending:
+                task.cancel()
+            aio.run_until_complete(asyncio.gather(*pending, return_exceptions=True))
+        finally:
+            aio.close()
+
+    def _on_aio(self, work: Awaitable[T], timeout_s: float) -> T:
+        aio = self._aio
+        if aio is None:
+            raise Unavailable("the transport is closed")
+
+        async def run() -> T:
+            return await work
+
+        return asyncio.run_coroutine_threadsafe(run(), aio).result(timeout_s)
+
+    async def _start(
+        self, listeners: Sequence[ListenerOptions], methods: MethodTable
+    ) -> Sequence[str]:
+        addresses = []
+        try:
+            for listener in listeners:
+                server = grpc.aio.server(options=self._channel_arguments())
+                handler = GenericHandler(self, listener, methods)
+                server.add_generic_rpc_handlers((handler,))
+                self._servers.append(server)
+                addresses.append(ports.bind(server, listener))
+        finally:
+            # This is done even if a listener cannot be bound, because stopping a server
+            # releases its ports only if it was started.
+            for server in self._servers:
+                await server.start()
+        return addresses
+
+    async def _stop(self, grace_s: float) -> bool:
+        begun_s = asyncio.get_running_loop().time()
+        await asyncio.gather(*(server.stop(grace_s) for server in self._servers))
+        return asyncio.get_running_loop().time() - begun_s < grace_s or grace_s == 0.0
+
+    def _channel_arguments(self) -> list[tuple[str, int | str]]:
+        arguments: dict[str, int | str] = {
+            "grpc.max_receive_message_length": self._options.max_message_bytes,
+            "grpc.max_send_message_length": self._options.max_message_bytes,
+            # With SO_REUSEPORT a second server on the same port would start and take
+            # half of the connections. An operator wants an error instead.
+            "grpc.so_reuseport": 0,
+        }
+        arguments.update(self._options.channel_arguments)
+        return list(arguments.items())
+
+    # -- calls --------------------------------------------------------------------
+
+    @property
+    def loop(self) -> ServingLoop:
+        """The loop on which calls are handled."""
+        return self._loop
+
+    @property
+    def max_queued_messages(self) -> int:
+        """How many messages of one stream may wait for a slow reader."""
+        return self._options.max_queued_messages
+
+    def serve(self, method: RpcMethod, call: GrpcioCall) -> None:
+        """Hands a call to its handler, on the serving loop."""
+        call.arm_deadline()
+        if self._draining:
+            call.fail(Unavailable("the server is shutting down", retry_after_s=1.0))
+            return
+        try:
+            method.handler(call)
+        except Exception as error:
+            call.on_handler_failure(error)
+
+    def count_late_finish(self) -> None:
+        """Counts a finish that came after the call had ended."""
+        self._late.add()
+
+    def to_aio(self, fn: Callable[[], None]) -> None:
+        """Runs ``fn`` on grpcio's thread; a burst costs one wake-up. Thread-safe."""
+        self._finished.append(fn)
+        if not self._armed:
+            self._armed = True
+            aio = self._aio
+            if aio is not None:
+                try:
+                    aio.call_soon_threadsafe(self._run_finished)
+                except RuntimeError:  # the loop is closed: nobody waits
+                    self._finished.clear()
+
+    def _run_finished(self) -> None:
+        self._armed = False
+        finished = self._finished
+        while finished:
+            finished.popleft()()

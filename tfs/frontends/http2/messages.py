@@ -1,0 +1,161 @@
+"""gRPC's length-prefixed messages, cut out of DATA payloads however they are split.
+
+A message is one flag byte, four bytes of length and the body. The parts of a short one
+are kept as they come and joined at its end. A long one gets memory of its own length
+once it was admitted to the server's budget: pages of its own if it has more than a
+megabyte, which take nothing before they are filled, and leave nothing in the heap.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from typing import Final
+
+from tfs.core.errors import Internal, ResourceExhausted, ServingError
+from tfs.frontends.http2.receive_buffers import ReceiveBuffers
+from tfs.frontends.mapped_pages import map_pages, page_supply
+
+PREFIX_SIZE: Final = 5
+# Below this, page faults cost more than zeroing memory of the heap.
+_MAPPED_BYTES: Final = 1 << 20
+
+
+class MessageAssembler:
+    """Cuts one stream's DATA payloads into messages. Loop-confined.
+
+    Attributes:
+        missing_bytes: How much of the current message is still missing; 0 while none
+            has begun, or while only a part of its prefix has arrived.
+        size_bytes: How long the current message is.
+
+    Args:
+        max_message_bytes: Longest body taken, as sent (compressed or not).
+        buffers: Lends the memory for long messages, if it has any.
+
+    """
+
+    __slots__ = (
+        "_body",
+        "_buffers",
+        "_filled",
+        "_is_lent",
+        "_max_message_bytes",
+        "_parts",
+        "_prefix",
+        "_ready",
+        "missing_bytes",
+        "size_bytes",
+    )
+
+    def __init__(
+        self, max_message_bytes: int, buffers: ReceiveBuffers | None = None
+    ) -> None:
+        self.missing_bytes = 0
+        self.size_bytes = 0
+        self._max_message_bytes = max_message_bytes
+        self._buffers = buffers
+        self._prefix = bytearray()
+        self._parts: list[bytes] = []
+        self._body: memoryview | None = None  # the memory of a long message
+        self._is_lent = False
+        self._filled = 0
+        self._ready = 0  # how much of that memory may be written to already
+
+    @property
+    def is_between_messages(self) -> bool:
+        """Whether everything fed so far made whole messages."""
+        return not self._prefix
+
+    def feed(self, chunk: memoryview) -> Iterator[tuple[bool, memoryview]]:
+        """Yields (compressed flag, body) of each message that ``chunk`` completes.
+
+        The result has to be consumed before the next ``feed``.
+
+        Raises:
+            ServingError: RESOURCE_EXHAUSTED if the message is too long, INTERNAL if the
+                flag byte is neither 0 nor 1. The call must fail with this error.
+
+        """
+        while True:
+            if len(self._prefix) < PREFIX_SIZE:
+                wanted = PREFIX_SIZE - len(self._prefix)
+                self._prefix += chunk[:wanted]
+                if len(self._prefix) < PREFIX_SIZE:
+                    return
+                chunk = chunk[wanted:]
+                self._begin(int.from_bytes(self._prefix[1:], "big"))
+            part = chunk[: self.missing_bytes]
+            self.append(part)
+            if self.missing_bytes:
+                return
+            chunk = chunk[len(part) :]
+            is_compressed = self._prefix[0] == 1
+            body = self._end()
+            yield is_compressed, body
+
+    def append(self, part: memoryview) -> None:
+        """Takes the next bytes of a message, which are not more than are missing."""
+        self.missing_bytes -= len(part)
+        body = self._body
+        if body is None:
+            if part:
+                self._parts.append(bytes(part))
+            return
+        begin = self._filled
+        end = self._filled = begin + len(part)
+        if end > self._ready:
+            self._make_ready(body, end)
+        body[begin:end] = part
+
+    def give_memory(self) -> None:
+        """Gives the current message memory of its length."""
+        size = self.size_bytes
+        buffer = None if self._buffers is None else self._buffers.take(size)
+        self._is_lent = buffer is not None
+        self._ready = size
+        if buffer is None:
+            if size > _MAPPED_BYTES:
+                buffer = map_pages(size)
+                self._ready = 0
+            else:
+                buffer = bytearray(size)
+        self._body = memoryview(buffer)[:size]
+        self._filled = 0
+        parts, self._parts = self._parts, []
+        for part in parts:
+            self.missing_bytes += len(part)
+            self.append(memoryview(part))
+
+    def _make_ready(self, body: memoryview, end: int) -> None:
+        pages = body.obj
+        assert isinstance(pages, mmap.mmap)  # others are ready from the beginning
+        self._ready = page_supply.provide(pages, self._ready, end)
+
+    def _begin(self, size: int) -> None:
+        if self._prefix[0] > 1:
+            raise Internal("a message's compressed flag is neither 0 nor 1")
+        if size > self._max_message_bytes:
+            raise too_large(size, self._max_message_bytes)
+        self.size_bytes = self.missing_bytes = size
+
+    def _end(self) -> memoryview:
+        body = self._body
+        self._prefix = bytearray()
+        if body is None:
+            parts, self._parts = self._parts, []
+            return memoryview(parts[0] if len(parts) == 1 else b"".join(parts))
+        if self._buffers is not None and not self._is_lent:
+            buffer = body.obj
+            assert isinstance(buffer, bytearray | mmap.mmap)  # it was made above
+            self._buffers.keep(buffer)
+        self._body = None
+        return body
+
+
+def too_large(size_bytes: int, max_bytes: int) -> ServingError:
+    """Returns the error of a message that is longer than the server takes."""
+    return ResourceExhausted(
+        f"received message larger than max ({size_bytes} vs. {max_bytes} bytes: "
+        "--max_message_bytes, --max_receive_bytes)"
+    )

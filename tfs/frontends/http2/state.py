@@ -1,0 +1,121 @@
+"""What the parts of a connection share: its streams, and the rules for them."""
+
+from __future__ import annotations
+
+from tfs.frontends.budget import Account, MemoryBudget
+from tfs.frontends.http2.events import NOBODY, ConnectionEvents
+from tfs.frontends.http2.frames import ConnectionFault, ErrorCode
+from tfs.frontends.http2.limits import ConnectionLimits
+from tfs.frontends.http2.nuisances import NuisanceCounter
+from tfs.frontends.http2.sender import Sender
+from tfs.frontends.http2.states import Reaction, Signal, Step, StreamState, step
+from tfs.frontends.http2.stream import Stream
+from tfs.frontends.http2.stream_table import StreamTable
+
+
+class ConnectionState:
+    """The state of one connection. Confined to the serving loop.
+
+    Attributes:
+        account: What was admitted for it.
+        budget: The server's.
+        events: Is told what the peer does.
+        is_closed: Whether the connection takes nothing more in.
+        limits: What the peer may ask.
+        now_s: The time of what is being received.
+        num_cut_off: Calls that ended early and whose work still runs. They count
+            against ``max_concurrent_streams``. The owner keeps the number up to date.
+        sender: Sends answers.
+        streams: The live streams by id.
+        table: All that is known of streams.
+
+    """
+
+    __slots__ = (
+        "_nuisances",
+        "account",
+        "budget",
+        "events",
+        "is_closed",
+        "limits",
+        "now_s",
+        "num_cut_off",
+        "sender",
+        "streams",
+        "table",
+    )
+
+    def __init__(
+        self,
+        events: ConnectionEvents,
+        budget: MemoryBudget,
+        limits: ConnectionLimits,
+        now_s: float,
+    ) -> None:
+        self.account = Account()
+        self.budget = budget
+        self.events = events
+        self.is_closed = False
+        self.limits = limits
+        self.now_s = now_s
+        self.num_cut_off = 0
+        self.table = StreamTable()
+        self.streams = self.table.live
+        self.sender = Sender(self.table, limits.max_message_bytes)
+        self._nuisances = NuisanceCounter(now_s)
+
+    def step(self, stream_id: int, signal: Signal) -> Step:
+        """Returns the table's step; carries it out unless it is ACCEPT or IGNORE."""
+        verdict = step(self.table.state_of(stream_id), signal)
+        if verdict.reaction is Reaction.CLOSE_CONNECTION:
+            raise ConnectionFault(
+                verdict.error, f"{signal.name} in state {verdict.next_state.name}"
+            )
+        if verdict.reaction is Reaction.RESET_STREAM:
+            self.reset_by_fault(stream_id, verdict.error)
+        return verdict
+
+    def reset_by_fault(self, stream_id: int, code: ErrorCode) -> None:
+        """Resets a stream whose client broke a rule, which counts as a nuisance."""
+        stream = self.streams.get(stream_id)
+        if stream is not None:
+            self.sender.reset(stream, code)
+            self.events.on_reset(stream)
+        self.count_nuisance("stream errors", 10)
+
+    def count_nuisance(self, what: str, times: int = 1) -> None:
+        """Counts frames that ask for nothing.
+
+        Raises:
+            ConnectionFault: They are too many.
+
+        """
+        self._nuisances.count(what, self.now_s, self.sender.num_answered, times)
+
+    def release(self, stream: Stream, num_bytes: int) -> None:
+        """Gives some of what a stream counts back to the budget."""
+        num_bytes = min(num_bytes, stream.held_bytes)
+        stream.held_bytes -= num_bytes
+        self.budget.release(num_bytes)
+
+    def release_all(self, stream: Stream) -> None:
+        """Gives all that a stream counts back to the budget; idempotent."""
+        if stream.ticket is not None:
+            self.budget.give_back(stream.ticket)
+            stream.ticket = None
+        held_bytes, stream.held_bytes = stream.held_bytes, 0
+        self.budget.release(held_bytes)
+
+    def hold(self, stream: Stream, num_bytes: int) -> None:
+        """Counts what a stream takes in memory."""
+        self.budget.used_bytes += num_bytes
+        stream.held_bytes += num_bytes
+
+    def close(self) -> None:
+        """Forgets every stream, of which each brings ``on_reset``; idempotent."""
+        self.is_closed = True
+        while self.streams:
+            stream = next(iter(self.streams.values()))
+            self.sender.drop(stream, StreamState.CLOSED)
+            self.events.on_reset(stream)
+        self.events = NOBODY

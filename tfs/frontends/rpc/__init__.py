@@ -1,1 +1,0 @@
-"""gRPC: two transports behind one seam, ``tfs.core.call.Transport``."""

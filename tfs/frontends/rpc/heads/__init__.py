@@ -1,1 +1,0 @@
-"""What the headers of requests say, from HPACK's bytes to a checked head, for both transports."""

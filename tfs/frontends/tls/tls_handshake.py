@@ -1,0 +1,225 @@
+"""An accepted socket until its TLS handshake is over.
+
+A session is made only then, so a client that never finishes its handshake holds no
+receive window, no header cache and no calls. The cryptography runs on an executor, one
+step per connection at a time, and the loop only moves the bytes.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Protocol
+
+from tfs.core.call import Peer
+from tfs.core.clock import Clock
+from tfs.core.executor import Executor
+from tfs.core.serving_loop import HANG_UP, READABLE, WRITABLE
+from tfs.frontends.http2.frames import PREFACE
+from tfs.frontends.tls.tls_contexts import TlsContexts
+from tfs.frontends.tls.tls_stream import TlsFault, TlsStream
+
+log = logging.getLogger(__name__)
+
+_READ_BYTES: Final = 16_384
+
+PLAIN_HTTP_ANSWER: Final = (
+    b"HTTP/1.1 400 Bad Request\r\n"
+    b"content-type: text/plain; charset=utf-8\r\n"
+    b"content-length: 46\r\n"
+    b"connection: close\r\n"
+    b"\r\n"
+    b"this port speaks gRPC over HTTP/2 within TLS.\n"
+)
+"""What a client gets that speaks HTTP/1 in plain text."""
+
+
+class HandshakeLoop(Protocol):
+    """The loop of a handshake, :class:`tfs.core.serving_loop.ServingLoop` or like it."""
+
+    @property
+    def clock(self) -> Clock:
+        """The clock."""
+
+    def watch(self, fd: int, fn: Callable[[int], None], events: int = READABLE) -> None:
+        """Calls ``fn(ready_events)`` whenever ``fd`` is ready, instead of any other."""
+
+    def unwatch(self, fd: int) -> None:
+        """Stops watching ``fd``. Idempotent."""
+
+    def post(self, fn: Callable[[], None]) -> None:
+        """Runs ``fn`` on the loop, unless that is closed. Thread-safe."""
+
+
+class TlsHandshake:
+    """One connection's handshake. Confined to the loop.
+
+    Attributes:
+        client: The socket; after ``on_done`` its receiver has to close it.
+        peer: The peer, before its certificate is known.
+        opened_s: When it was accepted.
+        is_busy: Whether it waits for the executor, not for its client.
+        is_plain_grpc: Whether it was closed because its client speaks gRPC without TLS.
+        unsent: The last bytes of the handshake that the kernel has not taken yet.
+
+    Args:
+        on_done: Takes the handshake and its stream when it is complete.
+        on_closed: Called when it has failed and the socket is closed.
+
+    """
+
+    __slots__ = (
+        "_contexts",
+        "_executor",
+        "_is_closed",
+        "_loop",
+        "_on_closed",
+        "_on_done",
+        "_stream",
+        "client",
+        "is_busy",
+        "is_plain_grpc",
+        "opened_s",
+        "peer",
+        "unsent",
+    )
+
+    def __init__(
+        self,
+        loop: HandshakeLoop,
+        executor: Executor,
+        contexts: TlsContexts,
+        client: socket.socket,
+        peer: Peer,
+        on_done: Callable[[TlsHandshake, TlsStream], None],
+        on_closed: Callable[[TlsHandshake], None],
+    ) -> None:
+        self._loop = loop
+        self._executor = executor
+        self._contexts = contexts
+        self._on_done = on_done
+        self._on_closed = on_closed
+        self._stream: TlsStream | None = None  # made when the client sends
+        self._is_closed = False
+        self.client = client
+        self.peer = peer
+        self.opened_s = loop.clock.now()
+        self.is_busy = False
+        self.is_plain_grpc = False
+        self.unsent = b""
+        loop.watch(client.fileno(), self.on_ready)
+
+    def on_ready(self, events: int) -> None:
+        """Takes what the client sent to the executor."""
+        if events & HANG_UP:
+            self.close()
+            return
+        if events & WRITABLE and self.unsent:
+            self._send(b"")
+            if self._is_closed:
+                return
+            self._watch()
+        if not events & READABLE:
+            return
+        try:
+            data = self.client.recv(_READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.close()
+            return
+        if self._stream is None and _is_plain_http(data):
+            self._send(PLAIN_HTTP_ANSWER)
+            self.close()
+            return
+        if self._stream is None and PREFACE.startswith(data[: len(PREFACE)]):
+            self.is_plain_grpc = True
+            self.close()
+            return
+        # Further bytes wait in the kernel until these are processed.
+        self._loop.unwatch(self.client.fileno())
+        self.is_busy = True
+        try:
+            self._executor.submit(partial(self._step, data))
+        except RuntimeError:  # the executor is closed, and this will be soon
+            self.close()
+
+    def close(self) -> None:
+        """Gives up the handshake; idempotent, and without effect after ``on_done``."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._loop.unwatch(self.client.fileno())
+        self.client.close()
+        self._on_closed(self)
+
+    def _step(self, data: bytes) -> None:
+        # Runs on the executor's thread; the loop does not use the stream meanwhile.
+        outcome: bool | Exception
+        output = b""
+        try:
+            if self._stream is None:
+                self._stream = TlsStream(self._contexts.current())
+            try:
+                outcome = self._stream.handshake(data)
+            finally:
+                output = self._stream.take_output()
+        except Exception as error:
+            outcome = error
+        self._loop.post(partial(self._on_step, outcome, output))
+
+    def _on_step(self, outcome: bool | Exception, output: bytes) -> None:
+        if self._is_closed:
+            return
+        self.is_busy = False
+        if output:
+            self._send(output)
+        if self._is_closed:
+            return
+        if isinstance(outcome, Exception):
+            level = logging.DEBUG if isinstance(outcome, TlsFault) else logging.ERROR
+            log.log(
+                level,
+                "event=tls_handshake_failed peer=%s error=%r",
+                self.peer.address,
+                str(outcome),
+            )
+            self.close()
+        elif outcome:
+            self._is_closed = True
+            assert self._stream is not None
+            self._on_done(self, self._stream)
+        else:
+            self._watch()
+
+    def _watch(self) -> None:
+        events = READABLE | WRITABLE if self.unsent else READABLE
+        self._loop.watch(self.client.fileno(), self.on_ready, events)
+
+    def _send(self, output: bytes) -> None:
+        self.unsent += output
+        try:
+            sent = self.client.send(self.unsent)
+        except BlockingIOError:
+            return
+        except OSError:
+            self.close()
+            return
+        self.unsent = self.unsent[sent:]
+
+
+def _is_plain_http(data: bytes) -> bool:
+    """Tells whether a client speaks HTTP/1 in plain text, and so reads no TLS alert.
+
+    A gRPC client without TLS gets no answer. It then reports "Socket closed" and
+    retries at growing intervals, as with grpcio's servers. It would take a line of
+    HTTP/1, or a GOAWAY alone, for another protocol. After SETTINGS and GOAWAY, which
+    are HTTP/2's way to refuse, grpcio reconnects at once, 300 times a second, and
+    reports no reason.
+    """
+    method, blank, _ = data[:16].partition(b" ")
+    return bool(blank) and method.isalpha() and method.isupper() and method != b"PRI"
