@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -168,6 +169,17 @@ def test_a_job_that_is_removed_drains_and_is_forgotten(runtime: Runtime) -> None
     runtime.until(lambda: not runtime.made.jobs())
     assert [runtime.notes(each)[-1] for each in (0, 1)] == ["drained", "drained"]
     assert not list((runtime.folder / "jobs").iterdir())
+
+
+def test_a_folder_that_somebody_removed_keeps_no_replica_running(
+    runtime: Runtime,
+) -> None:
+    """What was started here is drained, whatever became of its files."""
+    runtime.made.ensure(SPEC)
+    runtime.until(lambda: runtime.is_running(2))
+    shutil.rmtree(runtime.folder / "jobs")
+    assert runtime.made.drain(MonotonicClock.now() + PATIENCE_S)
+    assert [runtime.notes(each)[-1] for each in (0, 1)] == ["drained", "drained"]
 
 
 def test_a_runtime_that_is_made_anew_finds_what_runs(runtime: Runtime) -> None:

@@ -181,8 +181,8 @@ class LocalProcesses:
 
     def drain(self, deadline_s: float) -> bool:
         with self._changed:
+            self._wanted.leaving.update(self._wanted.specs, self._on_disk())
             self._wanted.specs.clear()
-            self._wanted.leaving.update(self._on_disk())
             os.eventfd_write(self._wake_fd, 1)
             while self._processes or self._on_disk():
                 if self._clock.now() >= deadline_s:
@@ -288,6 +288,7 @@ class LocalProcesses:
             if name in wanted or name in leaving
             for index in self._indices(name)
         }
+        on_disk |= {key for key in self._processes if key[0] in leaving}
         asked = {
             (name, index)
             for name, spec in wanted.items()
@@ -411,7 +412,12 @@ class LocalProcesses:
         return str(self._place(name, index) / "grpc.sock")
 
     def _on_disk(self) -> Sequence[str]:
-        return sorted(each.name for each in self._folder.iterdir() if each.is_dir())
+        try:
+            return sorted(each.name for each in self._folder.iterdir() if each.is_dir())
+        except (
+            FileNotFoundError
+        ):  # somebody removed it; what runs is drained all the same
+            return ()
 
     def _indices(self, name: str) -> Sequence[int]:
         try:
