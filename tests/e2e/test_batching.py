@@ -172,8 +172,8 @@ STRICT = """x
         if x[0] < 0:
             raise ValueError("negative")
 """
-# What could import ctypes runs in a process: on the loop it would hold up the others.
-SLOW = "(__import__('ctypes'), __import__('time').sleep(float(x[0, 0])), x)[2]"
+# Never so quick that it is called on the serving loop, where all would wait for it.
+SLOW = "(__import__('time').sleep(0.002 + float(x[0, 0])), x)[1]"
 
 
 @pytest.fixture(scope="module")
@@ -297,16 +297,6 @@ def test_a_full_queue_says_when_to_retry_and_the_expired_cost_nothing(
     # One of the late was running; who waited left without compute. The server's clock
     # may be a little behind the client's.
     until(lambda: num_left() == len(late) - 1, "the end of those who waited")
-
-
-def test_an_example_may_have_more_rows_than_the_operator_lets_in(
-    configured: Serving,
-) -> None:
-    """The version does not fail on it: nobody sends so many."""
-    code, text = run_tfs("status", "slow", "--json", f"--address={configured.address}")
-    assert code == 0, text
-    (version,) = json.loads(text)["models"][0]["versions"]
-    assert "own example" not in json.dumps(version)
 
 
 def test_a_served_model_is_tuned_by_its_name(
