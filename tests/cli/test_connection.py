@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from tfs.cli.connection import add_connection_flags, connect
+from tfs.cli.connection import add_connection_arguments, connect
 from tfs.core.errors import NotFound, Unavailable
 
 
@@ -15,7 +15,7 @@ def test_server_that_is_elsewhere_is_asked_for_by_flag() -> None:
         taken.bind(("127.0.0.1", 0))  # and does not listen
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         parser = argparse.ArgumentParser()
-        add_connection_flags(parser)
+        add_connection_arguments(parser)
         arguments = parser.parse_args([f"--address={address}", "--timeout_s=20"])
         with (
             pytest.raises(Unavailable, match=f"answers at {address}.*--address"),
@@ -36,7 +36,7 @@ def test_a_model_that_is_not_found_is_looked_for_where_that_is_told(
 ) -> None:
     """A router takes no `tfs status`: who followed that advice would be refused again."""
     parser = argparse.ArgumentParser()
-    add_connection_flags(parser)
+    add_connection_arguments(parser)
     with (
         pytest.raises(NotFound, match=f"{asks} what is served"),
         connect(parser.parse_args([])),

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.cli.model_report import report
+from tests.cli.operating.model_report import report
 from tfs.cli.printing import ago, as_json, table
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 
@@ -21,6 +21,20 @@ def test_names_are_not_cut_and_control_characters_do_not_come_through() -> None:
     """Names are copied from here, and a model's message may hold a terminal's commands."""
     (_, line) = table(("A", "B", "C"), [("n" * 99, "b" * 99, "\x1b[2Jc")]).splitlines()
     assert line == f"{'n' * 99}  {'b' * 69}...  ?[2Jc"
+
+
+def test_a_terminal_gets_a_table_of_its_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long cells go on in the next line, names stay whole, and brackets are no markup."""
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("TERM", "dumb")
+    lines = table(("A", "B"), [("digits", "[bold]" + "b" * 60)]).splitlines()
+    assert lines[0].split() == ["A", "B"]
+    assert lines[1].startswith("digits  [bold]")
+    assert "".join(line.removeprefix("digits").strip() for line in lines[1:]) == (
+        "[bold]" + "b" * 60
+    )
+    assert max(map(len, lines)) <= 40
 
 
 def test_json_has_the_names_of_the_proto_files() -> None:

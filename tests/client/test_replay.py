@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from tfs.client.replay import Tolerance, difference, exchange_of
+from tfs.client.replay import Tolerance, differences, exchange_of
 from tfs.client.requests import CLASSIFY, MULTI_INFERENCE, PREDICT, REGRESS, Target
 from tfs.core.errors import InvalidArgument
 from tfs.proto.tensorflow.core.framework import types_pb2
@@ -20,6 +20,25 @@ from tfs.proto.tensorflow_serving.apis import (
 )
 
 EXACT = Tolerance(0, 0)
+
+
+def difference(method: str, before: bytes, after: bytes, tolerance: Tolerance) -> str:
+    """Returns all differences in one line."""
+    return "; ".join(map(str, differences(method, before, after, tolerance)))
+
+
+def test_every_output_that_differs_is_told_with_how_far() -> None:
+    """Numbers say the largest distance, infinity if one is no number; others none."""
+    before, after = prediction(1, 2, 3), prediction(1, 2.5, 5)
+    (found,) = differences(PREDICT, before, after, EXACT)
+    assert (found.output, found.largest) == ("y", 2.0)
+    nan = prediction(1, float("nan"), 3)
+    assert differences(PREDICT, before, nan, EXACT)[0].largest == math.inf
+    both = differences(PREDICT, nan, prediction(2, float("nan"), 3), EXACT)
+    assert both[0].largest == 1.0
+    missing, new = differences(PREDICT, before, prediction(1, name="z"), EXACT)
+    assert (str(missing), str(new)) == ("y is missing", "z is new")
+    assert missing.largest is None
 
 
 def prediction(

@@ -1,49 +1,126 @@
-"""The flags that say where a command's server is and how to reach it."""
+"""Where a command's server is, how to reach it, and one call of its AdminService."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from tfs.cli.tls_files import read_credentials, silence_grpc
-from tfs.core.errors import InvalidArgument, NotFound, Unavailable
+from tfs.core.errors import (
+    DeadlineExceeded,
+    InvalidArgument,
+    NotFound,
+    Unavailable,
+    Unimplemented,
+)
 
 if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
     from tfs.client import Client
 
+DEFAULT_SOCKET: Final = "/run/tfs/admin.sock"
 DEFAULT_ADDRESS: Final = "127.0.0.1:8500"
+SOCKET_VARIABLE: Final = "TFS_ADMIN_SOCKET"
+ADDRESS_VARIABLE: Final = "TFS_ADDRESS"
+
+# What our servers, and those of grpc, say of a method that they do not have.
+_NO_METHOD: Final = ("unknown method", "method not found")
+# Part of a router's message about a model that it does not know.
+_OF_A_FLEET: Final = "served by this fleet"
+# grpc's words for a socket of another user.
+_DENIED: Final = "Permission denied"
+
+R = TypeVar("R", covariant=True)
 
 
-def add_connection_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags that :func:`connect` reads."""
-    group = parser.add_argument_group("the server")
+class _ReplyType(Protocol[R]):
+    """A generated message class."""
+
+    def FromString(self, s: bytes, /) -> R: ...
+
+
+def add_connection_arguments(
+    parser: argparse.ArgumentParser, timeout_s: float = 30.0
+) -> argparse._ArgumentGroup:
+    """Adds the arguments that every command which speaks to a server takes."""
+    group = parser.add_argument_group("server")
     group.add_argument(
         "--address",
-        default=DEFAULT_ADDRESS,
-        help=f"host:port or unix:/path (default {DEFAULT_ADDRESS})",
+        metavar="ADDRESS",
+        help=f"HOST:PORT or unix:/path (default ${ADDRESS_VARIABLE}, or {DEFAULT_ADDRESS})",
     )
     group.add_argument(
-        "--timeout_s", type=float, default=30.0, help="for each call (default 30)"
+        "--ca", "--ca_file", metavar="PEM", help="speak TLS, and trust what these sign"
     )
     group.add_argument(
-        "--ca_file", "--ca", metavar="PEM", help="speak TLS, and trust what these sign"
+        "--cert", "--cert_file", metavar="PEM", help="who we are, for mutual TLS"
     )
+    group.add_argument("--key", "--key_file", metavar="PEM", help="the key of --cert")
     group.add_argument(
-        "--cert_file",
-        "--cert",
-        metavar="PEM",
-        help="with mutual TLS: our certificate chain",
+        "--timeout_s",
+        type=float,
+        default=timeout_s,
+        metavar="S",
+        help=f"how long to wait for an answer (default {timeout_s:g})",
     )
+    group.set_defaults(socket=None)
+    return group
+
+
+def add_admin_arguments(
+    parser: argparse.ArgumentParser, *, prints_reply: bool = True
+) -> None:
+    """Adds the arguments of a command that operates a server."""
+    group = add_connection_arguments(parser, 60.0)
     group.add_argument(
-        "--key_file", "--key", metavar="PEM", help="with mutual TLS: its key"
+        "--socket",
+        metavar="PATH",
+        help="its --admin_socket_path, without an address (default: "
+        f"${SOCKET_VARIABLE}, or {DEFAULT_SOCKET} if that is there)",
     )
+    parser.set_defaults(operates=True)
+    if prints_reply:
+        group.add_argument(
+            "--json", action="store_true", help="print the reply as JSON"
+        )
+
+
+def target_of(arguments: argparse.Namespace) -> str:
+    """Returns where the server is, in the form that grpc takes.
+
+    What the command line says comes first, then the variables, then what is usual.
+
+    Raises:
+        InvalidArgument: Both a socket and an address were given, or the address is
+            none.
+
+    """
+    if arguments.socket and arguments.address:
+        raise InvalidArgument("--socket and --address exclude each other")
+    socket, address = arguments.socket, arguments.address
+    if not socket and not address and hasattr(arguments, "operates"):
+        socket = os.environ.get(SOCKET_VARIABLE, "")
+    if not socket and not address:
+        address = os.environ.get(ADDRESS_VARIABLE, "")
+    if not socket and not address and hasattr(arguments, "operates"):
+        socket = DEFAULT_SOCKET if Path(DEFAULT_SOCKET).is_socket() else ""
+    if socket:
+        return f"unix:{Path(socket).absolute()}"
+    address = str(address or DEFAULT_ADDRESS)
+    if "://" in address or ":" not in address:
+        # Without this, grpc would take port 443, or would look up a host named "http".
+        raise InvalidArgument(f"--address takes HOST:PORT, no URL: {address}")
+    return address
 
 
 @contextlib.contextmanager
 def connect(arguments: argparse.Namespace) -> Iterator[Client]:
-    """Yields a client of the server that the flags name; it connects when it calls.
+    """Yields a client of the server that the arguments name; it connects when it calls.
 
     Raises:
         InvalidArgument: A certificate cannot be read, or a flag needs another one.
@@ -51,47 +128,90 @@ def connect(arguments: argparse.Namespace) -> Iterator[Client]:
         NotFound: In the block: names the command that shows what there is.
 
     """
-    silence_grpc()
-    from tfs.client import Client
-    from tfs.client.call_errors import HUNG_UP, NO_TLS, UNTRUSTED
-
-    credentials = None
-    if bool(arguments.cert_file) != bool(arguments.key_file):
-        raise InvalidArgument("--cert_file and --key_file go together")
-    if arguments.ca_file:
-        credentials = read_credentials(
-            arguments.ca_file, arguments.key_file, arguments.cert_file
-        )
-    elif arguments.cert_file:
-        raise InvalidArgument("--cert_file needs --ca_file")
-    client = Client(
-        arguments.address, timeout_s=arguments.timeout_s, credentials=credentials
-    )
-    with client:
+    with _client(arguments, max_attempts=4) as client:
         try:
             yield client
-        except Unavailable as error:
-            if _NOBODY not in error.message:
-                raise
-            advice = "say with --address where it is"
-            if any(words in error.message for words in HUNG_UP):
-                advice = "--ca_file speaks TLS, --cert_file shows a certificate"
-            elif any(words in error.message for words in NO_TLS):
-                advice = "leave out --ca_file"
-            elif any(words in error.message for words in UNTRUSTED):
-                advice = "--ca_file is to hold who signed it"
-            raise Unavailable(f"{error.message}; {advice}") from error
         except NotFound as error:
-            status = "tfs status"
-            if _OF_A_FLEET in error.message:
-                status = "tfs hosted status"
+            status = "tfs hosted" if _OF_A_FLEET in error.message else "tfs"
             raise NotFound(
-                f"{error.message}; {status} says what is served, or why it is not"
+                f"{error.message}; {status} status says what is served, or why it is not"
             ) from error
 
 
-_NOBODY: Final = "failed to connect"
-"""Part of grpcio's messages about connections that could not be made."""
+def ask(
+    arguments: argparse.Namespace, method: str, request: Message, reply: _ReplyType[R]
+) -> R:
+    """Calls AdminService once; blocks until the reply or the timeout.
 
-_OF_A_FLEET: Final = "served by this fleet"
-"""Part of a router's message about a model that it does not know."""
+    Raises:
+        ServingError: The server's error, or the server cannot be reached.
+
+    """
+    with _client(arguments, max_attempts=1) as client:
+        try:
+            path = f"/tfs.v1.AdminService/{method}"
+            answer = client.send(path, request.SerializeToString())
+        except DeadlineExceeded as error:
+            raise DeadlineExceeded(
+                f"the server at {target_of(arguments)} did not answer within "
+                f"{arguments.timeout_s:g} s (--timeout_s)"
+            ) from error
+        except Unimplemented as error:
+            if not error.message.lower().startswith(_NO_METHOD):
+                raise
+            raise Unimplemented(
+                f"what answers at {target_of(arguments)} takes no commands: a fleet's "
+                "router (tfs hosted status tells of the fleet), or no server of ours "
+                f"({error.message})"
+            ) from error
+    return reply.FromString(answer)
+
+
+@contextlib.contextmanager
+def _client(arguments: argparse.Namespace, max_attempts: int) -> Iterator[Client]:
+    silence_grpc()
+    from tfs.client import Client, RetryPolicy
+
+    target = target_of(arguments)
+    if not arguments.timeout_s > 0:
+        raise InvalidArgument(f"--timeout_s must be positive: {arguments.timeout_s:g}")
+    if bool(arguments.cert) != bool(arguments.key):
+        raise InvalidArgument("--cert and --key go together")
+    credentials = None
+    if arguments.ca:
+        credentials = read_credentials(arguments.ca, arguments.key, arguments.cert)
+    elif arguments.cert:
+        raise InvalidArgument("--cert and --key need --ca: without it no TLS")
+    with Client(
+        target,
+        timeout_s=arguments.timeout_s,
+        retry=RetryPolicy(max_attempts=max_attempts),
+        credentials=credentials,
+    ) as client:
+        try:
+            yield client
+        except Unavailable as error:
+            advice = _advice(target, error.message)
+            if advice is None:
+                raise
+            raise Unavailable(f"{error.message}; {advice}") from error
+
+
+def _advice(target: str, problem: str) -> str | None:
+    """Returns what to do about a server that was not reached; None if one answered."""
+    from tfs.client.call_errors import HUNG_UP, NO_TLS, UNTRUSTED
+
+    if "failed to connect" not in problem:
+        return None
+    if target.startswith("unix:") and _DENIED in problem:
+        return (
+            "its socket is another user's: call as the user that the server runs as, or "
+            "over --address"
+        )
+    if any(words in problem for words in HUNG_UP):
+        return "--ca speaks TLS, --cert with --key shows a certificate"
+    if any(words in problem for words in NO_TLS):
+        return "leave out --ca"
+    if any(words in problem for words in UNTRUSTED):
+        return "--ca is to hold who signed it"
+    return "say with --address, or for commands --socket, where it is"

@@ -10,24 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from tfs.cli import (
-    canary,
-    config,
-    hosted,
-    metadata,
-    models,
-    package,
-    predict,
-    promote,
-    reload,
-    replay,
-    retry,
-    rollback,
-    serve,
-    status,
-    tune,
-    warmup,
-)
+from tfs.cli import hosted, package, serve
+from tfs.cli.calling import metadata, predict, replay, tune, warmup
+from tfs.cli.operating import config, retry, status, trial
 from tfs.cli.serve_arguments import flag_meant_by
 from tfs.core.errors import ServingError
 
@@ -40,12 +25,8 @@ COMMANDS: Final = (
     replay,
     tune,
     status,
-    models,
-    reload,
+    trial,
     retry,
-    canary,
-    promote,
-    rollback,
     config,
     hosted,
 )

@@ -1,9 +1,15 @@
-"""How commands print: tables, times and sizes for people, JSON for scripts."""
+"""How commands print: tables, times and sizes for people, JSON for scripts.
+
+In a terminal, tables are drawn by ``rich`` and fit its width. Elsewhere each row is one
+line, whole and without colours, for programs that read it.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -28,15 +34,18 @@ def as_json(message: Message) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Returns left-aligned columns, two blanks apart.
+    """Returns left-aligned columns, two blanks apart; as wide as a terminal in one.
 
     The first column, which is a name, and the last one are never cut. Control
     characters, which texts of models may contain, are not passed on to the terminal.
     """
-    cells = [list(heads)]
-    for row in rows:
-        first, *texts = (_printable(str(each)) for each in row)
-        cells.append([first, *map(_cut, texts[:-1]), *texts[-1:]])
+    cells = [[_printable(str(each)) for each in row] for row in rows]
+    if sys.stdout.isatty():
+        return _drawn(heads, cells)
+    cells = [
+        list(heads),
+        *([row[0], *map(_cut, row[1:-1]), *row[1:][-1:]] for row in cells),
+    ]
     widths = [max(len(row[i]) for row in cells) for i in range(len(heads))]
     return "\n".join(
         "  ".join(
@@ -44,6 +53,43 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
         ).rstrip()
         for row in cells
     )
+
+
+def _drawn(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Returns a table as a terminal shows it: long cells go on in the next line."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for index, head in enumerate(heads):
+        drawn.add_column(head, overflow="fold", no_wrap=index == 0)
+    for row in rows:
+        drawn.add_row(*map(Text, row))  # as text: brackets of a message are no markup
+    console = Console()
+    with console.capture() as capture:
+        console.print(drawn)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+@contextlib.contextmanager
+def progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """Shows how far a command is on a terminal's stderr; yields what says so.
+
+    Args:
+        what: What is done.
+        total: When it is done, in the same units; None if that is not known.
+
+    """
+    if not sys.stderr.isatty():
+        yield lambda done: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task(what, total=total)
+        yield lambda done: shown.update(task, completed=done)
 
 
 def _printable(text: str) -> str:

@@ -75,6 +75,28 @@ class Tolerance:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How an output differs from the logged one. Immutable.
+
+    Attributes:
+        output: Its name.
+        what: What is different, with the first place.
+        largest: The largest difference of two numbers; None if they cannot be
+            subtracted.
+
+    """
+
+    output: str
+    what: str
+    largest: float | None = None
+
+    def __str__(self) -> str:
+        """Returns a line for people."""
+        between = " " if self.what.startswith("is ") else ": "
+        return f"{self.output}{between}{self.what}"
+
+
 def exchange_of(
     entry: prediction_log_pb2.PredictionLog, instead: Target | None = None
 ) -> Exchange | None:
@@ -104,20 +126,21 @@ def exchange_of(
     )
 
 
-def difference(
+def differences(
     method: str, logged: bytes, answered: bytes, tolerance: Tolerance
-) -> str:
-    """Returns the first difference between two answers; "" if there is none."""
+) -> list[Difference]:
+    """Returns which outputs of two answers differ, by name; nothing if none does."""
     before, after = values_of(method, logged), values_of(method, answered)
+    found = []
     for name in sorted(before.keys() | after.keys()):
         if name not in after:
-            return f"{name} is missing"
-        if name not in before:
-            return f"{name} is new"
-        found = _difference(before[name], after[name], tolerance)
-        if found:
-            return f"{name}: {found}"
-    return ""
+            found.append(Difference(name, "is missing"))
+        elif name not in before:
+            found.append(Difference(name, "is new"))
+        else:
+            differs = _difference(name, before[name], after[name], tolerance)
+            found += [] if differs is None else [differs]
+    return found
 
 
 def values_of(method: str, response: bytes) -> Values:
@@ -174,27 +197,39 @@ def _values(result: regression_pb2.RegressionResult) -> Array:
     return np.array([each.value for each in result.regressions], dtype=np.float32)
 
 
-def _difference(before: Array, after: Array, tolerance: Tolerance) -> str:
+def _difference(
+    name: str, before: Array, after: Array, tolerance: Tolerance
+) -> Difference | None:
     if before.dtype != after.dtype:
-        return f"dtype {after.dtype}, was {before.dtype}"
+        return Difference(name, f"dtype {after.dtype}, was {before.dtype}")
     if before.shape != after.shape:
-        return f"shape {list(after.shape)}, was {list(before.shape)}"
-    if before.dtype.kind not in "fc":
-        differs: Any = before != after
-        return _at(differs, before, after)
-    close = np.isclose(
-        after, before, tolerance.relative, tolerance.absolute, equal_nan=True
-    )
-    return _at(~close, before, after)
-
-
-def _at(differs: Any, before: Array, after: Array) -> str:
+        what = f"shape {list(after.shape)}, was {list(before.shape)}"
+        return Difference(name, what)
+    differs: Any = before != after
+    if before.dtype.kind in "fc":
+        differs = ~np.isclose(
+            after, before, tolerance.relative, tolerance.absolute, equal_nan=True
+        )
     num = int(np.count_nonzero(differs))
     if not num:
-        return ""
+        return None
     at = int(np.argmax(differs))  # unlike nonzero, it takes scalars
     first = tuple(int(index) for index in np.unravel_index(at, before.shape))
-    return (
+    what = (
         f"{num} of {before.size} elements differ, first at {list(first)}: "
         f"{after[first]}, was {before[first]}"
     )
+    return Difference(name, what, _largest(before, after))
+
+
+def _largest(before: Array, after: Array) -> float | None:
+    """Returns how far the elements are apart at most; infinity where one is no number."""
+    if before.dtype.kind not in "iufc":
+        return None
+    wide = np.complex128 if before.dtype.kind == "c" else np.float64
+    with np.errstate(all="ignore"):
+        apart = np.abs(after.astype(wide) - before.astype(wide))
+    apart = np.where(
+        np.isnan(apart) & ~(np.isnan(before) & np.isnan(after)), np.inf, apart
+    )
+    return float(np.nanmax(apart))

@@ -17,7 +17,7 @@ from managers.load_status import LoadStatus
 from managers.resource_tracker import ResourceTracker
 from tests.server.admin.admin_operator import Operator, operating
 from tests.server.environment import Environment, config, model
-from tfs.cli.model_tables import problem_of, server_lines
+from tfs.cli.operating.model_table import problem_of, server_lines
 from tfs.core.errors import (
     FailedPrecondition,
     InvalidArgument,

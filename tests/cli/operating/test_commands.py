@@ -1,4 +1,4 @@
-"""tfs.cli.admin_client and the commands' own checks."""
+"""How commands find a server, and their own checks."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ import grpc
 import pytest
 
 from tests.certificates import Certificates
-from tfs.cli import admin_client
-from tfs.cli.admin_client import add_connection_arguments, target_of
+from tfs.cli import connection
+from tfs.cli.connection import (
+    add_admin_arguments,
+    add_connection_arguments,
+    target_of,
+)
 from tfs.cli.main import main
 from tfs.core.errors import InvalidArgument
 
@@ -20,15 +24,16 @@ from tfs.core.errors import InvalidArgument
 def parse(*words: str) -> argparse.Namespace:
     """Reads the arguments that say where the server is."""
     parser = argparse.ArgumentParser()
-    add_connection_arguments(parser)
+    add_admin_arguments(parser)
     return parser.parse_args(words)
 
 
 @pytest.fixture(autouse=True)
 def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No socket at the usual place, none in the environment."""
-    monkeypatch.setattr(admin_client, "DEFAULT_SOCKET", str(tmp_path / "admin.sock"))
+    monkeypatch.setattr(connection, "DEFAULT_SOCKET", str(tmp_path / "admin.sock"))
     monkeypatch.delenv("TFS_ADMIN_SOCKET", raising=False)
+    monkeypatch.delenv("TFS_ADDRESS", raising=False)
 
 
 def test_the_default_is_loopback() -> None:
@@ -55,6 +60,23 @@ def test_the_environment_names_a_socket(monkeypatch: pytest.MonkeyPatch) -> None
     assert target_of(parse("--socket", "/run/mine.sock")) == "unix:/run/mine.sock"
 
 
+def test_the_environment_names_an_address(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Commands of both kinds ask there, unless something more exact is said."""
+    monkeypatch.setenv("TFS_ADDRESS", "h:9")
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(tmp_path / "admin.sock"))  # at the usual place
+        assert target_of(parse()) == "h:9"
+    assert target_of(parse("--address=h:1")) == "h:1"
+    assert target_of(parse("--socket=/s")) == "unix:/s"
+    caller = argparse.ArgumentParser()
+    add_connection_arguments(caller)
+    monkeypatch.setenv("TFS_ADMIN_SOCKET", "/run/other.sock")
+    assert target_of(parse()) == "unix:/run/other.sock"
+    assert target_of(caller.parse_args([])) == "h:9"
+
+
 def test_two_places_are_one_too_many() -> None:
     """Which one was meant is not guessed."""
     with pytest.raises(InvalidArgument):
@@ -64,7 +86,10 @@ def test_two_places_are_one_too_many() -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["status", "--socket", "/absent.sock", "--timeout_s", "5"], "cannot reach"),
+        (
+            ["status", "--socket", "/absent.sock", "--timeout_s", "5"],
+            "no server answers at unix:/absent",
+        ),
         (["rollback", "m", "1", "--end"], "--end takes no version"),
         (["canary", "m", "1", "--end"], "--end takes no version"),
         (["canary", "m", "--tee=0.1"], "say which VERSION"),
@@ -74,7 +99,8 @@ def test_two_places_are_one_too_many() -> None:
         (["status", "--timeout_s", "nan"], "--timeout_s must be positive"),
         (["canary", "m", "--end", "--min_samples=5"], "say which VERSION"),
         (["reload", "/absent.config"], "Failed to read"),
-        (["status", "--cert", "/c.pem"], "need --ca"),
+        (["status", "--cert=/c.pem", "--key=/k"], "need --ca"),
+        (["status", "--cert", "/c.pem"], "--cert and --key go together"),
         (["status", "--ca", "/absent.pem"], "cannot read /absent.pem"),
         (["config", "validate", "/absent.config"], "Failed to read"),
     ],
@@ -124,6 +150,32 @@ def test_a_file_is_checked_without_a_server(
     error = capsys.readouterr().err
     assert "Model a requests unsupported platform onnx; known: hashmap" in error
     assert "Model b requests unsupported platform caffe; known: hashmap" in error
+
+
+def test_what_leads_nowhere_on_this_machine_is_noted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The file is valid all the same: it may be for a server elsewhere."""
+    (tmp_path / "m" / "2").mkdir(parents=True)
+    (tmp_path / "empty").mkdir()
+    label = 'version_labels { key: "stable" value: 1 }'
+    models = {"a": "m", "b": "empty", "c": "gone"}
+    text = "".join(
+        f'config {{ name: "{name}" base_path: "{tmp_path / path}" {label} }}'
+        for name, path in models.items()
+    )
+    far = 'config { name: "far" base_path: "s3://bucket/m" }'
+    path = tmp_path / "models.config"
+    path.write_text(f"model_config_list {{ {text} {far} }}")
+    assert main(["config", "validate", str(path)]) == 0
+    valid, *notes = capsys.readouterr().out.splitlines()
+    assert valid.endswith("4 model(s)")
+    where = f"which is not in {tmp_path / 'm'}; there: 2"
+    assert notes == [
+        f"note: a: label stable is for version 1, {where}",
+        f"note: b: base path {tmp_path / 'empty'} holds no version",
+        f"note: c: base path {tmp_path / 'gone'}: No such file or directory",
+    ]
 
 
 def test_a_port_without_tls_is_told_from_one_that_is_not_trusted(

@@ -27,12 +27,17 @@ class LoggedRequests:
 
     Attributes:
         num_damaged: How many files could not be read to their end so far.
+        num_bytes: Size of all files; None if one has none, like a pipe.
+        num_bytes_read: How many of these were read so far.
 
     """
 
     def __init__(self, paths: Sequence[str]) -> None:
         self._sizes = [(path, _size_bytes(path)) for path in paths]
         self.num_damaged = 0
+        sizes = [size for _, size in self._sizes if size is not None]
+        self.num_bytes = sum(sizes) if len(sizes) == len(self._sizes) else None
+        self.num_bytes_read = 0
 
     def __iter__(self) -> Iterator[tuple[str, prediction_log_pb2.PredictionLog]]:
         """Yields where each entry is (the file and the record), and the entry.
@@ -50,6 +55,7 @@ class LoggedRequests:
                     records = read_records(file, num_bytes=num_bytes)
                     for index, record in enumerate(records):
                         where = f"{path}, record {index}"
+                        self.num_bytes_read += len(record)
                         yield where, _entry(record, where)
             except OSError as error:
                 raise FailedPrecondition(f"{path}: {error.strerror}") from error

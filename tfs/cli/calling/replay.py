@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from tfs.cli.argument_range import version_number
-from tfs.cli.connection import add_connection_flags, connect
-from tfs.cli.logged_requests import LoggedRequests, num_records
+from tfs.cli.calling.logged_requests import LoggedRequests, num_records
+from tfs.cli.connection import add_connection_arguments, connect
+from tfs.cli.printing import emit, progress, table
 from tfs.core.errors import ServingError, Unavailable
 
 if TYPE_CHECKING:
     from tfs.client import Client
-    from tfs.client.replay import Exchange, Tolerance
+    from tfs.client.replay import Difference, Exchange, Tolerance
 
-_MAX_SHOWN: Final = 10
 _MAX_UNREACHED: Final = 3
 """So many requests in a row without an answer end the replay."""
 
@@ -35,8 +36,9 @@ def add_parser(
         "replay",
         help="send a request log again, compare the answers",
         description="Sends logged requests to a server, one after the other, and "
-        "compares what it answers with what was logged. Ends with 0 if every file was "
-        "read to its end and every answer is the same.",
+        "compares what it answers with what was logged: which outputs differ, in how many "
+        "answers and how far. Ends with 0 if every file was read to its end and every "
+        "answer is the same.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -54,9 +56,16 @@ def add_parser(
         "--atol", type=float, default=1e-6, help="absolute, of floats (default 1e-6)"
     )
     parser.add_argument(
+        "--samples",
+        type=num_records,
+        default=10,
+        metavar="N",
+        help="show the first N whose answers differ (default 10)",
+    )
+    parser.add_argument(
         "--max_records", type=num_records, default=None, help="stop after so many"
     )
-    add_connection_flags(parser)
+    add_connection_arguments(parser)
     parser.set_defaults(run=run)
 
 
@@ -68,18 +77,19 @@ def run(arguments: argparse.Namespace) -> int:
     instead = Target(arguments.model, arguments.version, arguments.label)
     tolerance = Tolerance(arguments.rtol, arguments.atol)
     logged = LoggedRequests(arguments.files)
-    tally = _Tally()
+    tally = _Tally(arguments.samples)
     try:
-        with connect(arguments) as client:
+        with connect(arguments) as client, progress("sent", logged.num_bytes) as show:
             for where, entry in itertools.islice(logged, arguments.max_records):
                 exchange = exchange_of(entry, instead)
                 if exchange is not None:
                     _send_again(client, exchange, tolerance, where, tally)
+                show(logged.num_bytes_read)
     except ServingError:  # no server answers, or a file is no log
         if tally.num_sent:
-            print(tally.summary())
+            emit(tally.summary())
         raise
-    print(tally.summary())
+    emit(tally.summary())
     return 1 if tally.num_others or tally.num_untaken or logged.num_damaged else 0
 
 
@@ -92,40 +102,28 @@ def _send_again(
         Unavailable: No server took this request and those before it.
 
     """
+    from tfs.client.replay import differences
+
     try:
-        found = _difference(client, exchange, tolerance)
+        answer = client.send(exchange.method, exchange.request, idempotent=True)
     except Unavailable as error:  # the client has tried for a while
         tally.num_untaken += 1
         tally.num_in_a_row += 1
         if tally.num_in_a_row == _MAX_UNREACHED:
             raise
-        tally.show(where, str(error))
+        tally.show(where, [str(error)])
         return
-    tally.num_in_a_row = 0
-    tally.count(where, found)
-
-
-def _difference(client: Client, exchange: Exchange, tolerance: Tolerance) -> str | None:
-    """Sends a logged request again and returns how its answer differs from the logged one.
-
-    Returns:
-        "" if it does not differ, None if no answer was logged with the request.
-
-    Raises:
-        Unavailable: No server takes the request.
-
-    """
-    from tfs.client.replay import difference
-
-    try:
-        answer = client.send(exchange.method, exchange.request, idempotent=True)
-    except Unavailable:
-        raise
     except ServingError as error:
-        return str(error)
-    if exchange.response is None:
-        return None
-    return difference(exchange.method, exchange.response, answer, tolerance)
+        tally.count_error(where, error)
+    else:
+        logged = exchange.response
+        tally.count(
+            where,
+            None
+            if logged is None
+            else differences(exchange.method, logged, answer, tolerance),
+        )
+    tally.num_in_a_row = 0
 
 
 @dataclass(slots=True)
@@ -133,45 +131,70 @@ class _Tally:
     """Counts how answers compare with those logged, and prints the first that differ.
 
     Attributes:
+        max_shown: How many of the requests with another answer are printed.
         num_same: Requests whose answer was the same.
         num_others: Requests whose answer was another one, or an error.
         num_unknown: Requests that were logged without an answer.
         num_untaken: Requests that no server took.
         num_in_a_row: Those of them since a server last took one.
+        by_output: By output, in how many answers it differed, how far at most, and
+            where that was; by code for errors.
 
     """
 
+    max_shown: int
     num_same: int = 0
     num_others: int = 0
     num_unknown: int = 0
     num_untaken: int = 0
     num_in_a_row: int = 0
+    by_output: dict[str, tuple[int, float | None, str]] = field(default_factory=dict)
 
     @property
     def num_sent(self) -> int:
         """How many requests a server answered."""
         return self.num_same + self.num_others + self.num_unknown
 
-    def count(self, where: str, found: str | None) -> None:
-        """Counts one answered request, of which ``found`` is what :func:`_difference` said."""
+    def count(self, where: str, found: Sequence[Difference] | None) -> None:
+        """Counts an answer; ``found`` is None if there is nothing to compare it with."""
         if found is None:
             self.num_unknown += 1
         elif not found:
             self.num_same += 1
         else:
             self.num_others += 1
-            self.show(where, found)
+            for each in found:
+                self._note(each.output, each.largest, where)
+            self.show(where, list(map(str, found)))
 
-    def show(self, where: str, what: str) -> None:
+    def count_error(self, where: str, error: ServingError) -> None:
+        """Counts an answer that was an error."""
+        self.num_others += 1
+        self._note(f"({error.code.name})", None, where)
+        self.show(where, [str(error)])
+
+    def _note(self, output: str, largest: float | None, where: str) -> None:
+        num, most, at = self.by_output.get(output, (0, None, where))
+        if largest is not None and (most is None or largest > most):
+            most, at = largest, where
+        self.by_output[output] = (num + 1, most, at)
+
+    def show(self, where: str, lines: Sequence[str]) -> None:
         """Prints what is wrong with one request, unless enough have been printed."""
-        if self.num_others + self.num_untaken <= _MAX_SHOWN:
-            print(f"{where}: {what}")
+        if self.num_others + self.num_untaken <= self.max_shown:
+            print(f"{where}: {'; '.join(lines)}")
 
-    def summary(self) -> str:
-        """Returns the counts as a sentence."""
-        summary = f"{self.num_sent} sent, {self.num_same} same, {self.num_others} not"
+    def summary(self) -> list[str]:
+        """Returns which outputs differ and how far, and the counts as a sentence."""
+        rows = [
+            (output, num, "-" if most is None else f"{most:.4g}", at)
+            for output, (num, most, at) in sorted(self.by_output.items())
+        ]
+        heads = ("OUTPUT", "REQUESTS", "LARGEST DIFFERENCE", "IN")
+        lines = [table(heads, rows)] if rows else []
+        counts = f"{self.num_sent} sent, {self.num_same} same, {self.num_others} not"
         if self.num_unknown:  # warm-up files contain requests without answers
-            summary += f", {self.num_unknown} logged without an answer to compare"
+            counts += f", {self.num_unknown} logged without an answer to compare"
         if self.num_untaken:
-            summary += f"; {self.num_untaken} that no server took"
-        return summary
+            counts += f"; {self.num_untaken} that no server took"
+        return [*lines, counts]

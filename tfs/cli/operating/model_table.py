@@ -48,13 +48,34 @@ def models_table(models: Iterable[pb.ModelReport]) -> str:
                 model.primary if model.HasField("primary") else "-",
                 ", ".join(map(str, available)) or "-",
                 labels or "-",
+                *_latencies_ms(model),
                 _canary_word(model),
                 "yes" if model.overridden else "-",
                 problem_of(model) or "-",
             )
         )
-    heads = ("MODEL", "PRIMARY", "AVAILABLE", "LABELS", "CANARY", "OVERRIDE", "PROBLEM")
+    heads = (
+        *("MODEL", "PRIMARY", "AVAILABLE", "LABELS", "P50 MS", "P99 MS"),
+        *("CANARY", "OVERRIDE", "PROBLEM"),
+    )
     return table(heads, rows)
+
+
+def _latencies_ms(model: pb.ModelReport) -> tuple[str, str]:
+    """Returns what half and 99 % of a model's requests took at most, if that was asked."""
+    from tfs.core.stats import HistogramSnapshot
+
+    found = [
+        each.requests.latency_s
+        for version in model.versions
+        for each in version.signatures
+        if each.requests.latency_s.counts
+    ]
+    counts = tuple(map(sum, zip(*(each.counts for each in found), strict=True)))
+    if not sum(counts):
+        return "-", "-"
+    whole = HistogramSnapshot(tuple(found[0].bounds), counts, 0.0)
+    return f"{whole.quantile(0.5) * 1e3:.3g}", f"{whole.quantile(0.99) * 1e3:.3g}"
 
 
 def _label(label: pb.LabelReport, model: pb.ModelReport) -> str:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from tests.cli.model_report import report
-from tfs.cli.batching_table import batching_table
-from tfs.cli.model_tables import (
+from tests.cli.operating.model_report import report
+from tfs.cli.operating.model_table import (
     models_table,
     problem_of,
     state_word,
     stats_table,
     versions_table,
 )
+from tfs.cli.operating.queue_table import batching_table
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 
 
@@ -18,9 +18,21 @@ def test_a_model_is_one_line() -> None:
     """What answers, what is on trial, what is wrong."""
     (_, line) = models_table([report()]).splitlines()
     assert line.split() == [
-        *("digits", "1", "1", "stable=1", "2", "rejected", "yes"),
+        *("digits", "1", "1", "stable=1", "-", "-", "2", "rejected", "yes"),
         *("version", "2", "FAILED:", "bad", "file"),
     ]
+
+
+def test_a_model_shows_what_half_and_99_percent_of_its_requests_took() -> None:
+    """All signatures of all versions together, in milliseconds."""
+    model = pb.ModelReport(name="digits", primary=1)
+    for number, counts in ((1, [97, 0, 2]), (2, [0, 1, 0])):
+        signature = model.versions.add(version=number, state=30).signatures.add()
+        signature.requests.latency_s.bounds.extend([0.001, 0.004])
+        signature.requests.latency_s.counts.extend(counts)
+    heads, line = models_table([model]).splitlines()
+    assert heads.split()[4:8] == ["P50", "MS", "P99", "MS"]
+    assert line.split()[4:7] == ["-", "1", "4"]
 
 
 def test_a_label_that_has_not_moved_yet_says_where_to_and_whether_it_will() -> None:

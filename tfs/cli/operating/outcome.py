@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tfs.cli.model_tables import models_table
+from tfs.cli.operating.model_table import models_table
 from tfs.cli.printing import notes_lines, table
 
 if TYPE_CHECKING:

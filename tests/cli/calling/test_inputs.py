@@ -1,4 +1,4 @@
-"""tfs.cli.inputs."""
+"""tfs.cli.calling.inputs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tfs.cli.inputs import jsonable, read_inputs
+from tfs.cli.calling.inputs import jsonable, read_inputs
 from tfs.client.arrays import Typed
 from tfs.core.errors import InvalidArgument
 
@@ -147,7 +147,7 @@ def test_json_without_a_signature_takes_the_usual_dtype() -> None:
         (["x=[[1],[1,2]]"], "--input x: its lists differ in length"),
         (['x=["a"]'], "--input x: 'a' is no number"),
         (["x=[1, null]"], "--input x: None is no number"),
-        (['x={"a": 1}'], "--input x: {'a': 1} is no number"),
+        (['x={"a": 1}'], "--input x: of objects, only"),
         ([f"x={__file__}"], "--input x: .*neither a .npy nor a .json file"),
         (["n=[300]"], "--input n: a value does not fit uint8"),
         (["n=[1.5]"], "--input n: a value does not fit uint8"),
@@ -157,6 +157,52 @@ def test_a_bad_input_is_named(words: list[str], problem: str) -> None:
     """The message says which input, and what is wrong with it."""
     with pytest.raises(InvalidArgument, match=problem):
         read_inputs(words, {"x": "float32", "n": "uint8"})
+
+
+def test_a_file_is_sent_as_its_bytes(tmp_path: Path) -> None:
+    """An image goes to an input of strings as it is, as the only row."""
+    path = tmp_path / "cat.jpg"
+    path.write_bytes(b"\xff\xd8\0")
+    assert read_inputs([f"image=@{path}"], {"image": "string"}) == {
+        "image": [b"\xff\xd8\0"]
+    }
+    with pytest.raises(InvalidArgument, match="the model takes float32"):
+        read_inputs([f"image=@{path}"], {"image": "float32"})
+    with pytest.raises(InvalidArgument, match=f"--input image: {path}x: No such file"):
+        read_inputs([f"image=@{path}x"], {})
+    with pytest.raises(InvalidArgument, match=f"@{path} sends its bytes"):
+        read_inputs([f"image={path}"], {})
+
+
+def test_base64_stands_for_bytes_in_json() -> None:
+    """As in TensorFlow Serving's REST API; other objects are no values."""
+    found = read_inputs(['x=[{"b64": "/wA="}, "a"]'], {"x": "string"})["x"]
+    assert isinstance(found, np.ndarray)
+    assert found.tolist() == [b"\xff\0", "a"]
+    for wrong in ('{"b64": "?"}', '{"b64": 1}', '{"a": 1}', '{"b64": "", "c": 1}'):
+        with pytest.raises(InvalidArgument, match=r"--input x: .*b64"):
+            read_inputs([f"x=[{wrong}]"], {})
+
+
+def test_an_object_holds_all_inputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the command line, in a file or from standard input, beside others."""
+    text = '{"x": [[1, 2]], "text": ["a=b"]}'
+    path = tmp_path / "request.json"
+    path.write_text(text)
+    dtypes = {"x": "float32", "text": "string"}
+    for word in (text, str(path), "-"):
+        monkeypatch.setattr("sys.stdin", io.StringIO(text))
+        found = read_inputs([word, "n=[1]"], dtypes)
+        assert _dtypes(found) == {"x": "float32", "text": "object", "n": "int64"}
+    with pytest.raises(InvalidArgument, match="--input x is there twice"):
+        read_inputs([text, "x=1"], dtypes)
+    with pytest.raises(InvalidArgument, match=r"--input text: .* no strings"):
+        read_inputs(['{"text": [1]}'], dtypes)
+    path.write_text("[1]")
+    with pytest.raises(InvalidArgument, match="expected an object"):
+        read_inputs([str(path)], {})
 
 
 def test_outputs_become_json() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tfs.cli.admin_client import add_connection_arguments, ask
+from tfs.cli.connection import add_admin_arguments, ask
 from tfs.core.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import DEFAULT_SIGNATURE
@@ -74,7 +74,7 @@ def add_parser(
         help=f"write {BATCHING_PARAMETERS} there, and a plot if matplotlib is "
         "installed; default: print the parameters",
     )
-    add_connection_arguments(parser, prints_reply=False)
+    add_admin_arguments(parser, prints_reply=False)
     parser.set_defaults(run=run)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.cli.model_report import report
-from tfs.cli.change_report import apply_lines, canary_lines, outcome_lines
+from tests.cli.operating.model_report import report
+from tfs.cli.operating.outcome import apply_lines, canary_lines, outcome_lines
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 
 

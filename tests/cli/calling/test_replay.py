@@ -1,4 +1,4 @@
-"""tfs.cli.replay, with a client that answers from memory."""
+"""tfs.cli.calling.replay, with a client that answers from memory."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Self
 import pytest
 
 from tests.handlers.messages import predict_log
-from tfs.cli import replay
+from tfs.cli.calling import replay
 from tfs.cli.main import main
 from tfs.codec.tfrecord import frame
 from tfs.core.errors import NotFound, ServingError, Unavailable
-from tfs.proto.tensorflow_serving.apis import prediction_log_pb2
+from tfs.proto.tensorflow.core.framework import types_pb2
+from tfs.proto.tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
 
 class Answers:
@@ -149,8 +150,33 @@ def test_every_difference_is_counted_and_the_first_are_told_by_their_place(
     assert main(["replay", *[str(log)] * 4]) == 1
     told = capsys.readouterr().out.splitlines()
     assert told[0] == f"{log}, record 1: NOT_FOUND: no"
-    assert len(told) == 11
+    assert len(told) == 13
+    assert told[-2].split() == ["(NOT_FOUND)", "19", "-", f"{log},", "record", "1"]
     assert told[-1] == "20 sent, 1 same, 19 not"
+
+
+def test_the_summary_says_which_outputs_differ_how_far_and_where(
+    log: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first ones are shown whole; the table has the largest difference of all."""
+
+    def scores(*values: float) -> bytes:
+        response = predict_pb2.PredictResponse()
+        response.outputs["y"].dtype = types_pb2.DT_FLOAT
+        response.outputs["y"].tensor_shape.dim.add(size=len(values))
+        response.outputs["y"].float_val.extend(values)
+        return response.SerializeToString()
+
+    entry = prediction_log_pb2.PredictionLog.FromString(predict_log())
+    entry.predict_log.response.ParseFromString(scores(1, 2))
+    log.write_bytes(frame(entry.SerializeToString()) * 3)
+    answering(monkeypatch, scores(1, 2), scores(1, 2.5), scores(3, 2))
+    assert main(["replay", str(log), "--samples=1"]) == 1
+    told = capsys.readouterr().out.splitlines()
+    assert "y: 1 of 2 elements differ, first at [1]: 2.5, was 2.0" in told[0]
+    assert told[1].split() == ["OUTPUT", "REQUESTS", "LARGEST", "DIFFERENCE", "IN"]
+    assert told[2].split() == ["y", "2", "2", f"{log},", "record", "2"]
+    assert told[3:] == ["3 sent, 1 same, 2 not"]
 
 
 def test_how_many_records_is_bounded_by_a_whole_number(

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import argparse
 import json
+import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from tfs.cli.argument_range import version_number
-from tfs.cli.connection import add_connection_flags, connect
-from tfs.cli.inputs import HELP, jsonable, read_inputs
-from tfs.core.errors import ServingError
+from tfs.cli.argument_range import seconds, version_number
+from tfs.cli.calling.inputs import HELP, jsonable, read_inputs
+from tfs.cli.connection import add_connection_arguments, connect
+from tfs.core.clock import Clock, MonotonicClock
+from tfs.core.errors import NotFound, ServingError, Unavailable
 
 if TYPE_CHECKING:
     from tfs.client import Client, Prediction
+
+_PAUSE_S: Final = 0.2  # between two questions whether a model is served
 
 _EPILOG = """\
 examples
   tfs predict digits --input images=images.npy
   tfs predict scale --input 'x=[[1, 2], [3, 4]]' --version 2 --json
   tfs predict digits --input images=images.npy --label stable --output scores
+  tfs predict cats --input image=@cat.jpg --wait 60
+  tfs predict texts --input '{"text": ["a b", {"b64": "/w=="}], "limit": [[3], [4]]}'
 """
 
 
@@ -50,13 +56,24 @@ def add_parser(
         help="show only this output",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    add_connection_flags(parser)
+    parser.add_argument(
+        "--wait",
+        nargs="?",
+        type=seconds,
+        const=60.0,
+        default=0.0,
+        metavar="S",
+        help="wait so long until the model is served (alone: 60)",
+    )
+    add_connection_arguments(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
     with connect(arguments) as client:
+        if arguments.wait:
+            wait_until_served(client, arguments, MonotonicClock())
         dtypes = _dtypes(client, arguments)
         answer = client.predict(
             arguments.model,
@@ -68,6 +85,33 @@ def run(arguments: argparse.Namespace) -> int:
         )
     print(_as_json(answer) if arguments.json else _as_text(answer))
     return 0
+
+
+def wait_until_served(
+    client: Client, arguments: argparse.Namespace, clock: Clock
+) -> None:
+    """Blocks until the server describes the model that is asked for.
+
+    Raises:
+        NotFound: It is not served in time, as the server said last.
+        Unavailable: No server answers in time.
+
+    """
+    end_s = clock.now() + arguments.wait
+    pause = threading.Condition()
+    while True:
+        due_s = min(end_s, clock.now() + _PAUSE_S)
+        try:
+            client.metadata(
+                arguments.model, version=arguments.version, label=arguments.label
+            )
+        except (NotFound, Unavailable):
+            if clock.now() >= end_s:
+                raise
+            with pause:
+                clock.wait(pause, due_s)
+        else:
+            return
 
 
 def _dtypes(client: Client, arguments: argparse.Namespace) -> Mapping[str, str]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tfs.cli.argument_range import version_number
-from tfs.cli.connection import add_connection_flags, connect
+from tfs.cli.connection import add_connection_arguments, connect
 from tfs.cli.printing import table
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def add_parser(
     which.add_argument("--version", type=version_number, help="ask this version")
     which.add_argument("--label", help="ask the version this label means")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    add_connection_flags(parser)
+    add_connection_arguments(parser)
     parser.set_defaults(run=run)
 
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tfs.cli.inputs import HELP, read_inputs, read_json
-from tfs.cli.logged_requests import LoggedRequests, num_records
+from tfs.cli.calling.inputs import HELP, read_inputs, read_json
+from tfs.cli.calling.logged_requests import LoggedRequests, num_records
 from tfs.core.errors import FailedPrecondition, InvalidArgument
 from tfs.core.manifest import MANIFEST, read_signatures
 from tfs.core.signature import DEFAULT_SIGNATURE, Method, Signature

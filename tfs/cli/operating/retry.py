@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from tfs.cli.admin_client import add_connection_arguments, ask
 from tfs.cli.argument_range import version_number
-from tfs.cli.model_tables import models_table
+from tfs.cli.connection import add_admin_arguments, ask
+from tfs.cli.operating.model_table import models_table
 from tfs.cli.printing import as_json, emit, notes_lines
 
 
@@ -26,7 +26,7 @@ def add_parser(
     parser.add_argument(
         "--dry_run", action="store_true", help="only say which would be tried"
     )
-    add_connection_arguments(parser)
+    add_admin_arguments(parser)
     parser.set_defaults(run=run)
 
 

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from tests.models.adds_one import AddsOne
-from tfs.cli import main, tune
-from tfs.cli.tune import add_parser
+from tfs.cli import main
+from tfs.cli.calling import tune
+from tfs.cli.calling.tune import add_parser
 from tfs.core.errors import FailedPrecondition, NotFound
 from tfs.export import Packaging, save
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb

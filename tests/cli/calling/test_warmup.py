@@ -1,4 +1,4 @@
-"""tfs.cli.warmup."""
+"""tfs.cli.calling.warmup."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""Commands that call models: predictions, request logs, measurements."""

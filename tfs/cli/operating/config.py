@@ -1,0 +1,186 @@
+"""``tfs config`` and ``tfs reload``: checks, gives, shows and resets configuration."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from tfs.cli.connection import add_admin_arguments, ask
+from tfs.cli.operating.outcome import apply_lines, outcome_lines
+from tfs.cli.printing import as_json, emit, notes_lines
+from tfs.core.errors import Code
+
+if TYPE_CHECKING:
+    from tfs.server.model_settings import ModelSettings
+
+_UNKNOWN: Final = int(Code.UNKNOWN)
+
+
+def add_parser(
+    subparsers: argparse._SubParsersAction[argparse.ArgumentParser],
+) -> None:
+    """Adds both commands."""
+    reload = subparsers.add_parser(
+        "reload",
+        help="give a running server another configuration",
+        description="Makes FILE the base of the configuration, all or nothing, and "
+        "waits until its models answer or have failed. It does not survive a restart: "
+        "that takes an edit of --model_config_file.",
+    )
+    reload.add_argument("file", metavar="FILE", help="a text ModelServerConfig")
+    reload.add_argument(
+        "--dry_run", action="store_true", help="only say what would change"
+    )
+    reload.set_defaults(run=_run_reload)
+    parser = subparsers.add_parser(
+        "config",
+        help="check, show and reset configuration",
+        description="Checks a configuration, shows the running one, drops overrides.",
+    )
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    validate = actions.add_parser(
+        "validate",
+        help="check a file",
+        description="Checks FILE without a server, and notes base paths and labels that "
+        "lead nowhere on this machine; with --socket or --address, that server checks it "
+        "too, and says what would change.",
+    )
+    validate.add_argument("file", metavar="FILE", help="a text ModelServerConfig")
+    validate.set_defaults(run=_run_validate)
+    show = actions.add_parser(
+        "show",
+        help="read the running configuration back",
+        description="Prints the running configuration as a config file, with overrides "
+        "laid over it and its state as comments. Loading it changes nothing.",
+    )
+    show.set_defaults(run=_run_show)
+    reset = actions.add_parser(
+        "reset",
+        help="drop a model's override",
+        description="Drops what canary, promote or rollback changed about MODEL: what "
+        "the configuration says holds again.",
+    )
+    reset.add_argument("model", metavar="MODEL")
+    reset.add_argument(
+        "--dry_run", action="store_true", help="only check whether it could be done"
+    )
+    reset.set_defaults(run=_run_reset)
+    for action in (reload, validate, show, reset):
+        add_admin_arguments(action)
+
+
+def _run_validate(arguments: argparse.Namespace) -> int:
+    """Checks a file; 0 if it is valid."""
+    from tfs.servables.built_in import default_registry
+    from tfs.server.config.config_file import read_config_file
+    from tfs.server.config.running_config import check_platforms
+    from tfs.server.config.server_config import read_config_text
+    from tfs.server.model_settings import DETECT
+
+    text = read_config_file(arguments.file)
+    config = read_config_text(text, arguments.file)
+    check_platforms(config, (DETECT, *default_registry().names))
+    if arguments.socket or arguments.address:
+        return _send(arguments, text, True)
+    if arguments.json:
+        print(f'{{"valid": true, "num_models": {len(config.models)}}}')
+    else:
+        print(f"{arguments.file} is valid: {len(config.models)} model(s)")
+        for model in config.models.values():
+            emit(notes_lines(leads_nowhere(model)))
+    return 0
+
+
+def leads_nowhere(model: ModelSettings) -> Iterator[str]:
+    """Yields what a model's config names and this machine does not have."""
+    from sources.version_policy import list_versions, name_versions
+
+    path = model.base_path
+    if "://" in path:
+        return
+    try:
+        versions = name_versions(os.listdir(path))
+    except OSError as error:
+        yield f"{model.name}: base path {path}: {error.strerror}"
+        return
+    there = list_versions(sorted(versions)) or "none"
+    if not versions:
+        yield f"{model.name}: base path {path} holds no version"
+    for label, version in sorted(model.labels.items()):
+        if versions and version not in versions:
+            yield (
+                f"{model.name}: label {label} is for version {version}, which is not in "
+                f"{path}; there: {there}"
+            )
+
+
+def _run_reload(arguments: argparse.Namespace) -> int:
+    """Prints the outcome for each model; 0 if all of them are available."""
+    from tfs.server.config.config_file import read_config_file
+
+    return _send(arguments, read_config_file(arguments.file), arguments.dry_run)
+
+
+def _send(arguments: argparse.Namespace, text: str, validate_only: bool) -> int:
+    """Sends a configuration and prints the outcome; 0 if nothing is wrong."""
+    from tfs.proto.tfs.v1 import admin_service_pb2 as pb
+
+    request = pb.ApplyConfigRequest(
+        text=text, validate_only=validate_only, text_name=arguments.file
+    )
+    reply = ask(arguments, "ApplyConfig", request, pb.ApplyConfigResponse)
+    if arguments.json:
+        print(as_json(reply))
+        return 1 if reply.status.code else 0
+    emit(apply_lines(reply))
+    num_bad = sum(each.status.code != 0 for each in reply.models)
+    if reply.status.code == _UNKNOWN and reply.applied and num_bad:
+        # The table shows the reasons already. They name memory and paths, and are too
+        # long to print twice.
+        print(
+            f"applied: {num_bad} model(s) did not become available as configured, see "
+            "above"
+        )
+    elif reply.status.code:
+        print(f"{'applied' if reply.applied else 'refused'}: {reply.status.message}")
+    else:
+        print("valid" if validate_only else "applied")
+    return 1 if reply.status.code else 0
+
+
+def _run_show(arguments: argparse.Namespace) -> int:
+    """Prints the running configuration; 0 if the server answered."""
+    from tfs.proto.tfs.v1 import admin_service_pb2 as pb
+
+    reply = ask(arguments, "GetConfig", pb.GetConfigRequest(), pb.GetConfigResponse)
+    if arguments.json:
+        print(as_json(reply))
+        return 0
+    print(reply.effective_text, end="")
+    inactive = [each for each in reply.overrides if not each.active]
+    emit(f"# {line}" for line in notes_lines(reply.notes))
+    emit(
+        f"# inactive override of {each.config.name}: {' '.join(each.why_inactive.split())}"
+        for each in inactive
+    )
+    if reply.HasField("last_refusal"):
+        problem = " ".join(reply.last_refusal.error.message.split())
+        print(f"# the last configuration was refused: {problem}")
+    return 0
+
+
+def _run_reset(arguments: argparse.Namespace) -> int:
+    """Drops an override; 0 if the server accepted that."""
+    from tfs.proto.tfs.v1 import admin_service_pb2 as pb
+
+    request = pb.ResetOverrideRequest(
+        model=arguments.model, validate_only=arguments.dry_run
+    )
+    reply = ask(arguments, "ResetOverride", request, pb.ResetOverrideResponse)
+    if arguments.json:
+        print(as_json(reply))
+    else:
+        emit(outcome_lines(reply.outcome))
+    return 0
