@@ -299,6 +299,16 @@ def test_a_full_queue_says_when_to_retry_and_the_expired_cost_nothing(
     until(lambda: num_left() == len(late) - 1, "the end of those who waited")
 
 
+def test_an_example_may_have_more_rows_than_the_operator_lets_in(
+    configured: Serving,
+) -> None:
+    """The version does not fail on it: nobody sends so many."""
+    code, text = run_tfs("status", "slow", "--json", f"--address={configured.address}")
+    assert code == 0, text
+    (version,) = json.loads(text)["models"][0]["versions"]
+    assert "own example" not in json.dumps(version)
+
+
 def test_a_served_model_is_tuned_by_its_name(
     configured: Serving, tmp_path: Path
 ) -> None:
