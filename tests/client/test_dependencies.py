@@ -13,7 +13,7 @@ _ASK = """
 import sys
 import {module}
 names = {{name.partition(".")[0] for name in sys.modules}}
-print(*names & {{"torch", "hpack", "google_crc32c", "fsspec"}})
+print(*names & {{"torch", "hpack", "watchdog", "google_crc32c", "fsspec"}})
 """
 
 

@@ -7,8 +7,15 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from watchdog.observers.inotify_c import (
+    InotifyConstants,
+    InotifyEvent,
+    InotifyFD,
+    WatchDescriptor,
+)
 
 from sources import watcher as module
 from sources.watcher import InotifyWatcher
@@ -168,15 +175,15 @@ def test_without_watches_left_nothing_counts_as_watched(
 ) -> None:
     """All programs of a user share them. It is logged once, and tried each time."""
     (tmp_path / "1").mkdir()
-    add = watcher._add_locked
+    add = InotifyFD.add_callback
 
-    def refuse(folder: str) -> int:
-        if folder != str(tmp_path):
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return add(folder)
+    def refuse(inotify: InotifyFD, path: bytes, *rest: Any) -> Any:
+        if path != os.fsencode(tmp_path):
+            raise OSError(errno.ENOSPC, "inotify watch limit reached")
+        return add(inotify, path, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(watcher, "_add_locked", refuse)
+        patch.setattr(InotifyFD, "add_callback", refuse)
         for _ in range(2):
             assert not watcher.watch(str(tmp_path), [str(tmp_path / "1")])
     assert caplog.text.count("instead=polling") == 1
@@ -195,12 +202,23 @@ def test_what_holds_too_many_directories_is_polled(
 
 
 def test_events_that_were_lost_bring_every_base_path(
-    watcher: InotifyWatcher, tmp_path: Path
+    watcher: InotifyWatcher, reports: Reports, tmp_path: Path
 ) -> None:
     """The kernel says only that its queue was full."""
     watcher.watch(str(tmp_path), [])
-    overflow = module._EVENT.pack(-1, module._OVERFLOW, 0, 0)
-    assert watcher._changed(overflow) == {str(tmp_path)}
+    reports.take()
+    (inotify,) = (each for each in threading.enumerate() if type(each) is InotifyFD)
+    overflow = InotifyEvent(WatchDescriptor(-1), InotifyConstants.IN_Q_OVERFLOW, 0, b"")
+    inotify.handle_event(overflow)
+    assert reports.take() == [str(tmp_path)]
+
+
+def test_a_directory_that_may_not_be_read_is_not_watched(
+    watcher: InotifyWatcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """watchdog says nothing of it, and its base path is polled."""
+    monkeypatch.setattr(InotifyFD, "add_callback", lambda *args: WatchDescriptor(-1))
+    assert not watcher.watch(str(tmp_path), [])
 
 
 def test_a_watcher_that_was_not_started_watches_nothing(tmp_path: Path) -> None:
