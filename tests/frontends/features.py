@@ -337,9 +337,9 @@ There are three limits; this is about express, since [grpcio](transports.md) is 
 networks.
 
 1. **One budget of memory**, `--max_receive_bytes`, for all that clients make the server keep:
-   connections (8 KB each), streams (1 KB), requests from their first byte until they are answered,
+   streams (1 KB), requests from their first byte until they are answered,
    and answers until their clients have taken them. What waits for clients may take fifteen
-   sixteenths of it; the rest is for new connections and whole requests. A request beyond 64 KB, or with an answer beyond
+   sixteenths of it; the rest is for whole requests. Connections (10,000 at most) take 4 KB each beside it. A request beyond 64 KB, or with an answer beyond
    64 KB, is admitted before its bytes come: three quarters of the budget for all of these, a quarter
    for a connection, or one alone. What is not admitted waits in one queue, first come, first served.
    What there is no room for is RESOURCE_EXHAUSTED. The longest request is seven eighths of the budget.

@@ -1,17 +1,20 @@
 """One budget for the memory that clients can make the server take.
 
-Whatever a client causes to be kept counts: its connection, its streams, requests from
-their first byte until they are answered, requests that are long or ask for long answers
+Whatever a client causes to be kept counts: its streams, requests from their first byte
+until they are answered, requests that are long or ask for long answers
 before their bytes are there, and answers until the kernel has taken them.
 
 * What waits for clients (unfinished requests, unread answers) may take fifteen
-  sixteenths of the limit. The rest is for new connections, which may take half of it, and
-  for requests that are whole, so that a server full of the former answers the others.
+  sixteenths of the limit. The rest is for requests that are whole, so that a server full
+  of the former answers the others.
 * Long requests and answers are admitted, whole, before they take anything: three
   quarters of the limit together, a quarter for each connection, or one alone. A long
   request counts twice, because its answer may be as long. What is not admitted waits in
   one queue, in the order in which it came.
 * What there is no room for is refused with RESOURCE_EXHAUSTED.
+
+Connections take 4 KB each beside that, and their number is limited: a server full of what
+clients began takes new ones, and answers them.
 
 Rejected: granting windows little by little, and lending a reserve to one client at a
 time. Requests that each have a part of what they need wait for each other, and it took
@@ -24,9 +27,6 @@ from collections.abc import Callable
 from typing import Final
 
 from tfs.core.errors import ResourceExhausted, ServingError
-
-CONNECTION_BYTES: Final = 8192
-"""What a connection without streams takes, its memory in the interpreter included."""
 
 LONG_BYTES: Final = 65_536
 """Requests and answers of this many bytes are admitted before they take memory."""
@@ -135,15 +135,6 @@ class MemoryBudget:
     def has_room(self, num_bytes: int) -> bool:
         """Returns whether so much more may wait for a client."""
         return self.used_bytes + num_bytes <= self.waiting_limit_bytes
-
-    @property
-    def takes_connections(self) -> bool:
-        """Whether there is room for a new connection, which then counts itself.
-
-        They may take half of what is kept from all that waits for clients.
-        """
-        used_bytes = self.used_bytes + CONNECTION_BYTES
-        return used_bytes <= self.limit_bytes - self.limit_bytes // 32
 
     def release(self, num_bytes: int) -> None:
         """Notes that so much is no longer taken."""

@@ -38,7 +38,6 @@ from tfs.core.call import (
 )
 from tfs.core.executor import Executor, InlineExecutor
 from tfs.core.serving_loop import ServingLoop
-from tfs.frontends.budget import CONNECTION_BYTES
 from tfs.frontends.express.options import ExpressOptions
 from tfs.frontends.express.transport import ExpressTransport
 from tfs.frontends.http2 import frames
@@ -221,11 +220,6 @@ class Rig:
             },
         )
         self.step()
-
-    @property
-    def idle_bytes(self) -> int:
-        """What the open connections count in the budget, without any calls."""
-        return CONNECTION_BYTES * len(self.transport._sessions)
 
     def step(self, num_rounds: int = 1) -> None:
         """Runs rounds: at most this many, fewer when there is nothing to do at once."""

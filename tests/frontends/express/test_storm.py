@@ -30,7 +30,6 @@ from tfs.core.errors import Code
 from tfs.core.executor import InlineExecutor
 from tfs.core.servable import InferenceTask
 from tfs.core.servable_handle import ServableHandle
-from tfs.frontends.budget import CONNECTION_BYTES
 from tfs.frontends.express.transport import ExpressTransport
 from tfs.frontends.http2 import frames
 from tfs.frontends.http2.frames import ErrorCode, Setting
@@ -228,9 +227,7 @@ class Storm:
         for connection in transport.connections():
             assert not connection.state.num_cut_off
             assert not connection.streams
-        assert transport.budget.used_bytes == CONNECTION_BYTES * len(
-            transport.connections()
-        )
+        assert transport.budget.used_bytes == 0
         for client in self.clients:
             if client.may_be_lost or client.raw.is_closed:
                 continue

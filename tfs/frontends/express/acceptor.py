@@ -127,7 +127,6 @@ class Acceptor:
     def _accept(
         self, listener: Listener, listening: socket.socket, events: int
     ) -> None:
-        most, budget = self._shared.options.max_connections, self._shared.budget
         for _ in range(_ACCEPTS_PER_ROUND):
             try:
                 client, peer = listener.accept(listening)
@@ -138,7 +137,7 @@ class Acceptor:
                     self._pause(listener, listening, error)
                     break
                 continue  # the client left first (ECONNABORTED and the like)
-            if self.num_connections >= most or not budget.takes_connections:
+            if self.num_connections >= self._shared.options.max_connections:
                 self._shared.counters.refused_connections += 1
                 client.close()
                 continue

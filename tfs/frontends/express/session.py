@@ -15,7 +15,6 @@ from typing import Final
 
 from tfs.core.call import MethodTable, Peer
 from tfs.core.serving_loop import HANG_UP, READABLE, WRITABLE
-from tfs.frontends.budget import CONNECTION_BYTES
 from tfs.frontends.express.session_calls import SessionCalls
 from tfs.frontends.express.shared_state import SharedState
 from tfs.frontends.express.timeouts import Timeouts
@@ -89,7 +88,6 @@ class Session:
         self._timeouts = Timeouts(shared, now_s)
         self._has_more = False
         self._watched = READABLE
-        shared.budget.used_bytes += CONNECTION_BYTES
         shared.loop.watch(wire.socket.fileno(), self.on_ready)
 
     def __repr__(self) -> str:
@@ -294,7 +292,7 @@ class Session:
             self._calls.close()
             sender.out.clear()
         finally:
-            shared.budget.release(CONNECTION_BYTES + self.unread_bytes)
+            shared.budget.release(self.unread_bytes)
             del self._calls  # the calls refer to this session; no cycle may be left
             if was_told and connection.fault is not None:
                 shared.lingering.take(wire.socket)

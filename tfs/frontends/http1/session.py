@@ -28,7 +28,6 @@ from tfs.core.http_call import HttpHandler, HttpReply
 from tfs.core.serving_loop import HANG_UP, READABLE, WRITABLE, ServingLoop
 from tfs.core.tensor_view import Buffer
 from tfs.frontends.budget import (
-    CONNECTION_BYTES,
     LONG_BYTES,
     Account,
     MemoryBudget,
@@ -116,7 +115,6 @@ class HttpSession:
         age_s = options.max_connection_age_s
         self._aged_s = now_s + age_s * spread if age_s else None
         self._watched = 0
-        budget.used_bytes += CONNECTION_BYTES
         self._watch()
 
     @property
@@ -489,7 +487,7 @@ class HttpSession:
             self._release(call)
         self._release_body()
         self._unsent.clear()
-        self._budget.release(self._unsent_bytes + CONNECTION_BYTES)
+        self._budget.release(self._unsent_bytes)
         self._unsent_bytes = 0
         self._on_closed(self)
 

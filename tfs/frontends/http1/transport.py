@@ -137,8 +137,7 @@ class HttpTransport:
                     self._pause(listener, listening, error)
                     break
                 continue  # the client left first
-            num, most = len(self._sessions), self._options.max_connections
-            if num >= most or not self._budget.takes_connections:
+            if len(self._sessions) >= self._options.max_connections:
                 client.close()
                 continue
             assert self._loop.thread_ident in (0, get_ident())
