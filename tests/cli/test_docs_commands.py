@@ -25,6 +25,7 @@ FOREIGN = {
     "--find-links",  # pip's
     "--flag",  # any flag
     "--health-cmd",  # docker's
+    "--init",  # docker's
     "--models",  # TorchServe's
     "--noflag",
     "--pids-limit",  # docker's
