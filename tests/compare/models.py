@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -74,6 +74,32 @@ _PARTS: Final = {
 }
 
 
+def _save(
+    module: torch.nn.Module,
+    inputs: dict[str, torch.Tensor],
+    base: Path,
+    platform: str,
+    parameters: str | None,
+    **signature: Any,
+) -> None:
+    """Writes version 1 by either tree: the earlier one has no Signature to pass."""
+    export: Any = tfs.export
+    if hasattr(export, "Packaging"):
+        packaging = export.Packaging(batching_parameters=parameters)
+        whole = export.Signature(inputs, **signature)
+        export.save(module, whole, base, 1, platform=platform, packaging=packaging)
+        return
+    export.save(
+        module,
+        inputs,
+        base,
+        1,
+        platform=platform,
+        batching_parameters=parameters,
+        **signature,
+    )
+
+
 def write(folder: Path) -> None:
     """Writes every model, and the config that serves them."""
     table.export(folder)
@@ -81,7 +107,9 @@ def write(folder: Path) -> None:
     for version in (1, 2, 3):
         torch.manual_seed(version)
         net = nets.Digits().eval()
-        embed = tfs.export.Signature({"x": x}, call="embed")
+        named = vars(tfs.export)
+        options = named.get("Signature") or named["SignatureOptions"]  # its first name
+        embed = options({"x": x}, call="embed")
         tfs.export.save(
             net,
             {"x": x},
@@ -95,37 +123,31 @@ def write(folder: Path) -> None:
     prices, rooms = nets.Prices().eval(), torch.rand(4, 3)
     features = {"size": FeatureSpec("rooms", FeatureKind.FIXED, FLOAT32, (3,))}
     for name, platform in (("prices", "torch_package"), ("graph", "torch_export")):
-        tfs.export.save(
+        _save(
             prices,
-            tfs.export.Signature(
-                {"rooms": rooms, "bias": torch.rand(4, 1)},
-                method="regress",
-                defaults={"bias": torch.ones(1, 1)},
-                features=features,
-            ),
+            {"rooms": rooms, "bias": torch.rand(4, 1)},
             folder / name,
-            1,
-            platform=platform,
-            packaging=tfs.export.Packaging(
-                batching_parameters="max_batch_size { value: 4 }"
-            ),
+            platform,
+            "max_batch_size { value: 4 }",
+            method="regress",
+            defaults={"bias": torch.ones(1, 1)},
+            features=features,
         )
     linear = torch.nn.Linear(4, 2).eval()
     tfs.export.save(linear, {"input": x}, folder / "script", 1, platform="torchscript")
     ids = torch.tensor([[3, 5, 0], [7, 0, 0]])
-    tfs.export.save(
+    _save(
         nets.Tokens().eval(),
-        tfs.export.Signature(
-            {"ids": ids, "mask": (ids > 0).long()},
-            dynamic={"ids": [1], "mask": [1]},
-            pad={"ids": 0, "mask": 0},
-            features={
-                "words": FeatureSpec("ids", FeatureKind.VARLEN, INT64, pad=0),
-                "mask": FeatureSpec("mask", FeatureKind.VARLEN, INT64, pad=0),
-            },
-        ),
+        {"ids": ids, "mask": (ids > 0).long()},
         folder / "tokens",
-        1,
+        "torch_package",
+        None,
+        dynamic={"ids": [1], "mask": [1]},
+        pad={"ids": 0, "mask": 0},
+        features={
+            "words": FeatureSpec("ids", FeatureKind.VARLEN, INT64, pad=0),
+            "mask": FeatureSpec("mask", FeatureKind.VARLEN, INT64, pad=0),
+        },
     )
     tfs.export.save(
         nets.Whole(), {"x": torch.rand(6)}, folder / "whole", 1, batched=False
