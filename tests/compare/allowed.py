@@ -77,7 +77,7 @@ class Allowed:
 ALLOWED: Final = (
     Allowed(
         r"tfs (status|promote|rollback|canary|retry)\b.*",
-        r"P50 MS|^[+-] [a-z]+  [\d-]",
+        r"MODEL  PRIMARY|^[+-] [a-z]+  [\d-]",
         "tables of models show what half and 99 % of their requests took",
     ),
     Allowed(
@@ -87,7 +87,7 @@ ALLOWED: Final = (
     ),
     Allowed(
         r"tfs .* --json",
-        r'"quarantined": false|^[+-] +("signatures": \[\]|\]),?$',
+        r'"quarantined": false|^[+-] +("signatures": \[\]|"code_digest": ""|\]),?$',
         "versions have a field more, so a comma more before it",
     ),
     Allowed(

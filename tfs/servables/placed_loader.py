@@ -209,7 +209,7 @@ class PlacedLoader:
                 model.move(interpreter.load(model.source), deadline_s)
                 self._entrance.backend = placement.backend
         backend = placement.backend
-        why = f"runs in {backend.value}: {placement.reason}"
+        why = placement.reason
         if self._concurrency > 1 and backend is not Backend.DLMOPEN:
             # Its parts join requests. If requests were joined before, the parts would
             # get only one.
@@ -223,6 +223,7 @@ class PlacedLoader:
                 "was saved, without calls that warm it up"
             )
         servable.profile = profile
+        servable.placement = Placement(backend, why)
         servable.become(target)
         asked, has_processes = (
             placing.placement.backend,
@@ -230,9 +231,10 @@ class PlacedLoader:
         )
         if backend is Backend.FRONT and asked is Backend.AUTO and has_processes:
             placing.on_front(servable.id, self._leave_front)
-        log.info("event=placed servable=%s note=%r", servable.id.slashed, why)
+        note = f"runs in {backend.value}: {why}"
+        log.info("event=placed servable=%s note=%r", servable.id.slashed, note)
         resident_bytes = self._resident_bytes(profile)
-        placing.note(servable.id, why, resident_bytes, not self._has_loaded)
+        placing.note(servable.id, note, resident_bytes, not self._has_loaded)
         if remembers or placing.warm_up_s <= 0:
             return
         # Without a profile others wait to be loaded; then only versions are called that

@@ -10,6 +10,7 @@ from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Servable
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
 from tfs.runtime.interpreter import InterpreterModel
+from tfs.runtime.placement import Placement
 
 
 class PlacedServable:
@@ -23,6 +24,7 @@ class PlacedServable:
         profile: What was measured of the version; None until then.
         example_errors: By signature, why the version failed on its author's example.
         model: The version on its interpreter; None for a platform that needs none.
+        placement: Where the version runs, and why; None until that is decided.
 
     """
 
@@ -31,6 +33,7 @@ class PlacedServable:
         "example_errors",
         "id",
         "model",
+        "placement",
         "profile",
         "signatures",
     )
@@ -41,6 +44,7 @@ class PlacedServable:
         self.profile: ModelProfile | None = None
         self.example_errors: Mapping[str, ServingError] = {}
         self.model = model
+        self.placement: Placement | None = None
         self._target = target
 
     @property

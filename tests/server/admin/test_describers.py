@@ -26,6 +26,7 @@ from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.interpreter import OnAnotherThread
 from tfs.runtime.placed_model import PlacedModel
+from tfs.runtime.placement import Backend, Placement
 from tfs.runtime.process.crash_policy import CrashPolicy, WorkerEnd
 from tfs.runtime.process.process_model import ProcessModel, VersionHealth
 from tfs.runtime.spread_model import SpreadModel
@@ -63,24 +64,29 @@ class OwnModel(OnAnotherThread):
 
 
 @pytest.mark.parametrize(
-    ("note", "place", "why"),
+    ("backend", "place"),
     [
-        ("runs in front: p99 0.1 ms", pb.PlacementReport.FRONT, "p99 0.1 ms"),
-        ("runs in process: isolation", pb.PlacementReport.PROCESS, "isolation"),
+        (Backend.FRONT, pb.PlacementReport.FRONT),
+        (Backend.INLINE, pb.PlacementReport.INLINE),
+        (Backend.PROCESS, pb.PlacementReport.PROCESS),
+        (Backend.DLMOPEN, pb.PlacementReport.DLMOPEN),
     ],
 )
-def test_the_place_is_told_with_its_reason(note: str, place: int, why: str) -> None:
-    """The place and its reason are those that the loader noted."""
-    report = pb.VersionReport(notes=[note])
-    describe_placement(report, SERVABLE)
-    assert (report.placement.place, report.placement.why) == (place, why)
+def test_the_place_is_told_with_its_reason(backend: Backend, place: int) -> None:
+    """The place and its reason are those that were decided, whatever notes say."""
+    servable = PlacedServable(SERVABLE, PlacedModel(OwnModel()))
+    servable.placement = Placement(backend, "p99 0.1 ms")
+    report = pb.VersionReport(notes=["runs in space: x"])
+    describe_placement(report, servable)
+    assert (report.placement.place, report.placement.why) == (place, "p99 0.1 ms")
 
 
-def test_other_notes_say_nothing_of_the_place() -> None:
-    """A version that never said where it runs has no placement."""
-    report = pb.VersionReport(notes=["left the serving loop"])
-    describe_placement(report, SERVABLE)
-    assert not report.HasField("placement")
+def test_a_version_that_is_not_placed_has_no_place() -> None:
+    """Neither one that is still being placed, nor a servable of another kind."""
+    for servable in (SERVABLE, PlacedServable(SERVABLE, PlacedModel(OwnModel()))):
+        report = pb.VersionReport()
+        describe_placement(report, servable)
+        assert not report.HasField("placement")
 
 
 def test_a_platform_without_an_interpreter_runs_on_the_loop() -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Any
 
 from tfs.core.batch_queue_options import BatchQueueOptions
 from tfs.core.errors import Code
@@ -31,24 +30,20 @@ NumWarmed = Callable[[ServableId], int]
 FiguresOf = Callable[[str, int], Mapping[str, Sequence[RequestFigures]]]
 """Returns the counters of a model's version, by signature."""
 
-# Words that tfs.servables.placed_loader writes into the note of a version's state.
-_PLACED: Final = re.compile(r"runs in (front|inline|process|dlmopen): (.*)", re.DOTALL)
-
 
 def describe_placement(report: pb.VersionReport, servable: Servable) -> None:
     """Adds where the version runs, and why."""
-    if isinstance(servable, PlacedServable) and servable.model is None:
+    if not isinstance(servable, PlacedServable):
+        return
+    placement = servable.placement
+    if placement is not None:
+        place: Any = placement.backend.name  # the same names
+        report.placement.MergeFrom(
+            pb.PlacementReport(place=place, why=placement.reason)
+        )
+    elif servable.model is None:
         report.placement.place = pb.PlacementReport.FRONT
         report.placement.why = "its platform needs no interpreter"
-    for note in report.notes:
-        found = _PLACED.match(note)
-        if found is not None:
-            report.placement.CopyFrom(
-                pb.PlacementReport(
-                    place=found[1].upper(),
-                    why=found[2],
-                )
-            )
 
 
 def describe_interpreters(report: pb.VersionReport, servable: Servable) -> None:
