@@ -199,12 +199,17 @@ def test_what_is_not_served_is_told(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    "code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.NOT_FOUND]
+    "code",
+    [
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.CANCELLED,
+    ],
 )
 def test_a_server_that_does_not_take_a_request_costs_none(
     bench: Bench, code: grpc.StatusCode
 ) -> None:
-    """One that drains, or gave the model up a moment ago: the next one answers."""
+    """One that drains, ends, or gave the model up a moment ago: the next one answers."""
     bench.route(m="abc")
     bench.servers["a"].answer = lambda _, context: context.abort(code, "not here")
     assert "a:" not in {bench.ask("m") for _ in range(60)}

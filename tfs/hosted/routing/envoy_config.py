@@ -33,7 +33,9 @@ _HTTP2: Final = {
         "explicit_http_config": {"http2_protocol_options": {}},
     }
 }
-_RETRY_ON: Final = "reset,connect-failure,refused-stream,unavailable,retriable-headers"
+_RETRY_ON: Final = (
+    "reset,connect-failure,refused-stream,unavailable,cancelled,retriable-headers"
+)
 _NOT_FOUND: Final = {"name": "grpc-status", "string_match": {"exact": "5"}}
 _MANY: Final = (
     1_000_000  # of connections and requests: servers have limits of their own

@@ -29,8 +29,8 @@ class FleetRouter(Protocol):
 
     1. a request goes as it came, with what is left of its deadline, to a server that has
        its model, and its answer comes back as it was sent;
-    2. a server that cannot be reached, refuses for now (UNAVAILABLE) or has the model no
-       more (NOT_FOUND) costs no request while another one answers for it;
+    2. a server that cannot be reached, refuses for now (UNAVAILABLE), ends (CANCELLED) or
+       has the model no more (NOT_FOUND) costs no request while another answers for it;
     3. a late request is sent to a second server, and the first answer counts; that does
        not happen often enough to make a slow fleet slower;
     4. a model without routes is UNAVAILABLE, and one that is not in the routes NOT_FOUND;

@@ -25,8 +25,9 @@ from tfs.hosted.routing.requested_model import requested_model
 
 Outcome = bytes | ServingError
 
-_ELSEWHERE: Final = frozenset({Code.UNAVAILABLE, Code.NOT_FOUND})
-"""Codes of requests that were not computed and that another replica may answer."""
+_ELSEWHERE: Final = frozenset({Code.UNAVAILABLE, Code.NOT_FOUND, Code.CANCELLED})
+"""Codes of requests that another replica may answer. A server that ends cancels what it
+has begun; a call that its own client cancels asks nobody again."""
 
 _LEAST_TIMEOUT_S: Final = 0.001
 _UNKNOWN_S: Final = 1.0
