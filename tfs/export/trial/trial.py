@@ -11,10 +11,11 @@ import logging
 import os
 import pickle
 import tempfile
+from collections.abc import Mapping
 
 import torch
 
-from tfs.core.errors import InvalidArgument
+from tfs.core.errors import InvalidArgument, Unavailable
 from tfs.core.servable import Tensors
 from tfs.export.packaging.module_origin import is_library
 from tfs.export.trial.trial_advice import PackagedModules, told
@@ -47,6 +48,7 @@ def tried(
 
     Raises:
         InvalidArgument: It does not load, fails, or ends its process; says what to do.
+        Unavailable: The program that tries versions ended twice.
 
     """
     archive = PackagedModules(os.path.join(folder, "model.pt"))
@@ -54,7 +56,7 @@ def tried(
         working_folder = os.path.join(place, "empty")
         os.mkdir(working_folder)
         path = os.path.join(place, "result")
-        status = prepare_trials().run(
+        status = _status_of_trial(
             {
                 "folder": os.path.abspath(folder),
                 "platform": platform,
@@ -77,6 +79,14 @@ def tried(
     if result.failure is not None:
         raise InvalidArgument(told(result.failure, archive) + unlike_servers())
     return result.outputs
+
+
+def _status_of_trial(request: Mapping[str, object]) -> int:
+    try:
+        return prepare_trials().run(request)
+    except Unavailable as error:
+        log.warning("event=trial_repeated why=%s", error)
+        return prepare_trials().run(request)
 
 
 def unlike_servers() -> str:

@@ -36,6 +36,7 @@ from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, load_guest_m
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.random_numbers import seed_random
 from tfs.runtime.guest.trial.watched_reads import WatchedReads
+from tfs.runtime.guest.zygote.parent_death import die_with_parent
 
 _LINE_BYTES: Final = 16 << 20
 _MAX_ERRORS: Final = 8
@@ -113,8 +114,10 @@ def main(socket_fd: int) -> None:
                 f"tfs.runtime.guest.platforms.{request['platform']}"
             )
             gc.freeze()
+            program_pid = os.getpid()
             pid = os.fork()
             if not pid:
+                die_with_parent(program_pid)
                 channel.close()
                 _run(request)
             status = _status_of(pid, socket_fd)
@@ -128,7 +131,7 @@ def _status_of(pid: int, socket_fd: int) -> int | None:
     pidfd = os.pidfd_open(pid)
     waiting = select.poll()
     waiting.register(pidfd, select.POLLIN)
-    waiting.register(socket_fd, select.POLLIN)
+    waiting.register(socket_fd, 0)  # hanging up is always told
     is_over = pidfd in dict(waiting.poll())
     os.close(pidfd)
     if not is_over:
