@@ -261,13 +261,17 @@ class ModelServer:
         """
         self._placer.prepare()
 
+    def leave(self) -> None:
+        """Is not ready from here on, and takes requests still; returns at once."""
+        self._draining = True
+        self._loop.post(self._health.refresh)
+
     def drain(self, deadline_s: float) -> bool:
-        """Says that it is not ready, waits, refuses new calls, waits for those taken.
+        """Leaves, waits, refuses new calls, waits for those taken.
 
         Returns whether all were finished by the (monotonic) deadline.
         """
-        self._draining = True
-        self._loop.post(self._health.refresh)
+        self.leave()
         # Balancers go on sending until they have heard of it.
         with self._drain_wait:
             until_s = self._clock.now() + self._options.drain_wait_s

@@ -119,6 +119,7 @@ def run_server(
             if not is_out_of_threads(error):
                 raise
         raise
+    server.leave()  # whoever reads the line finds it not ready
     say(f"tfs: {name}: draining; again to end at once")
     timeout_s = options.drain_wait_s + options.drain_timeout_s
     code = _drain(server, watch, clock, timeout_s, inbox)
