@@ -5,6 +5,9 @@ from __future__ import annotations
 import io
 import json
 import signal
+import socket
+import ssl
+import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -17,6 +20,7 @@ import pytest
 import torch
 
 import tfs.export
+from tests.certificates import Certificates
 from tests.e2e.serving import Serving, free_port
 from tests.models.digits import DigitClassifier
 from tfs.client.arrays import fill_tensor
@@ -34,8 +38,12 @@ class Rest:
 
     """
 
-    def __init__(self, port: int) -> None:
-        self.base = f"http://127.0.0.1:{port}"
+    def __init__(self, port: int, certificates: Certificates | None = None) -> None:
+        self.base = f"http{'s' if certificates else ''}://127.0.0.1:{port}"
+        self._context: ssl.SSLContext | None = None
+        if certificates is not None:
+            authority = certificates.authority.decode()
+            self._context = ssl.create_default_context(cadata=authority)
 
     def ask(
         self, path: str, body: object = None, **headers: str
@@ -46,7 +54,9 @@ class Rest:
             self.base + path, None if body is None else data, headers
         )
         try:
-            with urllib.request.urlopen(request, timeout=PATIENCE_S) as reply:
+            with urllib.request.urlopen(
+                request, timeout=PATIENCE_S, context=self._context
+            ) as reply:
                 text, status, given = reply.read(), reply.status, dict(reply.headers)
         except urllib.error.HTTPError as error:
             text, status, given = error.read(), error.code, dict(error.headers)
@@ -58,7 +68,15 @@ class Rest:
 
 
 @pytest.fixture(scope="module")
-def rest(scale: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rest]:
+def unix_path() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="tfs") as folder:
+        yield Path(folder) / "http"
+
+
+@pytest.fixture(scope="module")
+def rest(
+    scale: Path, unix_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Rest]:
     base = tmp_path_factory.mktemp("rest")
     model = DigitClassifier().eval()
     labels = [f"digit {i}" for i in range(10)]
@@ -78,6 +96,7 @@ def rest(scale: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rest
         f"--rest_api_port={port}",
         "--rest_api_enable_cors_support=true",
         "--max_json_bytes=100000",
+        f"--rest_api_socket_path={unix_path}",
     )
     with Serving(*flags) as serving:
         for which in ("scale/1", "scale/2", "digits/1"):
@@ -277,19 +296,37 @@ def test_health_and_metrics_lie_beside_it(rest: Rest) -> None:
     assert ':tensorflow:serving:request_count{model_name="scale",status="OK"}' in text
 
 
-def test_who_still_comes_is_served_while_balancers_hear_of_the_end(scale: Path) -> None:
-    """After SIGTERM the server is not ready, and takes requests for --drain_wait_s."""
+def test_the_same_is_on_a_unix_socket(rest: Rest, unix_path: Path) -> None:
+    """--rest_api_socket_path, for a proxy on this machine."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(PATIENCE_S)
+        client.connect(str(unix_path))
+        client.sendall(b"GET /v1/models/scale HTTP/1.0\r\n\r\n")
+        with client.makefile("rb") as answer:
+            assert b'"state": "AVAILABLE"' in answer.read()
+
+
+def test_who_still_comes_is_served_while_balancers_hear_of_the_end(
+    scale: Path, tmp_path: Path
+) -> None:
+    """After SIGTERM the server is not ready, and takes requests for --drain_wait_s.
+
+    Over TLS: --rest_api_tls uses the certificate of gRPC.
+    """
+    certificates = Certificates()
     port = free_port()
     flags = (
         "--model_name=scale",
         f"--model_base_path={scale}",
         f"--rest_api_port={port}",
+        f"--ssl_config_file={certificates.write_config(tmp_path)}",
+        "--rest_api_tls",
         "--drain_wait_s=2",
         "--max_connection_age_s=3600",
     )
     with Serving(*flags) as serving:
         serving.wait_for("scale/2 is available")
-        rest = Rest(port)
+        rest = Rest(port, certificates)
         assert rest.ask("/readyz")[0] == 200
         serving.process.send_signal(signal.SIGTERM)
         serving.wait_for("draining")

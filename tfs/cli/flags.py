@@ -405,6 +405,18 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "(default 0)",
     ),
     Flag(
+        "rest_api_socket_path",
+        "rest_api_socket_path",
+        _socket_path,
+        "the same on this Unix socket, too",
+    ),
+    Flag(
+        "rest_api_tls",
+        "rest_api_tls",
+        read_bool,
+        "TLS on --rest_api_port, with the certificate of --ssl_config_file (default false)",
+    ),
+    Flag(
         "rest_api_timeout_in_ms",
         "rest_api_timeout_s",
         _milliseconds,

@@ -227,6 +227,7 @@ class ListenerOptions:
         services: Full names of the services it exposes; None exposes all.
         unix_mode: Permissions of a Unix socket.
         tls: Where certificates come from; None for plain text.
+        protocol: What is spoken within TLS, by its name there: "h2" or "http/1.1".
 
     """
 
@@ -235,6 +236,7 @@ class ListenerOptions:
     services: frozenset[str] | None = None
     unix_mode: int = 0o660
     tls: TlsSource | None = None
+    protocol: str = "h2"
 
 
 class TlsSource(Protocol):

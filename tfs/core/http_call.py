@@ -13,7 +13,6 @@ from typing import Final, Protocol
 
 from tfs.core.call import Call
 from tfs.core.errors import Code
-from tfs.core.tensor_view import Buffer
 
 JSON: Final = "application/json"
 TEXT: Final = "text/plain; charset=utf-8"
@@ -52,7 +51,7 @@ class HttpReply:
 
     """
 
-    body: Sequence[Buffer]
+    body: Sequence[bytes | memoryview]
     status: int = 200
     content_type: str = JSON
     headers: Sequence[tuple[str, str]] = field(default=())

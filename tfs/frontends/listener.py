@@ -36,7 +36,7 @@ class Listener:
         self.tls: TlsContexts | None = None
         if options.tls is not None:
             try:
-                self.tls = TlsContexts(options.tls)
+                self.tls = TlsContexts(options.tls, options.protocol)
             except InvalidArgument as error:
                 raise Unavailable(
                     f"cannot listen on {options.address} ({options.name}): "

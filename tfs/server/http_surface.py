@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
-from tfs.core.call import ListenerOptions, MethodTable
+from tfs.core.call import MethodTable
 from tfs.core.errors import Unavailable
+from tfs.core.executor import Executor
 from tfs.core.own_descriptors import OWN
 from tfs.core.serving_loop import ServingLoop
 from tfs.core.stats import Stats
@@ -17,6 +18,7 @@ from tfs.frontends.http1.transport import HttpTransport
 from tfs.handlers.rest.handler import RestHandler
 from tfs.handlers.rest.root import HttpRoot, TextPage
 from tfs.server.core import ServerCore
+from tfs.server.doors import http_listeners
 from tfs.server.metrics.exposition import CONTENT_TYPE
 from tfs.server.metrics.metrics_page import MetricsPage, ServedModel
 from tfs.server.metrics.monitoring_config import read_monitoring_config
@@ -49,7 +51,7 @@ class HttpSurface:
         options: Say where it listens, and what is there.
         loop: The serving loop.
         budget: What clients of all transports together may take.
-        run: Runs a function on a thread.
+        executor: Writes pages and performs TLS handshakes.
 
     """
 
@@ -58,11 +60,11 @@ class HttpSurface:
         options: ServerOptions,
         loop: ServingLoop,
         budget: MemoryBudget,
-        run: Callable[[Callable[[], None]], object],
+        executor: Executor,
     ) -> None:
         self._options = options
-        self._run = run
-        self._address = ""
+        self._executor = executor
+        self._addresses: Sequence[str] = ()
         self._transport = HttpTransport(
             loop,
             budget,
@@ -71,6 +73,7 @@ class HttpSurface:
                 request_timeout_s=options.rest_api_timeout_s,
                 max_connection_age_s=options.max_connection_age_s,
             ),
+            executor,
         )
 
     def start(
@@ -80,27 +83,22 @@ class HttpSurface:
         core: ServerCore,
         readiness: Readiness,
         started_s: float,
-    ) -> str:
-        """Opens the port; returns its address, "HOST:PORT", or "" if there is none.
+    ) -> None:
+        """Opens the port and the socket that the options ask for.
 
         Raises:
-            ServingError: The file of --monitoring_config_file cannot be used.
+            ServingError: The file of --monitoring_config_file, or the certificates,
+                cannot be used.
 
         """
         options = self._options
-        port = options.rest_api_port
-        if not port:
+        doors = http_listeners(options)
+        if not doors:
             if options.monitoring_config_file:
                 log.warning(
                     "event=no_metrics why='--rest_api_port opens no port for them'"
                 )
-            return ""
-        if port == options.port and not options.any_port:
-            log.error(
-                "event=no_http why='--rest_api_port cannot be the same as --port: use "
-                "another one'"
-            )
-            return ""
+            return
         page = _metrics_page(stats, core, readiness, started_s)
         pages = {METRICS: page}
         if options.monitoring_config_file:
@@ -116,32 +114,28 @@ class HttpSurface:
             readiness.is_ready,
             readiness.is_model_available,
             pages,
-            self._run,
+            self._executor.submit,
         )
-        host = options.grpc_host
-        if ":" in host and not host.startswith("["):
-            host = f"[{host}]"
         try:
-            (self._address,) = self._transport.start(
-                [ListenerOptions("http", f"{host}:{max(port, 0)}")], root
-            )
+            self._addresses = self._transport.start(doors, root)
         except Unavailable as error:
             log.error("event=no_http flag=--rest_api_port why=%r", error.message)
-            return ""
-        OWN.add_address(self._address)
-        log.info("event=http_listening address=%s", self._address)
-        return self._address
+            return
+        for address in self._addresses:
+            OWN.add_address(address)
+            log.info("event=http_listening address=%s", address)
 
     def drain(self, deadline_s: float) -> bool:
         """See :meth:`HttpTransport.drain`."""
-        return not self._address or self._transport.drain(deadline_s)
+        return not self._addresses or self._transport.drain(deadline_s)
 
     def close(self) -> None:
         """Closes the port and what is connected; idempotent."""
-        if self._address:
+        if self._addresses:
             self._transport.close()
-            OWN.remove_address(self._address)
-            self._address = ""
+            for address in self._addresses:
+                OWN.remove_address(address)
+            self._addresses = ()
 
 
 def _metrics_page(

@@ -199,7 +199,7 @@ class ModelServer:
             budget,
         )
         self._let_load = follow(self._traffic.look)
-        self._http = HttpSurface(options, self._loop, budget, self._decoders.submit)
+        self._http = HttpSurface(options, self._loop, budget, self._decoders)
         self._models: Mapping[str, ModelSettings] = {}
         self._addresses: Sequence[str] = ()
         self._draining = False

@@ -182,6 +182,8 @@ class ServerOptions:
         monitoring_config_file: File with a text ``MonitoringConfig``, which enables the
             page of metrics and gives its path; "" for no page.
         rest_api_port: HTTP port of the REST API, on ``grpc_host``; 0 opens none.
+        rest_api_socket_path: Absolute path of a Unix socket for the same; "" is none.
+        rest_api_tls: Whether that port speaks TLS, with what ``ssl_config_file`` has.
         rest_api_timeout_s: Deadline of each request on it.
         rest_api_enable_cors_support: Whether pages of other origins may use it.
         max_json_bytes: Longest body in JSON.
@@ -247,6 +249,8 @@ class ServerOptions:
     request_log_task_index: int = -1
     monitoring_config_file: str = ""
     rest_api_port: int = 0
+    rest_api_socket_path: str = ""
+    rest_api_tls: bool = False
     rest_api_timeout_s: float = 30.0
     rest_api_enable_cors_support: bool = False
     max_json_bytes: int = 64 << 20
@@ -264,7 +268,12 @@ class ServerOptions:
         for name in ("model_config_file_poll_wait_s", "interpreter_call_timeout_s"):
             value = getattr(self, name)
             _require(value > 0, f"{_flag(name)} must be positive: {value}")
-        for name in ("grpc_socket_path", "admin_socket_path", "remote_cache_dir"):
+        for name in (
+            "grpc_socket_path",
+            "rest_api_socket_path",
+            "admin_socket_path",
+            "remote_cache_dir",
+        ):
             path: str = getattr(self, name)
             _require(
                 not path or path.startswith("/"),
@@ -281,6 +290,10 @@ class ServerOptions:
             "Both --model_base_path and --model_config_file are empty! Name a "
             "directory of versions (--model_name=M --model_base_path=/abs/path), a "
             "config file, or a --model_repository.",
+        )
+        _require(
+            bool(self.ssl_config_file) or not self.rest_api_tls,
+            "--rest_api_tls needs the certificate of --ssl_config_file.",
         )
         _require(
             not (self.model_repository and self.model_config_file),

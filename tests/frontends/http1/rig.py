@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 from collections.abc import Callable
 from typing import Any, Self
 
+from tests.certificates import Certificates
 from tfs.core.call import ListenerOptions
 from tfs.core.http_call import HttpCall, HttpReply
 from tfs.core.serving_loop import ServingLoop
@@ -34,8 +36,10 @@ class Rig:
         self,
         handler: Callable[[HttpCall], None] | None = echo,
         limit_bytes: int = 64 << 20,
+        certificates: Certificates | None = None,
         **options: Any,
     ) -> None:
+        self._certificates = certificates
         self.calls: list[HttpCall] = []
         self.loop = ServingLoop()
         self.budget = MemoryBudget(limit_bytes, self.loop.post)
@@ -45,7 +49,8 @@ class Rig:
 
     def __enter__(self) -> Self:
         self.loop.start()
-        listener = ListenerOptions("http", "127.0.0.1:0")
+        tls = self._certificates.tls() if self._certificates else None
+        listener = ListenerOptions("http", "127.0.0.1:0", tls=tls, protocol="http/1.1")
         (address,) = self.transport.start([listener], self._handler)
         self.port = int(address.rpartition(":")[2])
         return self
@@ -56,7 +61,15 @@ class Rig:
 
     def client(self) -> RawClient:
         """Returns a new connection."""
-        return RawClient(self.port)
+        client = RawClient(self.port)
+        if self._certificates is not None:
+            context = ssl.create_default_context(
+                cadata=self._certificates.authority.decode()
+            )
+            client.socket = context.wrap_socket(
+                client.socket, server_hostname="localhost"
+            )
+        return client
 
     def ask(self, data: bytes) -> bytes:
         """Sends bytes over a new connection and returns all that comes until its end."""

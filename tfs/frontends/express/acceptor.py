@@ -13,10 +13,10 @@ from tfs.core.call import ListenerOptions, MethodTable, Peer
 from tfs.core.executor import Executor
 from tfs.frontends.express.session import Session
 from tfs.frontends.express.shared_state import SharedState
-from tfs.frontends.express.wire import TlsWire, Wire
 from tfs.frontends.listener import Listener
 from tfs.frontends.tls.handshakes import Handshakes
 from tfs.frontends.tls.tls_stream import TlsStream
+from tfs.frontends.wire import TlsWire, Wire
 
 log = logging.getLogger(__name__)
 

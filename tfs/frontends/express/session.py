@@ -18,9 +18,9 @@ from tfs.core.serving_loop import HANG_UP, READABLE, WRITABLE
 from tfs.frontends.express.session_calls import SessionCalls
 from tfs.frontends.express.shared_state import SharedState
 from tfs.frontends.express.timeouts import Timeouts
-from tfs.frontends.express.wire import Wire
 from tfs.frontends.http2.frames import ErrorCode
 from tfs.frontends.http2.stream import Stream
+from tfs.frontends.wire import Wire
 
 log = logging.getLogger(__name__)
 

@@ -17,11 +17,11 @@ from tfs.core.errors import DeadlineExceeded, ServingError
 from tfs.frontends.budget import used_up
 from tfs.frontends.express.call import ExpressCall
 from tfs.frontends.express.shared_state import SharedState
-from tfs.frontends.express.wire import Wire
 from tfs.frontends.http2.connection import Connection
 from tfs.frontends.http2.frames import ConnectionFault, ErrorCode
 from tfs.frontends.http2.states import StreamState
 from tfs.frontends.http2.stream import Stream
+from tfs.frontends.wire import Wire
 
 _LEAST_BYTES: Final = 65_536
 _AGE_JITTER: Final = 0.1  # as gRPC's own servers have it

@@ -25,6 +25,7 @@ from tfs.core.serving_loop import Timer
 from tfs.core.tensor_view import Buffer
 from tfs.frontends.budget import Ticket
 from tfs.frontends.http1.request_parser import RequestHead
+from tfs.frontends.http2.outbox import Output
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +91,7 @@ class HttpRequestCall:
     def __init__(self, owner: CallOwner, head: RequestHead) -> None:
         self.head = head
         self.deadline_s: float | None = None
-        self.answer: list[Buffer] = []
+        self.answer: Output = []
         self.is_finished = False
         self.keeps_alive = head.keeps_alive
         self.kept_bytes = 0
@@ -216,7 +217,7 @@ class HttpRequestCall:
         self.answer = self._written(reply)
         self._owner.on_answered(self)
 
-    def _written(self, reply: HttpReply) -> list[Buffer]:
+    def _written(self, reply: HttpReply) -> Output:
         body = list(reply.body)
         extra = ""
         if self._owner.compresses(self, reply):

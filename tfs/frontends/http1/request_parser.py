@@ -88,6 +88,7 @@ class RequestParser:
         self._sink = sink
         self._max_head_bytes = max_head_bytes
         self._parser = httptools.HttpRequestParser(self)
+        self._without_upgrade = b""  # the present head, to be read again
         self._target = b""
         self._headers: dict[str, str] = {}
         self._head_bytes = 0
@@ -110,11 +111,11 @@ class RequestParser:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            # Whoever offers to speak another protocol goes on in this one.
+            # Whoever offers to speak another protocol goes on in this one; llhttp would
+            # leave the body to the other.
             self._parser = httptools.HttpRequestParser(self)
-            rest = data[upgrade.args[0] :]
-            if rest:
-                self.feed(rest)
+            head, self._without_upgrade = self._without_upgrade, b""
+            self.feed(head + data[upgrade.args[0] :])
         except httptools.HttpParserCallbackError as error:
             cause = error.__context__
             if isinstance(cause, BadRequestError):
@@ -150,16 +151,13 @@ class RequestParser:
     def on_headers_complete(self) -> None:
         self.is_in_head = False
         self.is_in_body = True
-        headers = self._headers
         self._fed_bytes = self._body_bytes = 0
         parser = self._parser
-        if parser.should_upgrade() and (
-            "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
-        ):
-            # llhttp leaves the body to that protocol.
-            raise BadRequestError(
-                400, "no other protocol is spoken here; send it without Upgrade"
-            )
+        if parser.get_method() == b"CONNECT":
+            raise BadRequestError(400, "this is no proxy")
+        if parser.should_upgrade():
+            self._without_upgrade = self._head_without_upgrade()
+            return
         self._sink.on_head(
             RequestHead(
                 parser.get_method().decode("latin-1"),
@@ -176,7 +174,21 @@ class RequestParser:
 
     def on_message_complete(self) -> None:
         self.is_in_body = False
-        self._sink.on_complete()
+        if not self._without_upgrade:
+            self._sink.on_complete()
+
+    def _head_without_upgrade(self) -> bytes:
+        headers = {
+            name: value for name, value in self._headers.items() if name != "upgrade"
+        }
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        version = self._parser.get_http_version().encode()
+        return b"%s %s HTTP/%s\r\n%s\r\n" % (
+            self._parser.get_method(),
+            self._target,
+            version,
+            lines.encode("latin-1"),
+        )
 
     def _count(self, num_bytes: int) -> None:
         self._head_bytes += num_bytes

@@ -1,7 +1,7 @@
 """A client's HTTP/1.1 connection: requests in, answers out in the order of requests.
 
 Several requests may be under way (pipelining); an answer that is early waits for those
-before it. What the client sends is read only while there is room for it: the socket is
+before it. What the client sends is read only while there is room for it: the wire is
 left alone while a long body waits to be admitted, or while answers are not taken.
 """
 
@@ -26,7 +26,6 @@ from tfs.core.errors import (
 )
 from tfs.core.http_call import HttpHandler, HttpReply
 from tfs.core.serving_loop import HANG_UP, READABLE, WRITABLE, ServingLoop
-from tfs.core.tensor_view import Buffer
 from tfs.frontends.budget import (
     LONG_BYTES,
     Account,
@@ -40,6 +39,8 @@ from tfs.frontends.http1.request_parser import (
     RequestHead,
     RequestParser,
 )
+from tfs.frontends.http2.outbox import Output
+from tfs.frontends.wire import Wire
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ _READ_BYTES: Final = 64 << 10
 _CALL_BYTES: Final = 2048  # what a request without a body takes
 _MAX_PIPELINED: Final = 64
 _MAX_UNSENT_BYTES: Final = 64 << 10  # beyond that no more requests are read
-_MAX_PARTS: Final = 64  # of one sendmsg
+_LARGE_BYTES: Final = 64 << 10  # answers that are not joined
 _INFLATE_BYTES: Final = 64 << 10  # at a time
 _SUSPICIOUS_BYTES: Final = 4 << 20
 _SUSPICIOUS_RATIO: Final = 100
@@ -65,7 +66,7 @@ class HttpSession:
         is_closed: Whether the socket is closed.
 
     Args:
-        client: Its socket, non-blocking; owned from now on.
+        wire: Its socket, in plain text or over TLS; owned from now on.
         peer: Who it is.
         loop: The serving loop.
         options: Limits.
@@ -77,7 +78,7 @@ class HttpSession:
 
     def __init__(
         self,
-        client: socket.socket,
+        wire: Wire,
         peer: Peer,
         loop: ServingLoop,
         options: HttpOptions,
@@ -88,7 +89,8 @@ class HttpSession:
         self.peer = peer
         self.loop_ident = loop.thread_ident
         self.is_closed = False
-        self._socket = client
+        self._wire = wire
+        self._socket = wire.socket
         self._loop = loop
         self._options = options
         self._budget = budget
@@ -101,8 +103,7 @@ class HttpSession:
         self._body = bytearray()
         self._inflater: zlib._Decompress | None = None
         self._num_packed = 0
-        self._unsent: deque[memoryview] = deque()
-        self._unsent_bytes = 0
+        self._unsent_bytes = 0  # of the wire, as counted in the budget
         self._is_last = False  # no more requests are taken
         self._is_draining = False
         self._is_refused = False  # something the client still sends is not wanted
@@ -123,10 +124,14 @@ class HttpSession:
 
     # -- reading -------------------------------------------------------------------------
 
+    def begin(self) -> None:
+        """Reads what came with a TLS handshake."""
+        self._on_ready(READABLE)
+
     def _on_ready(self, events: int) -> None:
         try:
             if events & WRITABLE:
-                self._send()
+                self._send([])
             if not self.is_closed and events & (READABLE | HANG_UP):
                 self._read()
         except Exception as error:  # a fault of ours must not end the loop
@@ -134,17 +139,19 @@ class HttpSession:
             self.close()
 
     def _read(self) -> None:
-        try:
-            data = self._socket.recv(_READ_BYTES)
-        except BlockingIOError:
+        if self._lingers_until_s is not None:
+            self._drop_rest()
             return
-        except OSError:
+        try:
+            data = self._wire.read(_READ_BYTES)
+        except BlockingIOError:
+            self._watch()  # TLS may have something of its own to send
+            return
+        except EOFError:
             data = b""
         if data:
             self._moved_s = self._loop.clock.now()
             self._receive(data)
-        elif self._lingers_until_s is not None:
-            self.close()
         else:
             self._has_ended = True
             if self._incoming is not None:
@@ -156,9 +163,18 @@ class HttpSession:
             else:
                 self.close()  # whoever hangs up waits for nothing, as with nginx
 
+    def _drop_rest(self) -> None:
+        """Reads more of a request that was refused, and forgets it."""
+        try:
+            if self._socket.recv(_READ_BYTES):
+                return
+        except BlockingIOError:
+            return
+        except OSError:
+            pass
+        self.close()
+
     def _receive(self, data: bytes) -> None:
-        if self._lingers_until_s is not None:
-            return  # the rest of a request that was refused
         try:
             self._parser.feed(data)
         except BadRequestError as error:
@@ -212,8 +228,7 @@ class HttpSession:
         if length is not None and length >= LONG_BYTES:
             self._admit(call, length)
         if head.headers.get("expect", "").lower() == "100-continue":
-            self._queue([_CONTINUE])
-            self._send()
+            self._send([_CONTINUE])
 
     def on_body(self, data: bytes) -> None:
         """Takes more of the body."""
@@ -345,6 +360,7 @@ class HttpSession:
         calls = self._calls
         if calls[0] is not call:
             return  # those before it come first
+        answers: Output = []
         while calls and calls[0].is_finished:
             if calls[0] is self._incoming:
                 # Answered before its body was there: the rest of it is not read.
@@ -352,43 +368,27 @@ class HttpSession:
                 self._is_last = self._has_ended = self._is_refused = True
                 calls[0].keeps_alive = False
             done = calls.popleft()
-            self._queue(done.answer)
+            answers += done.answer
             done.answer = []
             self._release(done)
             if not done.keeps_alive:
                 self._is_last = True
-        self._send()
+        self._send(answers)
 
-    def _queue(self, parts: list[Buffer]) -> None:
-        for part in parts:
-            self._unsent.append(memoryview(part))
-            self._unsent_bytes += len(part)
-            self._budget.used_bytes += len(part)
-
-    def _send(self) -> None:
-        unsent = self._unsent
-        while unsent:
-            batch = [unsent[index] for index in range(min(len(unsent), _MAX_PARTS))]
-            try:
-                if len(batch) == 1:  # as most answers are
-                    sent = self._socket.send(batch[0])
-                else:
-                    sent = self._socket.sendmsg(batch)
-            except BlockingIOError:
-                break
-            except OSError:
-                self.close()
-                return
+    def _send(self, parts: Output) -> None:
+        wire = self._wire
+        was_idle, sent_bytes = not wire.unsent_bytes, wire.sent_bytes
+        try:
+            if parts:
+                wire.send(parts, is_large=sum(map(len, parts)) > _LARGE_BYTES)
+            else:
+                wire.send_unsent()
+        except OSError:
+            self.close()
+            return
+        if was_idle or sent_bytes != wire.sent_bytes:
             self._moved_s = self._loop.clock.now()
-            self._unsent_bytes -= sent
-            self._budget.release(sent)
-            for part in batch:
-                if sent < len(part):
-                    unsent[0] = part[sent:]
-                    break
-                sent -= len(part)
-                unsent.popleft()
-        if not unsent and not self._calls:
+        if not wire.unsent_bytes and not self._calls:
             self._idle_since_s = self._loop.clock.now()
             if self._is_last or (self._is_draining and self._incoming is None):
                 self._hang_up()
@@ -401,6 +401,7 @@ class HttpSession:
         A client that may still be sending gets time to read that answer: a socket closed
         with unread bytes resets the connection.
         """
+        self._wire.end()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
         if not self._is_refused:
@@ -412,13 +413,17 @@ class HttpSession:
     def _watch(self) -> None:
         if self.is_closed:
             return
-        events = WRITABLE if self._unsent else 0
+        unsent_bytes = self._wire.unsent_bytes
+        if unsent_bytes != self._unsent_bytes:
+            self._budget.release(self._unsent_bytes - unsent_bytes)
+            self._unsent_bytes = unsent_bytes
+        events = WRITABLE if unsent_bytes else 0
         if self._lingers_until_s is not None or (
             not self._is_last
             and not self._has_ended
             and not self._waits_for_room
             and len(self._calls) < _MAX_PIPELINED
-            and self._unsent_bytes <= _MAX_UNSENT_BYTES
+            and unsent_bytes <= _MAX_UNSENT_BYTES
         ):
             events |= READABLE
         if events != self._watched:
@@ -437,7 +442,7 @@ class HttpSession:
                 self.close()
             return
         options = self._options
-        waits_for_client = bool(self._unsent) or (
+        waits_for_client = bool(self._unsent_bytes) or (
             (self._incoming is not None and not self._waits_for_room)
             or self._parser.is_in_head
         )
@@ -453,7 +458,7 @@ class HttpSession:
         self._is_draining = True
         for call in self._calls:
             call.keeps_alive = False
-        if not self._calls and self._incoming is None and not self._unsent:
+        if not self._calls and self._incoming is None and not self._unsent_bytes:
             self._hang_up()
 
     def fail_all(self, error: ServingError) -> None:
@@ -479,6 +484,7 @@ class HttpSession:
             return
         self.is_closed = True
         self._loop.unwatch(self._socket.fileno())
+        self._wire.end()
         self._socket.close()
         calls, self._calls = self._calls, deque()
         self._incoming = None
@@ -486,7 +492,6 @@ class HttpSession:
             call.drop()
             self._release(call)
         self._release_body()
-        self._unsent.clear()
         self._budget.release(self._unsent_bytes)
         self._unsent_bytes = 0
         self._on_closed(self)

@@ -8,21 +8,25 @@ import socket
 import threading
 from collections.abc import Sequence
 from functools import partial
-from threading import get_ident
 from typing import Final
 
-from tfs.core.call import ListenerOptions
+from tfs.core.call import ListenerOptions, Peer
+from tfs.core.executor import Executor, InlineExecutor
 from tfs.core.http_call import HttpHandler
 from tfs.core.serving_loop import ServingLoop
 from tfs.frontends.budget import MemoryBudget
 from tfs.frontends.http1.options import HttpOptions
 from tfs.frontends.http1.session import HttpSession, draining
 from tfs.frontends.listener import Listener
+from tfs.frontends.tls.handshakes import Handshakes
+from tfs.frontends.tls.tls_stream import TlsStream
+from tfs.frontends.wire import TlsWire, Wire
 
 log = logging.getLogger(__name__)
 
 _ACCEPTS_PER_ROUND: Final = 64
 _ACCEPT_PAUSE_S: Final = 1.0
+_MAX_HANDSHAKES: Final = 256
 _OUT_OF_FILES: Final = frozenset(
     (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 )
@@ -35,6 +39,7 @@ class HttpTransport:
         loop: The serving loop.
         budget: What all clients together may take; shared with other transports.
         options: Limits.
+        executor: Performs TLS handshakes.
 
     """
 
@@ -43,12 +48,19 @@ class HttpTransport:
         loop: ServingLoop,
         budget: MemoryBudget,
         options: HttpOptions | None = None,
+        executor: Executor | None = None,
     ) -> None:
         self._loop = loop
         self._budget = budget
         self._options = options or HttpOptions()
         self._listeners: list[Listener] = []
         self._sessions: set[HttpSession] = set()
+        self._handshakes = Handshakes(
+            loop,
+            executor or InlineExecutor(),
+            _MAX_HANDSHAKES,
+            self._options.no_progress_timeout_s,
+        )
         self._handler: HttpHandler = _nobody
         self._is_sweeping = False
         self._is_closed = False
@@ -60,7 +72,7 @@ class HttpTransport:
     @property
     def num_connections(self) -> int:
         """Clients that are connected. Thread-safe."""
-        return len(self._sessions)
+        return len(self._sessions) + len(self._handshakes.under_way)
 
     def start(
         self, listeners: Sequence[ListenerOptions], handler: HttpHandler
@@ -137,24 +149,37 @@ class HttpTransport:
                     self._pause(listener, listening, error)
                     break
                 continue  # the client left first
-            if len(self._sessions) >= self._options.max_connections:
+            if self.num_connections >= self._options.max_connections:
                 client.close()
                 continue
-            assert self._loop.thread_ident in (0, get_ident())
-            self._sessions.add(
-                HttpSession(
-                    client,
-                    peer,
-                    self._loop,
-                    self._options,
-                    self._budget,
-                    self._handler,
-                    self._on_closed,
-                )
-            )
+            if listener.tls is None:
+                self._open(Wire(client), peer)
+            else:
+                self._handshakes.begin(listener.tls, client, peer, self._on_trusted)
         if not self._is_sweeping:
             self._is_sweeping = True
             self._sweep_later()
+
+    def _on_trusted(
+        self, client: socket.socket, peer: Peer, tls: TlsStream, unsent: bytes
+    ) -> None:
+        session = self._open(TlsWire(client, tls, unsent), peer)
+        if self._is_draining:
+            session.begin_drain()
+        session.begin()
+
+    def _open(self, wire: Wire, peer: Peer) -> HttpSession:
+        session = HttpSession(
+            wire,
+            peer,
+            self._loop,
+            self._options,
+            self._budget,
+            self._handler,
+            self._on_closed,
+        )
+        self._sessions.add(session)
+        return session
 
     def _pause(
         self, listener: Listener, listening: socket.socket, error: OSError
@@ -181,7 +206,8 @@ class HttpTransport:
         now_s = self._loop.clock.now()
         for session in list(self._sessions):
             session.sweep(now_s)
-        self._is_sweeping = bool(self._sessions)  # so that an idle server sleeps
+        self._handshakes.sweep(now_s)
+        self._is_sweeping = bool(self.num_connections)  # so that an idle server sleeps
         if self._is_sweeping:
             self._sweep_later()
 
@@ -190,6 +216,7 @@ class HttpTransport:
             return
         self._is_draining = True
         self._close_listeners()
+        self._handshakes.close()
         for session in list(self._sessions):
             session.begin_drain()
         self._check_drained()
@@ -212,6 +239,7 @@ class HttpTransport:
             return
         self._is_closed = self._is_draining = True
         self._close_listeners()
+        self._handshakes.close()
         for session in list(self._sessions):
             session.fail_all(draining())
             session.close()

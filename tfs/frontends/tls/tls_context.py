@@ -1,4 +1,4 @@
-"""A server's ``SSLContext`` for gRPC, out of PEM contents in memory."""
+"""A server's ``SSLContext``, out of PEM contents in memory."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Final
 from tfs.core.call import TlsOptions
 from tfs.core.errors import InvalidArgument
 
-ALPN_PROTOCOL: Final = "h2"
+H2: Final = "h2"
+HTTP_1: Final = "http/1.1"
 # RFC 9113, section 9.2.2: TLS 1.2 needs forward secrecy and an AEAD. TLS 1.3 has
 # no others.
 _CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 
-def server_context(tls: TlsOptions) -> ssl.SSLContext:
-    """Returns a context for TLS 1.2 and 1.3 that offers HTTP/2.
+def server_context(tls: TlsOptions, protocol: str = H2) -> ssl.SSLContext:
+    """Returns a context for TLS 1.2 and 1.3 that offers a protocol.
 
     A client without a certificate of ``client_ca`` is turned away if
     ``verify_client`` is set; otherwise it is not asked for one.
@@ -40,7 +41,7 @@ def server_context(tls: TlsOptions) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(_CIPHERS)
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
-    context.set_alpn_protocols([ALPN_PROTOCOL])
+    context.set_alpn_protocols([protocol])
     try:
         _load(context, tls.server_cert, tls.server_key)
     except (ssl.SSLError, OSError, ValueError) as error:

@@ -18,6 +18,7 @@ from tfs.core.clock import Clock
 from tfs.core.executor import Executor
 from tfs.core.serving_loop import HANG_UP, READABLE, WRITABLE
 from tfs.frontends.http2.frames import PREFACE
+from tfs.frontends.tls.tls_context import H2, HTTP_1
 from tfs.frontends.tls.tls_contexts import TlsContexts
 from tfs.frontends.tls.tls_stream import TlsFault, TlsStream
 
@@ -25,15 +26,19 @@ log = logging.getLogger(__name__)
 
 _READ_BYTES: Final = 16_384
 
-PLAIN_HTTP_ANSWER: Final = (
-    b"HTTP/1.1 400 Bad Request\r\n"
-    b"content-type: text/plain; charset=utf-8\r\n"
-    b"content-length: 46\r\n"
-    b"connection: close\r\n"
-    b"\r\n"
-    b"this port speaks gRPC over HTTP/2 within TLS.\n"
-)
-"""What a client gets that speaks HTTP/1 in plain text."""
+_SPOKEN: Final = {H2: b"gRPC over HTTP/2 within TLS", HTTP_1: b"HTTPS"}
+
+
+def plain_http_answer(protocol: str) -> bytes:
+    """Returns what a client gets that speaks HTTP/1 in plain text."""
+    body = b"this port speaks %s.\n" % _SPOKEN[protocol]
+    return (
+        b"HTTP/1.1 400 Bad Request\r\n"
+        b"content-type: text/plain; charset=utf-8\r\n"
+        b"content-length: %d\r\n"
+        b"connection: close\r\n"
+        b"\r\n%s" % (len(body), body)
+    )
 
 
 class HandshakeLoop(Protocol):
@@ -133,7 +138,7 @@ class TlsHandshake:
             self.close()
             return
         if self._stream is None and _is_plain_http(data):
-            self._send(PLAIN_HTTP_ANSWER)
+            self._send(plain_http_answer(self._contexts.protocol))
             self.close()
             return
         if self._stream is None and PREFACE.startswith(data[: len(PREFACE)]):
@@ -163,7 +168,9 @@ class TlsHandshake:
         output = b""
         try:
             if self._stream is None:
-                self._stream = TlsStream(self._contexts.current())
+                self._stream = TlsStream(
+                    self._contexts.current(), self._contexts.protocol
+                )
             try:
                 outcome = self._stream.handshake(data)
             finally:

@@ -1,6 +1,6 @@
 """A server's end of one TLS connection, without a socket.
 
-It turns bytes from the network into bytes of HTTP/2 and back; the caller owns the
+It turns bytes from the network into bytes of HTTP and back; the caller owns the
 socket. Bytes pass through in portions. So between calls at most one unfinished record
 is held, and the buffers have room for only a few.
 """
@@ -11,7 +11,7 @@ import contextlib
 import ssl
 from typing import Any, Final
 
-from tfs.frontends.tls.tls_context import ALPN_PROTOCOL
+from tfs.frontends.tls.tls_context import H2
 
 _RECORD_BYTES: Final = 16_384
 # Bytes put into OpenSSL's buffers at a time. As long as the connection lives, each
@@ -32,12 +32,15 @@ class TlsStream:
 
     Args:
         context: The server's, as of :func:`tfs.frontends.tls.tls_context`.
+        protocol: What it offers. Clients have to ask for HTTP/2; HTTP/1.1 is what those
+            speak that ask for nothing.
 
     """
 
-    __slots__ = ("_handshake_bytes", "_incoming", "_outgoing", "_tls")
+    __slots__ = ("_handshake_bytes", "_incoming", "_outgoing", "_protocol", "_tls")
 
-    def __init__(self, context: ssl.SSLContext) -> None:
+    def __init__(self, context: ssl.SSLContext, protocol: str = H2) -> None:
+        self._protocol = protocol
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
@@ -64,7 +67,7 @@ class TlsStream:
             return False
         except ssl.SSLError as error:
             raise TlsFault(error.reason or str(error)) from None
-        if self._tls.selected_alpn_protocol() != ALPN_PROTOCOL:
+        if self._protocol == H2 and self._tls.selected_alpn_protocol() != H2:
             raise TlsFault("the client does not offer h2 (ALPN)")
         return True
 
