@@ -214,6 +214,7 @@ class PlacedLoader:
             # Its parts join requests. If requests were joined before, the parts would
             # get only one.
             target = self._loader.servable
+            servable.is_joined_by_parts = True
             why += "; its requests are not joined before it"
         else:
             target = placing.batch(self._loader.servable, self._path, profile, backend)

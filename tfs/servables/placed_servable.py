@@ -25,6 +25,7 @@ class PlacedServable:
         example_errors: By signature, why the version failed on its author's example.
         model: The version on its interpreter; None for a platform that needs none.
         placement: Where the version runs, and why; None until that is decided.
+        is_joined_by_parts: Whether its own parts join requests, so nothing before it does.
 
     """
 
@@ -32,6 +33,7 @@ class PlacedServable:
         "_target",
         "example_errors",
         "id",
+        "is_joined_by_parts",
         "model",
         "placement",
         "profile",
@@ -45,6 +47,7 @@ class PlacedServable:
         self.example_errors: Mapping[str, ServingError] = {}
         self.model = model
         self.placement: Placement | None = None
+        self.is_joined_by_parts = False
         self._target = target
 
     @property

@@ -43,17 +43,7 @@ from tfs.handlers.warmup_replay import WarmupOptions
 from tfs.proto.tfs.v1.admin_service_pb2 import ListenerReport
 from tfs.runtime.process.zygote_process import ZygoteProcess
 from tfs.server.admin.core_admin import CoreAdmin
-from tfs.server.admin.core_reports import CoreReports, Describers, ProcessFacts
-from tfs.server.admin.describers import (
-    describe_batching,
-    describe_interpreters,
-    describe_placement,
-    describe_process_memory,
-    describe_profile,
-    describe_queues,
-    describe_requests,
-    describe_warm_up,
-)
+from tfs.server.admin.server_reports import ProcessFacts, ServerReports
 from tfs.server.config.running_config import Origin
 from tfs.server.config.server_config import ServerConfig
 from tfs.server.core import ServerCore
@@ -334,25 +324,7 @@ class ModelServer:
         self._loop.post(lambda: self._gate.forget_version(ended.name, ended.version))
 
     def _admin(self, doors: Sequence[ListenerOptions]) -> CoreAdmin:
-        reports = CoreReports(
-            self.core,
-            self._clock,
-            self._facts(doors),
-            Describers(
-                always=(
-                    describe_placement,
-                    describe_interpreters,
-                    describe_profile,
-                    describe_batching,
-                    describe_warm_up(lambda each: self._num_warmed.get(each, 0)),
-                ),
-                stats=(
-                    describe_process_memory,
-                    describe_queues,
-                    describe_requests(self._gate.figures),
-                ),
-            ),
-        )
+        reports = ServerReports(self.core, self._clock, self._facts(doors))
         return CoreAdmin(self.core, self._clock, reports)
 
     def _facts(self, doors: Sequence[ListenerOptions]) -> ProcessFacts:
@@ -376,6 +348,8 @@ class ModelServer:
             memory=self._memory,
             reserve_pids=self._placer.reserve_pids,
             problems=lambda: [*self._log_writer.problems, *tls_problems(doors)],
+            num_warmed=lambda each: self._num_warmed.get(each, 0),
+            figures=self._gate.figures,
         )
 
     # -- health ------------------------------------------------------------------

@@ -51,7 +51,7 @@ def test_what_a_version_waits_for_shows_until_it_is_there() -> None:
     """A load that hangs, or waits for memory, is why nothing answers."""
     model = pb.ModelReport(name="digits")
     version = model.versions.add(version=1, state=20, reason="latest(1)")
-    version.notes.append("it hangs")
+    version.load.waiting = "it hangs"
     assert problem_of(model) == "version 1: it hangs"
     assert "it hangs" in versions_table([model])
     arrived = model.versions.add(version=1, state=30, reason="latest(1)")
@@ -203,11 +203,9 @@ def test_a_version_shows_what_is_reserved_for_it() -> None:
 def test_a_version_that_is_tried_again_shows_what_failed() -> None:
     """The table says what failed, instead of why the version is wanted."""
     model = pb.ModelReport(name="digits")
-    version = model.versions.add(
-        version=2, reason="appeared", notes=["attempt 1 failed"]
-    )
+    version = model.versions.add(version=2, reason="appeared")
     version.state = 20  # type: ignore[assignment]
-    version.load.next_attempt_s = 5.0
+    version.load.waiting = "attempt 1 failed"
     (_, line) = versions_table([model]).splitlines()
     assert line.endswith("attempt 1 failed")
 
@@ -215,9 +213,9 @@ def test_a_version_that_is_tried_again_shows_what_failed() -> None:
 def test_a_version_that_ended_and_is_tried_again_says_so() -> None:
     """Who is called at night need not do by hand what comes by itself."""
     model = pb.ModelReport(name="digits", primary=1)
-    version = model.versions.add(version=2, state=50, notes=["the next one in 58 s"])
+    version = model.versions.add(version=2, state=50)
     version.error.message = "busy"
-    version.load.next_attempt_s = 5.0
+    version.load.waiting = "the next one in 58 s"
     assert problem_of(model) == "version 2 FAILED: busy; the next one in 58 s"
     assert "busy; the next one in 58 s" in versions_table([model])
 

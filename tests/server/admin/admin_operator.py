@@ -12,7 +12,7 @@ from tfs.core.errors import (
 from tfs.core.stats import Stats
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.server.admin.core_admin import CoreAdmin
-from tfs.server.admin.core_reports import CoreReports, ProcessFacts
+from tfs.server.admin.server_reports import ProcessFacts, ServerReports
 
 
 class Operator:
@@ -24,7 +24,7 @@ class Operator:
         facts = ProcessFacts(
             1.0, "0.1", "2.0", tuple, lambda: False, self.stats, memory
         )
-        reports = CoreReports(env.core, env.clock, facts)
+        reports = ServerReports(env.core, env.clock, facts)
         self.admin = CoreAdmin(env.core, env.clock, reports)
 
     def ask(self, method: str, request: Any, settles: bool = True) -> Any:

@@ -30,9 +30,9 @@ from tfs.core.stats import Stats
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.proto.tfs.v1 import model_config_pb2
 from tfs.server.admin import core_admin
-from tfs.server.admin.core_reports import CoreReports, Describers, ProcessFacts
-from tfs.server.admin.describers import Describe
-from tfs.server.admin.reports import effective_text, fill_load
+from tfs.server.admin.config_report import effective_text
+from tfs.server.admin.server_reports import ProcessFacts, ServerReports
+from tfs.server.admin.version_report import fill_load
 from tfs.server.config.running_config import Origin
 from tfs.server.config.server_config import Message, parse_config_text
 
@@ -47,19 +47,13 @@ def process_facts(reserve_pids: Callable[[], Sequence[int]] = tuple) -> ProcessF
 
 
 def test_statistics_of_a_version_are_added_only_when_asked_for() -> None:
-    """They come last: what they add may need what every report has."""
-
-    def describer(note: str) -> Describe:
-        return lambda report, _: report.notes.append(note)
-
+    """They are most of a large reply."""
     env = operating(1).env
-    describers = Describers((describer("always"),), (describer("stats"),))
-    reports = CoreReports(env.core, env.clock, process_facts(), describers)
-    notes = [
-        list(reports.models((), include_stats).models[0].versions[0].notes)
-        for include_stats in (False, True)
-    ]
-    assert notes == [["always"], ["always", "stats"]]
+    reports = ServerReports(env.core, env.clock, process_facts())
+    for include_stats in (False, True):
+        (model,) = reports.models((), include_stats).models
+        (signature,) = model.versions[0].signatures
+        assert signature.HasField("requests") is include_stats
 
 
 def test_processes_that_wait_for_a_version_are_told_with_their_memory() -> None:
@@ -67,7 +61,7 @@ def test_processes_that_wait_for_a_version_are_told_with_their_memory() -> None:
     facts = process_facts(lambda: [os.getpid(), 1 << 30])
     env = Environment()
     env.start(config(model("a")))
-    server = CoreReports(env.core, env.clock, facts).models((), False).server
+    server = ServerReports(env.core, env.clock, facts).models((), False).server
     assert server.num_reserve_processes == 2
     assert 0 < server.reserve_bytes <= server.resident_bytes * 2
     assert "in 2 process(es) kept ready" in "\n".join(server_lines(server, 1))
@@ -171,7 +165,9 @@ def test_what_is_wrong_with_the_server_is_noted() -> None:
     """A request log that is lost, say."""
     env = operating(1).env
     facts = replace(process_facts(), problems=lambda: ["the disk is full"])
-    assert "the disk is full" in CoreReports(env.core, env.clock, facts).config().notes
+    assert (
+        "the disk is full" in ServerReports(env.core, env.clock, facts).config().notes
+    )
 
 
 def test_a_directory_of_models_that_is_gone_is_noted() -> None:

@@ -117,7 +117,7 @@ def problem_of(model: pb.ModelReport) -> str:
         problems = [
             f"version {version.version}: {why}"
             for version in model.versions
-            if (why := _hindrance(version) or _example_error(version))
+            if (why := version.load.waiting or _example_error(version))
         ][:1]
     return "; ".join(problems)
 
@@ -201,24 +201,13 @@ def _why(version: pb.VersionReport) -> str:
     """Returns a version's error, or what its load waits for, or the reason of its state."""
     if version.HasField("error"):
         return _error(version)
-    if version.load.HasField("next_attempt_s"):
-        return version.notes[-1]
-    return _hindrance(version) or _example_error(version) or version.reason
+    return version.load.waiting or _example_error(version) or version.reason
 
 
 def _error(version: pb.VersionReport) -> str:
     """Returns what is wrong with a version, and whether it is tried again by itself."""
-    if version.load.HasField("next_attempt_s"):
-        return f"{version.error.message}; {version.notes[-1]}"
-    return version.error.message
-
-
-def _hindrance(version: pb.VersionReport) -> str:
-    """Returns what a version's load waits for; "" if nothing is known."""
-    from tfs.core.servable_state import ManagerState
-
-    at_rest = (ManagerState.AVAILABLE.value, ManagerState.END.value)
-    return "" if version.state in at_rest or not version.notes else version.notes[-1]
+    parts = (version.error.message, version.load.waiting)
+    return "; ".join(filter(None, parts))
 
 
 def _example_error(version: pb.VersionReport) -> str:

@@ -1,7 +1,7 @@
 """Operates a server: serves the requests of AdminService, on the thread for configs.
 
 Decisions are made elsewhere (../canary/change, ../config/running_config), and so are reports
-(core_reports). This module applies both to the server core.
+(server_reports). This module applies both to the server core.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from tfs.core.errors import (
 from tfs.handlers.admin import Done
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.proto.tfs.v1 import model_config_pb2
-from tfs.server.admin.core_reports import CoreReports, available
-from tfs.server.admin.reports import apply_reply, fill_error
+from tfs.server.admin.config_report import apply_reply
+from tfs.server.admin.message_fields import fill_error
 from tfs.server.admin.retrying import problem_of_retried, versions_to_retry
+from tfs.server.admin.server_reports import ServerReports, available
 from tfs.server.canary.change import (
     PROMOTE,
     ROLLBACK,
@@ -59,7 +60,7 @@ class CoreAdmin:
 
     """
 
-    def __init__(self, core: ServerCore, clock: Clock, reports: CoreReports) -> None:
+    def __init__(self, core: ServerCore, clock: Clock, reports: ServerReports) -> None:
         self._core = core
         self._clock = clock
         self._reports = reports

@@ -189,18 +189,20 @@ class MemoryReport(_message.Message):
     def __init__(self, resident_bytes: _Optional[int] = ..., reserved_bytes: _Optional[int] = ..., load_peak_bytes: _Optional[int] = ..., call_peak_bytes: _Optional[int] = ...) -> None: ...
 
 class LoadReport(_message.Message):
-    __slots__ = ("num_retries", "next_attempt_s", "duration_s", "import_s", "num_warmup_requests")
+    __slots__ = ("num_retries", "next_attempt_s", "duration_s", "import_s", "num_warmup_requests", "waiting")
     NUM_RETRIES_FIELD_NUMBER: _ClassVar[int]
     NEXT_ATTEMPT_S_FIELD_NUMBER: _ClassVar[int]
     DURATION_S_FIELD_NUMBER: _ClassVar[int]
     IMPORT_S_FIELD_NUMBER: _ClassVar[int]
     NUM_WARMUP_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
     num_retries: int
     next_attempt_s: float
     duration_s: float
     import_s: float
     num_warmup_requests: int
-    def __init__(self, num_retries: _Optional[int] = ..., next_attempt_s: _Optional[float] = ..., duration_s: _Optional[float] = ..., import_s: _Optional[float] = ..., num_warmup_requests: _Optional[int] = ...) -> None: ...
+    waiting: str
+    def __init__(self, num_retries: _Optional[int] = ..., next_attempt_s: _Optional[float] = ..., duration_s: _Optional[float] = ..., import_s: _Optional[float] = ..., num_warmup_requests: _Optional[int] = ..., waiting: _Optional[str] = ...) -> None: ...
 
 class PlacementReport(_message.Message):
     __slots__ = ("place", "why", "device", "interpreters", "intra_op_threads", "num_crashes", "last_crash")

@@ -1,7 +1,6 @@
-"""The status of a server core, its models and their versions, as AdminService's messages.
+"""The one report on a server: itself, its models and their versions, as AdminService's messages.
 
-The parts that are pure functions of values are in reports and label_reports; what
-the rooms below know of a loaded version is in describers.
+``tfs status``, ``tfs config show`` and pages for people all read these messages.
 """
 
 from __future__ import annotations
@@ -14,22 +13,25 @@ from dataclasses import dataclass
 from managers.resource_tracker import ResourceTracker
 from tfs.core.clock import Clock
 from tfs.core.errors import NotFound, ServingError, Unavailable
+from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.stats import Stats
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
-from tfs.server.admin.describers import Describe
-from tfs.server.admin.label_reports import label_notes, label_reports
-from tfs.server.admin.reports import (
+from tfs.server.admin.canary_report import canary_report, fill_latencies
+from tfs.server.admin.config_report import (
     base_report,
-    canary_report,
     effective_text,
-    fill_error,
-    fill_latencies,
-    fill_load,
     memory_bytes,
     override_report,
     refusal_report,
-    stats_report,
+)
+from tfs.server.admin.label_reports import label_notes, label_reports
+from tfs.server.admin.message_fields import fill_error, histogram
+from tfs.server.admin.version_report import (
+    FiguresOf,
+    fill_load,
+    fill_loaded,
+    fill_stats,
     version_report,
 )
 from tfs.server.config.overrides import Override
@@ -59,6 +61,8 @@ class ProcessFacts:
             None if there is no limit.
         reserve_pids: Returns the processes that run no version and wait for one.
         problems: Returns what is wrong with the server, one sentence each.
+        num_warmed: Returns how many requests a version was warmed up with.
+        figures: Returns the counters of a model's version, by signature.
 
     """
 
@@ -71,44 +75,24 @@ class ProcessFacts:
     memory: ResourceTracker | None = None
     reserve_pids: Callable[[], Sequence[int]] = tuple
     problems: Callable[[], Sequence[str]] = tuple
+    num_warmed: Callable[[ServableId], int] = lambda _id: 0
+    figures: FiguresOf = lambda _name, _version: {}
 
 
-@dataclass(frozen=True, slots=True)
-class Describers:
-    """What the rooms below add to the report of a loaded version, in order. Immutable.
-
-    Attributes:
-        always: Added to every report.
-        stats: Added, after those, to reports with statistics.
-
-    """
-
-    always: Sequence[Describe] = ()
-    stats: Sequence[Describe] = ()
-
-
-class CoreReports:
+class ServerReports:
     """Reports on a server core. Thread-safe; may block, because it lists base paths.
 
     Args:
         core: The core.
         clock: For how long loads wait.
         facts: About the process.
-        describers: What more is known of a loaded version.
 
     """
 
-    def __init__(
-        self,
-        core: ServerCore,
-        clock: Clock,
-        facts: ProcessFacts,
-        describers: Describers | None = None,
-    ) -> None:
+    def __init__(self, core: ServerCore, clock: Clock, facts: ProcessFacts) -> None:
         self._core = core
         self._clock = clock
         self._facts = facts
-        self._describers = describers or Describers()
 
     def running(self) -> RunningConfig:
         """Returns the config in force.
@@ -224,9 +208,6 @@ class CoreReports:
         self, running: RunningConfig, name: str, *, include_stats: bool = False
     ) -> pb.ModelReport:
         """Returns the status of a configured model and its versions."""
-        describers = self._describers.always
-        if include_stats:
-            describers = (*describers, *self._describers.stats)
         core = self._core
         settings = running.effective.models[name]
         states = core.version_states(name)
@@ -240,9 +221,8 @@ class CoreReports:
             overridden=name in running.active,
         )
         for state in states:
-            report.versions.append(
-                self._version(state, paths.get(state.id.version, ""), describers)
-            )
+            path = paths.get(state.id.version, "")
+            report.versions.append(self._version(state, path, include_stats))
         if primary is not None:
             report.primary = primary
         elif settings.primary is not None:
@@ -272,7 +252,7 @@ class CoreReports:
         return report
 
     def _version(
-        self, state: ServableState, path: str, describers: Sequence[Describe]
+        self, state: ServableState, path: str, include_stats: bool
     ) -> pb.VersionReport:
         report = version_report(state, path)
         status = self._core.load_status(state.id)
@@ -284,15 +264,14 @@ class CoreReports:
             handle = self._core.served.acquire(state.id.name, state.id.version, None)
         except ServingError:
             return report  # it was unloaded meanwhile
+        report.load.num_warmup_requests = self._facts.num_warmed(state.id)
         with handle as servable:
-            for name in sorted(servable.signatures):
-                method = servable.signatures[name].method.value
-                report.signatures.add(name=name, method=method)
-            for describe in describers:
-                try:
-                    describe(report, servable)
-                except Exception:
-                    log.exception("event=describe_failed servable=%s", state.id.slashed)
+            try:
+                fill_loaded(report, servable)
+                if include_stats:
+                    fill_stats(report, servable, self._facts.figures)
+            except Exception:
+                log.exception("event=report_failed servable=%s", state.id.slashed)
         if report.HasField("placement"):
             settings = self._core.config.runtime_settings(state.id.name)
             report.placement.device = settings.device
@@ -313,3 +292,16 @@ def available(states: Iterable[ServableState]) -> frozenset[int]:
         for state in states
         if state.manager_state is ManagerState.AVAILABLE
     )
+
+
+def stats_report(stats: Stats) -> list[pb.Stat]:
+    """Returns every counter, gauge and histogram, by name and labels."""
+    reports = [
+        pb.Stat(name=name, labels=dict(labels), value=value)
+        for name, labels, value in stats.counters()
+    ]
+    reports += [
+        pb.Stat(name=name, labels=dict(labels), histogram=histogram(snapshot))
+        for name, labels, snapshot in stats.histograms()
+    ]
+    return sorted(reports, key=lambda stat: (stat.name, sorted(stat.labels.items())))

@@ -1,4 +1,4 @@
-"""tfs.server.admin.describers."""
+"""tfs.server.admin.version_report."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from tfs.core.batch_queue_options import BatchQueueOptions
 from tfs.core.errors import Code
 from tfs.core.model_profile import ModelProfile, SignatureProfile
 from tfs.core.process_memory import private_bytes
-from tfs.core.servable import InferenceTask, Outcome
+from tfs.core.servable import InferenceTask, Outcome, Servable
 from tfs.core.servable_id import ServableId
+from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.serving_loop import ServingLoop
 from tfs.core.stats import HistogramSnapshot
 from tfs.handlers.request_stats import RequestFigures
@@ -32,16 +33,7 @@ from tfs.runtime.process.process_model import ProcessModel, VersionHealth
 from tfs.runtime.spread_model import SpreadModel
 from tfs.servables.joining.batched import BatchedServable
 from tfs.servables.placed_servable import PlacedServable
-from tfs.server.admin.describers import (
-    describe_batching,
-    describe_interpreters,
-    describe_placement,
-    describe_process_memory,
-    describe_profile,
-    describe_queues,
-    describe_requests,
-    describe_warm_up,
-)
+from tfs.server.admin.version_report import fill_loaded, fill_stats, version_report
 from tfs.server.memory.resident_memory import tree_resident_bytes
 from tfs.server.process_start import started_s
 
@@ -63,6 +55,42 @@ class OwnModel(OnAnotherThread):
         """Has nothing to free."""
 
 
+def no_figures(name: str, version: int) -> dict[str, list[RequestFigures]]:
+    del name, version
+    return {}
+
+
+def report_of(servable: Servable, *, with_stats: bool = False) -> pb.VersionReport:
+    """Returns what is told of a loaded version."""
+    report = pb.VersionReport()
+    fill_loaded(report, servable)
+    if with_stats:
+        fill_stats(report, servable, no_figures)
+    return report
+
+
+@pytest.mark.parametrize(
+    ("state", "is_told"), [(ManagerState.AVAILABLE, True), (ManagerState.END, False)]
+)
+def test_memory_is_told_of_what_is_loaded(state: ManagerState, is_told: bool) -> None:
+    """What a version took counts no more once it has given it back."""
+    seen = ServableState(ServableId("digits", 1), state, resident_bytes=1 << 20)
+    assert version_report(seen).memory.HasField("resident_bytes") is is_told
+
+
+@pytest.mark.parametrize(
+    ("state", "waiting"),
+    [(ManagerState.LOADING, "first in line"), (ManagerState.AVAILABLE, "")],
+)
+def test_what_a_version_waits_for_is_told_apart_from_its_notes(
+    state: ManagerState, waiting: str
+) -> None:
+    """Nobody has to guess which of the notes says why it does not serve."""
+    seen = ServableState(ServableId("digits", 1), state, note="first in line")
+    report = version_report(seen)
+    assert (report.load.waiting, list(report.notes)) == (waiting, ["first in line"])
+
+
 @pytest.mark.parametrize(
     ("backend", "place"),
     [
@@ -73,27 +101,18 @@ class OwnModel(OnAnotherThread):
     ],
 )
 def test_the_place_is_told_with_its_reason(backend: Backend, place: int) -> None:
-    """The place and its reason are those that were decided, whatever notes say."""
+    """The place and its reason are those that were decided."""
     servable = PlacedServable(SERVABLE, PlacedModel(OwnModel()))
     servable.placement = Placement(backend, "p99 0.1 ms")
-    report = pb.VersionReport(notes=["runs in space: x"])
-    describe_placement(report, servable)
-    assert (report.placement.place, report.placement.why) == (place, "p99 0.1 ms")
-
-
-def test_a_version_that_is_not_placed_has_no_place() -> None:
-    """Neither one that is still being placed, nor a servable of another kind."""
-    for servable in (SERVABLE, PlacedServable(SERVABLE, PlacedModel(OwnModel()))):
-        report = pb.VersionReport()
-        describe_placement(report, servable)
-        assert not report.HasField("placement")
+    placement = report_of(servable).placement
+    assert (placement.place, placement.why) == (place, "p99 0.1 ms")
 
 
 def test_a_platform_without_an_interpreter_runs_on_the_loop() -> None:
-    """A lookup table has a place, too."""
-    report = pb.VersionReport()
-    describe_placement(report, PlacedServable(SERVABLE))
+    """A lookup table has a place, too; a servable of another kind has none."""
+    report = report_of(PlacedServable(SERVABLE))
     assert report.placement.place == pb.PlacementReport.FRONT
+    assert not report_of(SERVABLE).HasField("placement")
 
 
 def test_the_processes_of_a_version_are_told_with_their_deaths() -> None:
@@ -107,10 +126,7 @@ def test_the_processes_of_a_version_are_told_with_their_deaths() -> None:
     ]
     health.note_death(WorkerEnd("was ended by SIGSEGV"), 0)
     servable = PlacedServable(SERVABLE, PlacedModel(SpreadModel(members)))
-    report = pb.VersionReport()
-    describe_interpreters(report, servable)
-    describe_process_memory(report, servable)
-    placement = report.placement
+    placement = report_of(servable, with_stats=True).placement
     (interpreter,) = placement.interpreters
     assert interpreter.pid == pid
     assert 0 < interpreter.since_s <= time.time() + 1
@@ -121,12 +137,8 @@ def test_the_processes_of_a_version_are_told_with_their_deaths() -> None:
 
 def test_a_version_in_this_process_has_an_interpreter_without_a_pid() -> None:
     """0 stands for the server's own process."""
-    report = pb.VersionReport()
-    describe_interpreters(report, PlacedServable(SERVABLE, OwnModel()))
-    describe_process_memory(report, SERVABLE)
+    report = report_of(PlacedServable(SERVABLE, OwnModel()), with_stats=True)
     assert [each.pid for each in report.placement.interpreters] == [0]
-    describe_interpreters(report, SERVABLE)
-    assert len(report.placement.interpreters) == 1
 
 
 def test_the_requests_of_a_signature_are_added_up_over_its_methods() -> None:
@@ -141,7 +153,7 @@ def test_the_requests_of_a_signature_are_added_up_over_its_methods() -> None:
     report = pb.VersionReport()
     for name in ("serving_default", "other"):
         report.signatures.add(name=name)
-    describe_requests(figures)(report, SERVABLE)
+    fill_stats(report, SERVABLE, figures)
     requests = report.signatures[0].requests
     assert (requests.num_requests, requests.num_in_flight) == (6, 2)
     assert dict(requests.num_errors_by_code) == {Code.INTERNAL: 2}
@@ -149,13 +161,6 @@ def test_the_requests_of_a_signature_are_added_up_over_its_methods() -> None:
     assert requests.latency_s.total == 7.0
     assert report.signatures[1].HasField("requests")
     assert report.signatures[1].requests.num_requests == 0
-
-
-def test_what_warmed_a_version_up_is_counted() -> None:
-    """Requests that ran before it became available."""
-    report = pb.VersionReport()
-    describe_warm_up({SERVABLE.id: 3}.__getitem__)(report, SERVABLE)
-    assert report.load.num_warmup_requests == 3
 
 
 def test_when_a_process_started_is_known_while_it_lives() -> None:
@@ -170,10 +175,7 @@ def test_when_a_process_started_is_known_while_it_lives() -> None:
 def test_what_was_measured_is_told() -> None:
     """Memory, load and calls of a version, and which code they belong to."""
     servable = PlacedServable(SERVABLE)
-    report = pb.VersionReport()
-    report.signatures.add(name="serving_default")
-    describe_profile(report, servable)
-    assert not report.HasField("load")
+    assert not report_of(servable).HasField("load")
     servable.profile = ModelProfile(
         code_digest="d",
         import_s=0.1,
@@ -183,7 +185,7 @@ def test_what_was_measured_is_told() -> None:
             "serving_default": SignatureProfile(call_s_by_rows={4: 0.25}, peak_bytes=9)
         },
     )
-    describe_profile(report, servable)
+    report = report_of(servable)
     assert report.code_digest == "d"
     assert report.load.import_s == 0.1
     assert report.memory.load_peak_bytes == 7
@@ -191,13 +193,15 @@ def test_what_was_measured_is_told() -> None:
     assert dict(report.signatures[0].call_s_by_rows) == {4: 0.25}
 
 
-def test_an_unbatched_version_says_so() -> None:
-    """A version that joins no requests says so for every signature."""
-    report = pb.VersionReport()
-    report.signatures.add(name="serving_default")
-    describe_batching(report, SERVABLE)
-    assert not report.signatures[0].batching.enabled
-    assert report.signatures[0].batching.why
+def test_an_unbatched_version_says_why() -> None:
+    """Nobody asked for it, or its own parts do it."""
+    servable = PlacedServable(SERVABLE)
+    (signature,) = report_of(servable).signatures
+    assert not signature.batching.enabled
+    assert "--enable_batching" in signature.batching.why
+    servable.is_joined_by_parts = True
+    (signature,) = report_of(servable).signatures
+    assert "parts of it join" in signature.batching.why
 
 
 def test_the_parameters_in_force_are_told_before_any_request() -> None:
@@ -208,11 +212,8 @@ def test_the_parameters_in_force_are_told_before_any_request() -> None:
         batches_unproven=True,
     )
     batched = BatchedServable(SERVABLE, SharedBatchScheduler(), loop, options)
-    report = pb.VersionReport()
-    report.signatures.add(name="serving_default")
-    describe_batching(report, batched)
-    describe_queues(report, batched)
-    batching = report.signatures[0].batching
+    (signature,) = report_of(batched, with_stats=True).signatures
+    batching = signature.batching
     assert batching.enabled
     assert list(batching.queues) == []
     parameters = batching.parameters
@@ -242,10 +243,6 @@ def test_requests_past_the_queues_are_told_beside_the_queues_numbers() -> None:
     )
     servable = PuppetServable(ServableId("a", 1))
     batched = BatchedServable(servable, SharedBatchScheduler(), OwnLoop(), options)
-    report = pb.VersionReport()
-    batching = report.signatures.add(name="serving_default").batching
-    describe_queues(report, batched)
-    assert not batching.HasField("bypass")
     inputs = {"x": floats((1, 2), (3, 4), (5, 6))}
     signature = batched.signatures["serving_default"]
     outcomes: list[Outcome] = []
@@ -254,8 +251,10 @@ def test_requests_past_the_queues_are_told_beside_the_queues_numbers() -> None:
     )
     batched.submit(task)
     assert len(outcomes) == 1
-    describe_queues(report, batched)
-    assert batching.bypass == pb.BypassStats(num_requests=1, num_rows=3, num_calls=1)
+    (report,) = report_of(batched, with_stats=True).signatures
+    assert report.batching.bypass == pb.BypassStats(
+        num_requests=1, num_rows=3, num_calls=1
+    )
 
 
 def test_memory_is_read_or_unknown() -> None:

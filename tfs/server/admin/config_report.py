@@ -1,0 +1,181 @@
+"""The running config as messages, and as a config file with its state as comments."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from google.protobuf import text_format
+
+from managers.resource_tracker import ResourceTracker
+from tfs.core.resources import MAIN, RAM_BYTES, Resource
+from tfs.core.servable_state import ManagerState
+from tfs.proto._pool import POOL
+from tfs.proto.tfs.v1 import admin_service_pb2 as pb
+from tfs.server.admin.label_reports import label_words
+from tfs.server.admin.message_fields import fill_error
+from tfs.server.config.config_in_force import Refusal
+from tfs.server.config.config_outcome import ConfigOutcome, ModelOutcome
+from tfs.server.config.overrides import Override
+from tfs.server.config.running_config import Base, RunningConfig
+from tfs.server.config.server_config import config_text
+
+
+def base_report(base: Base) -> pb.BaseReport:
+    """Returns where the base came from, and its contents."""
+    return pb.BaseReport(
+        origin=base.origin.value,  # type: ignore[arg-type]  # same numbers
+        path=base.path,
+        since_s=base.since_s,
+        survives_restart=base.origin.survives_restart,
+        config=base.config.message,
+        text=config_text(base.config.message),
+    )
+
+
+def override_report(
+    running: RunningConfig, name: str, override: Override, is_persisted: bool
+) -> pb.OverrideReport:
+    """Returns an override, and whether it is in force."""
+    return pb.OverrideReport(
+        config=override.config,
+        active=name in running.active,
+        why_inactive=running.why_inactive.get(name, ""),
+        made_by=override.made_by,
+        since_s=override.since_s,
+        persisted=is_persisted,
+    )
+
+
+def refusal_report(refusal: Refusal) -> pb.RefusalReport:
+    """Returns a config that was not accepted."""
+    report = pb.RefusalReport(
+        origin=refusal.origin.value,  # type: ignore[arg-type]  # same numbers
+        path=refusal.path,
+        at_s=refusal.at_s,
+    )
+    fill_error(report.error, refusal.error)
+    return report
+
+
+def apply_reply(outcome: ConfigOutcome) -> pb.ApplyConfigResponse:
+    """Returns the outcome of a config, model by model."""
+    reply = pb.ApplyConfigResponse(applied=outcome.is_applied, notes=outcome.notes)
+    fill_error(reply.status, outcome.error)
+    for each in outcome.models:
+        reply.models.append(_model_outcome(each))
+    return reply
+
+
+def _model_outcome(outcome: ModelOutcome) -> pb.ModelOutcome:
+    report = pb.ModelOutcome(
+        model=outcome.change.name,
+        change=outcome.change.change.value,  # type: ignore[arg-type]  # same numbers
+        changed_fields=outcome.change.fields,
+        available_versions=outcome.available,
+        pending_versions=outcome.pending,
+        overridden=outcome.change.is_overridden,
+    )
+    fill_error(report.status, outcome.error)
+    return report
+
+
+def effective_text(
+    running: RunningConfig,
+    models: Sequence[pb.ModelReport],
+    memory: ResourceTracker | None = None,
+) -> str:
+    """Returns the running config as a config file, its state as comments.
+
+    Loading it as a config file changes nothing.
+
+    Args:
+        running: The config.
+        models: The reports of its models.
+        memory: How much memory they may use together, and use; None: no limit.
+
+    """
+    by_name = {model.name: model for model in models}
+    base = running.base
+    origin = base.origin.name.lower().replace("_", " ")
+    lines = [
+        f"# Base: {origin}{f' {base.path}' if base.path else ''}, since "
+        f"{when(base.since_s)}.",
+    ]
+    if memory is not None:
+        used, total = memory_bytes(memory)
+        lines.append(
+            f"# Models may use {_mebibytes(total)}, of which {_mebibytes(used)} are "
+            "reserved."
+        )
+    lines.append("model_config_list {")
+    for model in running.effective.message.model_config_list.config:
+        lines += [f"  # {_plain(line)}" for line in _comments(by_name, model.name)]
+        override = running.overrides.get(model.name)
+        if override is not None and model.name in running.active:
+            made_by = override.made_by or "somebody"
+            lines.append(
+                f"  # overridden by {_plain(made_by)} since {when(override.since_s)}"
+            )
+        text = text_format.MessageToString(model, descriptor_pool=POOL)
+        lines.append("  config {")
+        lines += [f"    {line}" for line in text.splitlines()]
+        lines.append("  }")
+    return "\n".join((*lines, "}", ""))
+
+
+def _comments(by_name: Mapping[str, pb.ModelReport], name: str) -> list[str]:
+    model = by_name.get(name)
+    if model is None:
+        return [name]
+    primary = model.primary if model.HasField("primary") else "none"
+    lines = [f"{name}: primary {primary}"]
+    for label in model.labels:
+        now = label.version if label.HasField("version") else "nothing yet"
+        later = label_words(label, model.versions)
+        lines.append(f"label {label.label}: {now}{f' ({later})' if later else ''}")
+    if model.HasField("canary"):
+        canary = model.canary
+        phase = pb.CanaryReport.Phase.Name(canary.phase)
+        lines.append(f"canary {canary.canary.version}: {phase} {canary.reason}".strip())
+    if model.HasField("error"):
+        lines.append(f"problem: {model.error.message}")
+    for version in model.versions:
+        state = ManagerState(version.state).name
+        memory = "".join(f", {each}" for each in _memory(version.memory))
+        error = f", {version.error.message}" if version.HasField("error") else ""
+        lines.append(
+            f"version {version.version}: {state} since {when(version.since_s)} "
+            f"({version.reason}){memory}{error}"
+        )
+    return lines
+
+
+def _memory(memory: pb.MemoryReport) -> Iterator[str]:
+    """Yields how much memory a version takes, and how much is reserved for it."""
+    if memory.HasField("resident_bytes"):
+        yield _mebibytes(memory.resident_bytes)
+    if memory.HasField("reserved_bytes"):
+        yield f"{_mebibytes(memory.reserved_bytes)} reserved"
+
+
+def _mebibytes(size_bytes: int) -> str:
+    return f"{size_bytes / 2**20:.1f} MiB"
+
+
+def memory_bytes(memory: ResourceTracker) -> tuple[int, int]:
+    """Returns how much of main memory is reserved, and how much there is for models."""
+    ram = Resource(MAIN, RAM_BYTES, 0)
+    return memory.used[ram], memory.total[ram]
+
+
+def when(time_s: float) -> str:
+    """Returns a time for people, in UTC; "unknown" for 0."""
+    if not time_s:
+        return "unknown"
+    return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(time_s))
+
+
+def _plain(text: str) -> str:
+    """Returns a text as one line, because a comment must not end early and become config."""
+    return " ".join(text.split())
