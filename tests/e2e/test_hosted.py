@@ -23,13 +23,13 @@ X = np.ones((1, 2), np.float32)
 
 @pytest.fixture
 def jobs(tmp_path: Path) -> Iterator[list[Serving]]:
-    """Two servers without a model."""
-    empty = tmp_path / "empty"
-    empty.write_text("model_config_list {}")
+    """Two servers without a model, that take what a fleet says."""
     with contextlib.ExitStack() as stack:
         yield [
-            stack.enter_context(Serving(f"--model_config_file={empty}"))
-            for _ in range(2)
+            stack.enter_context(
+                Serving("--source=rpc", f"--state_dir={tmp_path / each}")
+            )
+            for each in ("one", "two")
         ]
 
 

@@ -252,7 +252,8 @@ def test_a_reload_of_megabytes_is_refused() -> None:
 
 def test_an_operator_asks_short_questions() -> None:
     """Only a configuration may be long."""
-    longest = {"ApplyConfig": CONFIG_BYTES, "ListModels": NAMES_BYTES}
+    longest = dict.fromkeys(("ApplyConfig", "Aspire"), CONFIG_BYTES)
+    longest["ListModels"] = NAMES_BYTES
     for method in admin_methods(cast(Admin, UnaskedAdmin()), AdminAccess()):
         most = longest.get(method.path.rpartition("/")[2], QUESTION_BYTES)
         call = FakeCall(bytes(most + 1))

@@ -19,7 +19,6 @@ from tfs.hosted.fleet_state import FleetState, Snapshot
 from tfs.hosted.requested_edits import EditReader
 from tfs.hosted.store.sqlite_store import SqliteStore
 from tfs.hosted.synchronizer import Synchronizer
-from tfs.proto.tensorflow_serving.config import model_server_config_pb2
 from tfs.proto.tfs.v1 import admin_service_pb2
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 from tfs.testing.fake_clock import FakeClock
@@ -47,10 +46,11 @@ class KeptServers:
             model.versions.add(version=1, state=30)
         return reply
 
-    def apply(
-        self, address: str, config: model_server_config_pb2.ModelServerConfig
-    ) -> None:
-        told = {each.name: each.base_path for each in config.model_config_list.config}
+    def aspire(self, address: str, request: admin_service_pb2.AspireRequest) -> None:
+        told = {
+            each.name: each.base_path
+            for each in request.config.model_config_list.config
+        }
         scratch = self._path.with_suffix(".new")
         scratch.write_text(json.dumps(self.configs | {address: told}))
         scratch.replace(self._path)

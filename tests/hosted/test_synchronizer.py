@@ -21,7 +21,6 @@ from tfs.hosted.fleet_state import FleetState
 from tfs.hosted.sightings import ReplicaSighting
 from tfs.hosted.store.sqlite_store import SqliteStore
 from tfs.hosted.synchronizer import Synchronizer, SynchronizerOptions
-from tfs.proto.tensorflow_serving.config import model_server_config_pb2
 from tfs.proto.tfs.v1 import admin_service_pb2
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.held_executor import HeldExecutor
@@ -39,9 +38,8 @@ class Jobs:
         self.told: list[tuple[str, tuple[str, ...]]] = []
         self.asked: list[str] = []
         self.forgotten: list[str] = []
-        self.base_paths: dict[str, str] = {}
+        self.messages: list[admin_service_pb2.AspireRequest] = []
         self.errors: dict[str, str] = {}
-        self.is_stubborn = False
         self.on_asked: Callable[[str], None] = lambda _: None
 
     def list_models(self, address: str) -> admin_service_pb2.ListModelsResponse:
@@ -52,8 +50,7 @@ class Jobs:
         reply = admin_service_pb2.ListModelsResponse()
         reply.server.started_s = self.started_s[address]
         for name in self.served[address]:
-            path = self.base_paths.get(name, f"/{name}")
-            model = reply.models.add(name=name, base_path=path)
+            model = reply.models.add(name=name, base_path=f"/{name}")
             version = model.versions.add(version=1, state=30)
             version.memory.resident_bytes = 40 * MIB
             if name in self.errors:
@@ -62,16 +59,13 @@ class Jobs:
                 model.primary = 1
         return reply
 
-    def apply(
-        self, address: str, config: model_server_config_pb2.ModelServerConfig
-    ) -> None:
+    def aspire(self, address: str, request: admin_service_pb2.AspireRequest) -> None:
         if address in self.refusing:
             raise FailedPrecondition("refused")
-        names = tuple(each.name for each in config.model_config_list.config)
+        self.messages.append(request)
+        names = tuple(each.name for each in request.config.model_config_list.config)
         self.told.append((address, names))
         self.served[address] = list(names)
-        if not self.is_stubborn:
-            self.base_paths.clear()
 
     def forget(self, address: str) -> None:
         self.forgotten.append(address)
@@ -167,29 +161,34 @@ def test_a_process_that_is_new_is_told_again(bench: Bench) -> None:
     assert bench.jobs.told[2:] == [("a", ("m",))]
 
 
-def test_a_job_that_serves_something_else_is_told_again(bench: Bench) -> None:
-    """Somebody reloaded the server by hand: the fleet's models come back by themselves."""
+def test_a_message_says_whose_it_is_and_grows_with_every_other(bench: Bench) -> None:
+    """By id, epoch, revision and number a server refuses what is older, or not its fleet's."""
     bench.look()
+    bench.add_model("n")
     bench.look()
-    bench.jobs.served["a"] = ["own"]
-    bench.look()
-    bench.look()
-    assert bench.jobs.served["a"] == ["m"]
-    assert bench.jobs.told[2:] == [("a", ("m",))]
-    bench.jobs.base_paths["m"] = "/elsewhere"
-    bench.look()
-    bench.look()
-    assert bench.jobs.told[3:] == [("a", ("m",))]
+    claims = [each.claim for each in bench.jobs.messages]
+    assert {each.fleet for each in claims} == {bench.state.fleet_id()}
+    assert [each.sequence for each in claims] == list(range(1, len(claims) + 1))
+    revisions = [each.revision for each in claims]
+    assert revisions == sorted(revisions)
+    assert revisions[0] < revisions[-1]
+    assert all(
+        each.num_models == len(each.config.model_config_list.config)
+        for each in bench.jobs.messages
+    )
 
 
-def test_a_job_that_cannot_serve_as_told_is_told_once_more(bench: Bench) -> None:
-    """An override of its own lies over what it is told; to repeat that changes nothing."""
+def test_whoever_leads_next_speaks_to_all_servers_with_a_higher_epoch(
+    bench: Bench,
+) -> None:
+    """So that every server refuses the one before, even where nothing has changed."""
     bench.look()
-    bench.jobs.base_paths["m"] = "/its/own"
-    bench.jobs.is_stubborn = True
-    for _ in range(5):
-        bench.look()
-    assert bench.jobs.told[2:] == [("a", ("m",))]
+    first = {each.claim.epoch for each in bench.jobs.messages}
+    bench.jobs.messages.clear()
+    bench.synchronizer = bench.make(name="next")
+    bench.look_for(7)
+    assert len(bench.jobs.messages) == 2
+    assert min(each.claim.epoch for each in bench.jobs.messages) > max(first)
 
 
 def test_an_answer_from_before_a_job_was_told_is_no_reason_to_tell_it_again(
@@ -524,7 +523,8 @@ def test_no_job_is_down_because_nobody_looked(tmp_path: Path) -> None:
     look()
     assert not any(each.is_down for each in bench.fleet.jobs.values())
     assert bench.routes == {"m": ("a", "b")}
-    assert not bench.jobs.told
+    # The same again, because another could have led meanwhile.
+    assert bench.jobs.told == [("a", ("m",)), ("b", ("m",))]
 
 
 def test_a_job_is_down_when_none_of_its_replicas_answers(bench: Bench) -> None:

@@ -15,7 +15,7 @@ from typing import Final
 from tfs.core.errors import InvalidArgument
 from tfs.handlers.admin_access import AdminFrom, read_admin_from
 from tfs.runtime.placement import Backend
-from tfs.server.options import TransportKind
+from tfs.server.options import SourceKind, TransportKind
 
 WHOLE_NUMBER: Final = "expected a whole number"
 NUMBER: Final = "expected a number"
@@ -108,6 +108,12 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "grpc_socket_path",
         _socket_path,
         "also listen on this Unix socket",
+    ),
+    Flag(
+        "source",
+        "source",
+        SourceKind,
+        "file_system, or rpc: a fleet says what to serve (needs --state_dir)",
     ),
     Flag(
         "grpc_transport",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tfs.cli.argument_range import count, version_number
 from tfs.cli.hosted_controller import add_change_command, change
+from tfs.cli.hosted_release import add_release
 from tfs.cli.hosted_run import add_run
 from tfs.cli.hosted_status import add_status
 from tfs.cli.hosted_up import add_up
@@ -35,6 +36,7 @@ def add_parser(subparsers: Subparsers) -> None:
     add_run(commands)
     add_status(commands)
     _add_jobs(commands)
+    add_release(commands)
     _add_models(commands)
     _add_versions(commands)
 

@@ -73,6 +73,11 @@ def add_run(commands: Subparsers) -> None:
         help="take no commands and tell servers nothing: only a router",
     )
     parser.add_argument(
+        "--take_over",
+        action="store_true",
+        help="take servers from another fleet, or from a newer copy of this one's store",
+    )
+    parser.add_argument(
         "--hedge_budget",
         type=float,
         default=0.05,
@@ -137,7 +142,9 @@ def _run(arguments: argparse.Namespace) -> int:
         doors,
         _router(arguments),
         synchronizing=SynchronizerOptions(
-            down_after_s=arguments.down_after_s, only_routes=arguments.only_routes
+            down_after_s=arguments.down_after_s,
+            only_routes=arguments.only_routes,
+            take_over=arguments.take_over,
         ),
         copy_path=arguments.copy,
     )

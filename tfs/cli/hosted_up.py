@@ -201,9 +201,6 @@ def _is_ready(address: str) -> bool:
 
 
 def _server_command(place: ReplicaPlace, flags: Sequence[str]) -> Sequence[str]:
-    config = place.folder / "models.config"
-    if not config.exists():
-        config.write_text("model_config_list {}\n")
     return [
         sys.executable,
         "-m",
@@ -211,7 +208,8 @@ def _server_command(place: ReplicaPlace, flags: Sequence[str]) -> Sequence[str]:
         "serve",
         "--port=0",
         f"--grpc_socket_path={place.socket}",
-        f"--model_config_file={config}",
+        "--source=rpc",
+        f"--state_dir={place.folder / 'state'}",
         f"--model_memory_limit_bytes={place.spec.memory_bytes}",
         *flags,
     ]

@@ -105,6 +105,16 @@ class Admin(Protocol):
         """Tries versions that failed again."""
         ...
 
+    def aspire(self, request: pb.AspireRequest, done: Done[pb.AspireResponse]) -> None:
+        """Puts what a fleet wants in force."""
+        ...
+
+    def leave_fleet(
+        self, request: pb.LeaveFleetRequest, done: Done[pb.LeaveFleetResponse]
+    ) -> None:
+        """Forgets the fleet."""
+        ...
+
 
 def admin_methods(admin: Admin, access: AdminAccess) -> list[RpcMethod]:
     """Returns the methods of AdminService."""
@@ -148,6 +158,17 @@ def admin_methods(admin: Admin, access: AdminAccess) -> list[RpcMethod]:
             "ResetOverride", pb.ResetOverrideRequest, changing(admin.reset_override)
         ),
         method("RetryLoad", pb.RetryLoadRequest, changing(admin.retry_load)),
+        method(
+            "Aspire",
+            pb.AspireRequest,
+            lambda request, _, done: admin.aspire(request, done),
+            CONFIG_BYTES,
+        ),
+        method(
+            "LeaveFleet",
+            pb.LeaveFleetRequest,
+            lambda request, _, done: admin.leave_fleet(request, done),
+        ),
     ]
 
 

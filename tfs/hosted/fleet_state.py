@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -41,6 +42,7 @@ MODEL: Final = "model"
 _MODEL_SEEN: Final = "model seen"
 _JOB_SEEN: Final = "job seen"
 _REQUEST: Final = "request"
+_FLEET: Final = "fleet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,26 @@ class FleetState:
         # Guards the next; leaf.
         self._lock = threading.Lock()
         self._last = Snapshot()
+        self._fleet_id = ""
+
+    def fleet_id(self) -> str:
+        """Returns what tells this fleet from all others; made with its store.
+
+        Raises:
+            ServingError: The store cannot be used.
+
+        """
+
+        def made(transaction: Transaction) -> str:
+            known = transaction.get(_FLEET, "id")
+            if known is None:
+                known = uuid.uuid4().hex
+                transaction.put(_FLEET, "id", known)
+            return known
+
+        if not self._fleet_id:
+            self._fleet_id = self.store.transact(made)
+        return self._fleet_id
 
     def read(self) -> Snapshot:
         """Returns the present state.

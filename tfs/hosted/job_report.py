@@ -110,14 +110,6 @@ def routes_of(
     return {name: said(reports, name) or said(silent, name) for name in fleet.models}
 
 
-def serves_as_told(
-    report: JobReport, config: model_server_config_pb2.ModelServerConfig
-) -> bool:
-    """Whether a server serves the models that it was told to, and no others."""
-    told = {each.name: each.base_path for each in config.model_config_list.config}
-    return told == report.base_paths
-
-
 def config_of(
     fleet: Fleet, names: tuple[str, ...]
 ) -> model_server_config_pb2.ModelServerConfig:

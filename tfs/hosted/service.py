@@ -14,13 +14,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from google.protobuf import text_format
-
 from tfs.core.call import ListenerOptions, MethodKind, RpcMethod
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import InvalidArgument
 from tfs.core.executor import ThreadExecutor
-from tfs.core.replaced_file import replace_file
 from tfs.core.serving_loop import ServingLoop
 from tfs.core.stats import Stats
 from tfs.frontends.express.transport import ExpressTransport
@@ -44,8 +41,6 @@ from tfs.hosted.routing.job_channels import JobChannels
 from tfs.hosted.routing.python_router import PythonRouter
 from tfs.hosted.store_follower import StoreFollower
 from tfs.hosted.synchronizer import Synchronizer, SynchronizerOptions
-from tfs.proto._pool import POOL
-from tfs.proto.tensorflow_serving.config import model_server_config_pb2
 
 _NUM_CALLING: Final = 16
 
@@ -130,7 +125,6 @@ class HostedService:
             self._callers,
             options.synchronizing,
             FleetCopy(options.copy_path),
-            None if runtime is None else partial(_keep_config, runtime),
             self._keeper.problem if self._keeper else lambda _: "",
             f"{socket.gethostname()}/{os.getpid()}",
         )
@@ -269,15 +263,3 @@ class HostedService:
                 wanted[name] = number
         if wanted:
             self._state.change(fleet_edits.follow_load(wanted))
-
-
-def _keep_config(
-    runtime: LocalProcesses,
-    address: str,
-    config: model_server_config_pb2.ModelServerConfig,
-) -> None:
-    """Has a server that is started again begin with what it was told last."""
-    path = runtime.config_path(address)
-    if path is not None:
-        text = text_format.MessageToString(config, descriptor_pool=POOL)
-        replace_file(str(path), text)

@@ -2,9 +2,9 @@
 
 A thread looks at the store and at every server at intervals, and at once if somebody says
 that something changed. When a server's models change, or it has a new process, it is told
-the whole list of its models (AdminService.ApplyConfig), which is idempotent, like aspired
-versions. A server that turns out to serve something else, because somebody reloaded it, is
-told again. What servers report (ListModels) goes to routers as one table. Where none of a
+the whole list of its models (AdminService.Aspire), which is idempotent, like aspired
+versions. Each message bears the fleet's id, the epoch of whoever leads, the revision of the
+store and a number, by which servers refuse what is older than what they were told. What servers report (ListModels) goes to routers as one table. Where none of a
 model's servers answered the last question, what they said before counts. A job of which no
 replica answers for ``down_after_s`` is marked in the store, so that its models are placed
 elsewhere. When one answers again, the mark is removed.
@@ -40,7 +40,6 @@ from tfs.hosted.job_report import (
     measured,
     report_of,
     routes_of,
-    serves_as_told,
     sightings_of,
 )
 from tfs.hosted.sightings import JobSighting
@@ -68,10 +67,8 @@ class JobClient(Protocol):
         """
         ...
 
-    def apply(
-        self, address: str, config: model_server_config_pb2.ModelServerConfig
-    ) -> None:
-        """Tells a job what to serve; returns when the job has accepted it.
+    def aspire(self, address: str, request: admin_service_pb2.AspireRequest) -> None:
+        """Tells a server what to serve; returns when it is on that server's disk.
 
         Raises:
             ServingError: It does not answer, or refuses.
@@ -94,12 +91,15 @@ class SynchronizerOptions:
             than ``look_s``, because a job answers once for each look.
         only_routes: Whether jobs are only asked, and neither they nor the store are
             told anything: for routers beside the one synchronizer that does that.
+        take_over: Whether servers of another fleet, or of a newer copy of the store, are
+            taken from it by the first message to each.
 
     """
 
     look_s: float = 1.0
     down_after_s: float = 10.0
     only_routes: bool = False
+    take_over: bool = False
 
     def __post_init__(self) -> None:
         if not self.look_s > 0:
@@ -118,12 +118,10 @@ class _ServerRecord:
     answered_s: float
     report: JobReport | None = None  # None: it did not answer the last question
     last_report: JobReport | None = None
-    # The start of the process that was told, and the config.
-    told: tuple[float, bytes] | None = None
+    # The start of the process that was told, by whom (epoch), and the config.
+    told: tuple[float, int, bytes] | None = None
     # What it had been told when it was asked for its last report.
-    told_before: tuple[float, bytes] | None = None
-    # The base paths of its models when it was last told again because of them.
-    strayed: Mapping[str, str] | None = None
+    told_before: tuple[float, int, bytes] | None = None
     problem: str = ""
     is_asked: bool = False
     is_told: bool = False
@@ -133,9 +131,6 @@ class _ServerRecord:
 
 RoutesListener = Callable[[Mapping[str, tuple[str, ...]]], None]
 """Takes the addresses that answer for each model; a new mapping each time."""
-
-ConfigKeeper = Callable[[str, model_server_config_pb2.ModelServerConfig], None]
-"""Keeps what the server at an address should start with; called before it is told."""
 
 
 class Synchronizer:
@@ -153,7 +148,6 @@ class Synchronizer:
             other server while there are threads left.
         options: How often to look, and how long to wait for a job.
         copy: Where the wanted state is kept for a start without the store.
-        keep_config: Called, if given, with what servers are told.
         job_problem: Says what is wrong with the processes of a job; empty if nothing is.
         holder: How this synchronizer is called where it leads.
 
@@ -168,7 +162,6 @@ class Synchronizer:
         executor: Executor | None = None,
         options: SynchronizerOptions | None = None,
         copy: FleetCopy | None = None,
-        keep_config: ConfigKeeper | None = None,
         job_problem: Callable[[str], str] = lambda _: "",
         holder: str = "",
     ) -> None:
@@ -179,11 +172,11 @@ class Synchronizer:
         self._executor = executor or InlineExecutor()
         self._options = options or SynchronizerOptions()
         self._copy = copy or FleetCopy("")
-        self._keep_config = keep_config
         self._job_problem = job_problem
         self._holder = holder
         self._lease: Lease | None = None
         self._lease_s = clock.now()  # until then nobody else has it
+        self._num_told = 0
         self._servers: dict[str, _ServerRecord] = {}
         self._learned_s = clock.now()
         self._trouble = ""  # why the last look failed; empty if it did not
@@ -405,34 +398,23 @@ class Synchronizer:
         report: JobReport,
         config: model_server_config_pb2.ModelServerConfig,
     ) -> None:
-        record = self._servers[address]
-        wanted = report.started_s, config.SerializeToString(deterministic=True)
+        record, epoch = self._servers[address], self._lease.epoch if self._lease else 0
+        wanted = report.started_s, epoch, config.SerializeToString(deterministic=True)
         record.is_current = record.told == record.told_before == wanted
-        if record.is_told:
+        if record.is_told or record.told == wanted:
             return
-        if record.told == wanted:
-            if record.told_before != wanted:
-                return
-            if serves_as_told(report, config):
-                record.strayed = None
-                return
-            if report.base_paths == record.strayed:
-                return  # to say it again did not help: an override of its own, perhaps
-            names = ",".join(report.base_paths)
-            log.warning("event=job_strayed address=%s models=%s", address, names)
-            record.strayed, record.told = report.base_paths, None
+        request = self._message(epoch, config)
+        request.take_over = self._options.take_over and record.told is None
 
         def tell() -> None:
             if self._is_gone(address, record) or not self._still_leads():
                 record.is_told = False
                 return
             try:
-                if self._keep_config is not None:
-                    self._keep_config(address, config)
-                self._client.apply(address, config)
+                self._client.aspire(address, request)
                 record.told = wanted
                 record.problem = ""
-            except (ServingError, OSError) as error:
+            except ServingError as error:
                 _note_problem(address, record, error)
                 return
             finally:
@@ -444,6 +426,22 @@ class Synchronizer:
 
         record.is_told = True
         self._executor.submit(tell)
+
+    def _message(
+        self, epoch: int, config: model_server_config_pb2.ModelServerConfig
+    ) -> admin_service_pb2.AspireRequest:
+        self._num_told += 1
+        return admin_service_pb2.AspireRequest(
+            claim=admin_service_pb2.FleetClaim(
+                fleet=self._state.fleet_id(),
+                name=self._state.store.name,
+                epoch=epoch,
+                revision=self._last.revision if self._last else 0,
+                sequence=self._num_told,
+            ),
+            config=config,
+            num_models=len(config.model_config_list.config),
+        )
 
     def _still_leads(self) -> bool:
         """Whether nobody else can have the lease, by this machine's clock."""
@@ -475,9 +473,7 @@ class Synchronizer:
         return fleet
 
 
-def _note_problem(
-    address: str, record: _ServerRecord, error: ServingError | OSError
-) -> None:
+def _note_problem(address: str, record: _ServerRecord, error: ServingError) -> None:
     if record.problem != str(error):
         log.warning("event=job_problem address=%s problem=%s", address, error)
     record.problem = str(error)

@@ -49,13 +49,14 @@ from tfs.server.config.server_config import ServerConfig
 from tfs.server.core import ServerCore
 from tfs.server.doors import listeners, tls_problems
 from tfs.server.expected_answers import ExpectedAnswers
+from tfs.server.fleet_source import FleetFile, FleetSource, claim_report
 from tfs.server.http_surface import HttpSurface
 from tfs.server.loader_makers import loader_makers
 from tfs.server.memory.spare_memory import SpareMemory
 from tfs.server.model_placer import ModelPlacer
 from tfs.server.model_settings import DETECT, ModelSettings
 from tfs.server.model_sources import SourceParts
-from tfs.server.options import ServerOptions
+from tfs.server.options import ServerOptions, SourceKind
 from tfs.server.remote_copies import RemoteCopies
 from tfs.server.request_log.log_collector import file_collectors
 from tfs.server.request_log.log_writer import LogWriter, LogWriterOptions
@@ -155,6 +156,9 @@ class ModelServer:
         )
         if options.model_repository:
             self.core.watch_repository(options.model_repository)
+        self._fleet: FleetSource | None = None
+        if options.source is SourceKind.RPC:
+            self._fleet = FleetSource(FleetFile(options.state_dir))
         self._health = HealthHandler(self)
         self._streams = OpenStreams()
         self.core.on_change(self._health.refresh)
@@ -237,6 +241,8 @@ class ModelServer:
         self._http.start(methods, self.stats, self.core, self, self._clock.wall_s())
         path = self._options.model_config_file
         origin = Origin.CONFIG_FILE if path else Origin.COMMAND_LINE
+        if self._fleet is not None:
+            origin = Origin.FLEET
         if self._options.model_repository:
             origin, path = Origin.MODEL_REPOSITORY, self._options.model_repository
         self._remote_copies.start()
@@ -325,7 +331,7 @@ class ModelServer:
 
     def _admin(self, doors: Sequence[ListenerOptions]) -> CoreAdmin:
         reports = ServerReports(self.core, self._clock, self._facts(doors))
-        return CoreAdmin(self.core, self._clock, reports)
+        return CoreAdmin(self.core, self._clock, reports, self._fleet)
 
     def _facts(self, doors: Sequence[ListenerOptions]) -> ProcessFacts:
         def reports() -> Sequence[ListenerReport]:
@@ -350,6 +356,7 @@ class ModelServer:
             problems=lambda: [*self._log_writer.problems, *tls_problems(doors)],
             num_warmed=lambda each: self._num_warmed.get(each, 0),
             figures=self._gate.figures,
+            fleet=lambda: claim_report(self._fleet.claim if self._fleet else None),
         )
 
     # -- health ------------------------------------------------------------------

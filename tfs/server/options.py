@@ -69,6 +69,13 @@ _FLAGS: Final[Mapping[str, str]] = {
 """Flags whose name differs from the field they set; for messages."""
 
 
+class SourceKind(enum.Enum):
+    """Where the server learns which models and versions to serve."""
+
+    FILE_SYSTEM = "file_system"
+    RPC = "rpc"
+
+
 class TransportKind(enum.Enum):
     """Which implementation speaks gRPC."""
 
@@ -96,6 +103,7 @@ class ServerOptions:
             requests on their way in or worked on, with answers as long, and answers that
             wait for their clients. What there is no room for waits its turn or is
             refused; a request of more than seven eighths of it always is.
+        source: RPC serves what a fleet's synchronizer says, and names no models itself.
         model_name: Single-model mode: the name of the model.
         model_base_path: Single-model mode: absolute path of the directory of its
             versions.
@@ -203,6 +211,7 @@ class ServerOptions:
     grpc_channel_arguments: str = ""
     max_message_bytes: int = 2**31 - 1
     max_receive_bytes: int = 256 << 20
+    source: SourceKind = SourceKind.FILE_SYSTEM
     model_name: str = "default"
     model_base_path: str = ""
     model_config_file: str = ""
@@ -283,10 +292,15 @@ class ServerOptions:
             bool(self.port or self.any_port or self.grpc_socket_path),
             "At least one of --port or --grpc_socket_path must be set.",
         )
+        named = self.model_base_path or self.model_config_file or self.model_repository
+        if self.source is SourceKind.RPC:
+            _require(
+                not named and bool(self.state_dir),
+                "--source=rpc needs a --state_dir, to keep what the fleet says, and "
+                "takes no --model_base_path, --model_config_file or --model_repository.",
+            )
         _require(
-            bool(
-                self.model_base_path or self.model_config_file or self.model_repository
-            ),
+            bool(named) or self.source is SourceKind.RPC,
             "Both --model_base_path and --model_config_file are empty! Name a "
             "directory of versions (--model_name=M --model_base_path=/abs/path), a "
             "config file, or a --model_repository.",

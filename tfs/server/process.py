@@ -38,10 +38,11 @@ from tfs.server.config.server_config import (
     single_model,
 )
 from tfs.server.core import log_outcome
+from tfs.server.fleet_source import FleetFile
 from tfs.server.interpreter_lock import hand_over_soon
 from tfs.server.memory.garbage import freeze_imported
 from tfs.server.model_server import ModelServer
-from tfs.server.options import ServerOptions
+from tfs.server.options import ServerOptions, SourceKind
 from tfs.server.signal_inbox import LOOK, SignalInbox
 
 log = logging.getLogger(__name__)
@@ -134,6 +135,7 @@ def first_config(options: ServerOptions) -> tuple[str, ServerConfig]:
     Raises:
         InvalidArgument: The file has a syntax error or a bad value.
         FailedPrecondition: The file cannot be read, or is no regular one.
+        DataLoss: What a fleet said last is damaged.
 
     """
     path = options.model_config_file
@@ -142,6 +144,9 @@ def first_config(options: ServerOptions) -> tuple[str, ServerConfig]:
             look_at_config_file(path)
         text = read_config_file(path)
         return text, read_config_text(text, path)
+    if options.source is SourceKind.RPC:
+        file = FleetFile(options.state_dir)
+        return "", read_config_text(file.read()[1], file.path)
     repository, base_path = options.model_repository, options.model_base_path
     if repository:
         _require_absolute("--model_repository", repository)

@@ -1,7 +1,6 @@
 """Runs the replicas of jobs as processes of this machine.
 
-Each replica has a folder: its socket, its log, the configuration it starts with, and a
-note of its process. Replicas have sessions of their own and outlive whoever started them;
+Each replica has a folder: its socket, its log, its state, and a note of its process. Replicas have sessions of their own and outlive whoever started them;
 a runtime that is made anew over the same folder finds them by their notes. One thread
 waits for processes to end, and does everything else.
 """
@@ -165,11 +164,6 @@ class LocalProcesses:
                         Replica(address, bool(known.pid), known.num_restarts, problem)
                     )
             return found
-
-    def config_path(self, address: str) -> Path | None:
-        """Returns the file of the configuration that a replica starts with."""
-        path = Path(address.removeprefix("unix:"))
-        return path.parent / "models.config" if self._folder in path.parents else None
 
     def pids(self, name: str) -> Sequence[int]:
         """Returns the processes of a job's replicas, in order; 0 for one that has none."""

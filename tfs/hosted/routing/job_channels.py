@@ -11,8 +11,7 @@ import grpc
 
 from tfs.client.call_errors import read_error
 from tfs.core.call import Metadata
-from tfs.core.errors import BY_CODE, Code, ServingError, Unknown
-from tfs.proto.tensorflow_serving.config import model_server_config_pb2
+from tfs.core.errors import BY_CODE, Code, ServingError
 from tfs.proto.tfs.v1 import admin_service_pb2
 
 R = TypeVar("R")
@@ -92,22 +91,17 @@ class JobChannels:
             admin_service_pb2.ListModelsResponse.FromString,
         )
 
-    def apply(
-        self, address: str, config: model_server_config_pb2.ModelServerConfig
-    ) -> None:
-        """Tells a job what to serve; see :class:`~tfs.hosted.synchronizer.JobClient`.
+    def aspire(self, address: str, request: admin_service_pb2.AspireRequest) -> None:
+        """Tells a server what to serve; see :class:`~tfs.hosted.synchronizer.JobClient`.
 
-        A version that fails to load is not an error: the job serves what it can.
+        A version that fails to load is not an error: the server serves what it can.
         """
-        reply = self._ask(
+        self._ask(
             address,
-            "ApplyConfig",
-            admin_service_pb2.ApplyConfigRequest(config=config).SerializeToString(),
-            admin_service_pb2.ApplyConfigResponse.FromString,
+            "Aspire",
+            request.SerializeToString(),
+            admin_service_pb2.AspireResponse.FromString,
         )
-        if not reply.applied:
-            kind = BY_CODE.get(Code(reply.status.code), Unknown)
-            raise kind(reply.status.message)
 
     def forget(self, address: str) -> None:
         """Closes the channel to a job, if it is open, once its calls have ended."""

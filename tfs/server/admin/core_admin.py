@@ -44,6 +44,7 @@ from tfs.server.config.running_config import (
 )
 from tfs.server.config.server_config import Message, parse_config_text
 from tfs.server.core import ServerCore
+from tfs.server.fleet_source import FleetSource, claim_report
 
 log = logging.getLogger(__name__)
 
@@ -57,10 +58,18 @@ class CoreAdmin:
         core: The core.
         clock: For the time of overrides.
         reports: Report the state of the server.
+        fleet: Follows a fleet; None if the server takes its models from elsewhere.
 
     """
 
-    def __init__(self, core: ServerCore, clock: Clock, reports: ServerReports) -> None:
+    def __init__(
+        self,
+        core: ServerCore,
+        clock: Clock,
+        reports: ServerReports,
+        fleet: FleetSource | None = None,
+    ) -> None:
+        self._fleet = fleet
         self._core = core
         self._clock = clock
         self._reports = reports
@@ -326,6 +335,51 @@ class CoreAdmin:
             core.try_again(name, frozenset(chosen), deadline_s, finish)
 
         self._run(choose, begin)
+
+    def aspire(self, request: pb.AspireRequest, done: Done[pb.AspireResponse]) -> None:
+        """Puts what a fleet wants in force; answers when it is, and on disk."""
+
+        def apply(refused: ServingError | None) -> None:
+            if refused is not None:
+                done(refused)
+                return
+            self._core.config.apply(
+                request.config,
+                Origin.FLEET,
+                f"message {request.claim.sequence} of {request.claim.name}",
+                keep,
+                deadline_s=self._clock.now(),  # models load for as long as it takes
+            )
+
+        def keep(outcome: ConfigOutcome) -> None:
+            if outcome.is_applied or outcome.error is None:
+                self._run(note, done)
+            else:
+                done(outcome.error)
+
+        def note() -> pb.AspireResponse:
+            self._of_fleet().note(request)
+            return pb.AspireResponse()
+
+        self._run(lambda: self._of_fleet().admit(request), apply)
+
+    def leave_fleet(
+        self, request: pb.LeaveFleetRequest, done: Done[pb.LeaveFleetResponse]
+    ) -> None:
+        """Forgets the fleet; what is served stays."""
+        del request
+        self._run(
+            lambda: pb.LeaveFleetResponse(claim=claim_report(self._of_fleet().leave())),
+            done,
+        )
+
+    def _of_fleet(self) -> FleetSource:
+        if self._fleet is None:
+            raise FailedPrecondition(
+                "this server takes its models from its own configuration; start it with "
+                "--source=rpc to have a fleet say what it serves"
+            )
+        return self._fleet
 
     def _retried(
         self, name: str, versions: Sequence[int], error: ServingError | None

@@ -63,6 +63,7 @@ class ProcessFacts:
         problems: Returns what is wrong with the server, one sentence each.
         num_warmed: Returns how many requests a version was warmed up with.
         figures: Returns the counters of a model's version, by signature.
+        fleet: Returns the fleet that it belongs to.
 
     """
 
@@ -77,6 +78,7 @@ class ProcessFacts:
     problems: Callable[[], Sequence[str]] = tuple
     num_warmed: Callable[[ServableId], int] = lambda _id: 0
     figures: FiguresOf = lambda _name, _version: {}
+    fleet: Callable[[], pb.FleetClaim | None] = lambda: None
 
 
 class ServerReports:
@@ -197,6 +199,7 @@ class ServerReports:
             resident_bytes=tree_resident_bytes(os.getpid()),
             stats=stats_report(facts.stats) if include_stats else (),
             num_reserve_processes=len(reserve),
+            fleet=facts.fleet(),
             reserve_bytes=resident_bytes_of(reserve),
         )
         if facts.memory is not None:

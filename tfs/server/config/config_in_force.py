@@ -13,7 +13,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from tfs.core.clock import Clock
-from tfs.core.errors import ServingError, Unavailable, serving_error
+from tfs.core.errors import (
+    FailedPrecondition,
+    ServingError,
+    Unavailable,
+    serving_error,
+)
 from tfs.core.executor import Executor
 from tfs.server.config.config_outcome import ConfigOutcome, ModelOutcome
 from tfs.server.config.config_waiters import ConfigWaiters, OnOutcome, Waiter
@@ -215,6 +220,11 @@ class ConfigInForce:
         def work() -> None:
             try:
                 running = self._require_running()
+                if self._first_origin is Origin.FLEET is not origin:
+                    raise FailedPrecondition(
+                        "this server takes its models from a fleet (--source=rpc): change "
+                        "them there, with tfs hosted"
+                    )
                 check_kind_change(message)
                 settings, errors = self._read(message)
                 if errors:

@@ -48,6 +48,7 @@ class Origin(enum.Enum):
     RELOAD_REQUEST = 3
     APPLY_CONFIG = 4
     MODEL_REPOSITORY = 5
+    FLEET = 6
 
     @property
     def survives_restart(self) -> bool:

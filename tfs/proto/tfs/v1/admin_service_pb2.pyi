@@ -20,12 +20,14 @@ class ConfigOrigin(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RELOAD_REQUEST: _ClassVar[ConfigOrigin]
     APPLY_CONFIG: _ClassVar[ConfigOrigin]
     MODEL_REPOSITORY: _ClassVar[ConfigOrigin]
+    FLEET: _ClassVar[ConfigOrigin]
 CONFIG_ORIGIN_UNSPECIFIED: ConfigOrigin
 COMMAND_LINE: ConfigOrigin
 CONFIG_FILE: ConfigOrigin
 RELOAD_REQUEST: ConfigOrigin
 APPLY_CONFIG: ConfigOrigin
 MODEL_REPOSITORY: ConfigOrigin
+FLEET: ConfigOrigin
 
 class ListModelsRequest(_message.Message):
     __slots__ = ("models", "include_stats")
@@ -46,7 +48,7 @@ class ListModelsResponse(_message.Message):
     def __init__(self, server: _Optional[_Union[ServerReport, _Mapping]] = ..., models: _Optional[_Iterable[_Union[ModelReport, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ServerReport(_message.Message):
-    __slots__ = ("state", "tfs_version", "torch_version", "started_s", "listeners", "memory_limit_bytes", "memory_reserved_bytes", "resident_bytes", "stats", "num_reserve_processes", "reserve_bytes")
+    __slots__ = ("state", "tfs_version", "torch_version", "started_s", "listeners", "memory_limit_bytes", "memory_reserved_bytes", "resident_bytes", "stats", "num_reserve_processes", "reserve_bytes", "fleet")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[ServerReport.State]
@@ -70,6 +72,7 @@ class ServerReport(_message.Message):
     STATS_FIELD_NUMBER: _ClassVar[int]
     NUM_RESERVE_PROCESSES_FIELD_NUMBER: _ClassVar[int]
     RESERVE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FLEET_FIELD_NUMBER: _ClassVar[int]
     state: ServerReport.State
     tfs_version: str
     torch_version: str
@@ -81,7 +84,8 @@ class ServerReport(_message.Message):
     stats: _containers.RepeatedCompositeFieldContainer[Stat]
     num_reserve_processes: int
     reserve_bytes: int
-    def __init__(self, state: _Optional[_Union[ServerReport.State, str]] = ..., tfs_version: _Optional[str] = ..., torch_version: _Optional[str] = ..., started_s: _Optional[float] = ..., listeners: _Optional[_Iterable[_Union[ListenerReport, _Mapping]]] = ..., memory_limit_bytes: _Optional[int] = ..., memory_reserved_bytes: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., stats: _Optional[_Iterable[_Union[Stat, _Mapping]]] = ..., num_reserve_processes: _Optional[int] = ..., reserve_bytes: _Optional[int] = ...) -> None: ...
+    fleet: FleetClaim
+    def __init__(self, state: _Optional[_Union[ServerReport.State, str]] = ..., tfs_version: _Optional[str] = ..., torch_version: _Optional[str] = ..., started_s: _Optional[float] = ..., listeners: _Optional[_Iterable[_Union[ListenerReport, _Mapping]]] = ..., memory_limit_bytes: _Optional[int] = ..., memory_reserved_bytes: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., stats: _Optional[_Iterable[_Union[Stat, _Mapping]]] = ..., num_reserve_processes: _Optional[int] = ..., reserve_bytes: _Optional[int] = ..., fleet: _Optional[_Union[FleetClaim, _Mapping]] = ...) -> None: ...
 
 class Stat(_message.Message):
     __slots__ = ("name", "labels", "value", "histogram")
@@ -670,3 +674,43 @@ class RetryLoadResponse(_message.Message):
     model: ModelReport
     notes: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, status: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., versions: _Optional[_Iterable[int]] = ..., model: _Optional[_Union[ModelReport, _Mapping]] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class FleetClaim(_message.Message):
+    __slots__ = ("fleet", "name", "epoch", "revision", "sequence")
+    FLEET_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    fleet: str
+    name: str
+    epoch: int
+    revision: int
+    sequence: int
+    def __init__(self, fleet: _Optional[str] = ..., name: _Optional[str] = ..., epoch: _Optional[int] = ..., revision: _Optional[int] = ..., sequence: _Optional[int] = ...) -> None: ...
+
+class AspireRequest(_message.Message):
+    __slots__ = ("claim", "config", "num_models", "take_over")
+    CLAIM_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
+    NUM_MODELS_FIELD_NUMBER: _ClassVar[int]
+    TAKE_OVER_FIELD_NUMBER: _ClassVar[int]
+    claim: FleetClaim
+    config: _model_server_config_pb2.ModelServerConfig
+    num_models: int
+    take_over: bool
+    def __init__(self, claim: _Optional[_Union[FleetClaim, _Mapping]] = ..., config: _Optional[_Union[_model_server_config_pb2.ModelServerConfig, _Mapping]] = ..., num_models: _Optional[int] = ..., take_over: bool = ...) -> None: ...
+
+class AspireResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class LeaveFleetRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class LeaveFleetResponse(_message.Message):
+    __slots__ = ("claim",)
+    CLAIM_FIELD_NUMBER: _ClassVar[int]
+    claim: FleetClaim
+    def __init__(self, claim: _Optional[_Union[FleetClaim, _Mapping]] = ...) -> None: ...
