@@ -119,7 +119,8 @@ $(ENGINES_STAMP): $(STAMP)
 
 test-engines: $(ENGINES_STAMP) ## fleets on PostgreSQL (.ci/engines installs it) and Envoy
 	@echo "==> pytest with engines"
-	@TFS_ENGINES=required $(BIN)/python -m pytest -q tests/hosted $(PYTEST_ARGS)
+	@TFS_ENGINES=required $(BIN)/python -m pytest -q tests/hosted \
+	  -k "postgres or envoy" $(PYTEST_ARGS)
 
 stress: $(STAMP) ## the tests that hammer one mechanism: half an hour on two cores
 	@echo "==> pytest -m stress, about half an hour on two cores; each test is told as it ends"
