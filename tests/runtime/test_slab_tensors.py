@@ -12,7 +12,7 @@ from tfs.runtime.guest.worker.slab_tensors import InputReader, OutputWriter
 
 @pytest.fixture
 def slab() -> Slab:
-    return Slab.create(1 << 20)  # unmapped with the last tensor over it
+    return Slab.create(1 << 20, 1)  # unmapped with the last tensor over it
 
 
 def written(slab: Slab, output: torch.Tensor) -> bytes:

@@ -13,6 +13,7 @@ Python would be one more backend: threads of this process that share one model.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -43,6 +44,16 @@ class InterpreterStats:
     num_failed: int = 0
     num_restarts: int = 0
     busy_s: float = 0.0
+
+    @staticmethod
+    def summed(each: Iterable[InterpreterStats]) -> InterpreterStats:
+        """Returns the sums over a group; the number of models is that of its first."""
+        first, *others = each
+        sums = {
+            key: getattr(first, key) + sum(getattr(stats, key) for stats in others)
+            for key in InterpreterStats.__slots__
+        }
+        return InterpreterStats(**{**sums, "num_models": first.num_models})
 
 
 class InterpreterModel(Protocol):

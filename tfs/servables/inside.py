@@ -13,8 +13,8 @@ from tfs.runtime.interpreter import (
     SeedableModel,
 )
 from tfs.runtime.placed_model import PlacedModel
+from tfs.runtime.pooled_model import PooledModel
 from tfs.runtime.process.process_model import ProcessModel
-from tfs.runtime.spread_model import SpreadModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def processes_of(model: InterpreterModel) -> ModelProcesses | None:
     if isinstance(model, PlacedModel):
         model = model.model
     members: list[object] = [model]
-    if isinstance(model, SpreadModel):
+    if isinstance(model, PooledModel):
         members = [each for _, each in model.members]
     workers = [each for each in members if isinstance(each, ProcessModel)]
     if not workers:

@@ -21,7 +21,7 @@ from tfs.runtime.guest.guest_model import Output, Value
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
-from tfs.runtime.spread_model import SpreadModel
+from tfs.runtime.pooled_model import PooledModel
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.patience import PATIENCE_S
 
@@ -144,7 +144,7 @@ def test_a_group_prefers_interpreters_where_nothing_hangs(
     clock.advance(TIMEOUT_S + 1)
     assert private.num_pending > 256
     first = cast("InlineInterpreter", private)
-    spread = SpreadModel([(first, hanging), (other, well)])
+    spread = PooledModel([(first, hanging), (other, well)])
     assert values(ask(spread, X).outputs()["y"]) == [[2, 4]]
     gate.opened.set()  # else its end would be waited for
     other.close()
@@ -207,7 +207,7 @@ def test_a_group_unloads_where_it_can(
     ask(hanging, X)
     assert gate.entered.wait(PATIENCE_S)
     clock.advance(TIMEOUT_S + 1)
-    spread = SpreadModel([(interpreter, hanging), (other, well)])
+    spread = PooledModel([(interpreter, hanging), (other, well)])
     with pytest.raises(Internal, match="cannot be unloaded"):
         spread.unload()
     assert other_gate.opened.is_set()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tfs.core.servable import InferenceTask
-from tfs.runtime.process.process_model import ProcessModel
-from tfs.runtime.process.trial_calls import TrialCalls
+from tfs.runtime.process.process_model import ModelRequest, ProcessModel
+from tfs.runtime.process.process_options import ProcessOptions
 
 
 class IdleHost:
@@ -19,13 +21,13 @@ class IdleHost:
 
     def __init__(self, pid: int | None = None) -> None:
         self.pid = pid
-
-    @property
-    def trials(self) -> TrialCalls:
-        raise AssertionError("nobody tries its models")
+        self.options = ProcessOptions()
 
     def enqueue(self, model: ProcessModel, task: InferenceTask) -> None:
         raise AssertionError(task)
 
     def unload(self, model: ProcessModel) -> None:
         raise AssertionError(model)
+
+    def ask(self, request: ModelRequest) -> Mapping[str, object]:
+        raise AssertionError(request)

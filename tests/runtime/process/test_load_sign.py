@@ -16,7 +16,7 @@ from tfs.core.pacing import Traffic
 from tfs.core.servable_id import ServableId
 from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.guest.model_source import ModelSource
-from tfs.runtime.guest.slab import HOST_TRAFFIC, NUM_SLOTS, Slab
+from tfs.runtime.guest.slab import HOST_TRAFFIC, Slab
 from tfs.runtime.process.load_sign import LoadSign
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.testing.fake_clock import FakeClock
@@ -41,7 +41,7 @@ class Tells:
 @pytest.fixture
 def slab() -> Iterator[Slab]:
     """That of a worker."""
-    slab = Slab.create(1 << 20, NUM_SLOTS)
+    slab = Slab.create(1 << 20, 1)
     yield slab
     slab.close()
 

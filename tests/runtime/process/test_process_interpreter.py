@@ -6,6 +6,7 @@ import contextlib
 import errno
 import gc
 import logging
+import math
 import os
 import re
 import signal
@@ -35,6 +36,7 @@ from tests.runtime.process_host import (
 )
 from tests.runtime.zoo import (
     DiesWhenLoaded,
+    FailsAgain,
     Hoarder,
     Leaks,
     Scale,
@@ -58,7 +60,7 @@ from tfs.core.signature import TensorSpec
 from tfs.core.tensor_view import TensorView
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.worker_options import WorkerOptions
-from tfs.runtime.process import worker_life, zygote
+from tfs.runtime.process import worker, zygote
 from tfs.runtime.process.crash_policy import CrashPolicy
 from tfs.runtime.process.kernel_counts import KernelCount
 from tfs.runtime.process.process_interpreter import ProcessInterpreter
@@ -93,8 +95,8 @@ def mapped_bytes(pid: int, name: str) -> dict[str, int]:
 
 def num_begun(interpreter: ProcessInterpreter) -> int:
     """Returns how many calls a worker says it has begun."""
-    worker = interpreter._life.worker
-    return 0 if worker is None else worker.calls.num_started()
+    process = interpreter._worker.process
+    return 0 if process is None else process.calls.num_started()
 
 
 def test_workers_compete_with_the_server_by_their_priority(host: ProcessHost) -> None:
@@ -184,7 +186,7 @@ def test_a_limit_that_keeps_workers_from_starting_is_named(
     def too_large(*_: object) -> None:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
 
-    monkeypatch.setattr(worker_life, "Worker", too_large)
+    monkeypatch.setattr(worker, "WorkerProcess", too_large)
     with pytest.raises(Unavailable, match=r"File too large: .*ulimit -f"):
         host.interpreter().load(package(tmp_path, Scale()))
 
@@ -221,7 +223,7 @@ def test_a_call_that_meets_a_killed_worker_is_no_crash(
         # It never ran, so it is sent again.
         assert values(answers[0].outputs()["y"]) == [[2, 4]]
         assert pid_of(interpreter) != pid
-    deaths, now_s = interpreter._life._deaths, host.loop.clock.now()
+    deaths, now_s = interpreter._worker._deaths, host.loop.clock.now()
     assert deaths.respawn_delay_s(now_s) == deaths.num_recent(now_s) == 0
 
 
@@ -318,6 +320,32 @@ def test_a_version_that_keeps_crashing_is_quarantined_alone(
     assert values(ask(bystander, X).outputs()["y"]) == [[2, 4]]
     crashing.unload()
     assert values(ask(bystander, X).outputs()["y"]) == [[2, 4]]
+
+
+def test_a_version_that_does_not_load_again_is_quarantined_at_once(
+    host: ProcessHost, tmp_path: Path
+) -> None:
+    """The next worker would get no further; also where nothing bounds calls and loads."""
+    told: list[str] = []
+
+    def tell(_: ServableId, why: str) -> None:
+        told.append(why)
+        raise ValueError("who listens fails")
+
+    interpreter = host.interpreter(
+        ProcessOptions(
+            call_timeout_s=math.inf, load_timeout_s=math.inf, on_quarantine=tell
+        )
+    )
+    once = FailsAgain(str(tmp_path / "once"))
+    loaded = interpreter.load(package(tmp_path, once, {"serving_default": signature()}))
+    os.kill(pid_of(interpreter), signal.SIGKILL)
+    until(lambda: bool(told), "the quarantine")
+    error = ask(loaded, X).error()
+    assert isinstance(error, FailedPrecondition)
+    assert "does not load again" in error.message
+    loaded.unload()
+    assert len(told) == 1
 
 
 def test_a_call_that_never_ends_is_ended(host: ProcessHost, tmp_path: Path) -> None:

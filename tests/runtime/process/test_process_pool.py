@@ -137,7 +137,6 @@ def test_only_what_is_wanted_is_missed(
 ) -> None:
     """A server that ends while it adds interpreters has nothing to warn of."""
     pool = backend.pool(2, lambda: True)
-    model = pool.load(package(tmp_path, Scale()))
     ended = threading.Event()
 
     def load(*_: object) -> None:
@@ -147,6 +146,7 @@ def test_only_what_is_wanted_is_missed(
         raise Unavailable("no interpreter")
 
     monkeypatch.setattr(pool.interpreters[1], "load", load)
+    model = pool.load(package(tmp_path, Scale()))
     slow = [ask(model, {"x": floats((0.05, 0))}, "slow") for _ in range(2)]
     for answer in slow:
         answer.outputs()

@@ -38,7 +38,7 @@ SIGNATURE = SCALE_SIGNATURES["serving_default"]
 
 @pytest.fixture
 def slab() -> Iterator[Slab]:
-    slab = Slab.create(1 << 20)
+    slab = Slab.create(1 << 20, 1)
     yield slab
     slab.close()
 

@@ -19,7 +19,7 @@ from tfs.runtime.process import spare_worker, zygote
 from tfs.runtime.process.process_backend import ProcessBackend
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.spare_worker import SpareWorker
-from tfs.runtime.process.worker import Worker
+from tfs.runtime.process.worker_process import WorkerProcess
 from tfs.runtime.process.zygote_process import ZygoteProcess
 from tfs.testing.patience import PATIENCE_S
 
@@ -75,7 +75,7 @@ def test_a_spare_that_has_just_died_is_not_taken(
     """A spare that has died is not taken, even before its death is reported."""
     host.interpreter(spare=spare).hold()
     pid = warm(spare)
-    taken: list[Worker | None] = []
+    taken: list[WorkerProcess | None] = []
 
     def kill_and_take() -> None:
         process = psutil.Process(pid)  # before it may be gone

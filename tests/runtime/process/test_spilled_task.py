@@ -54,7 +54,7 @@ def test_a_spilled_task_is_written_as_often_as_its_worker_dies() -> None:
     plain.on_done = outcomes.append
     spilled = SpilledTask(plain)
     assert (spilled.cancel, spilled.inputs) == (plain.cancel, {})
-    slab = Slab.create(1 << 20)
+    slab = Slab.create(1 << 20, 1)
     slot = slab.slots[0]
     for _ in range(2):
         fd = write_request(slab, slot, 7, 3, spilled, {})

@@ -28,9 +28,9 @@ from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.interpreter import OnAnotherThread
 from tfs.runtime.placed_model import PlacedModel
 from tfs.runtime.placement import Backend, Placement
+from tfs.runtime.pooled_model import PooledModel
 from tfs.runtime.process.crash_policy import CrashPolicy, WorkerEnd
 from tfs.runtime.process.process_model import ProcessModel, VersionHealth
-from tfs.runtime.spread_model import SpreadModel
 from tfs.servables.joining.batched import BatchedServable
 from tfs.servables.placed_servable import PlacedServable
 from tfs.server.admin.version_report import fill_loaded, fill_stats, version_report
@@ -125,7 +125,7 @@ def test_the_processes_of_a_version_are_told_with_their_deaths() -> None:
         for host in hosts
     ]
     health.note_death(WorkerEnd("was ended by SIGSEGV"), 0)
-    servable = PlacedServable(SERVABLE, PlacedModel(SpreadModel(members)))
+    servable = PlacedServable(SERVABLE, PlacedModel(PooledModel(members)))
     placement = report_of(servable, with_stats=True).placement
     (interpreter,) = placement.interpreters
     assert interpreter.pid == pid

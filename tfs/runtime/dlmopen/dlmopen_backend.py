@@ -16,7 +16,7 @@ from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.inline.hang_watch import OnHang
 from tfs.runtime.interpreter import InterpreterStats
-from tfs.runtime.spread_model import SpreadModel, summed
+from tfs.runtime.pooled_model import PooledModel
 
 
 class DlmopenBackend:
@@ -87,7 +87,7 @@ class DlmopenGroup:
         self._num_in_process = num_in_process
         # Guards the list; leaf.
         self._lock = threading.Lock()
-        self._models: list[SpreadModel[DlmopenInterpreter, DlmopenModel]] = []
+        self._models: list[PooledModel[DlmopenInterpreter, DlmopenModel]] = []
 
     @property
     def name(self) -> str:
@@ -99,7 +99,7 @@ class DlmopenGroup:
 
     def load(
         self, source: ModelSource
-    ) -> SpreadModel[DlmopenInterpreter, DlmopenModel]:
+    ) -> PooledModel[DlmopenInterpreter, DlmopenModel]:
         """Loads a version on every interpreter. Blocks, the first time for seconds.
 
         Raises:
@@ -121,14 +121,16 @@ class DlmopenGroup:
             raise
         finally:
             files.close()
-        spread = SpreadModel(loaded)
+        spread = PooledModel(loaded)
         with self._lock:
             self._models.append(spread)
         return spread
 
     def stats(self) -> InterpreterStats:
         """Returns the sums; the number of models is that of one interpreter."""
-        return summed(interpreter.stats() for interpreter in self._interpreters)
+        return InterpreterStats.summed(
+            interpreter.stats() for interpreter in self._interpreters
+        )
 
     def close(self, deadline_s: float | None = None) -> None:
         """Unloads everything that was loaded here."""

@@ -17,8 +17,7 @@ write anything.
 Offsets count from the slab's start, or from the start of a temporary memfd if
 ``overflow_bytes`` is not 0. A string tensor is its items' lengths as words, then the
 items. A worker that runs one call at a time has two slots, so that it finds the next
-call waiting. A model that takes several calls at once has a slab of its own, with a slot
-for each call. The doorbells, an eventfd for calls and a pipe for answers, say how many
+call waiting; one that runs several has a slot for each. The doorbells, an eventfd for calls and a pipe for answers, say how many
 there are; they also order the memory accesses on every architecture.
 
 Calls may end in any order, so both sides name the slots they mean in a ring. Each slot
@@ -40,7 +39,6 @@ from typing import Final
 from tfs.core.dtype import DTYPES, DType
 from tfs.runtime.guest.sealed_file import ADD_SEALS, new_memfd
 
-NUM_SLOTS: Final = 2
 ALIGNMENT: Final = 64
 WORD_BYTES: Final = 8
 
@@ -60,6 +58,7 @@ DTYPE_OF_CODE: Final[tuple[DType, ...]] = tuple(DTYPES.values())
 _COUNTER_WORDS = 8
 _DESCRIPTOR_BYTES = 1 << 16
 _LEAST_SLOT_BYTES = 1 << 19
+_LEAST_SLOTS = 2
 MAX_WORDS: Final = _DESCRIPTOR_BYTES // WORD_BYTES
 _SEALS = 0x1 | 0x2 | 0x4  # SEAL, SHRINK, GROW: a truncated slab would kill the host
 
@@ -94,14 +93,19 @@ class Slot:
 class Slab:
     """A mapped slab; one side's view of it. Confined to one thread per side.
 
+    Args:
+        fd: The memory.
+        concurrency: How many calls the worker runs at once.
+
     If calls overlap, the worker's threads share a side. A slot belongs to one thread
     from when it takes the request until it gives the reply; rings and counters belong
     to the holder of the lock.
+
     """
 
-    def __init__(self, fd: int, num_slots: int = NUM_SLOTS) -> None:
+    def __init__(self, fd: int, concurrency: int) -> None:
         self.fd = fd
-        self.num_slots = num_slots
+        self.num_slots = num_slots = max(_LEAST_SLOTS, concurrency)
         self.map = mmap.mmap(fd, os.fstat(fd).st_size)
         self.words = memoryview(self.map).cast("q")
         self.request_ring, self.reply_ring, self.marks, self.deadlines = (
@@ -117,7 +121,7 @@ class Slab:
         )
 
     @classmethod
-    def create(cls, size_bytes: int, num_slots: int = NUM_SLOTS) -> Slab:
+    def create(cls, size_bytes: int, concurrency: int) -> Slab:
         """Makes a slab; it takes memory only as it is touched.
 
         It is larger than asked for if so many slots need more.
@@ -128,9 +132,9 @@ class Slab:
         """
         fd = new_memfd("slab")
         try:
-            os.ftruncate(fd, max(size_bytes, num_slots * _LEAST_SLOT_BYTES))
+            os.ftruncate(fd, max(size_bytes, concurrency * _LEAST_SLOT_BYTES))
             fcntl.fcntl(fd, ADD_SEALS, _SEALS)
-            return cls(fd, num_slots)
+            return cls(fd, concurrency)
         except BaseException:
             os.close(fd)
             raise

@@ -26,6 +26,8 @@ class WorkerOptions:
         group_id: See ``user_id``.
         oom_score_adj: Makes it more likely that the kernel kills a worker when memory
             runs out, 0 to 1000.
+        concurrency: Calls that the worker runs at once, each on a thread of its own, at
+            least 1; an interpreter asks for as many as its model takes.
 
     """
 
@@ -36,6 +38,7 @@ class WorkerOptions:
     user_id: int | None = None
     group_id: int | None = None
     oom_score_adj: int = 300
+    concurrency: int = 1
 
     def __post_init__(self) -> None:
         if not 0 <= self.spin_us <= 1000:
@@ -48,3 +51,5 @@ class WorkerOptions:
             raise ValueError("nice must be between 0 and 19")
         if not 0 <= self.oom_score_adj <= 1000:
             raise ValueError("oom_score_adj must be between 0 and 1000")
+        if self.concurrency < 1:
+            raise ValueError("concurrency must be >= 1")

@@ -33,7 +33,6 @@ from tfs.runtime.inline.inline_model import InlineModel
 from tfs.runtime.inline.model_calls import ModelCalls
 from tfs.runtime.inline.request_threads import RequestThreads
 from tfs.runtime.interpreter import InterpreterStats
-from tfs.runtime.spread_model import summed
 from tfs.runtime.task_outcome import closed, finish, unloaded
 
 log = logging.getLogger(__name__)
@@ -164,7 +163,7 @@ class InlineInterpreter:
             num_models=len(models), num_queued=len(self._thread.queue)
         )
         threads = [each.threads.stats() for each in models if each.threads is not None]
-        return summed([here, self._calls.stats(), past, *threads])
+        return InterpreterStats.summed([here, self._calls.stats(), past, *threads])
 
     def close(self, deadline_s: float | None = None) -> None:
         with self._lock:
@@ -238,5 +237,5 @@ class InlineInterpreter:
         spent = replace(threads.stats(), num_queued=0)
         with self._lock:
             self._models.discard(model)
-            self._past = summed([self._past, spent])
+            self._past = InterpreterStats.summed([self._past, spent])
         return has_ended

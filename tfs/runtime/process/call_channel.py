@@ -9,7 +9,8 @@ import socket
 from typing import Final
 
 from tfs.runtime.guest import control_channel
-from tfs.runtime.guest.slab import NUM_SLOTS, STARTED, WORD_BYTES, Slab
+from tfs.runtime.guest.slab import STARTED, WORD_BYTES, Slab
+from tfs.runtime.guest.worker_options import WorkerOptions
 
 _MOST_REPLIES: Final = 1024  # further replies are read the next time
 
@@ -17,29 +18,32 @@ _MOST_REPLIES: Final = 1024  # further replies are read the next time
 class CallChannel:
     """Memory and descriptors for calls, shared with one worker. Loop-confined.
 
+    A worker that looks for the next request before it sleeps rings by an eventfd. The
+    kernel assumes that a writer to a pipe is about to sleep, and wakes the loop on its
+    core; see the guest's ``_ring``.
+
     Args:
-        slab_bytes: Shared memory, taken as it is touched.
-        num_at_once: Calls that the worker takes at once, each by a thread.
-        spins: Whether the worker looks for the next request before it sleeps. Then it
-            rings by an eventfd. The kernel assumes that a writer to a pipe is about to
-            sleep, and wakes the loop on its core; see the guest's ``ring``.
+        options: How the worker runs.
+
+    Attributes:
+        concurrency: How many calls the worker runs at once.
 
     Raises:
         OSError: There are no descriptors left; nothing stays open.
 
     """
 
-    def __init__(
-        self, slab_bytes: int, num_at_once: int = 1, *, spins: bool = False
-    ) -> None:
+    def __init__(self, options: WorkerOptions) -> None:
+        self.concurrency = options.concurrency
         # Each read of the doorbell lets one thread take one request.
-        one_each = os.EFD_SEMAPHORE if num_at_once > 1 else 0
+        one_each = os.EFD_SEMAPHORE if options.concurrency > 1 else 0
+        self._spins = bool(options.spin_us)
         with contextlib.ExitStack() as undo:
-            self.slab = Slab.create(slab_bytes, max(num_at_once, NUM_SLOTS))
+            self.slab = Slab.create(options.slab_bytes, options.concurrency)
             undo.callback(self.slab.close)
             self.request_fd = os.eventfd(0, os.EFD_CLOEXEC | one_each)
             undo.callback(os.close, self.request_fd)
-            if spins:
+            if self._spins:
                 self.reply_fd = os.eventfd(0, os.EFD_CLOEXEC)
                 undo.callback(os.close, self.reply_fd)
                 self._their_reply_fd = os.dup(self.reply_fd)
@@ -53,7 +57,6 @@ class CallChannel:
         self._tensors.setblocking(False)
         self.ring = functools.partial(os.eventfd_write, self.request_fd, 1)
         """Tells the worker that there is one more request in the slab."""
-        self._spins = spins
         self._closed = False
 
     @property
@@ -89,13 +92,16 @@ class CallChannel:
         return started
 
     def send_tensors(self, fd: int) -> None:
-        """Sends the memfd of the request that was written last.
+        """Sends the memfd of the request that was written last, and closes it.
 
         Raises:
             OSError: The worker is gone, or does not keep up.
 
         """
-        socket.send_fds(self._tensors, [b"i"], [fd])
+        try:
+            socket.send_fds(self._tensors, [b"i"], [fd])
+        finally:
+            os.close(fd)
 
     def receive_tensors(self) -> int | None:
         """Returns the memfd of the reply that is read next; the caller closes it."""

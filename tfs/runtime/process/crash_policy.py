@@ -86,12 +86,14 @@ class WorkerEnd:
         how: In words.
         was_killed: Whether by a SIGKILL that was not ours.
         for_memory: Whether that was, as far as can be known, for want of memory.
+        is_innocent: Whether no model can have been the reason.
 
     """
 
     how: str
     was_killed: bool = False
     for_memory: bool = False
+    is_innocent: bool = False
 
 
 def is_for_threads(status: int | None) -> bool:

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from tfs.core.errors import FailedPrecondition, Internal, ServingError
-from tfs.core.executor import Executor, InlineExecutor
 from tfs.core.servable import InferenceTask, Outcome
 from tfs.core.serving_loop import ServingLoop, Timer
 from tfs.core.spin_backoff import SpinBackoff
-from tfs.runtime.guest.slab import REQUESTS
+from tfs.runtime.guest.slab import REQUESTS, Slot
 from tfs.runtime.interpreter import InterpreterStats
 from tfs.runtime.process.call_channel import CallChannel
 from tfs.runtime.process.process_model import ProcessModel
-from tfs.runtime.process.slab_call import CorruptReply, SlowReply
-from tfs.runtime.process.worker_call import WorkerCall, send_request, take_reply
+from tfs.runtime.process.process_options import ProcessOptions
+from tfs.runtime.process.slab_call import (
+    CorruptReply,
+    SlowReply,
+    read_reply,
+    write_request,
+)
+from tfs.runtime.process.spilled_task import why_not_handed_over
 from tfs.runtime.task_outcome import finish, queue_full
 
 log = logging.getLogger(__name__)
@@ -29,47 +34,52 @@ log = logging.getLogger(__name__)
 _NOTICE_S: Final = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class LaneTerms:
-    """What all lanes of an interpreter have in common. Immutable.
+class WorkerCall:
+    """A task that a worker has, and what is needed to read its reply. Loop-confined.
 
     Attributes:
-        loop: Watches for replies; its clock decides when a deadline has passed.
-        max_queued: Tasks that may wait in a lane.
-        call_timeout_s: When a call counts as hung, see ``CallTimes.limit_s``.
-        on_unusable: Called with the reason when the worker hangs or answers nonsense,
-            to have it killed.
-        on_hanging: Called shortly before that if a call hangs, to have the worker say
-            where.
-        executor: Reads replies that would take the loop too long.
-        spin_s: If a reply is due within so many seconds, the loop looks for it instead
-            of sleeping.
+        model: The model that is called.
+        task: What is computed.
+        signature_index: Number of the signature among the model's.
+        sequence: Its number among the requests written to this worker.
+        begun_s: Since when the worker can have been in it, by the loop's clock.
+        limit_s: How long it may take.
 
     """
 
-    loop: ServingLoop
-    max_queued: int
-    call_timeout_s: float
-    on_unusable: Callable[[str], None]
-    on_hanging: Callable[[], None] = lambda: None
-    executor: Executor = field(default_factory=InlineExecutor)
-    spin_s: float = 0.0
+    __slots__ = ("begun_s", "limit_s", "model", "sequence", "signature_index", "task")
+
+    def __init__(
+        self,
+        model: ProcessModel,
+        task: InferenceTask,
+        signature_index: int,
+        sequence: int,
+        begun_s: float,
+        limit_s: float,
+    ) -> None:
+        self.model = model
+        self.task = task
+        self.signature_index = signature_index
+        self.sequence = sequence
+        self.begun_s = begun_s
+        self.limit_s = limit_s
 
 
 class Lane:
-    """Hands tasks to a worker, and answers them. Loop-confined.
+    """Hands an interpreter's tasks to its worker, and answers them. Loop-confined.
 
-    The worker begins calls in their order, ``num_at_once`` of them at a time. Behind
-    calls that are short, one more may already lie in the slab, if there is a slot; all
-    others wait here, where they can be cancelled. If calls overlap, the worker is told
-    their deadlines and who has gone, because a batched part asks for that in the middle
-    of a call.
+    A task begins in its turn, when fewer calls of its model run than that takes at once;
+    all models that take one share it. Behind a call that is short, one more may already
+    lie in the slab; all others wait here, where they can be cancelled. If calls overlap, the worker is told their deadlines and who
+    has gone, because a batched part asks for that in the middle of a call.
 
     Other threads may read ``num_pending`` and ``stats``.
 
     Args:
-        terms: What all lanes have in common.
-        num_at_once: How many calls the worker runs at the same time.
+        loop: Watches for replies; its clock decides when a deadline has passed.
+        options: How many tasks may wait, when a call counts as hung, and who reads
+            replies that would take the loop too long.
 
     Attributes:
         others: Lanes of other interpreters. When its worker is idle, this lane takes
@@ -78,17 +88,20 @@ class Lane:
 
     """
 
-    def __init__(self, terms: LaneTerms, num_at_once: int = 1) -> None:
-        self._terms = terms
-        self._loop = terms.loop
-        self._now: Final = terms.loop.clock.now
-        self._num_at_once = num_at_once
+    def __init__(self, loop: ServingLoop, options: ProcessOptions) -> None:
+        self._loop = loop
+        self._options = options
+        self._now: Final = loop.clock.now
+        self._spin_s = options.worker.spin_us / 1e6
         self._look_backoff = SpinBackoff()
+        self._on_unusable: Callable[[str], None] = lambda _: None
+        self._on_hanging: Callable[[], None] = lambda: None
         # With the time since when it waits.
         self._queue: deque[tuple[ProcessModel, InferenceTask, float]] = deque()
         self._calls: dict[int, WorkerCall] = {}  # by slot, the oldest first
         self._free: list[int] = []
         self._channel: CallChannel | None = None
+        self._overlaps = False  # whether the present worker runs several calls at once
         self._num_written = 0  # requests that the present worker was given
         self._num_read = 0
         self._timer: Timer | None = None  # checks whether a call hangs
@@ -115,16 +128,32 @@ class Lane:
             busy_s=self._busy_s,
         )
 
-    def open(self, channel: CallChannel) -> None:
-        """Starts handing tasks to a worker that is ready; owns the channel from now on."""
+    def open(
+        self,
+        channel: CallChannel,
+        on_unusable: Callable[[str], None],
+        on_hanging: Callable[[], None],
+    ) -> None:
+        """Starts handing tasks to a worker that is ready.
+
+        Args:
+            channel: Leads to the worker; owned from now on.
+            on_unusable: Called with the reason when the worker hangs or answers
+                nonsense, to have it killed.
+            on_hanging: Called shortly before that if a call hangs, to have the worker
+                say where.
+
+        """
         self._channel = channel
+        self._overlaps = channel.concurrency > 1
+        self._on_unusable, self._on_hanging = on_unusable, on_hanging
         self._free = list(range(channel.slab.num_slots - 1, -1, -1))
         self._num_written = self._num_read = 0
         self._loop.watch(channel.reply_fd, lambda _: self.read_replies())
         self.pump()
 
     def close(self) -> list[WorkerCall]:
-        """Stops handing out tasks: the worker is gone, or unloads the model.
+        """Stops handing out tasks: the worker is gone.
 
         Calls that it had finished are answered; those that it had not begun wait again.
 
@@ -170,8 +199,8 @@ class Lane:
         refused = model.refusal()
         if refused is not None:
             finish(task, refused)
-        elif len(self._queue) >= self._terms.max_queued:
-            finish(task, queue_full(model.source.id, self._terms.max_queued))
+        elif len(self._queue) >= self._options.max_queued:
+            finish(task, queue_full(model.source.id, self._options.max_queued))
         elif task.signature_name not in model.signature_indexes:
             text = f"{model.who} has no signature {task.signature_name!r}"
             finish(task, FailedPrecondition(text))
@@ -216,9 +245,7 @@ class Lane:
         channel, calls = self._channel, self._calls
         while channel is not None:
             if calls:
-                if not self._free:
-                    return
-                if len(calls) >= self._num_at_once and not self._head_is_short():
+                if not (self._free and self._queue and self._may_begin_beside(calls)):
                     return
             elif self.others:
                 self._take_over()
@@ -246,7 +273,7 @@ class Lane:
         # The worker gets its next call first: it computes while answers are handed out.
         if self._queue or (self.others and not self._calls):
             self.pump()
-        if not self._calls and self._terms.spin_s:
+        if not self._calls and self._spin_s:
             self._loop.look_until(0.0, self._look_backoff)
         for task, outcome in done:
             self._finish(task, outcome)
@@ -254,9 +281,19 @@ class Lane:
 
     # -- one call ------------------------------------------------------------------------
 
-    def _head_is_short(self) -> bool:
-        head = next(iter(self._calls.values()))
-        return head.model.times.is_short(head.signature_index, head.task.num_rows)
+    def _may_begin_beside(self, calls: Mapping[int, WorkerCall]) -> bool:
+        """Whether the next task may go to a worker that has these calls."""
+        if self._overlaps:
+            model = self._queue[0][0]
+            alike = [
+                each
+                for each in calls.values()
+                if each.model is model
+                or each.model.concurrency == model.concurrency == 1
+            ]
+            return len(alike) < model.concurrency
+        first = next(iter(calls.values()))
+        return first.model.times.is_short(first.signature_index, first.task.num_rows)
 
     def _take_over(self) -> None:
         """Puts the oldest task of other lanes at the head of this one, if it is older."""
@@ -279,29 +316,44 @@ class Lane:
         now_s: float,
     ) -> None:
         slab, slot_index = channel.slab, self._free[-1]
+        words, times = slab.words, model.times
         index = model.signature_indexes[task.signature_name]
-        error = send_request(channel, slab.slots[slot_index], model, index, task)
-        if error is not None:
-            finish(task, error)
+        try:
+            overflow_fd = write_request(
+                slab,
+                slab.slots[slot_index],
+                model.model_id,
+                index,
+                task,
+                model.request_plans[index],
+            )
+            if overflow_fd is not None:
+                channel.send_tensors(overflow_fd)
+        except Exception as error:
+            finish(task, why_not_handed_over(model.who, error))
             return
         self._free.pop()
-        words, sequence, terms = slab.words, self._num_written, self._terms
-        call = WorkerCall(model, task, index, sequence)
-        call.limit_s = model.times.limit_s(index, task.num_rows, terms.call_timeout_s)
-        call.begun_s = now_s  # later, if another one runs before it
-        self._calls[slot_index] = call
+        sequence, num_rows = self._num_written, task.num_rows
+        call = self._calls[slot_index] = WorkerCall(
+            model,
+            task,
+            index,
+            sequence,
+            now_s,  # later, if another one runs before it
+            times.limit_s(index, num_rows, self._options.call_timeout_s),
+        )
         words[slab.request_ring + sequence % slab.num_slots] = slot_index
-        if self._num_at_once > 1:
+        if self._overlaps:
             words[slab.marks + slot_index] = 0
             words[slab.deadlines + slot_index] = _deadline_ns(task.deadline_s, now_s)
         self._num_written = words[REQUESTS] = sequence + 1
         channel.ring()
-        if self._num_at_once > 1:
+        if self._overlaps:
             self._pass_mark_on(call, slot_index)
         if self._timer is None:
             self._arm_timer()
-        if terms.spin_s and model.times.is_within(index, task.num_rows, terms.spin_s):
-            self._loop.look_until(now_s + terms.spin_s, self._look_backoff)
+        if self._spin_s and times.is_within(index, num_rows, self._spin_s):
+            self._loop.look_until(now_s + self._spin_s, self._look_backoff)
 
     def _pass_mark_on(self, call: WorkerCall, slot_index: int) -> None:
         """Arranges that the worker is told when nobody waits for the call any more."""
@@ -334,14 +386,14 @@ class Lane:
             try:
                 if call is None:
                     raise CorruptReply("a reply without a call")
-                outcome, call_s = take_reply(channel, slab.slots[slot_index], call)
+                outcome, call_s = _take_reply(channel, slab.slots[slot_index], call)
             except CorruptReply as error:
-                self._terms.on_unusable(f"was ended: it corrupted its memory ({error})")
+                self._on_unusable(f"was ended: it corrupted its memory ({error})")
                 break
             self._num_read += 1
             del calls[slot_index]
             self._free.append(slot_index)
-            if self._num_at_once > 1:
+            if self._overlaps:
                 call.task.cancel.on_cancel = None
             elif calls:
                 next(iter(calls.values())).begun_s = self._now()
@@ -358,7 +410,7 @@ class Lane:
             return
         read = partial(_read_and_finish, task, outcome)
         try:
-            self._terms.executor.submit(read)
+            self._options.executor.submit(read)
         except RuntimeError:  # the server is ending
             read()
 
@@ -366,8 +418,6 @@ class Lane:
     # for the one that is due first.
 
     def _first_due(self) -> WorkerCall:
-        if self._num_at_once == 1:
-            return next(iter(self._calls.values()))
         return min(self._calls.values(), key=lambda call: call.begun_s + call.limit_s)
 
     def _arm_timer(self) -> None:
@@ -386,11 +436,45 @@ class Lane:
         if left_s > 0.0:
             if self._num_shown != self._num_calls and left_s <= _notice_s(call.limit_s):
                 self._num_shown = self._num_calls
-                self._terms.on_hanging()
+                self._on_hanging()
             self._arm_timer()
         else:
             text = f"was ended because a call took over {call.limit_s:.1f} s"
-            self._terms.on_unusable(text)
+            self._on_unusable(text)
+
+
+def _take_reply(
+    channel: CallChannel, slot: Slot, call: WorkerCall
+) -> tuple[Outcome, float]:
+    """Reads the reply in a call's slot; records with the model how long the call took.
+
+    Returns:
+        The outcome, and the seconds that the call took in the worker.
+
+    Raises:
+        CorruptReply: The worker wrote nonsense; it must not be used any more.
+
+    """
+    model, index = call.model, call.signature_index
+    overflow_fd: int | None = None
+    try:
+        if channel.slab.words[slot.reply_word + 2]:
+            overflow_fd = channel.receive_tensors()
+        outcome, call_s = read_reply(
+            channel.slab,
+            slot,
+            model.who,
+            call.task.signature,
+            overflow_fd,
+            model.reply_plans[index],
+        )
+    finally:
+        if overflow_fd is not None:
+            os.close(overflow_fd)
+    if not isinstance(outcome, ServingError):
+        model.times.observe(index, call.task.num_rows, call_s)
+        model.last_call_s = call_s
+    return outcome, call_s
 
 
 def _notice_s(limit_s: float) -> float:

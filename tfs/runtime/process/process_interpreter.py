@@ -12,33 +12,44 @@ Without a server, any :class:`ServingLoop` that runs on a thread will do as the 
 from __future__ import annotations
 
 import itertools
+import logging
+import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from threading import get_ident
 from typing import Final
 
-from tfs.core.errors import FailedPrecondition, Internal, ServingError
+from tfs.core.errors import DeadlineExceeded, FailedPrecondition, Internal, ServingError
 from tfs.core.servable import InferenceTask
 from tfs.core.serving_loop import ServingLoop
+from tfs.core.thread_priority import give_way
 from tfs.runtime.guest.model_source import ModelSource
-from tfs.runtime.guest.version_files import VersionFiles
-from tfs.runtime.interpreter import InterpreterStats
-from tfs.runtime.process.process_model import ProcessModel, VersionHealth
+from tfs.runtime.guest.version_files import VersionFiles, payload_paths
+from tfs.runtime.interpreter import InterpreterStats, LoadMemory
+from tfs.runtime.process.crash_policy import WorkerEnd
+from tfs.runtime.process.lane import Lane, WorkerCall
+from tfs.runtime.process.process_model import ModelRequest, ProcessModel, VersionHealth
 from tfs.runtime.process.process_options import ProcessOptions
-from tfs.runtime.process.resident_models import ResidentModels
 from tfs.runtime.process.spare_worker import SpareWorker
-from tfs.runtime.process.spilled_task import SpilledTask, takes_long_to_write
-from tfs.runtime.process.trial_calls import TrialCalls
-from tfs.runtime.process.version_loading import VersionLoading
-from tfs.runtime.process.worker_call import why_not_handed_over
-from tfs.runtime.process.worker_requests import Waiter, WorkerRequests
+from tfs.runtime.process.spilled_task import (
+    SpilledTask,
+    takes_long_to_write,
+    why_not_handed_over,
+)
+from tfs.runtime.process.worker import Worker
+from tfs.runtime.process.worker_process import OnReply, WorkerProcess, WorkerReply
 from tfs.runtime.process.worker_state import WorkerState
 from tfs.runtime.process.zygote import Zygote
 from tfs.runtime.task_outcome import closed, finish, unloaded
 
+log = logging.getLogger(__name__)
+
 _HANDSHAKE_S: Final = 120.0  # torch's import on a loaded machine takes many seconds
+_SMALL_BYTES: Final = 1 << 20  # copied before a thread has started
 
 
 class ProcessInterpreter:
@@ -56,7 +67,10 @@ class ProcessInterpreter:
             interpreters of a server that have the same options.
 
     Attributes:
-        trials: Calls the models before they serve.
+        options: See above.
+        models: The models that are loaded, by number; only the loop changes it.
+        num_unanswered: Session requests that the worker has not answered yet; written
+            by the loop.
 
     """
 
@@ -70,20 +84,18 @@ class ProcessInterpreter:
     ) -> None:
         self._name = name
         self._loop = loop
-        self._options = options or ProcessOptions()
-        self._residents = ResidentModels(name, loop, zygote, self._options, spare)
-        self._life = self._residents.life
-        self._lanes = self._residents.lanes
-        self._requests = WorkerRequests(name, loop, self._life)
-        self._loading = VersionLoading(
-            loop, self._requests, self._residents, self._options
-        )
-        self.trials = TrialCalls(self._requests, self._life, loop, self._options)
+        self.options = options or ProcessOptions()
+        self.models: dict[int, ProcessModel] = {}
+        self.num_unanswered = 0
+        self._lane = Lane(loop, self.options)
+        self._worker = Worker(name, loop, zygote, self.options, spare, self._lane, self)
         # Filled by any thread, emptied by the loop, one post each.
         self._inbox: deque[tuple[ProcessModel, InferenceTask]] = deque()
         # One entry for each task that is being spilled.
         self._spilling: deque[None] = deque()
         self._model_ids = itertools.count()
+        self._moving_in: ProcessModel | None = None  # the model being loaded again
+        self._num_calls_before = 0  # when a worker died last
 
     @property
     def name(self) -> str:
@@ -92,49 +104,44 @@ class ProcessInterpreter:
     @property
     def num_pending(self) -> int:
         """Tasks that wait or run, including those on their way to the loop."""
-        return self._lanes.num_pending + len(self._inbox) + len(self._spilling)
+        return self._lane.num_pending + len(self._inbox) + len(self._spilling)
 
     @property
     def state(self) -> WorkerState:
         """The state of the process."""
-        return self._life.state
+        return self._worker.state
 
     @property
     def is_idle(self) -> bool:
         """Whether there is no process, nothing loaded and nothing being loaded."""
         return (
             self.state in (WorkerState.ABSENT, WorkerState.CLOSED)
-            and not self._residents.has_models
-            and not self._life.is_held
+            and not self.models
+            and not self._worker.is_held
         )
 
     @property
     def pid(self) -> int | None:
         """The worker's process id; None while there is none."""
-        return self._life.pid
+        return self._worker.pid
 
     @property
     def generation(self) -> int:
         """Changes whenever what sessions left in the worker is gone."""
-        return self._life.num_deaths
-
-    @property
-    def num_unanswered(self) -> int:
-        """Session requests that the worker has not answered yet."""
-        return self._requests.num_unanswered
+        return self._worker.num_deaths
 
     def stats(self) -> InterpreterStats:
         return replace(
-            self._lanes.stats(),
-            num_models=self._residents.num_models,
-            num_restarts=self._life.num_deaths,
+            self._lane.stats(),
+            num_models=len(self.models),
+            num_restarts=self._worker.num_deaths,
         )
-
-    # -- from other threads ---------------------------------------------------------
 
     def start(self) -> None:
         """Starts the zygote, so that it is ready for the first load."""
-        self._loop.post(lambda: self._life.want(lambda _: None))
+        self._loop.post(lambda: self._worker.want(lambda _: None))
+
+    # -- loading and unloading, from other threads --------------------------------------
 
     def load(
         self,
@@ -146,32 +153,40 @@ class ProcessInterpreter:
 
         Args:
             source: What to load.
-            files: Its payload, if another interpreter has staged it already;
-                descriptors are duplicated.
+            files: Its payload, if it is in memory already; descriptors are duplicated.
             health: Shared by the interpreters of the version; None if there is only
                 one.
-            share: Its weights on a device, shared by the interpreters of the version.
-                None takes a share of its own, if the device has any to share.
 
         Raises:
             ServingError: The version does not load; nothing is left of it.
 
         """
+        who = source.id.slashed
         if self._loop.is_loop_thread:
-            raise FailedPrecondition(f"{source.id.slashed}: load blocks the loop")
-        self.hold(source.platform)
+            raise FailedPrecondition(f"{who}: load blocks the loop")
+        self.hold(source)
         staged: VersionFiles | None = None
         try:
             staged = files.duplicate() if files is not None else self.stage(source)
-            model = ProcessModel(
-                source,
-                staged,
-                next(self._model_ids),
-                health or VersionHealth(self._options.crashes),
-                self,
-            )
-            self._loading.load(model)
-            self._loop.post(partial(self._lanes.note_loaded, model))
+            health = health or VersionHealth(self.options.crashes)
+            model = ProcessModel(source, staged, next(self._model_ids), health, self)
+            # In the background only if the interpreter serves nobody. Otherwise a thread
+            # of low priority could hold the GIL without getting a core.
+            background = not self.models and not self.options.is_urgent()
+            timeout_s = self.options.load_timeout_s
+            try:
+                reply = self._worker.ask(
+                    who,
+                    partial(self._send_load, model, background),
+                    timeout_s,
+                    Internal(f"{who}: loading took over {timeout_s:.1f} s"),
+                    meanwhile="while loading it",
+                )
+            except Internal:
+                self._loop.post(partial(self._give_up_loading, model))
+                raise
+            _note_load(model, reply)
+            self._loop.post(partial(self._begin_to_serve, model))
             return model
         except BaseException:
             if staged is not None:
@@ -180,81 +195,117 @@ class ProcessInterpreter:
         finally:
             self.let_go()
 
+    def stage(self, source: ModelSource) -> VersionFiles:
+        """Copies the payload into memory; a large one at the lowest priority. Blocks.
+
+        The caller closes the result.
+
+        Raises:
+            ServingError: The payload cannot be read.
+
+        """
+        paths = [*filter(os.path.exists, payload_paths(source).values())]
+        is_small = sum(map(os.path.getsize, paths)) <= _SMALL_BYTES
+        if is_small or self.options.is_urgent():
+            return VersionFiles.stage(source)
+        # A thread of its own, because none without privileges gets its priority back.
+        with ThreadPoolExecutor(1, f"load-{self._name}", give_way) as thread:
+            return thread.submit(VersionFiles.stage, source).result()
+
     def unload(self, model: ProcessModel) -> None:
         """Frees a model after the call that is running. Blocks."""
         if self.state is WorkerState.CLOSED:
             model.unloading = True
-            self._lanes.note_unloading(model)
+            model.health.loaded_in.pop(self._lane, None)
             return
-
-        def begin(waiter: Waiter[None]) -> None:
-            self._lanes.note_unloading(model)
-            self._residents.unload(model, lambda: waiter.set(None))
-
-        timeout_s = self._options.call_timeout_s * 2 + _HANDSHAKE_S
-        late = Internal(f"{model.who}: its interpreter does not let go of it")
-        self._requests.ask(begin, timeout_s, late)
+        self._worker.on_loop(
+            partial(self._unload, model),
+            self.options.call_timeout_s * 2 + _HANDSHAKE_S,
+            Internal(f"{model.who}: its interpreter does not let go of it"),
+        )
 
     def close(self, deadline_s: float | None = None) -> None:
         if self.state is WorkerState.CLOSED:
             return
         if self._loop.is_loop_thread:
-            self._residents.close()
+            self._close()
             return
-        waiter: Waiter[None] = Waiter()
 
-        def end() -> None:
-            self._residents.close()
-            waiter.set(None)
+        def begin(is_closed: Future[None]) -> None:
+            def end() -> None:
+                self._close()
+                with suppress(
+                    InvalidStateError
+                ):  # of the deadline, or of the last call
+                    is_closed.set_result(None)
 
-        def begin() -> None:
-            self._lanes.refuse(closed(self._name))
+            self._lane.refuse(closed(self._name))
             if deadline_s is not None:
                 self._loop.call_at(deadline_s, end)
-            self._lanes.after_calls(end)
+            self._lane.after_calls(end)
 
-        self._loop.post(begin)
-        timeout_s = self._options.call_timeout_s + _HANDSHAKE_S
+        timeout_s = self.options.call_timeout_s + _HANDSHAKE_S
         if deadline_s is not None:
             timeout_s = max(0.0, deadline_s - self._loop.clock.now()) + 5.0
-        waiter.wait(timeout_s, Internal(f"interpreter {self._name} does not close"))
+        late = Internal(f"interpreter {self._name} does not close")
+        self._worker.on_loop(begin, timeout_s, late)
 
     def share_calls(self, others: Sequence[ProcessInterpreter]) -> None:
         """Takes over calls that wait for one of these while it is idle itself.
 
         For interpreters of one loop, before the first load.
         """
-        self._lanes.share([each._lanes for each in others if each is not self])
+        self._lane.others = tuple(each._lane for each in others if each is not self)
 
-    def hold(self, platform: str = "") -> None:
+    def hold(self, source: ModelSource | None = None) -> None:
         """Starts the worker and keeps it, with or without models, until ``let_go``. Blocks.
 
         Args:
-            platform: Of the version to be loaded on it; empty if unknown.
+            source: A version to be loaded on it; None if there is none yet.
 
         Raises:
             ServingError: No worker could be started.
 
         """
 
-        def begin(waiter: Waiter[None]) -> None:
+        def begin(is_ready: Future[None]) -> None:
             def on_ready(error: ServingError | None) -> None:
                 if error is None:
-                    waiter.set(None)
+                    is_ready.set_result(None)
                 else:
-                    waiter.fail(error)
+                    is_ready.set_exception(error)
 
-            life = self._life
-            life.platform = platform or life.platform
-            life.hold(on_ready)
+            self._worker.hold(source, on_ready)
 
         late = Internal(f"interpreter {self._name} does not start")
-        self._requests.ask(begin, _HANDSHAKE_S, late)
+        self._worker.on_loop(begin, _HANDSHAKE_S, late)
 
     def let_go(self) -> None:
         """Takes a ``hold`` back."""
         if self.state is not WorkerState.CLOSED:
-            self._loop.post(self._life.let_go)
+            self._loop.post(self._worker.let_go)
+
+    def ask(self, request: ModelRequest) -> Mapping[str, object]:
+        """Has the worker answer a request about a model; see ``ModelHost``."""
+        process = self._worker.process
+
+        def send(process: WorkerProcess, on_reply: OnReply) -> None:
+            process.send(
+                request.op,
+                request.fields,
+                request.fds,
+                on_reply,
+                background=request.background,
+            )
+
+        late = DeadlineExceeded(f"{request.who}: its interpreter does not answer")
+        try:
+            return self._worker.ask(request.who, send, request.timeout_s, late)
+        except DeadlineExceeded:
+            if request.hangs:
+                why = f"was ended because {request.hangs}"
+                self._loop.post(lambda: self._worker.end_hanging(process, why))
+            raise
 
     def exchange(
         self, request: bytes, fds: tuple[int, ...] = ()
@@ -266,23 +317,41 @@ class ProcessInterpreter:
 
         Raises:
             ServingError: The error that the guest returned; or Internal if the worker
-                died over the request.
+                died over the request, and with it everything that the session held.
 
         """
-        return self._requests.exchange(request, fds, self._options.load_timeout_s)
 
-    def stage(self, source: ModelSource) -> VersionFiles:
-        """Has the worker copy the payload into memory, at its lowest priority.
+        def begin(answer: Future[tuple[bytes, list[int]]]) -> None:
+            def on_reply(reply: WorkerReply | None) -> None:
+                self.num_unanswered -= 1
+                if reply is None:
+                    text = f"the interpreter of this session {self._worker.last_end}"
+                    gone = Internal(f"{text}; what it held is gone, begin anew")
+                    answer.set_exception(gone)
+                elif (error := reply.error()) is not None:
+                    answer.set_exception(error)
+                else:
+                    taken, reply.fds = reply.fds, []
+                    answer.set_result((reply.payload, taken))
 
-        Blocks. To be called only within a ``hold``. The caller closes the result.
+            def when_ready(error: ServingError | None) -> None:
+                if error is not None:
+                    answer.set_exception(error)
+                elif (process := self._worker.live) is not None:
+                    self.num_unanswered += 1
+                    fields = {"body": request}
+                    process.send("session", fields, fds, on_reply, background=False)
 
-        Raises:
-            ServingError: The payload cannot be read, or the worker died.
+            self._worker.want(when_ready)
 
-        """
-        return self._loading.stage(source)
+        timeout_s = self.options.load_timeout_s
+        late = Internal(
+            f"interpreter {self._name} did not answer a session within {timeout_s:.0f} s; "
+            "allow its calls more time (load_timeout_s), or begin a session anew"
+        )
+        return self._worker.on_loop(begin, timeout_s, late)
 
-    # -- calls -----------------------------------------------------------------------
+    # -- calls ----------------------------------------------------------------------------
 
     def enqueue(self, model: ProcessModel, task: InferenceTask) -> None:
         """Starts a task, from any thread. Never blocks, never raises."""
@@ -298,7 +367,7 @@ class ProcessInterpreter:
         self._enqueue(*self._inbox.popleft())
 
     def _enqueue(self, model: ProcessModel, task: InferenceTask) -> None:
-        if self._life.state is WorkerState.CLOSED:
+        if self._worker.state is WorkerState.CLOSED:
             finish(task, closed(self._name))
         elif model.unloading:
             finish(task, unloaded(model.source.id))
@@ -306,11 +375,11 @@ class ProcessInterpreter:
             self._spilling.append(None)
             spill = partial(self._spill, model, task)
             try:
-                self._options.executor.submit(spill)
+                self.options.executor.submit(spill)
             except RuntimeError:  # the server ends
                 spill()
         else:
-            self._lanes.add(model, task)
+            self._lane.add(model, task)
 
     def _spill(self, model: ProcessModel, task: InferenceTask) -> None:
         """Copies a task's tensors, and starts it. On a thread of the executor."""
@@ -319,9 +388,154 @@ class ProcessInterpreter:
             try:
                 task = SpilledTask(task)
             except Exception as failure:
-                error = why_not_handed_over(model, failure)
+                error = why_not_handed_over(model.who, failure)
         self._spilling.pop()
         if error is None:
             self.enqueue(model, task)
         else:
             finish(task, error)
+
+    # -- models, on the loop --------------------------------------------------------------
+
+    def _send_load(
+        self,
+        model: ProcessModel,
+        background: bool,
+        process: WorkerProcess,
+        on_reply: OnReply,
+    ) -> None:
+        """Has a process load a model. Every later one loads it too, until it is unloaded."""
+
+        def on_loaded(reply: WorkerReply | None) -> None:
+            if reply is not None and reply.error() is None:
+                self.models[model.model_id] = model
+            on_reply(reply)
+
+        process.load(model.source, model.model_id, model.files, on_loaded, background)
+
+    def _begin_to_serve(self, model: ProcessModel) -> None:
+        if not model.unloading:
+            model.health.loaded_in[self._lane] = model
+            self._lane.pump()
+
+    def _give_up_loading(self, model: ProcessModel) -> None:
+        """Ends a worker that is still loading a model that nobody waits for any more."""
+        process = self._worker.live
+        is_loading = process is not None and process.is_answering
+        if is_loading and model.model_id not in self.models:
+            self._worker.end("was ended because it did not finish loading")
+
+    def _unload(self, model: ProcessModel, is_gone: Future[None]) -> None:
+        """Frees a model after its calls; may be repeated."""
+        model.health.loaded_in.pop(self._lane, None)
+        if model.unloading:
+            is_gone.set_result(None)
+            return
+        model.unloading = True
+        self._lane.refuse(unloaded(model.source.id), model)
+
+        def when_idle() -> None:
+            self.models.pop(model.model_id, None)
+            model.files.close()
+            if (process := self._worker.live) is not None and self.models:
+                process.send(
+                    "unload",
+                    {"model": model.model_id},
+                    (),
+                    lambda _: is_gone.set_result(None),
+                    background=False,
+                )
+            else:
+                self._worker.retire_if_empty()
+                is_gone.set_result(None)
+
+        self._lane.after_calls(when_idle, model)
+
+    def _close(self) -> None:
+        """Ends the worker, and answers everybody who waits; may be repeated."""
+        if self.state is WorkerState.CLOSED:
+            return
+        self._worker.close()
+        for model in self.models.values():
+            model.files.close()
+        self.models = {}
+
+    # -- for the worker, on the loop ------------------------------------------------------
+
+    def move_in(self, process: WorkerProcess) -> None:
+        """Loads the last worker's models one after the other; see ``WorkerUser``."""
+        self._load_next(list(self.models.values()), process)
+
+    def _load_next(self, models: list[ProcessModel], process: WorkerProcess) -> None:
+        models = [m for m in models if not m.unloading and m.refusal() is None]
+        if not models:
+            self._worker.settle()
+            return
+        model, *others = models
+        self._moving_in = model
+
+        def on_reply(reply: WorkerReply | None) -> None:
+            if reply is None:
+                return  # it died, which is noticed elsewhere
+            self._moving_in = None
+            error = reply.error()
+            if error is not None:
+                self._quarantine(model, f"does not load again: {error.message}")
+            self._load_next(others, process)
+
+        # An earlier worker had it, so that nobody asks what it changes.
+        known = replace(model.source, was_measured=True)
+        process.load(known, model.model_id, model.files, on_reply, background=False)
+
+    def blame(self, end: WorkerEnd, call: WorkerCall | None) -> bool:
+        """Blames a death on the model during whose call or load it happened.
+
+        It blames nobody if somebody else (an operator, or a kernel out of memory)
+        killed a worker of a version that had worked well, on this worker or earlier
+        ones, or a worker that was idle: the next one may well work. If this worker had
+        answered, the next one is started without a pause, because a system that kills
+        whatever is started would have done so before it answered.
+        """
+        num_calls = self._lane.stats().num_calls - self._num_calls_before
+        self._num_calls_before += num_calls  # the next may die before it is ready
+        for health in {model.health for model in self.models.values()}:
+            health.note_death(end, num_calls)
+        moving_in, self._moving_in = self._moving_in, None
+        culprit = call.model if call is not None else moving_in
+        was_chosen = end.was_killed and (
+            culprit is None or culprit.health.has_worked_well(end)
+        )
+        if culprit is not None and not (end.is_innocent or was_chosen):
+            reason = culprit.health.note_crash(end, self._loop.clock.now())
+            if reason is not None:
+                self._quarantine(culprit, reason)
+        return not (was_chosen and num_calls)
+
+    def _quarantine(self, model: ProcessModel, reason: str) -> None:
+        """Bars a version, on all its interpreters, unless it already is."""
+        if model.health.quarantine is not None:
+            return
+        model.health.quarantine = reason
+        log.error("event=quarantined servable=%s reason=%r", model.who, reason)
+        if (refusal := model.refusal()) is not None:
+            self._lane.refuse(refusal, model)
+        try:
+            self.options.on_quarantine(model.source.id, reason)
+        except Exception:
+            log.exception("event=on_quarantine_failed servable=%s", model.who)
+
+
+def _note_load(model: ProcessModel, reply: Mapping[str, object]) -> None:
+    """Records what a load took and changed, as far as the worker tells."""
+
+    def num_bytes(key: str) -> int | None:
+        value = reply.get(key)
+        return value if isinstance(value, int) else None
+
+    # The worker maps weights without reading them, so imports take most of the time.
+    import_s = reply.get("import_s")
+    model.import_s = import_s if isinstance(import_s, float) else None
+    model.process_changes = str(reply.get("changes", ""))
+    model.load_memory = LoadMemory(
+        num_bytes("resident_bytes"), num_bytes("load_peak_bytes")
+    )

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
+from functools import partial
 
-from tfs.core.errors import ServingError
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.interpreter import InterpreterStats
+from tfs.runtime.pooled_model import Growth, PooledModel
 from tfs.runtime.process.process_interpreter import ProcessInterpreter
 from tfs.runtime.process.process_model import ProcessModel, VersionHealth
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.worker_state import WorkerState
-from tfs.runtime.spread_model import SpreadModel, summed
-
-log = logging.getLogger(__name__)
 
 
 class ProcessPool:
@@ -76,7 +72,7 @@ class ProcessPool:
 
     def load(
         self, source: ModelSource
-    ) -> SpreadModel[ProcessInterpreter, ProcessModel]:
+    ) -> PooledModel[ProcessInterpreter, ProcessModel]:
         """Loads on one interpreter, then from the same bytes on all others at once.
 
         So a version that crashes while it is loaded does so only once. But a version
@@ -90,17 +86,16 @@ class ProcessPool:
             others = []  # its requests must all be in one interpreter
         try:
             if not others:
-                return SpreadModel([(first, first.load(source, None, health))])
-            first.hold(source.platform)
+                return PooledModel([(first, first.load(source, None, health))])
+            first.hold(source)
             try:
                 files = first.stage(source)
                 try:
                     if self._may_grow is None:
                         return self._load_on_all(source, files, health)
-                    model = SpreadModel([(first, first.load(source, files, health))])
-                    later = _LaterLoads(model, files, health, others, self._may_grow)
-                    model.grow_by(later.want, later.end)
-                    return model
+                    model = first.load(source, files, health)
+                    growth = self._growth(source, files, health, self._may_grow)
+                    return PooledModel([(first, model)], growth)
                 finally:
                     files.close()
             finally:
@@ -108,9 +103,30 @@ class ProcessPool:
         finally:
             self._was_used = True
 
+    def _growth(
+        self,
+        source: ModelSource,
+        files: VersionFiles,
+        health: VersionHealth,
+        may_begin: Callable[[], bool],
+    ) -> Growth[ProcessInterpreter, ProcessModel]:
+        """Returns how a version that is on the first interpreter gets onto the others."""
+        own, known = files.duplicate(), _known(source)
+        others = self._interpreters[1:]
+        return Growth(
+            f"load-{self._name}",
+            [(each, partial(each.load, known, own, health)) for each in others],
+            may_begin,
+            lambda: (
+                health.quarantine is not None
+                or any(each.state is WorkerState.CLOSED for each in others)
+            ),
+            own.close,
+        )
+
     def _load_on_all(
         self, source: ModelSource, files: VersionFiles, health: VersionHealth
-    ) -> SpreadModel[ProcessInterpreter, ProcessModel]:
+    ) -> PooledModel[ProcessInterpreter, ProcessModel]:
         first, *others = self._interpreters
         num = len(self._interpreters)
         with ThreadPoolExecutor(num, f"load-{self._name}") as threads:
@@ -129,11 +145,11 @@ class ProcessPool:
                     load.result().unload()
             raise errors[0]
         models = [load.result() for load in loads]
-        return SpreadModel(list(zip(self._interpreters, models, strict=True)))
+        return PooledModel(list(zip(self._interpreters, models, strict=True)))
 
     def stats(self) -> InterpreterStats:
         """Returns the sums; the number of models is that of one interpreter."""
-        return summed(interpreter.stats() for interpreter in self._interpreters)
+        return InterpreterStats.summed(each.stats() for each in self._interpreters)
 
     def close(self, deadline_s: float | None = None) -> None:
         for interpreter in self._interpreters:
@@ -143,85 +159,3 @@ class ProcessPool:
 def _known(source: ModelSource) -> ModelSource:
     """Returns a version of which the first interpreter tells what it changes."""
     return replace(source, was_measured=True)
-
-
-class _LaterLoads:
-    """Loads a version on the other interpreters of its pool, once its calls wait.
-
-    Thread-safe.
-
-    Args:
-        model: The model to which interpreters are added.
-        files: The version's bytes; descriptors are duplicated.
-        health: Shared by all its interpreters.
-        others: Interpreters that have not loaded it yet.
-        may_begin: Called for each call that waits, on any thread.
-
-    """
-
-    def __init__(
-        self,
-        model: SpreadModel[ProcessInterpreter, ProcessModel],
-        files: VersionFiles,
-        health: VersionHealth,
-        others: Sequence[ProcessInterpreter],
-        may_begin: Callable[[], bool],
-    ) -> None:
-        self._model = model
-        self._files = files.duplicate()
-        self._health = health
-        self._others = tuple(others)
-        self._may_begin = may_begin
-        # Guards the fields below; leaf.
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._ended = False
-
-    def want(self) -> None:
-        """Begins, unless it has begun; called for each call that waits. Never blocks."""
-        if self._thread is not None or not self._may_begin():
-            return
-        with self._lock:
-            if self._thread is not None or self._ended:
-                return
-            thread = threading.Thread(
-                target=self._run, name=f"load-{self._others[0].name}", daemon=True
-            )
-            try:
-                thread.start()
-            except RuntimeError:  # no thread could start; the next call tries again
-                return
-            self._thread = thread
-
-    def end(self) -> None:
-        """Adds no more interpreters; waits for the one that is loading, if any."""
-        with self._lock:
-            self._ended = True
-        if self._thread is not None:
-            self._thread.join()
-        self._files.close()
-
-    def _run(self) -> None:
-        source = _known(self._model.source)
-        who = source.id.slashed
-        interpreter = self._others[0]
-        try:
-            for interpreter in self._others:
-                if self._ended or self._health.quarantine is not None:
-                    return
-                loaded = interpreter.load(source, self._files, self._health)
-                if not self._model.add(interpreter, loaded):
-                    loaded.unload()
-                    return
-                log.info(
-                    "event=interpreter_added servable=%s interpreter=%s",
-                    who,
-                    interpreter.name,
-                )
-        except (ServingError, OSError) as error:
-            if self._ended or interpreter.state is WorkerState.CLOSED:
-                return  # it is not wanted any more
-            log.warning("event=no_interpreter_added servable=%s error=%s", who, error)
-        finally:
-            self._files.close()
-            self._model.grow_by(None)

@@ -14,7 +14,7 @@ from typing import Final
 from tfs.core.serving_loop import ServingLoop, Timer
 from tfs.runtime.guest.platforms.platform_imports import MODULES as SLOW_IMPORTS
 from tfs.runtime.guest.worker_options import WorkerOptions
-from tfs.runtime.process.worker import Worker, WorkerReply
+from tfs.runtime.process.worker_process import WorkerProcess, WorkerReply
 from tfs.runtime.process.zygote import Forked, Zygote
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class SpareWorker:
         self._loop = loop
         self._zygote = zygote
         self._options = options
-        self._worker: Worker | None = None
+        self._worker: WorkerProcess | None = None
         self._is_warm = False
         self._last_use_s = 0.0
         self._timer: Timer | None = None
@@ -55,15 +55,15 @@ class SpareWorker:
         worker = self._worker
         return worker.pid if worker is not None and self._is_warm else None
 
-    def take(self, platform: str = "") -> Worker | None:
-        """Returns the spare, if it is warm and has the platform's imports; else None.
+    def take(self, platform: str = "", concurrency: int = 1) -> WorkerProcess | None:
+        """Returns the spare, if it is warm, has the platform's imports and runs one call.
 
         The caller owns it. Either way a worker is wanted now, and the next spare is made
         later.
         """
         self._note_use()
         worker = self._worker
-        if worker is None or not self._is_warm:
+        if worker is None or not self._is_warm or concurrency > 1:
             return None
         if platform in SLOW_IMPORTS and platform not in worker.imported:
             self._drop()  # the zygote is about to import it, and the next spare has it
@@ -108,7 +108,7 @@ class SpareWorker:
 
     def _make(self) -> None:
         try:
-            worker = self._worker = Worker(self._loop, self._options)
+            worker = self._worker = WorkerProcess(self._loop, self._options)
         except OSError as error:
             log.warning("event=no_spare_worker why=%r", error.strerror)
             return

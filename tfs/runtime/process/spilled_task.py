@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from tfs.core.dtype import STRING
-from tfs.core.errors import InvalidArgument
+from tfs.core.errors import Internal, InvalidArgument, ServingError
 from tfs.core.servable import InferenceTask, Outcome
 from tfs.core.tensor_view import Buffer, TensorView
 from tfs.runtime.guest.sealed_file import new_memfd
@@ -105,6 +105,13 @@ class SpilledTask(InferenceTask):
             task.cancel,
             task.is_low,
         )
+
+
+def why_not_handed_over(who: str, error: Exception) -> ServingError:
+    """Returns the answer to a task for ``who`` that could not be written."""
+    if isinstance(error, InvalidArgument):
+        return InvalidArgument(f"{who}: {error.message}")
+    return Internal(f"{who}: a request cannot be handed over: {error}")
 
 
 def takes_long_to_write(task: InferenceTask) -> bool:

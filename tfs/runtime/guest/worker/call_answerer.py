@@ -56,10 +56,6 @@ class CallAnswerer:
         self._outputs = OutputWriter(slab)
         self._num_threads = 0  # not known yet: each thread has its own number
 
-    def overflow_bytes(self, slot: Slot) -> int:
-        """Returns how many bytes of inputs come in a memfd; 0 if they are in the slot."""
-        return self._slab.words[slot.request_word + 3]
-
     def answer(
         self, slot: Slot, overflow: mmap.mmap | None
     ) -> tuple[LoadedModel | None, int | None]:

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import os
 import resource
-from typing import Final
 
 from tfs.core.process_memory import anonymous_bytes, data_bytes
 from tfs.runtime.guest.freed_memory import give_back
 from tfs.runtime.guest.worker_ends import OUT_OF_MEMORY
-
-_THREAD_BYTES: Final = 24 << 20
-"""What a thread reserves before it does anything: its stack, and the start of a heap."""
 
 
 class MemoryLimit:
@@ -20,10 +16,10 @@ class MemoryLimit:
     RLIMIT_DATA counts private writable memory. That includes mapped weights, so the
     limit moves with the weights. It is soft: it contains a leak, not an attacker.
 
-    RLIMIT_DATA counts addresses. So memory that threads reserve and never touch is
-    added to the limit. And whether a model keeps memory is decided by what is resident,
-    because a hole in the heap also counts as addresses, although the next call can use
-    it.
+    RLIMIT_DATA counts addresses, also those that threads reserve and never touch. So
+    what the process has is counted when all its threads have begun. And whether a model
+    keeps memory is decided by what is resident, because a hole in the heap also counts
+    as addresses, although the next call can use it.
 
     Args:
         limit_bytes: How much may be added to what the process has now; 0 for no limit.
@@ -34,7 +30,6 @@ class MemoryLimit:
         self._limit_bytes = limit_bytes
         self._allowed_bytes = 0
         self._resident_bytes = 0
-        self.count_from_here()
 
     def count_from_here(self) -> None:
         """Takes what the process has now as what it needs without a model."""
@@ -48,10 +43,6 @@ class MemoryLimit:
         if self._limit_bytes:
             self._allowed_bytes += size_bytes
             self._apply()
-
-    def allow_threads(self, num_threads: int) -> None:
-        """Moves the limit by what ``num_threads`` more threads reserve; fewer if negative."""
-        self.allow(num_threads * _THREAD_BYTES)
 
     def leave_if_leaking(self) -> None:
         """Ends the process after a call ran out of memory, if the model keeps memory.

@@ -1,36 +1,45 @@
-"""A worker process: answers calls on its main thread, and does everything else on others.
+"""A worker process: some threads answer calls, others do everything else.
 
-The main thread sleeps on one eventfd and only answers calls. The control thread
-(``worker_control.py``) reads the control channel and has versions loaded. When that
-channel ends, because the host closed it or is gone, the process exits.
+If it runs one call at a time, the main thread answers; it sleeps on one eventfd. A model
+that batches a part of itself (``tfs.runtime.batched``) takes several calls at once,
+because a part can join only calls that are under way together: then there is a thread
+for each call. The control thread (``worker_control.py``) reads the control channel and
+has versions loaded. When that channel ends, because the host closed it or is gone, the
+process exits.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+import sys
+import threading
 import time
+from typing import Final
 
 import torch
 
 from tfs.core.spin_backoff import SpinBackoff
 from tfs.runtime.guest.loaded_model import ForkWatch
 from tfs.runtime.guest.side_effects.replaced_functions import KnownFunctions
-from tfs.runtime.guest.slab import NUM_SLOTS, REQUESTS
-from tfs.runtime.guest.worker.call_channel import CallChannel
+from tfs.runtime.guest.slab import REQUESTS
+from tfs.runtime.guest.worker.call_answerer import CallAnswerer
+from tfs.runtime.guest.worker.call_slots import CallSlots
 from tfs.runtime.guest.worker.memory_limit import MemoryLimit
-from tfs.runtime.guest.worker.request_slots import RequestSlots
 from tfs.runtime.guest.worker.worker_control import WorkerControl
 from tfs.runtime.guest.worker.worker_models import WorkerModels
 from tfs.runtime.guest.worker_options import WorkerOptions
+
+_CANNOT_GO_ON: Final = 70  # as exit status
 
 
 class Worker:
     """One worker process. ``run`` is confined to the main thread.
 
     Args:
-        options: How it spins, and how much memory its models may add.
-        channel: Brings calls.
+        options: How it spins, how many calls it runs at once, and how much memory its
+            models may add.
+        call_fds: Bring calls, see :class:`CallSlots`.
         control: Brings everything else.
         known: The functions that models can replace, as they were before the fork.
 
@@ -39,25 +48,18 @@ class Worker:
     def __init__(
         self,
         options: WorkerOptions,
-        channel: CallChannel,
+        call_fds: list[int],
         control: socket.socket,
         known: KnownFunctions,
     ) -> None:
-        self._channel = channel
         self._control_socket = control
         self._spin_s = options.spin_us / 1e6
         self._spin_backoff = SpinBackoff()
         self._forks = ForkWatch()
+        self._num_threads = options.concurrency
         self._limit = MemoryLimit(options.memory_limit_bytes)
         self._models = WorkerModels(control, self._limit, self._forks, known)
-        self._slots = RequestSlots(
-            channel,
-            NUM_SLOTS,
-            self._models.by_id,
-            self._forks,
-            self._models.note_call,
-            self._limit.leave_if_leaking,
-        )
+        self._slots = CallSlots(call_fds, self._num_threads)
         self._control = WorkerControl(
             control, self._models, self._slots.slab, self._limit
         )
@@ -70,17 +72,50 @@ class Worker:
 
         """
         os.register_at_fork(after_in_child=self._become_copy)
+        if self._num_threads > 1:
+            self._start_threads()
+        self._limit.count_from_here()
         self._control.start()
         if archive:
             self._control.start_warm_up(archive)
-        slots, request_fd = self._slots, self._channel.request_fd
-        answerer = slots.answerer()
+        if self._num_threads > 1:
+            threading.Event().wait()
+        self._answer_calls()
+
+    def _start_threads(self) -> None:
+        have_begun = threading.Barrier(self._num_threads + 1)
+        for index in range(self._num_threads):
+            threading.Thread(
+                target=self._answer_or_exit,
+                args=(have_begun,),
+                name=f"request-{index}",
+                daemon=True,
+            ).start()
+        have_begun.wait()
+
+    def _answer_calls(self) -> None:
+        slots, note_call = self._slots, self._models.note_call
+        answerer = CallAnswerer(
+            slots.slab, self._models.by_id, self._forks, self._limit.leave_if_leaking
+        )
         with torch.inference_mode():
             while True:
                 if self._spin_s:
                     self._spin()
-                for _ in range(os.eventfd_read(request_fd)):
-                    slots.answer_next(answerer)
+                for _ in range(slots.wait()):
+                    loaded = slots.answer_next(answerer)
+                    if loaded is not None:
+                        note_call(loaded)
+
+    def _answer_or_exit(self, have_begun: threading.Barrier) -> None:
+        try:
+            torch.zeros(1024)  # takes what a heap of its own begins with
+            have_begun.wait()
+            self._answer_calls()
+        except BaseException as error:  # a model may have closed all descriptors
+            # As on the main thread: otherwise calls would wait until they time out.
+            print(f"process {os.getpid()}: {error!r}", file=sys.stderr, flush=True)
+            os._exit(_CANNOT_GO_ON)
 
     def _spin(self) -> None:
         if not self._spin_backoff.may_look():
@@ -101,6 +136,5 @@ class Worker:
         if self._forks.is_copy:
             return  # a copy's copy: all is closed
         self._forks.is_copy = True
-        self._channel.close()
-        self._models.close_channels()
+        self._slots.close_descriptors()
         self._control_socket.close()

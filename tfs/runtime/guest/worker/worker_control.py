@@ -20,11 +20,8 @@ from tfs.core.thread_priority import give_way
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.control_channel import tell
 from tfs.runtime.guest.guest_model import one_line
-from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.random_numbers import seed_random
-from tfs.runtime.guest.sealed_file import copy
 from tfs.runtime.guest.slab import HOST_TRAFFIC, Slab
-from tfs.runtime.guest.version_files import unreadable
 from tfs.runtime.guest.worker.memory_limit import MemoryLimit
 from tfs.runtime.guest.worker.warm_up import warm_up
 from tfs.runtime.guest.worker.worker_models import WorkerModels
@@ -62,9 +59,7 @@ class WorkerControl:
         self._handlers: dict[
             object, Callable[[Mapping[str, object], list[int]], dict[str, object]]
         ] = {
-            "copy": _copy,
             "load": models.load,
-            "open": models.open,
             "unload": models.unload,
             "scale": models.scale,
             "rehearse": models.rehearse,
@@ -178,18 +173,6 @@ def _seed(request: Mapping[str, object], _fds: list[int]) -> dict[str, object]:
     seed = request["seed"]
     assert seed is None or isinstance(seed, int)
     seed_random(seed)
-    return {"code": 0}
-
-
-def _copy(request: Mapping[str, object], fds: list[int]) -> dict[str, object]:
-    """Copies files into memfds: pairs of source and target."""
-    source = request["source"]
-    assert isinstance(source, ModelSource)
-    try:
-        for source_fd, target_fd in zip(fds[::2], fds[1::2], strict=True):
-            copy(source_fd, target_fd)
-    except OSError as error:
-        raise unreadable(source, error) from error
     return {"code": 0}
 
 

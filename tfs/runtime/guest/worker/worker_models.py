@@ -24,10 +24,8 @@ from tfs.runtime.guest.side_effects.replaced_functions import KnownFunctions
 from tfs.runtime.guest.side_effects.side_effects import ProcessEffects, ThreadEffects
 from tfs.runtime.guest.two_thread_scaling import two_thread_scaling
 from tfs.runtime.guest.version_files import VersionFiles
-from tfs.runtime.guest.worker.call_channel import CallChannel
 from tfs.runtime.guest.worker.load_meter import LoadMeter
 from tfs.runtime.guest.worker.memory_limit import MemoryLimit
-from tfs.runtime.guest.worker.request_slots import RequestSlots, RequestThreads
 
 
 class WorkerModels:
@@ -62,7 +60,6 @@ class WorkerModels:
         self.by_id: dict[int, LoadedModel] = {}
         # As the process was before each was loaded, while that may be asked for.
         self._states = WeakKeyDictionary[LoadedModel, ProcessEffects]()
-        self._slots: dict[int, RequestThreads] = {}  # of models that take several calls
 
     @property
     def is_empty(self) -> bool:
@@ -84,11 +81,6 @@ class WorkerModels:
                     "num_pages": num_pages,
                 },
             )
-
-    def close_channels(self) -> None:
-        """Closes the channels of the models, because this process is a copy."""
-        for slots in self._slots.values():
-            slots.close_channel()
 
     # -- requests ---------------------------------------------------------------------
 
@@ -145,28 +137,6 @@ class WorkerModels:
         finally:
             files.close()
 
-    def open(self, request: Mapping[str, object], fds: list[int]) -> dict[str, object]:
-        """Begins to take several calls of a model at once, over a channel of its own.
-
-        This is not done during the load, because threads inherit the priority of the
-        thread that makes them.
-        """
-        model_id, loaded = self._named(request)
-        channel = CallChannel.of_fds([os.dup(fd) for fd in fds])
-        self._limit.allow_threads(loaded.source.concurrency)
-        slots = RequestSlots(
-            channel,
-            loaded.source.concurrency,
-            self.by_id,
-            self._forks,
-            self.note_call,
-            self._limit.leave_if_leaking,
-        )
-        self._slots[model_id] = RequestThreads(
-            slots, channel, loaded.source.concurrency
-        )
-        return {"code": 0}
-
     def scale(self, request: Mapping[str, object], fds: list[int]) -> dict[str, object]:
         """Measures a model from two threads of its own, beside the main one."""
         duration_s = request["duration_s"]
@@ -203,10 +173,6 @@ class WorkerModels:
         model_id = request["model"]
         assert isinstance(model_id, int)
         loaded = self.by_id.pop(model_id, None)
-        slots = self._slots.pop(model_id, None)
-        if slots is not None:
-            slots.close()
-            self._limit.allow_threads(-slots.num_threads)
         if loaded is not None:
             loaded.guest.close()
             del loaded
@@ -215,22 +181,17 @@ class WorkerModels:
             name_process(f"tfs:{rest.source.id.slashed}" if rest else "tfs-worker")
         return {"code": 0}
 
-    def _named(self, request: Mapping[str, object]) -> tuple[int, LoadedModel]:
-        """Returns the model that a request is about, and its number."""
-        model_id = request["model"]
-        assert isinstance(model_id, int)
-        loaded = self.by_id.get(model_id)
-        if loaded is None:
-            raise not_loaded()
-        return model_id, loaded
-
     def _trial(
         self, request: Mapping[str, object], fds: list[int]
     ) -> tuple[LoadedModel, str, Tensors]:
         """Returns the model that a request is about, the signature and the inputs."""
         name = request["signature"]
         assert isinstance(name, str)
-        _, loaded = self._named(request)
+        model_id = request["model"]
+        assert isinstance(model_id, int)
+        loaded = self.by_id.get(model_id)
+        if loaded is None:
+            raise not_loaded()
         # The descriptor's offset is shared with the host, which wrote to the end.
         with open(fds[0], "rb", closefd=False) as file:
             file.seek(0)

@@ -17,7 +17,6 @@ from tfs.core.thread_priority import answer_soon
 from tfs.runtime.guest.process_name import name_process
 from tfs.runtime.guest.random_numbers import seed_random
 from tfs.runtime.guest.side_effects.replaced_functions import KnownFunctions
-from tfs.runtime.guest.worker.call_channel import CallChannel
 from tfs.runtime.guest.worker.worker import Worker
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.guest.zygote.parent_death import (
@@ -65,9 +64,8 @@ def become_worker(
     # those that load give theirs up to whoever does, also outside this server.
     answer_soon()
     seed_random()
-    *channel_fds, control_fd = fds
-    channel = CallChannel.of_fds(channel_fds)
-    Worker(options, channel, socket.socket(fileno=control_fd), known).run(archive)
+    *call_fds, control_fd = fds
+    Worker(options, call_fds, socket.socket(fileno=control_fd), known).run(archive)
 
 
 def close_all_but(kept: set[int]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from tfs.core.errors import ServingError
@@ -11,13 +13,14 @@ from tfs.core.servable import InferenceTask, Tensors
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.interpreter import (
     InterpreterModel,
-    InterpreterStats,
     LoadMemory,
     MeasurableModel,
     OnAnotherThread,
     RehearsableModel,
     SeedableModel,
 )
+
+log = logging.getLogger(__name__)
 
 
 class Member(Protocol):
@@ -37,22 +40,49 @@ M = TypeVar("M", bound=Member)
 V = TypeVar("V", bound=MemberModel)
 
 
-class SpreadModel(OnAnotherThread, Generic[M, V]):
-    """A version on each interpreter of a group. Thread-safe.
+@dataclass(frozen=True, slots=True)
+class Growth(Generic[M, V]):
+    """Interpreters on which a version is loaded once its calls wait. Immutable.
+
+    Attributes:
+        name: Of the thread that loads it.
+        loads: By interpreter, what loads the version there; blocks.
+        may_begin: Called for each call that waits, on any thread.
+        is_over: Whether no more interpreters are wanted, though nobody said so.
+        close: Called when no more will be loaded; may be repeated.
+
+    """
+
+    name: str
+    loads: Sequence[tuple[M, Callable[[], V]]]
+    may_begin: Callable[[], bool]
+    is_over: Callable[[], bool]
+    close: Callable[[], None]
+
+
+class PooledModel(OnAnotherThread, Generic[M, V]):
+    """A version on each interpreter of a pool. Thread-safe.
 
     Implements :class:`~tfs.runtime.interpreter.InterpreterModel`, except that the order
     of tasks holds per interpreter only, and
     :class:`~tfs.runtime.interpreter.MeasurableModel` by its first interpreter, since
     all are alike.
+
+    Args:
+        members: The interpreters that have it, at least one.
+        growth: How it gets onto more of them; None: it does not.
+
     """
 
-    def __init__(self, members: Sequence[tuple[M, V]]) -> None:
+    def __init__(
+        self, members: Sequence[tuple[M, V]], growth: Growth[M, V] | None = None
+    ) -> None:
         # The tuple is replaced and never changed, because calls read it without a lock.
         self._members = tuple(members)
-        self._on_wait: Callable[[], None] | None = None
-        self._end_growth: Callable[[], None] = lambda: None
-        # Guards the writing of _members, and the flag; leaf.
+        self._growth = growth
+        # Guards the writing of _members, and the fields below; leaf.
         self._lock = threading.Lock()
+        self._growing: threading.Thread | None = None
         self._unloaded = False
 
     @property
@@ -130,38 +160,17 @@ class SpreadModel(OnAnotherThread, Generic[M, V]):
                     fewest, model = num_pending, other
                     if not num_pending:
                         break
-            if fewest and (on_wait := self._on_wait) is not None:
-                on_wait()
+            if fewest and self._growth is not None:
+                self._grow(self._growth)
         model.submit(task)
-
-    def grow_by(
-        self,
-        on_wait: Callable[[], None] | None,
-        end: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Lets somebody add interpreters.
-
-        Args:
-            on_wait: Called, often and from any thread, when a call has to wait; None:
-                no more interpreters are added.
-            end: Called before the version is unloaded. Stops adding interpreters, and
-                waits for one that is under way.
-
-        """
-        self._on_wait, self._end_growth = on_wait, end
-
-    def add(self, member: M, model: V) -> bool:
-        """Sends calls to one more interpreter; returns False if it is unloaded."""
-        with self._lock:
-            if not self._unloaded:
-                self._members = (*self._members, (member, model))
-            return not self._unloaded
 
     def unload(self) -> None:
         with self._lock:
             self._unloaded = True
-        end, self._on_wait = self._end_growth, None
-        end()
+        if self._growing is not None:
+            self._growing.join()
+        if self._growth is not None:
+            self._growth.close()
         failed: ServingError | None = None
         for _, model in self._members:
             try:
@@ -173,16 +182,42 @@ class SpreadModel(OnAnotherThread, Generic[M, V]):
         if failed is not None:
             raise failed
 
+    def _grow(self, growth: Growth[M, V]) -> None:
+        """Begins to load on more interpreters, unless that has begun. Never blocks."""
+        if self._growing is not None or not growth.may_begin():
+            return
+        with self._lock:
+            if self._growing is not None or self._unloaded:
+                return
+            thread = threading.Thread(
+                target=self._load_on_more, args=(growth,), name=growth.name, daemon=True
+            )
+            try:
+                thread.start()
+            except RuntimeError:  # no thread could start; the next call tries again
+                return
+            self._growing = thread
 
-def summed(each: Iterable[InterpreterStats]) -> InterpreterStats:
-    """Returns the sums over a group; the number of models is that of its first member."""
-    each = list(each)
-    return InterpreterStats(
-        num_models=each[0].num_models,
-        num_queued=sum(stats.num_queued for stats in each),
-        num_calls=sum(stats.num_calls for stats in each),
-        num_dropped=sum(stats.num_dropped for stats in each),
-        num_failed=sum(stats.num_failed for stats in each),
-        num_restarts=sum(stats.num_restarts for stats in each),
-        busy_s=sum(stats.busy_s for stats in each),
-    )
+    def _load_on_more(self, growth: Growth[M, V]) -> None:
+        who = self.source.id.slashed
+        try:
+            for member, load in growth.loads:
+                if self._unloaded or growth.is_over():
+                    return
+                model = load()
+                with self._lock:
+                    is_wanted = not self._unloaded
+                    if is_wanted:
+                        self._members = (*self._members, (member, model))
+                if not is_wanted:
+                    model.unload()
+                    return
+                log.info("event=interpreter_added servable=%s", who)
+        except (ServingError, OSError) as error:
+            if not (self._unloaded or growth.is_over()):
+                log.warning(
+                    "event=no_interpreter_added servable=%s error=%s", who, error
+                )
+        finally:
+            growth.close()
+            self._growth = None
