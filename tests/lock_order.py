@@ -26,7 +26,7 @@ ORDER: Final = (
     "VersionCache",
     "UnarySourceAdapter._lock",
     "AspiredVersionsManager._stepping",
-    "PlacedLoader._moving",
+    "VersionLoader._moving",
     "Interpreters._importing",
     "VersionEvents._publishing",
     "LoadAdmission._lock",

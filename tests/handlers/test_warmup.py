@@ -24,12 +24,10 @@ from tfs.core.errors import (
     ServingError,
     Unimplemented,
 )
-from tfs.core.resources import ResourceAllocation
 from tfs.core.servable import Servable
-from tfs.core.servable_id import ServableId
 from tfs.core.stats import Stats
 from tfs.core.version_directory import WARMUP_REQUESTS
-from tfs.handlers.warmed_loader import WarmedLoader
+from tfs.handlers.recorded_warm_up import RecordedWarmUp
 from tfs.handlers.warmup_file import MAX_RECORDS
 from tfs.handlers.warmup_replay import WarmupOptions, replay
 from tfs.proto.tensorflow_serving.apis import prediction_log_pb2
@@ -154,57 +152,38 @@ def test_a_request_that_is_never_answered_is_given_up(tmp_path: Path) -> None:
     assert servable.tasks[0].cancel.error is not None
 
 
-class OneLoader:
-    """Loads the echo."""
-
-    def __init__(self) -> None:
-        self.servable = EchoServable()
-        self.steps: list[str] = []
-
-    def estimate_resources(self) -> ResourceAllocation:
-        return ResourceAllocation()
-
-    def load(self, servable_id: ServableId) -> None:
-        self.steps.append("load")
-
-    def unload(self) -> None:
-        self.steps.append("unload")
-
-
-def warmed(inner: OneLoader, path: str, stats: Stats, *, on: bool) -> WarmedLoader:
-    return WarmedLoader(inner, path, WarmupOptions(enabled=on), stats, FakeClock())
+def warm_up(
+    servable: EchoServable,
+    path: str,
+    stats: Stats,
+    *,
+    on: bool = True,
+    told: list[Servable] | None = None,
+) -> None:
+    RecordedWarmUp(
+        WarmupOptions(enabled=on),
+        stats,
+        FakeClock(),
+        on_loaded=(list[Servable]() if told is None else told).append,
+    ).replay(servable, path)
 
 
 def test_a_load_ends_warm_and_says_how_long_it_took(tmp_path: Path) -> None:
     """The replay is part of the load, and measured."""
-    inner, stats = OneLoader(), Stats()
-    loader = warmed(inner, write(tmp_path, predict_log()), stats, on=True)
-    loader.load(ServableId("m", 3))
-    assert len(inner.servable.tasks) == 1
-    assert loader.servable is inner.servable
+    servable, stats = EchoServable(), Stats()
+    warm_up(servable, write(tmp_path, predict_log()), stats)
+    assert len(servable.tasks) == 1
     names = [name for name, _, _ in stats.histograms()]
     assert names == ["model_warmup_latency_s"]
-    loader.unload()
-    assert inner.steps == ["load", "unload"]
-
-
-def test_a_failed_replay_leaves_nothing_loaded(tmp_path: Path) -> None:
-    """The loader keeps its promise: it raises and leaves nothing behind."""
-    inner = OneLoader()
-    inner.servable.error = Internal("broken")
-    loader = warmed(inner, write(tmp_path, predict_log()), Stats(), on=True)
-    with pytest.raises(Internal):
-        loader.load(ServableId("m", 3))
-    assert inner.steps == ["load", "unload"]
 
 
 def test_warm_up_can_be_switched_off(tmp_path: Path) -> None:
     """--enable_model_warmup=false reads no file, not even a damaged one."""
     path = write(tmp_path)
     (tmp_path / WARMUP_REQUESTS).write_bytes(b"damaged")
-    inner = OneLoader()
-    warmed(inner, path, Stats(), on=False).load(ServableId("m", 3))
-    assert inner.servable.tasks == []
+    servable = EchoServable()
+    warm_up(servable, path, Stats(), on=False)
+    assert servable.tasks == []
 
 
 @pytest.mark.parametrize(
@@ -214,17 +193,10 @@ def test_only_a_load_that_succeeds_is_told(
     tmp_path: Path, on: bool, fails: bool, num_told: int
 ) -> None:
     """Who keeps something of loaded versions keeps nothing of one that its warm-up fails."""
-    inner = OneLoader()
-    inner.servable.error = Internal("broken") if fails else None
+    servable = EchoServable()
+    servable.error = Internal("broken") if fails else None
     told: list[Servable] = []
-    loader = WarmedLoader(
-        inner,
-        write(tmp_path, predict_log()),
-        WarmupOptions(enabled=on),
-        Stats(),
-        FakeClock(),
-        on_loaded=told.append,
-    )
+    path = write(tmp_path, predict_log())
     with contextlib.suppress(Internal):
-        loader.load(ServableId("m", 3))
-    assert told == [inner.servable] * num_told
+        warm_up(servable, path, Stats(), on=on, told=told)
+    assert told == [servable] * num_told

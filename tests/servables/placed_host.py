@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tfs.core.clock import MonotonicClock
 from tfs.core.errors import ServingError
 from tfs.core.model_profile import ModelProfile
 from tfs.core.servable import Servable
@@ -16,8 +15,8 @@ from tfs.servables.built_in import default_registry
 from tfs.servables.measuring.probe import ProbeOptions
 from tfs.servables.measuring.profile_cache import ProfileCache
 from tfs.servables.measuring.profiler import Profiler
-from tfs.servables.placed_loader import LeaveFront, PlacedLoader, PlacementContext
-from tfs.servables.platform import LoadContext
+from tfs.servables.platform import LeaveFront, LoadContext
+from tfs.servables.version_loader import VersionLoader
 
 
 class Host:
@@ -41,6 +40,8 @@ class Host:
         self.is_covered = False
         self.gates_examples = True
         self.call_s = 30.0
+        self.replayed: list[tuple[ServableId, str]] = []
+        self.replay_error: ServingError | None = None
         self.faults: list[tuple[ServableId, str, bool]] = []
         self._warm_up_s = budget_s
 
@@ -68,31 +69,29 @@ class Host:
         if is_loading:
             self.notes_of_loads.append(note)
 
-    def loader(self, path: Path) -> PlacedLoader:
-        placing = PlacementContext(
-            PlacementOptions(),
+    def loader(self, path: Path) -> VersionLoader:
+        context = LoadContext(
             self.of,
-            self.profiler,
-            self.batch,
-            self._note,
-            self._warm_up_s,
-            MonotonicClock(),
-            self.watch_front,
-            lambda _: self.is_covered,
-            lambda of, error, loading: self.faults.append((of, error.message, loading)),
-            self.gates_examples,
-            self.call_s,
+            profiler=self.profiler,
+            placement=PlacementOptions(),
+            batch=self.batch,
+            gates_examples=self.gates_examples,
+            warm_up_s=self._warm_up_s,
+            call_s=self.call_s,
+            replay=self.replay,
+            note=self._note,
+            fault=lambda of, error, loading: self.faults.append(
+                (of, error.message, loading)
+            ),
+            is_covered=lambda _: self.is_covered,
+            on_front=self.watch_front,
         )
-        registry = default_registry()
-        return PlacedLoader(
-            lambda context: registry.loader(str(path), context),
-            str(path),
-            LoadContext(self.of_nothing),
-            placing,
-        )
+        return default_registry().loader(str(path), context)
 
-    def of_nothing(self, _: object) -> Interpreter:
-        raise AssertionError("the placed loader chooses the interpreter itself")
+    def replay(self, servable: Servable, path: str) -> None:
+        self.replayed.append((servable.id, path))
+        if self.replay_error is not None:
+            raise self.replay_error
 
     def num_models(self, backend: Backend) -> int:
         interpreter = self.interpreters.get(backend)

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from tfs.core.errors import FailedPrecondition
-from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.interpreter import Interpreter
+from tfs.runtime.placement import Backend
 from tfs.servables.built_in import default_registry
 from tfs.servables.exported_code import why_code
 from tfs.servables.platform import LoadContext
@@ -145,7 +145,7 @@ def test_a_pickled_constant_counts_as_code(plain: Path, tmp_path: Path) -> None:
 def test_such_an_archive_is_refused_where_code_is(plain: Path, tmp_path: Path) -> None:
     """--allow_model_code=false serves the graph, and not what hides in one."""
 
-    def nowhere(_: ModelSource) -> Interpreter:
+    def nowhere(_: Backend) -> Interpreter:
         raise AssertionError("nothing is loaded here")
 
     registry = default_registry(allow_model_code=False)

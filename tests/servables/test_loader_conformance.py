@@ -11,14 +11,10 @@ import pytest
 from tests.core.conformance.loader import LOADER_CHECKS, LoaderCheck
 from tests.e2e.serving import export_scale
 from tests.servables.placed_host import Host
-from tfs.core.clock import MonotonicClock
 from tfs.core.errors import DataLoss
 from tfs.core.loader import Loader
 from tfs.core.servable import Servable
 from tfs.core.servable_id import ServableId
-from tfs.core.stats import Stats
-from tfs.handlers.warmed_loader import WarmedLoader
-from tfs.handlers.warmup_replay import WarmupOptions
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.servables.built_in import default_registry
 from tfs.servables.platform import LoadContext
@@ -55,11 +51,11 @@ def broken(version: Path, tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture(params=["model", "placed", "warmed"])
+@pytest.fixture(params=["plain", "placed"])
 def of_models(
     request: pytest.FixtureRequest, version: Path, broken: Path
 ) -> Iterator[Loaders]:
-    """Loaders of a packaged model, alone and as the server wraps them."""
+    """Loaders of a packaged model, on an interpreter and where a server places it."""
     host = Host()
     interpreter = InlineInterpreter("inline-conformance")
     interpreter.start()
@@ -67,15 +63,9 @@ def of_models(
     def plain(path: Path) -> Loader[Servable]:
         return default_registry().loader(str(path), LoadContext(lambda _: interpreter))
 
-    def warmed(path: Path) -> Loader[Servable]:
-        return WarmedLoader(
-            plain(path), str(path), WarmupOptions(), Stats(), MonotonicClock()
-        )
-
     make: Callable[[Path], Loader[Servable]] = {
-        "model": plain,
+        "plain": plain,
         "placed": host.loader,
-        "warmed": warmed,
     }[request.param]
 
     def num_held() -> int:
@@ -91,7 +81,7 @@ def of_models(
 def test_loaders_of_models_keep_the_promises(
     check: LoaderCheck, of_models: Loaders
 ) -> None:
-    """The platform's own loader, and those that place it and warm it up."""
+    """Whether it is placed, measured and warmed up, or only loaded."""
     check(of_models)
 
 
@@ -137,4 +127,4 @@ def _no_interpreter(_: object) -> InlineInterpreter:
 
 
 def _is_loaded(loader: Loader[Servable]) -> bool:
-    return getattr(loader, "_servable", None) is not None
+    return getattr(loader, "_version", None) is not None

@@ -19,11 +19,12 @@ from tfs.core.errors import (
 )
 from tfs.core.loader import Loader
 from tfs.core.servable import Servable
+from tfs.core.servable_id import ServableId
+from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.core.version_directory import check_files
 from tfs.export import save
 from tfs.servables.built_in import built_in_platforms
 from tfs.servables.hashmap import HashmapLoader
-from tfs.servables.model_loader import ModelLoader
 from tfs.servables.platform import LoadContext
 from tfs.servables.registry import PlatformRegistry
 
@@ -88,16 +89,19 @@ def test_package_is_found_by_content_or_by_name(
     package: str, model_platform: str
 ) -> None:
     """Unchanged configurations of TensorFlow Serving detect; a name decides."""
-    loader = registry().loader(package, CONTEXT, model_platform)
-    assert isinstance(loader, ModelLoader)
+    assert registry().loader(package, CONTEXT, model_platform)
     os.unlink(f"{package}/servable.json")
-    assert isinstance(registry().loader(package, CONTEXT, model_platform), ModelLoader)
+    assert registry().loader(package, CONTEXT, model_platform)
+    assert registry().detect(package).name == "torch_package"
 
 
 def test_table_is_found_by_its_file(tmp_path: Path) -> None:
     """A lookup table needs no manifest."""
     (tmp_path / "table.csv").write_text("k,v\na,1\n")
-    assert isinstance(registry().loader(str(tmp_path), CONTEXT), HashmapLoader)
+    assert registry().detect(str(tmp_path)).name == "hashmap"
+    loader = registry().loader(str(tmp_path), CONTEXT)
+    loader.load(ServableId("t", 1))
+    assert "v" in loader.servable.signatures[DEFAULT_SIGNATURE].outputs
 
 
 def test_unknown_platform_lists_those_there_are(tmp_path: Path) -> None:
@@ -112,7 +116,7 @@ def test_model_code_can_be_forbidden(package: str, tmp_path: Path) -> None:
     with pytest.raises(FailedPrecondition, match="allow_model_code"):
         strict.loader(package, CONTEXT)
     (tmp_path / "table.csv").write_text("k,v\na,1\n")
-    assert isinstance(strict.loader(str(tmp_path), CONTEXT), HashmapLoader)
+    assert strict.loader(str(tmp_path), CONTEXT)
 
 
 @pytest.mark.parametrize(

@@ -36,9 +36,9 @@ from tfs.runtime.process.process_options import ProcessOptions
 from tfs.servables.measuring.probe import ProbeOptions
 from tfs.servables.measuring.profile_cache import ProfileCache
 from tfs.servables.measuring.profiler import Profiler, ProfileRequest
-from tfs.servables.model_loader import ModelLoader
 from tfs.servables.platform import LoadContext
 from tfs.servables.torch_package import TorchPackage
+from tfs.servables.version_loader import VersionLoader
 
 EXAMPLE = torch.rand(2, 64)
 
@@ -220,7 +220,7 @@ def test_estimate_learns_from_what_was_measured_of_the_same_code(
     paths = [save(DigitClassifier(), EXAMPLE, tmp_path) for _ in range(2)]
     plain = LoadContext(lambda _: FakeInterpreter())
     first, second = (TorchPackage().loader(path, plain) for path in paths)
-    assert isinstance(first, ModelLoader)
+    assert isinstance(first, VersionLoader)
     profile = ModelProfile(
         code_digest=first.code_digest,
         signatures={DEFAULT_SIGNATURE: SignatureProfile(peak_bytes=619 << 20)},
@@ -252,7 +252,7 @@ def test_an_interpreter_is_told_that_code_was_measured(version: Path) -> None:
     profiler = Profiler(cache, ProbeOptions(budget_s=0.0))
     context = LoadContext(lambda _: interpreter, profiler=profiler)
     loader = TorchPackage().loader(str(version), context)
-    assert isinstance(loader, ModelLoader)
+    assert isinstance(loader, VersionLoader)
     loader.load(ID)
     cache.put(ModelProfile(loader.code_digest))
     loader.unload()
@@ -285,7 +285,7 @@ def test_code_measured_anew_keeps_what_it_changes_of_a_process(version: Path) ->
     profiler = Noting(cache)
     context = LoadContext(lambda _: Interpreter(), profiler=profiler)
     loader = TorchPackage().loader(str(version), context)
-    assert isinstance(loader, ModelLoader)
+    assert isinstance(loader, VersionLoader)
     cache.put(ModelProfile(loader.code_digest, process_changes="the locale"))
     loader.load(ID)
     assert profiler.request is not None

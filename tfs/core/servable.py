@@ -1,6 +1,6 @@
 """The seam between requests and loaded models: tasks, and servables that answer them.
 
-The layers stack: handler -> BatchedServable -> platform servable -> interpreter.
+The layers stack: handler -> LoadedVersion -> BatchedServable -> PlacedModel -> interpreter.
 Each is a :class:`Servable`, and each works without the one in between.
 """
 

@@ -12,9 +12,9 @@ from tfs.core.resources import ResourceAllocation
 from tfs.core.servable import Servable
 from tfs.core.version_directory import SIGNATURES
 from tfs.servables.class_literals import class_literal, syntax_error
-from tfs.servables.model_loader import ModelLoader
 from tfs.servables.payload_reach import why_folder
 from tfs.servables.platform import LoadContext, VersionDescription, describe
+from tfs.servables.version_loader import VersionLoader
 
 FILE: Final = "servable.py"
 _ASSUMED_BYTES: Final = 16 << 20
@@ -34,7 +34,7 @@ class PythonModel:
         return True
 
     def loader(self, path: str, context: LoadContext) -> Loader[Servable]:
-        return ModelLoader(path, self, context)
+        return VersionLoader(path, self, context)
 
     def describe(self, path: str) -> VersionDescription:
         """Returns the manifest's description, or else that of the class's source."""

@@ -15,8 +15,6 @@ from tfs.core.errors import (
     NotFound,
     ServingError,
 )
-from tfs.core.loader import Loader
-from tfs.core.servable import Servable
 from tfs.core.version_directory import (
     PLATFORM_BY_FILE,
     check_files,
@@ -25,6 +23,7 @@ from tfs.core.version_directory import (
 )
 from tfs.servables.archive import inspect_archive
 from tfs.servables.platform import LoadContext, Platform
+from tfs.servables.version_loader import VersionLoader
 
 log = logging.getLogger(__name__)
 
@@ -122,7 +121,7 @@ class PlatformRegistry:
 
     def loader(
         self, path: str, context: LoadContext, model_platform: str = ""
-    ) -> Loader[Servable]:
+    ) -> VersionLoader:
         """Returns a loader for a version directory; quick, nothing is loaded.
 
         Args:
@@ -148,7 +147,10 @@ class PlatformRegistry:
                 "--allow_model_code=false forbids; save it as torch_export (a graph, "
                 "not compiled) or torchscript, or allow model code"
             )
-        return platform.loader(path, context)
+        loader = platform.loader(path, context)
+        if isinstance(loader, VersionLoader):
+            return loader
+        return VersionLoader(path, loader, context)
 
 
 def _import(entry_point: importlib.metadata.EntryPoint) -> Platform:

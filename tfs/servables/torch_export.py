@@ -25,8 +25,8 @@ from tfs.servables.exported_signature import (
     read_exported_signature,
     read_max_rows,
 )
-from tfs.servables.model_loader import ModelLoader
 from tfs.servables.platform import LoadContext, VersionDescription, describe
+from tfs.servables.version_loader import VersionLoader
 
 FILE: Final = "model.pt2"
 _KINDS: Final = (ArchiveKind.EXPORTED, ArchiveKind.AOTINDUCTOR)
@@ -45,7 +45,7 @@ class TorchExport:
         return bool(self.why_apart(path))
 
     def loader(self, path: str, context: LoadContext) -> Loader[Servable]:
-        return ModelLoader(path, self, context)
+        return VersionLoader(path, self, context)
 
     def describe(self, path: str) -> VersionDescription:
         """Returns the manifest's description, or else that of the program.

@@ -18,9 +18,9 @@ from tfs.servables.archive import (
     is_archive_of,
     wrong_kind,
 )
-from tfs.servables.model_loader import ModelLoader
 from tfs.servables.payload_reach import why_package
 from tfs.servables.platform import LoadContext, VersionDescription, describe
+from tfs.servables.version_loader import VersionLoader
 
 FILE: Final = "model.pt"
 _DEFAULT_ENTRY: Final = {"package": "model", "resource": "model.pkl"}
@@ -38,7 +38,7 @@ class TorchPackage:
         return True
 
     def loader(self, path: str, context: LoadContext) -> Loader[Servable]:
-        return ModelLoader(path, self, context)
+        return VersionLoader(path, self, context)
 
     def describe(self, path: str) -> VersionDescription:
         """Returns the manifest's description, or ``signatures.json``'s."""

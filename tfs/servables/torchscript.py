@@ -17,8 +17,8 @@ from tfs.servables.archive import (
     is_archive_of,
     wrong_kind,
 )
-from tfs.servables.model_loader import ModelLoader
 from tfs.servables.platform import LoadContext, VersionDescription, describe
+from tfs.servables.version_loader import VersionLoader
 
 FILE: Final = "model.pt"
 
@@ -36,7 +36,7 @@ class TorchScript:
         return False
 
     def loader(self, path: str, context: LoadContext) -> Loader[Servable]:
-        return ModelLoader(path, self, context)
+        return VersionLoader(path, self, context)
 
     def describe(self, path: str) -> VersionDescription:
         """Returns the manifest's description, or ``signatures.json``'s."""

@@ -34,11 +34,8 @@ def loader_makers(
         def convert(servable_id: ServableId, storage: StoragePath) -> Loader[object]:
             runtime = runtime_of(servable_id.name)
             settings[runtime.fingerprint] = runtime
-            return placer.loader(
-                lambda context: registry.loader(storage.path, context, name),
-                storage.path,
-                settings.get(storage.settings, runtime),
-            )
+            context = placer.context(settings.get(storage.settings, runtime))
+            return registry.loader(storage.path, context, name)
 
         return convert
 

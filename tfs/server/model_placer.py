@@ -1,8 +1,7 @@
 """Where a server's models run: interpreters, measuring, placing and batching.
 
-This is everything between a platform's loader and the serving loop. The loaders made
-here are wrapped (``tfs.servables.placed_loader``), so that the manager and the handlers
-see one servable per version, wherever it runs.
+This is what a server gives every loader (``tfs.servables.version_loader``), which makes one
+servable per version, wherever it runs.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from managers.aspired_versions_manager import AspiredVersionsManager
 from tfs.core.errors import FailedPrecondition, Quarantined, ServingError
 from tfs.core.event_bus import EventAndTime, EventBus
 from tfs.core.executor import Executor
-from tfs.core.loader import Loader
 from tfs.core.pacing import Traffic
 from tfs.core.servable import Servable
 from tfs.core.servable_id import ServableId
@@ -26,15 +24,13 @@ from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.serving_loop import ServingLoop
 from tfs.core.stats import Stats
 from tfs.runtime.dlmopen import dlmopen_probe
-from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.interpreter import Interpreter
 from tfs.runtime.placement import Backend, PlacementOptions
 from tfs.runtime.process.zygote_process import ZygoteProcess
 from tfs.servables.measuring.probe import ProbeOptions
 from tfs.servables.measuring.profile_cache import ProfileCache
 from tfs.servables.measuring.profiler import Profiler
-from tfs.servables.placed_loader import LeaveFront, PlacedLoader, PlacementContext
-from tfs.servables.platform import LoadContext
+from tfs.servables.platform import LeaveFront, LoadContext
 from tfs.server.batcher import Batcher
 from tfs.server.batching_parameters import read_batching_file
 from tfs.server.interpreters import Interpreters, interpreters_options
@@ -50,7 +46,9 @@ _PARALLEL_PER_PROCESS: Final = 2  # while one batch is computed, the next one wa
 
 
 class ModelPlacer:
-    """Makes loaders that decide where a version runs. Thread-safe; ``close`` blocks.
+    """Makes what loaders need to decide where a version runs. Thread-safe.
+
+    ``close`` blocks.
 
     Args:
         options: The options of the server.
@@ -61,6 +59,7 @@ class ModelPlacer:
         zygote: A zygote process that runs already; None starts one when it is needed.
         traffic: The requests for which loads make way.
         executor: Packs and unpacks what would hold up the loop; by default the loop does.
+        replay: Warms versions up with the requests that they bring; raises if one fails.
 
     """
 
@@ -74,6 +73,7 @@ class ModelPlacer:
         zygote: ZygoteProcess | None = None,
         traffic: Callable[[], Traffic] = lambda: Traffic.NONE,
         executor: Executor | None = None,
+        replay: Callable[[Servable, str], None] = lambda _servable, _path: None,
     ) -> None:
         self._loop = loop
         self._manager = manager
@@ -116,53 +116,40 @@ class ModelPlacer:
             is_crowded=self._is_crowded,
             clock=loop.clock,
         )
-        self._placing = PlacementContext(
-            placement=PlacementOptions(
-                options.interpreter_backend,
-                process_available=self._interpreters.has_processes,
-            ),
-            interpreter=self._interpreter,
+        self._placement = PlacementOptions(
+            options.interpreter_backend,
+            process_available=self._interpreters.has_processes,
+        )
+        self._context = LoadContext(
+            self._interpreter,
+            intra_op_threads=options.intra_op_threads,
             profiler=self._profiler,
+            placement=self._placement,
             batch=batcher.batch,
-            note=self._notes.place,
-            on_front=self._watch_front,
             warm_up_s=options.load_probe_budget_s,
-            clock=loop.clock,
-            is_covered=manager.is_covered,
-            fault=self._show_fault,
             call_s=min(options.interpreter_call_timeout_s, _LONGEST_EXAMPLE_S),
+            replay=replay,
+            note=self._notes.place,
+            fault=self._show_fault,
+            is_covered=manager.is_covered,
+            on_front=self._watch_front,
+            clock=loop.clock,
         )
         self._late_measurer = LateMeasurer(self._profiler, self._is_crowded)
         # Guards the functions that move versions off the loop; leaf.
         self._lock = threading.Lock()
         self._on_front: dict[ServableId, LeaveFront] = {}
-        self._intra_op_threads = options.intra_op_threads
         self._subscription = bus.subscribe(self._take_state)
 
-    def loader(
-        self,
-        make: Callable[[LoadContext], Loader[Servable]],
-        path: str,
-        runtime: RuntimeSettings | None = None,
-    ) -> Loader[Servable]:
-        """Returns a loader that decides where to run what ``make``'s loader loads.
+    def context(self, runtime: RuntimeSettings) -> LoadContext:
+        """Returns what a loader needs of a model with this ``runtime`` config.
 
-        The model's own ``runtime`` config takes precedence over the server's options.
+        That takes precedence over the server's options.
         """
-        placing = self._placing
-        context = LoadContext(_no_interpreter, intra_op_threads=self._intra_op_threads)
-        if runtime is not None and runtime != RuntimeSettings():
-            placing = self._placing_of(runtime)
-            context = replace(
-                context,
-                device=runtime.device,
-                intra_op_threads=runtime.intra_op_threads or self._intra_op_threads,
-            )
-        return PlacedLoader(make, path, context, placing)
-
-    def _placing_of(self, runtime: RuntimeSettings) -> PlacementContext:
+        if runtime == RuntimeSettings():
+            return self._context
         placement = replace(
-            self._placing.placement,
+            self._placement,
             isolation_required=runtime.must_isolate,
             device=runtime.device,
         )
@@ -176,9 +163,11 @@ class ModelPlacer:
             return self._interpreters.of(backend, num_processes=num)
 
         return replace(
-            self._placing,
+            self._context,
+            interpreter_for=interpreter,
+            device=runtime.device,
+            intra_op_threads=runtime.intra_op_threads or self._context.intra_op_threads,
             placement=placement,
-            interpreter=interpreter,
             gates_examples=runtime.gates_examples,
         )
 
@@ -188,7 +177,7 @@ class ModelPlacer:
 
     def prepare(self) -> None:
         """Imports torch where versions may come to run in this process. Blocks."""
-        if self._placing.placement.backend is not Backend.PROCESS:
+        if self._placement.backend is not Backend.PROCESS:
             self._interpreters.prepare()
 
     def close(self, deadline_s: float) -> None:
@@ -270,7 +259,3 @@ def _require_dlmopen(num_interpreters: int) -> None:
             f"not work here: {reason}"
         )
     log.info("event=dlmopen_probed num_interpreters=%d", num_interpreters)
-
-
-def _no_interpreter(_: ModelSource) -> Interpreter:
-    raise FailedPrecondition("a placed loader chooses its own interpreter")

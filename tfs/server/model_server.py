@@ -38,6 +38,7 @@ from tfs.handlers.decode_pool import DecodePool
 from tfs.handlers.health import HealthHandler
 from tfs.handlers.methods import method_table
 from tfs.handlers.open_streams import OpenStreams
+from tfs.handlers.recorded_warm_up import RecordedWarmUp
 from tfs.handlers.request_gate import RequestGate
 from tfs.handlers.warmup_replay import WarmupOptions
 from tfs.proto.tfs.v1.admin_service_pb2 import ListenerReport
@@ -63,7 +64,6 @@ from tfs.server.request_log.log_writer import LogWriter, LogWriterOptions
 from tfs.server.request_log.request_logs import RequestLogs
 from tfs.server.transports import make_transport
 from tfs.server.versions import distribution_version
-from tfs.server.warmed_platforms import warmed
 
 log = logging.getLogger(__name__)
 
@@ -127,6 +127,13 @@ class ModelServer:
             zygote,
             self._traffic.look,
             self._decoders,
+            RecordedWarmUp(
+                _warmup_options(options),
+                self.stats,
+                self._clock,
+                self._num_warmed.__setitem__,
+                self._expected_answers.note,
+            ).replay,
         )
         platforms = loader_makers(
             options,
@@ -137,14 +144,7 @@ class ModelServer:
             manager=self._manager,
             sources=SourceParts(
                 source_options(options, platforms),
-                warmed(
-                    platforms,
-                    _warmup_options(options),
-                    self.stats,
-                    self._clock,
-                    self._num_warmed.__setitem__,
-                    self._expected_answers.note,
-                ),
+                platforms,
                 fetching=self._remote_copies.adapter,
                 storage=self._storage,
             ),

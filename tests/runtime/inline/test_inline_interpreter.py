@@ -22,7 +22,7 @@ from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.inline import model_calls
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.runtime.inline.inline_model import InlineModel
-from tfs.runtime.placed_model import PlacedModel
+from tfs.servables.placed_model import PlacedModel
 from tfs.testing.patience import PATIENCE_S
 
 

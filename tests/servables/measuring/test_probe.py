@@ -42,8 +42,7 @@ from tfs.export import save
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.servables.built_in import default_registry
 from tfs.servables.measuring.example_warm_up import failing_examples, warm_up
-from tfs.servables.measuring.load_measures import LoadMeasures
-from tfs.servables.measuring.probe import ProbeOptions, probe
+from tfs.servables.measuring.probe import LoadMeasures, ProbeOptions, probe
 from tfs.servables.measuring.probe_subject import ServableSubject
 from tfs.servables.platform import LoadContext
 

@@ -58,6 +58,11 @@ class Subject:
     ) -> float | None:
         raise AssertionError("not asked for")
 
+    def rehearse(
+        self, signature_name: str, inputs: Tensors, timeout_s: float
+    ) -> float | None:
+        raise AssertionError("not asked for")
+
 
 def test_sizes_take_turns_until_the_budget_is_spent(tmp_path: Path) -> None:
     """A round over all sizes at a time, the first one left out; at least three count."""

@@ -26,13 +26,13 @@ from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.interpreter import OnAnotherThread
-from tfs.runtime.placed_model import PlacedModel
 from tfs.runtime.placement import Backend, Placement
 from tfs.runtime.pooled_model import PooledModel
 from tfs.runtime.process.crash_policy import CrashPolicy, WorkerEnd
 from tfs.runtime.process.process_model import ProcessModel, VersionHealth
 from tfs.servables.joining.batched import BatchedServable
-from tfs.servables.placed_servable import PlacedServable
+from tfs.servables.loaded_version import LoadedVersion
+from tfs.servables.placed_model import PlacedModel
 from tfs.server.admin.version_report import fill_loaded, fill_stats, version_report
 from tfs.server.memory.resident_memory import tree_resident_bytes
 from tfs.server.process_start import started_s
@@ -102,7 +102,7 @@ def test_what_a_version_waits_for_is_told_apart_from_its_notes(
 )
 def test_the_place_is_told_with_its_reason(backend: Backend, place: int) -> None:
     """The place and its reason are those that were decided."""
-    servable = PlacedServable(SERVABLE, PlacedModel(OwnModel()))
+    servable = LoadedVersion(PlacedModel(OwnModel()))
     servable.placement = Placement(backend, "p99 0.1 ms")
     placement = report_of(servable).placement
     assert (placement.place, placement.why) == (place, "p99 0.1 ms")
@@ -110,7 +110,7 @@ def test_the_place_is_told_with_its_reason(backend: Backend, place: int) -> None
 
 def test_a_platform_without_an_interpreter_runs_on_the_loop() -> None:
     """A lookup table has a place, too; a servable of another kind has none."""
-    report = report_of(PlacedServable(SERVABLE))
+    report = report_of(LoadedVersion(SERVABLE))
     assert report.placement.place == pb.PlacementReport.FRONT
     assert not report_of(SERVABLE).HasField("placement")
 
@@ -125,7 +125,7 @@ def test_the_processes_of_a_version_are_told_with_their_deaths() -> None:
         for host in hosts
     ]
     health.note_death(WorkerEnd("was ended by SIGSEGV"), 0)
-    servable = PlacedServable(SERVABLE, PlacedModel(PooledModel(members)))
+    servable = LoadedVersion(PlacedModel(PooledModel(members)))
     placement = report_of(servable, with_stats=True).placement
     (interpreter,) = placement.interpreters
     assert interpreter.pid == pid
@@ -137,7 +137,7 @@ def test_the_processes_of_a_version_are_told_with_their_deaths() -> None:
 
 def test_a_version_in_this_process_has_an_interpreter_without_a_pid() -> None:
     """0 stands for the server's own process."""
-    report = report_of(PlacedServable(SERVABLE, OwnModel()), with_stats=True)
+    report = report_of(LoadedVersion(PlacedModel(OwnModel())), with_stats=True)
     assert [each.pid for each in report.placement.interpreters] == [0]
 
 
@@ -174,7 +174,7 @@ def test_when_a_process_started_is_known_while_it_lives() -> None:
 
 def test_what_was_measured_is_told() -> None:
     """Memory, load and calls of a version, and which code they belong to."""
-    servable = PlacedServable(SERVABLE)
+    servable = LoadedVersion(SERVABLE)
     assert not report_of(servable).HasField("load")
     servable.profile = ModelProfile(
         code_digest="d",
@@ -195,7 +195,7 @@ def test_what_was_measured_is_told() -> None:
 
 def test_an_unbatched_version_says_why() -> None:
     """Nobody asked for it, or its own parts do it."""
-    servable = PlacedServable(SERVABLE)
+    servable = LoadedVersion(SERVABLE)
     (signature,) = report_of(servable).signatures
     assert not signature.batching.enabled
     assert "--enable_batching" in signature.batching.why
@@ -212,7 +212,9 @@ def test_the_parameters_in_force_are_told_before_any_request() -> None:
         batches_unproven=True,
     )
     batched = BatchedServable(SERVABLE, SharedBatchScheduler(), loop, options)
-    (signature,) = report_of(batched, with_stats=True).signatures
+    version = LoadedVersion(SERVABLE)
+    version.put_in_front(batched)
+    (signature,) = report_of(version, with_stats=True).signatures
     batching = signature.batching
     assert batching.enabled
     assert list(batching.queues) == []
@@ -251,7 +253,9 @@ def test_requests_past_the_queues_are_told_beside_the_queues_numbers() -> None:
     )
     batched.submit(task)
     assert len(outcomes) == 1
-    (report,) = report_of(batched, with_stats=True).signatures
+    version = LoadedVersion(servable)
+    version.put_in_front(batched)
+    (report,) = report_of(version, with_stats=True).signatures
     assert report.batching.bypass == pb.BypassStats(
         num_requests=1, num_rows=3, num_calls=1
     )

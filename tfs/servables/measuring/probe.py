@@ -31,7 +31,6 @@ from tfs.core.process_memory import peak_bytes, reset_peak, resident_bytes
 from tfs.core.servable import Tensors
 from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.servables.measuring.host_load import foreign_share, sample_cpu
-from tfs.servables.measuring.load_measures import LoadMeasures
 from tfs.servables.measuring.probe_inputs import ProbeInputs
 from tfs.servables.measuring.probe_subject import ProbeSubject
 from tfs.servables.measuring.row_independence import (
@@ -55,6 +54,17 @@ _COSTLY: Final = (DeadlineExceeded, InterpreterDied)
 _QUICK_S: Final = 1.0
 """A largest batch that takes fewer seconds is measured even if the budget is spent. On
 a busy host, six calls of a microsecond's work can take more than the budget."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadMeasures:
+    """What was seen while the version was loaded. Immutable; see ModelProfile."""
+
+    import_s: float | None = None
+    load_s: float | None = None
+    load_peak_bytes: int | None = None
+    resident_bytes: int | None = None
+    process_changes: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Protocol
 
 from tfs.core.errors import DeadlineExceeded, ServingError
@@ -16,6 +16,8 @@ from tfs.core.servable import (
     Tensors,
 )
 from tfs.core.signature import Signature
+from tfs.runtime.interpreter import MeasurableModel, RehearsableModel, SeedableModel
+from tfs.servables.placed_model import PlacedModel
 
 
 class ProbeSubject(Protocol):
@@ -67,10 +69,6 @@ class ProbeSubject(Protocol):
         """
         ...
 
-
-class ProfileSubject(ProbeSubject, Protocol):
-    """A version that is to serve next, as the profiler sees it."""
-
     def rehearse(
         self, signature_name: str, inputs: Tensors, timeout_s: float
     ) -> float | None:
@@ -86,41 +84,17 @@ class ProfileSubject(ProbeSubject, Protocol):
         ...
 
 
-Scaling = Callable[[str, Tensors, float], "float | None"]
-Rehearse = Callable[[str, Tensors, float], "float | None"]
-
-
 class ServableSubject:
     """Any servable, called through ``submit``, from outside its interpreter.
 
     Args:
-        servable: The version.
-        pid: The process in which it computes; None is this one.
-        scaling: Tells how two threads scale; None if that is not known.
-        call_s: Returns what the last call took in the interpreter, if that is known.
-        rehearse: Calls the version beside serving models; None if it cannot.
-        changes: Returns what it has changed of its whole process so far.
-        seed: Sets its random numbers; None if it cannot.
+        servable: The version. Of a :class:`PlacedModel` the interpreter tells more than
+            its answers.
 
     """
 
-    def __init__(
-        self,
-        servable: Servable,
-        pid: int | None = None,
-        scaling: Scaling | None = None,
-        call_s: Callable[[], float | None] = lambda: None,
-        rehearse: Rehearse | None = None,
-        changes: Callable[[], str] = str,
-        seed: Callable[[int | None], bool] | None = None,
-    ) -> None:
+    def __init__(self, servable: Servable) -> None:
         self._servable = servable
-        self._rehearse = rehearse
-        self._scaling = scaling
-        self._call_s = call_s
-        self._changes = changes
-        self._seed = seed
-        self.pid = os.getpid() if pid is None else pid
 
     @property
     def signatures(self) -> Mapping[str, Signature]:
@@ -128,14 +102,22 @@ class ServableSubject:
         return self._servable.signatures
 
     @property
+    def pid(self) -> int:
+        """The process in which it computes, as far as is known."""
+        model = self._measurable
+        return os.getpid() if model is None else model.pid
+
+    @property
     def last_call_s(self) -> float | None:
         """Seconds that the interpreter measured for the last call."""
-        return self._call_s()
+        model = self._measurable
+        return None if model is None else model.last_call_s
 
     @property
     def process_changes(self) -> str:
         """What the interpreter saw it change of its whole process."""
-        return self._changes()
+        model = self._measurable
+        return "" if model is None else model.process_changes
 
     def call(self, signature_name: str, inputs: Tensors, timeout_s: float) -> Tensors:
         signature = self.signatures[signature_name]
@@ -170,16 +152,29 @@ class ServableSubject:
     def two_thread_scaling(
         self, signature_name: str, inputs: Tensors, duration_s: float
     ) -> float | None:
-        if self._scaling is None:
+        model = self._measurable
+        if model is None:
             return None
-        return self._scaling(signature_name, inputs, duration_s)
+        return model.two_thread_scaling(signature_name, inputs, duration_s)
 
     def seed(self, seed: int | None) -> bool:
-        return self._seed is not None and self._seed(seed)
+        model = self._model
+        return isinstance(model, SeedableModel) and model.seed(seed)
 
     def rehearse(
         self, signature_name: str, inputs: Tensors, timeout_s: float
     ) -> float | None:
-        if self._rehearse is None:
+        model = self._model
+        if not isinstance(model, RehearsableModel):
             return None
-        return self._rehearse(signature_name, inputs, timeout_s)
+        return model.rehearse(signature_name, inputs, timeout_s)
+
+    @property
+    def _model(self) -> object:
+        servable = self._servable
+        return servable.model if isinstance(servable, PlacedModel) else None
+
+    @property
+    def _measurable(self) -> MeasurableModel | None:
+        model = self._model
+        return model if isinstance(model, MeasurableModel) else None

@@ -22,10 +22,14 @@ from tfs.core.tensor_view import TensorView
 from tfs.core.version_directory import WARMUP_REQUESTS
 from tfs.servables.measuring.code_turns import CodeTurns
 from tfs.servables.measuring.example_warm_up import warm_up
-from tfs.servables.measuring.load_measures import LoadMeasures
-from tfs.servables.measuring.probe import MAX_FOREIGN_SHARE, ProbeOptions, probe
+from tfs.servables.measuring.probe import (
+    MAX_FOREIGN_SHARE,
+    LoadMeasures,
+    ProbeOptions,
+    probe,
+)
 from tfs.servables.measuring.probe_inputs import ProbeInputs
-from tfs.servables.measuring.probe_subject import ProfileSubject
+from tfs.servables.measuring.probe_subject import ProbeSubject
 from tfs.servables.measuring.profile_cache import ProfileCache
 from tfs.servables.measuring.provisional_profiles import ProvisionalProfiles
 from tfs.servables.measuring.row_independence import (
@@ -63,7 +67,7 @@ class ProfileRequest:
     id: ServableId
     path: str
     code_digest: str
-    subject: ProfileSubject
+    subject: ProbeSubject
     load: LoadMeasures
     on_profile: Callable[[ModelProfile], object]
 

@@ -20,10 +20,10 @@ from tfs.core.stats import HistogramSnapshot
 from tfs.handlers.request_stats import RequestFigures
 from tfs.proto.tensorflow_serving.servables.tensorflow import session_bundle_config_pb2
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
-from tfs.servables.inside import processes_of
 from tfs.servables.joining.batched import BatchedServable
 from tfs.servables.joining.batching_report import QueueReport
-from tfs.servables.placed_servable import PlacedServable
+from tfs.servables.loaded_version import LoadedVersion
+from tfs.servables.model_processes import processes_of
 from tfs.server.admin.message_fields import fill_error, histogram
 from tfs.server.process_start import started_s
 
@@ -98,7 +98,7 @@ def fill_loaded(report: pb.VersionReport, servable: Servable) -> None:
     for name in sorted(servable.signatures):
         method = servable.signatures[name].method.value
         report.signatures.add(name=name, method=method)
-    if isinstance(servable, PlacedServable):
+    if isinstance(servable, LoadedVersion):
         _fill_placement(report.placement, servable)
         _fill_measured(report, servable)
     _fill_batching(report, servable)
@@ -121,7 +121,7 @@ def fill_stats(
         _fill_requests(signature.requests, found.get(signature.name, ()))
 
 
-def _fill_placement(report: pb.PlacementReport, servable: PlacedServable) -> None:
+def _fill_placement(report: pb.PlacementReport, servable: LoadedVersion) -> None:
     """Adds where the version runs and why, its processes, and how often one died."""
     placement, model = servable.placement, servable.model
     if placement is not None:
@@ -143,7 +143,7 @@ def _fill_placement(report: pb.PlacementReport, servable: PlacedServable) -> Non
     report.last_crash = processes.last_death
 
 
-def _fill_measured(report: pb.VersionReport, servable: PlacedServable) -> None:
+def _fill_measured(report: pb.VersionReport, servable: LoadedVersion) -> None:
     """Adds the measurements of the version: its load, memory and calls."""
     for signature in report.signatures:
         error = servable.example_errors.get(signature.name)
@@ -168,7 +168,7 @@ def _fill_measured(report: pb.VersionReport, servable: PlacedServable) -> None:
 def _fill_batching(report: pb.VersionReport, servable: Servable) -> None:
     """Adds which signatures are batched, and how."""
     target = _batched(servable)
-    by_parts = isinstance(servable, PlacedServable) and servable.is_joined_by_parts
+    by_parts = isinstance(servable, LoadedVersion) and servable.is_joined_by_parts
     for signature in report.signatures:
         batching = signature.batching
         if target is None:
@@ -208,8 +208,7 @@ def _fill_queues(report: pb.VersionReport, servable: Servable) -> None:
 
 def _batched(servable: Servable) -> BatchedServable | None:
     """Returns the servable that joins a version's requests; None if nothing does."""
-    target = servable.target if isinstance(servable, PlacedServable) else servable
-    return target if isinstance(target, BatchedServable) else None
+    return servable.queues if isinstance(servable, LoadedVersion) else None
 
 
 def _fill_parameters(

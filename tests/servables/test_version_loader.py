@@ -1,4 +1,4 @@
-"""tfs.servables.placed_loader."""
+"""tfs.servables.version_loader."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tfs.export import save
 from tfs.export.values import view_of
 from tfs.runtime.placement import Backend
 from tfs.servables.code_digest import code_digest
-from tfs.servables.placed_servable import PlacedServable
+from tfs.servables.loaded_version import LoadedVersion
 
 ID = ServableId("scale", 1)
 QUICK = SignatureProfile(True, call_s_by_rows={1: 1e-5}, full_batch_p99_s=1e-5)
@@ -310,7 +310,7 @@ def test_who_wants_it_gets_versions_that_fail_on_their_example(broken: Path) -> 
     loader.load(ID)
     assert not host.faults
     servable = loader.servable
-    assert isinstance(servable, PlacedServable)
+    assert isinstance(servable, LoadedVersion)
     assert DEFAULT_SIGNATURE in servable.example_errors
     loader.unload()
     host.close()
@@ -374,7 +374,7 @@ def test_an_example_that_may_work_another_time_is_tried_again(
     """The load fails as one that is retried; alone, such a version is not called faulty."""
     found = {DEFAULT_SIGNATURE: error("not now")}
     monkeypatch.setattr(
-        "tfs.servables.placed_loader.failing_examples", lambda *_: found
+        "tfs.servables.version_loader.failing_examples", lambda *_: found
     )
     host = Host(budget_s=0.2)
     host.is_covered = True
@@ -386,3 +386,23 @@ def test_an_example_that_may_work_another_time_is_tried_again(
     assert host.faults == []
     loader.unload()
     host.close()
+
+
+def test_a_version_that_cannot_answer_its_recorded_requests_is_not_loaded(
+    host: Host, version: Path, tmp_path: Path
+) -> None:
+    """They come last, of every platform; after a failure nothing is left behind."""
+    (tmp_path / "table.csv").write_text("item,price:float32\ns0,1\n")
+    for path in (version, tmp_path):
+        loader = host.loader(path)
+        host.replay_error = Internal("record 1: broken")
+        with pytest.raises(Internal, match="record 1"):
+            loader.load(ID)
+        assert host.replayed.pop() == (ID, str(path))
+        with pytest.raises(FailedPrecondition):
+            _ = loader.servable
+        assert all(host.num_models(backend) == 0 for backend in host.interpreters)
+        host.replay_error = None
+        loader.load(ID)
+        assert loader.servable.id == ID
+        loader.unload()

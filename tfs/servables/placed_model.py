@@ -1,23 +1,22 @@
-"""A loaded version that can move to another interpreter while it serves."""
+"""A version on its interpreter, for which another one may be exchanged while it serves."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import FailedPrecondition
 from tfs.core.servable import InferenceTask, MakeInputs, Outcome
+from tfs.core.servable_id import ServableId
+from tfs.core.signature import Signature
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.interpreter import InterpreterModel
 
 
 class PlacedModel:
-    """Passes tasks to where the version is now. Thread-safe.
-
-    Implements :class:`~tfs.runtime.interpreter.InterpreterModel`.
-    """
+    """Passes tasks to where the version is now. Thread-safe; a ``Servable``."""
 
     def __init__(self, model: InterpreterModel, clock: Clock | None = None) -> None:
         self._clock = clock or MonotonicClock()
@@ -29,7 +28,18 @@ class PlacedModel:
 
     @property
     def source(self) -> ModelSource:
+        """What was loaded."""
         return self._model.source
+
+    @property
+    def id(self) -> ServableId:
+        """The version."""
+        return self._model.source.id
+
+    @property
+    def signatures(self) -> Mapping[str, Signature]:
+        """By key."""
+        return self._model.source.signatures
 
     @property
     def model(self) -> InterpreterModel:
@@ -37,20 +47,32 @@ class PlacedModel:
         return self._model
 
     def submit(self, task: InferenceTask) -> None:
+        """Starts the task where the version is now."""
         with self._lock:
             model = self._model
             self._num_running[model] += 1
         task.on_done = self._counted(model, task.on_done)
         model.submit(task)
 
+    def submit_all(self, tasks: Sequence[InferenceTask]) -> None:
+        """Starts each task by itself, because an interpreter takes one at a time."""
+        for task in tasks:
+            self.submit(task)
+
     def compute_now(
-        self, signature_name: str, make_inputs: MakeInputs
+        self,
+        signature_name: str,
+        make_inputs: MakeInputs,
+        num_rows: int = 1,
+        num_tasks: int = 1,
     ) -> Outcome | None:
-        """Calls the version where it is now; see :class:`.InterpreterModel`.
+        """Computes one request now, if the interpreter can do that.
 
         These calls are not counted. Such a call ends before anything else happens on
         its thread, and its interpreter waits for it before it unloads.
         """
+        if num_tasks != 1:
+            return None
         return self._model.compute_now(signature_name, make_inputs)
 
     def move(self, model: InterpreterModel, deadline_s: float | None = None) -> None:
@@ -78,6 +100,7 @@ class PlacedModel:
         old.unload()
 
     def unload(self) -> None:
+        """Frees it wherever it is. Blocks; idempotent."""
         with self._lock:
             # Also where a move had to leave calls behind.
             models = list(self._num_running)
@@ -97,3 +120,6 @@ class PlacedModel:
             on_done(outcome)
 
         return done
+
+    def __repr__(self) -> str:
+        return f"<PlacedModel {self.id.slashed}>"

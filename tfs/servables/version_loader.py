@@ -1,0 +1,456 @@
+"""Loads a version: verify, load, measure or recall, place, batch, warm up; in this order.
+
+Code that was never seen before is first loaded and measured in a process of its own, so
+that a crash or hang never reaches the server process. The resulting profile decides
+where the version runs (``tfs.runtime.placement``) and whether its rows may be batched.
+A version of known code is loaded where it belongs at once. While many versions wait,
+measuring is postponed: the version serves unbatched in a process, and moves later
+without a failed request.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from batching.cost_table import CostTable
+from tfs.core.errors import FailedPrecondition, ServingError, Unavailable
+from tfs.core.example_inputs import check_examples
+from tfs.core.loader import Loader
+from tfs.core.model_profile import ModelProfile
+from tfs.core.pacing import yield_to_requests
+from tfs.core.resources import (
+    MAIN,
+    PEAK_RAM_BYTES,
+    RAM_BYTES,
+    Resource,
+    ResourceAllocation,
+)
+from tfs.core.servable import Servable
+from tfs.core.servable_id import ServableId
+from tfs.core.version_directory import (
+    check_payload,
+    is_committed,
+    read_manifest,
+    verify_sizes,
+)
+from tfs.runtime.guest.model_source import ModelSource, concurrency_of
+from tfs.runtime.interpreter import MeasurableModel
+from tfs.runtime.placement import Backend, Placement, place
+from tfs.servables.code_digest import code_digest
+from tfs.servables.loaded_version import LoadedVersion
+from tfs.servables.measuring.example_warm_up import TRANSIENT, failing_examples, warm_up
+from tfs.servables.measuring.probe import LoadMeasures
+from tfs.servables.measuring.probe_subject import ServableSubject
+from tfs.servables.measuring.profiler import ProfileRequest
+from tfs.servables.placed_model import PlacedModel
+from tfs.servables.platform import LoadContext, Payload
+from tfs.servables.verification import damage_told, verify_version
+
+log = logging.getLogger(__name__)
+
+_MOVE_S: Final = 60.0  # how long to wait for calls that run in a version's old place
+# Why code is kept out of the server process, by its digest: a pure function of the code.
+_WHY_APART: dict[str, str] = {}
+_MAX_KNOWN: Final = 4096
+_ANYWHERE: Final = Placement(Backend.PROCESS, "")
+
+
+class VersionLoader:
+    """Loads one version where it belongs. Confined to one caller at a time.
+
+    Implements :class:`tfs.core.loader.Loader`. The digests of the manifest are checked at
+    every load, before any code of the version runs.
+
+    Args:
+        path: The version directory.
+        payload: How the platform reads its versions; or the loader of a platform that
+            needs no interpreter, whose versions are loaded and warmed up, no more.
+        context: What the server gives every loader.
+
+    """
+
+    def __init__(
+        self, path: str, payload: Payload | Loader[Servable], context: LoadContext
+    ) -> None:
+        self._path = path
+        self._payload = payload
+        self._context = context
+        self._estimate: ResourceAllocation | None = None
+        self._code_digest: str | None = None
+        self._concurrency = 1
+        self._resident_bytes: int | None = None
+        self._has_loaded = False
+        # Held while a late profile moves the version; unloading waits for that. Guards
+        # the fields below. Rank: that of loaders, outside of every other lock.
+        self._moving = threading.Lock()
+        self._version: LoadedVersion | None = None
+        # Seconds of a slow call that came before the load's end.
+        self._slow_s: float | None = None
+
+    @property
+    def servable(self) -> Servable:
+        """The loaded version."""
+        if self._version is None:
+            raise FailedPrecondition(f"{self._path} is not loaded")
+        return self._version
+
+    @property
+    def code_digest(self) -> str:
+        """The digest that versions with the same code share; reads the files once.
+
+        Raises:
+            ServingError: The version cannot be read.
+
+        """
+        if self._code_digest is None:
+            with damage_told(self._path):
+                device = self._context.device
+                self._code_digest = code_digest(self._path, device=device)
+        return self._code_digest
+
+    def estimate_resources(self) -> ResourceAllocation:
+        payload = self._payload
+        if not isinstance(payload, Payload):
+            return payload.estimate_resources()
+        if self._estimate is None:
+            if is_committed(self._path):
+                manifest = read_manifest(self._path)
+                verify_sizes(self._path, manifest)
+                check_payload(self._path, manifest)
+            with damage_told(self._path):
+                stored = payload.estimate(self._path)
+            profiler = self._context.profiler
+            known = None if profiler is None else profiler.known(self.code_digest)
+            self._estimate = learned_estimate(stored, known)
+        return self._estimate
+
+    def load(self, servable_id: ServableId) -> None:
+        if self._version is not None:
+            raise FailedPrecondition(f"{servable_id.slashed} is loaded already")
+        payload = self._payload
+        if isinstance(payload, Payload):
+            version = self._load_model(servable_id, payload)
+        else:
+            payload.load(servable_id)
+            version = LoadedVersion(payload.servable)
+        with self._moving:
+            self._version = version
+            slow_s, self._slow_s = self._slow_s, None
+        try:
+            if slow_s is not None:
+                self._leave_front(slow_s)
+            self._has_loaded = True
+            self._context.replay(version, self._path)
+        except BaseException:
+            self.unload()
+            raise
+
+    def unload(self) -> None:
+        with self._moving:
+            version, self._version = self._version, None
+        if version is not None:
+            self._free(version)
+
+    # -- a load ------------------------------------------------------------------------
+
+    def _load_model(self, servable_id: ServableId, payload: Payload) -> LoadedVersion:
+        context = self._context
+        verify_version(self._path)
+        description = payload.describe(self._path)
+        check_examples(self._path, description.signatures)
+        self._concurrency = concurrency_of(description.entry, self._path)
+        with self._turn() as known:
+            placement = self._place(known)
+            source = ModelSource(
+                id=servable_id,
+                path=self._path,
+                platform=payload.name,
+                entry=description.entry,
+                signatures=description.signatures,
+                device=context.device,
+                intra_op_threads=context.intra_op_threads,
+                code_digest=self.code_digest if context.profiler is not None else "",
+                was_measured=known is not None,
+            )
+            begun_s = time.perf_counter()
+            model = context.interpreter_for(placement.backend).load(source)
+            load_s = time.perf_counter() - begun_s
+            yield_to_requests()
+            version = LoadedVersion(PlacedModel(model, context.clock))
+            try:
+                profile = self._measure_or_recall(version, load_s, known)
+            except BaseException:
+                self._free(version)
+                raise
+        try:
+            was_called = known is None or known.is_repeatable
+            self._settle(version, profile, placement, was_called=was_called)
+        except BaseException:
+            self._free(version)
+            raise
+        return version
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[ModelProfile | None]:
+        """Yields what is known of the code; versions of unknown code come in turn."""
+        profiler = self._context.profiler
+        if profiler is None:
+            yield None
+            return
+        with profiler.turn(self.code_digest) as known:
+            yield known
+
+    def _measure_or_recall(
+        self, version: LoadedVersion, load_s: float, known: ModelProfile | None
+    ) -> ModelProfile | None:
+        """Returns the version's profile; None if it comes late, or never."""
+        model = version.model
+        load = LoadMeasures(None, load_s)
+        if isinstance(model, MeasurableModel):
+            memory = model.load_memory
+            self._resident_bytes = memory.resident_bytes
+            load = LoadMeasures(
+                model.import_s,
+                load_s,
+                memory.peak_bytes,
+                memory.resident_bytes,
+                # This is the same code's value if the interpreter was not asked to
+                # measure again.
+                model.process_changes or (known.process_changes if known else ""),
+            )
+        profiler = self._context.profiler
+        if profiler is None:
+            return None
+        profile = profiler.profile(
+            ProfileRequest(
+                version.id,
+                self._path,
+                self.code_digest,
+                ServableSubject(version.unqueued),
+                load,
+                self._take_late_profile,
+            )
+        )
+        # When the manager asks again, what serving was seen to take stays reserved.
+        if self._estimate is not None:
+            self._estimate = learned_estimate(self._estimate, profile)
+        return profile
+
+    def _place(self, profile: ModelProfile | None) -> Placement:
+        options = self._context.placement
+        if options is None:
+            return _ANYWHERE
+        return place(options, profile, self._concurrency, self._why_apart())
+
+    def _why_apart(self) -> str:
+        """Returns why the version must not run in the server process; "" if it may."""
+        digest = self.code_digest
+        known = _WHY_APART.get(digest)
+        if known is not None or not isinstance(self._payload, Payload):
+            return known or ""
+        try:
+            why = self._payload.why_apart(self._path)
+        except Exception:
+            return "its files cannot be read"  # loading it says what is wrong
+        if len(_WHY_APART) >= _MAX_KNOWN:
+            _WHY_APART.clear()
+        return _WHY_APART.setdefault(digest, why)
+
+    def _settle(
+        self,
+        version: LoadedVersion,
+        profile: ModelProfile | None,
+        placement: Placement,
+        *,
+        was_called: bool,
+    ) -> None:
+        """Moves the version to where its profile says, puts queues in front, warms it up.
+
+        Args:
+            version: The version.
+            profile: What is known of it.
+            placement: Where it is now.
+            was_called: Whether it has, or may have, been called for measuring that
+                profile.
+
+        """
+        context, model = self._context, version.unqueued
+        remembers = profile is not None and not profile.is_repeatable
+        if profile is not None and isinstance(model, PlacedModel):
+            before, placement = placement, self._place(profile)
+            if placement.backend is not before.backend or (was_called and remembers):
+                interpreter = context.interpreter_for(placement.backend)
+                deadline_s = context.clock.now() + _MOVE_S
+                model.move(interpreter.load(model.source), deadline_s)
+                version.placement = placement
+        backend, why = placement.backend, placement.reason
+        front: Servable = model
+        if self._concurrency > 1 and backend is not Backend.DLMOPEN:
+            # Its parts join requests. If requests were joined before, the parts would
+            # get only one.
+            version.is_joined_by_parts = True
+            why += "; its requests are not joined before it"
+        else:
+            front = context.batch(model, self._path, profile, backend)
+        if remembers:
+            why += (
+                "; its answers to the same inputs differ, not by chance: it serves as it "
+                "was saved, without calls that warm it up"
+            )
+        version.profile = profile
+        version.placement = Placement(backend, why)
+        version.put_in_front(front)
+        options = context.placement
+        if (
+            backend is Backend.FRONT
+            and options is not None
+            and options.backend is Backend.AUTO
+            and options.process_available
+        ):
+            context.on_front(version.id, self._leave_front)
+        note = f"runs in {backend.value}: {why}"
+        log.info("event=placed servable=%s note=%r", version.id.slashed, note)
+        resident_bytes = self._resident_bytes or (profile and profile.resident_bytes)
+        context.note(version.id, note, resident_bytes or None, not self._has_loaded)
+        if remembers or context.warm_up_s <= 0:
+            return
+        # Without a profile others wait to be loaded; then only versions are called that
+        # take the place of one that serves.
+        if profile is not None or self._is_gated(version.id):
+            self._try_examples(version)
+        if profile is not None:
+            self._warm_up(version, profile)
+
+    def _is_gated(self, servable_id: ServableId) -> bool:
+        """Whether the version must not serve if it fails on its own example."""
+        context = self._context
+        if self._has_loaded or not context.gates_examples:
+            return False
+        return context.is_covered(servable_id)
+
+    def _try_examples(self, version: LoadedVersion) -> None:
+        """Calls the version with its own examples, and shows which it fails on.
+
+        Raises:
+            FailedPrecondition: It fails on one, and another version answers.
+            Unavailable: The same, and another attempt may succeed.
+
+        """
+        # Past the queues: an example may have more rows than the operator lets in.
+        subject = ServableSubject(version.unqueued)
+        errors = failing_examples(subject, self._path, self._context.call_s)
+        version.example_errors = errors
+        if not errors:
+            return
+        for name, error in errors.items():
+            log.warning(
+                "event=example_failed servable=%s signature=%s error=%s",
+                version.id.slashed,
+                name,
+                error,
+            )
+        name, error = next(iter(errors.items()))
+        fault = FailedPrecondition(f"{name} fails on its own example: {error.message}")
+        is_transient = isinstance(error, TRANSIENT)
+        if self._is_gated(version.id):
+            raise (Unavailable if is_transient else FailedPrecondition)(
+                f"{fault.message}; mend it and tfs retry it, or say examples_gate: false "
+                "in the model's configuration"
+            ) from error
+        if self._context.gates_examples and not is_transient:
+            self._context.fault(version.id, fault, not self._has_loaded)
+
+    def _warm_up(self, version: LoadedVersion, profile: ModelProfile) -> None:
+        """Calls the version where it is now, with every size that its batches may have.
+
+        If the sizes are fixed, each is called three times. Their times are then known,
+        and padding goes to the cheapest.
+        """
+        context = self._context
+        costs = {
+            name: CostTable(found.call_s_by_rows)
+            for name, found in profile.signatures.items()
+        }
+        sizes: Mapping[str, Sequence[int]] = {}
+        if version.queues is not None:
+            sizes = {n: o.allowed_rows for n, o in version.queues.queue_options.items()}
+        warm_up(
+            ServableSubject(version),
+            self._path,
+            lambda name: sizes.get(name) or (1,),
+            context.clock.now() + context.warm_up_s,
+            context.clock,
+            num_rounds=3 if any(sizes.values()) else 1,
+            predict_s=lambda name, num_rows: (
+                costs[name].predict_s(num_rows) if name in costs else 0.0
+            ),
+        )
+
+    def _free(self, version: LoadedVersion) -> None:
+        version.drain()
+        if not isinstance(version.unqueued, PlacedModel):
+            assert not isinstance(self._payload, Payload)
+            self._payload.unload()
+            return
+        if self._context.profiler is not None:
+            self._context.profiler.forget(version.id)
+        version.unqueued.unload()
+
+    # -- while it serves ---------------------------------------------------------------
+
+    def _leave_front(self, call_s: float) -> None:
+        """Moves the version to a process, because it is slower than was measured."""
+        with self._moving:
+            version = self._version
+            if version is None:
+                self._slow_s = call_s
+                return
+            placement, profile = version.placement, version.profile
+        is_in_front = placement is not None and placement.backend is Backend.FRONT
+        if is_in_front and profile is not None:
+            # How it scales on two threads was measured while it was quick.
+            signatures = {
+                name: replace(found, full_batch_p99_s=call_s)
+                for name, found in profile.signatures.items()
+            }
+            self._take_late_profile(
+                replace(profile, two_thread_scaling=None, signatures=signatures)
+            )
+
+    def _take_late_profile(self, profile: ModelProfile) -> None:
+        """Moves the serving version to where its profile says. On the measuring thread."""
+        with self._moving:
+            version = self._version
+            if version is None or version.placement is None:
+                return
+            try:
+                self._settle(version, profile, version.placement, was_called=True)
+            except ServingError as error:
+                log.warning(
+                    "event=move_failed servable=%s error=%s", version.id.slashed, error
+                )
+
+
+def learned_estimate(
+    stored: ResourceAllocation, profile: ModelProfile | None
+) -> ResourceAllocation:
+    """Returns the files' estimate, raised to what was measured of the same code.
+
+    Files do not show activations, and a network of one megabyte can take six hundred
+    for a batch.
+    """
+    if profile is None:
+        return stored
+    peaks = [profile.load_peak_bytes or 0]
+    peaks += [s.peak_bytes or 0 for s in profile.signatures.values()]
+    ram_bytes = stored[Resource(MAIN, RAM_BYTES, 0)]
+    peak_bytes = stored[Resource(MAIN, PEAK_RAM_BYTES, 0)]
+    return ResourceAllocation.ram(
+        max(ram_bytes, profile.resident_bytes or 0), max(peak_bytes, *peaks)
+    )
