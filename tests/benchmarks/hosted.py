@@ -1,0 +1,190 @@
+"""`make bench-hosted`: what a fleet costs, and what it survives.
+
+Real processes: controller, synchronizer, router and three servers of `tfs hosted up`, and
+an open loop of requests from another process. A failed request is one that the caller saw
+fail, or that was answered wrongly.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.benchmarks.harness import Area, Report, main
+from tests.benchmarks.hosted_fleet import (
+    MODEL,
+    LocalFleet,
+    version_of,
+    write_version,
+)
+from tests.benchmarks.open_loop import OpenLoopResult
+from tests.benchmarks.row import Goal, Row, Series
+from tfs.hosted.fleet import HostedModel, Job
+from tfs.hosted.placement import place
+from tfs.proto.tfs.v1 import controller_pb2 as pb
+
+NONE_FAILED = Goal("value", "<=", 0.0)
+
+ROWS = (
+    Row("hosted/ready/three-servers", "s", Goal("value", "<=", 5.0)),
+    Row("hosted/failed/kill-9-of-one-in-three", "", NONE_FAILED),
+    Row("hosted/failed/frozen-one-in-three", "", NONE_FAILED),
+    Row("hosted/p99.9/one-in-three-goes", "ms", Goal("value", "<=", 300.0)),
+    Row("hosted/failed/transitions-with-kills", "", NONE_FAILED),
+    Row("hosted/routed-after-p95/transitions", "s", Goal("value", "<=", 2.0)),
+    Row("hosted/failed/control-away", "", NONE_FAILED),
+    Row("hosted/packing/20000-copies", "s", Goal("value", "<=", 2.0)),
+    Row("hosted/packing-volume/20000-copies", "x", Goal("value", "<=", 1.15)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How long to measure; the default is for figures."""
+
+    rate_per_s: float = 220.0
+    transitions: int = 200
+    kills: int = 5
+    away_s: float = 300.0
+    calm_s: float = 6.0
+
+
+def _failed(result: OpenLoopResult, is_right: Callable[[int], bool]) -> float:
+    faults = result.faults(lambda _, reply: is_right(version_of(reply)))
+    if faults:
+        print(f"  failed: {dict(faults)} of {len(result.exchanges)}", flush=True)
+    return float(sum(faults.values()))
+
+
+def measure_losses(report: Report, effort: Effort) -> None:
+    """One of three servers is killed, then one is frozen."""
+    with _fleet() as fleet:
+        report.record("hosted/ready/three-servers", fleet.ready_s)
+        fleet.add_model()
+        latencies_ms: list[float] = []
+        for how, name in (
+            (signal.SIGKILL, "kill-9-of-one-in-three"),
+            (signal.SIGSTOP, "frozen-one-in-three"),
+        ):
+            with fleet.load(effort.rate_per_s) as results:
+                time.sleep(1.0)
+                victim = fleet.servers()[0].pid
+                os.kill(victim, how)
+                time.sleep(effort.calm_s)
+                if how is signal.SIGSTOP:
+                    os.kill(victim, signal.SIGCONT)
+                time.sleep(effort.calm_s)
+            report.record(
+                f"hosted/failed/{name}", _failed(results[0], lambda v: v == 1)
+            )
+            latencies_ms += [1e3 * each.latency_s for each in results[0].exchanges]
+    latencies_ms.sort()
+    slow = latencies_ms[int(0.999 * len(latencies_ms))]
+    report.record("hosted/p99.9/one-in-three-goes", slow)
+
+
+def measure_transitions(report: Report, effort: Effort) -> None:
+    """Version after version; servers and the control plane are killed in between."""
+    took_s: list[float] = []
+    every = max(effort.transitions // (effort.kills + 1), 1)
+    with _fleet() as fleet:
+        fleet.add_model()
+        with fleet.load(effort.rate_per_s) as results:
+            for version in range(2, effort.transitions + 2):
+                write_version(fleet.base_path, version)
+                begun_s = time.monotonic()
+                kill, at = divmod(version, every)
+                if at == 0 and kill <= effort.kills:
+                    if kill % 2:
+                        random.choice(fleet.servers()).kill()
+                    else:
+                        fleet.kill_control()
+                        fleet.start()
+                fleet.ask(
+                    "AddVersion", pb.AddVersionRequest(model=MODEL, version=version)
+                )
+                if at:
+                    took_s.append(time.monotonic() - begun_s)
+    last = effort.transitions + 1
+    failed = _failed(results[0], lambda v: 1 <= v <= last)
+    report.record("hosted/failed/transitions-with-kills", failed)
+    took_s.sort()
+    report.record(
+        "hosted/routed-after-p95/transitions", took_s[int(0.95 * len(took_s))]
+    )
+
+
+def measure_control_away(report: Report, effort: Effort) -> None:
+    """Controller, synchronizer and store are away; a server is killed after that."""
+    with _fleet() as fleet:
+        fleet.add_model()
+        with fleet.load(effort.rate_per_s) as results:
+            time.sleep(1.0)
+            fleet.kill_control()
+            store = fleet.folder / "f" / "fleet.db"
+            store.rename(store.with_suffix(".away"))
+            time.sleep(effort.away_s)
+            store.with_suffix(".away").rename(store)
+            fleet.start()
+            time.sleep(effort.calm_s)
+    failed = _failed(results[0], lambda v: v == 1)
+    report.record("hosted/failed/control-away", failed)
+
+
+def measure_packing(report: Report) -> None:
+    """Two copies of 10,000 models on as many servers of 64 GiB as their volume fills."""
+    gib = 1 << 30
+    draw = random.Random(1)
+    models = {}
+    for index in range(10_000):
+        size = min(int(300 * 2**20 * draw.lognormvariate(0, 1)), 20 * gib)
+        name = f"m{index}"
+        models[name] = HostedModel(name, "", size, False, 2, 2, num_replicas=2)
+    volume = sum(2 * each.memory_bytes for each in models.values())
+    bound = -(-volume // (64 * gib))
+    took_s: list[float] = []
+    needed = 0
+    for _ in range(3):
+        for needed in range(bound, 2 * bound):
+            jobs = {f"j{index}": Job(f"j{index}", 64 * gib) for index in range(needed)}
+            begun_s = time.monotonic()
+            placement = place(models, jobs, {})
+            took_s.append(time.monotonic() - begun_s)
+            if not placement.shortfall:
+                break
+    report.record("hosted/packing/20000-copies", Series(tuple(took_s)))
+    report.record("hosted/packing-volume/20000-copies", needed / bound)
+
+
+def _fleet() -> LocalFleet:
+    return LocalFleet(Path(tempfile.mkdtemp(prefix="tfs-")))
+
+
+def build_area(effort: Effort | None = None) -> Area:
+    """Returns the area, measured with that effort."""
+    so = effort or Effort()
+
+    def losses(report: Report) -> None:
+        measure_losses(report, so)
+
+    def transitions(report: Report) -> None:
+        measure_transitions(report, so)
+
+    def control_away(report: Report) -> None:
+        measure_control_away(report, so)
+
+    def packing(report: Report) -> None:
+        measure_packing(report)
+
+    parts = (losses, transitions, control_away, packing)
+    return Area("hosted", ROWS, parts, time_limit_s=2400.0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(build_area()))

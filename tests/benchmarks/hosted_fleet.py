@@ -1,0 +1,171 @@
+"""A fleet of real processes under load, for the area ``hosted``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import grpc
+import psutil
+
+from tests.benchmarks.open_loop import OpenLoopResult, open_loop
+from tests.benchmarks.server_process import ServerProcess
+from tfs.proto.tensorflow.core.framework import types_pb2
+from tfs.proto.tensorflow_serving.apis import predict_pb2
+from tfs.proto.tfs.v1 import controller_pb2 as pb
+
+PREDICT = "/tensorflow.serving.PredictionService/Predict"
+MODEL = "prices"
+NUM_SERVERS = 3
+ANSWER_S = 60.0
+QUICK = "--interpreter_backend=inline --load_probe_budget_s=0 --spare_worker=false"
+
+
+def request() -> bytes:
+    """Returns a Predict of one key."""
+    message = predict_pb2.PredictRequest()
+    message.model_spec.name = MODEL
+    tensor = message.inputs["key"]
+    tensor.dtype = types_pb2.DT_STRING
+    tensor.tensor_shape.dim.add(size=1)
+    tensor.string_val.append(b"apple")
+    return message.SerializeToString()
+
+
+def version_of(reply: bytes) -> int:
+    """Returns the version that answered; 0 if its answer is not that version's."""
+    message = predict_pb2.PredictResponse.FromString(reply)
+    version = message.model_spec.version.value
+    prices = message.outputs["price"].int64_val
+    return version if list(prices) == [version] else 0
+
+
+def write_version(base_path: Path, version: int) -> None:
+    """Puts a version into place by a rename; its answer is its number."""
+    scratch = base_path / f".tmp-{version}"
+    scratch.mkdir(parents=True)
+    (scratch / "table.csv").write_text(f"key,price\napple,{version}\n")
+    scratch.rename(base_path / str(version))
+
+
+class LocalFleet:
+    """``tfs hosted up`` over a folder, whose processes may be killed. For one thread.
+
+    Args:
+        folder: Short, because sockets are in it.
+        flags: Further flags.
+
+    """
+
+    def __init__(self, folder: Path, *flags: str) -> None:
+        self.folder = folder
+        self.base_path = folder / MODEL
+        self.router = f"unix:{folder}/router.sock"
+        self._control = f"unix:{folder}/control.sock"
+        self._flags = flags
+        self._up: ServerProcess | None = None
+        self.ready_s = 0.0
+
+    def __enter__(self) -> Self:
+        self.start(f"--servers={NUM_SERVERS}", "--memory=3G")
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.kill_control()
+        for each in self.processes("run", "serve", "--config-path"):
+            with contextlib.suppress(psutil.Error):
+                each.kill()
+
+    def start(self, *flags: str) -> None:
+        """Starts it, again after it ended; returns when all of it is ready."""
+        command = [
+            *(sys.executable, "-m", "tfs", "hosted", "up", f"--folder={self.folder}/f"),
+            *(f"--listen={self.router}", f"--control={self._control}"),
+            *(f"--server_flags={QUICK}", *flags, *self._flags),
+        ]
+        begun_s = time.monotonic()
+        self._up = ServerProcess(command, announcement=r"tfs: (ready)").__enter__()
+        self.ready_s = time.monotonic() - begun_s
+
+    def kill_control(self) -> None:
+        """Kills controller and synchronizer; servers and router go on."""
+        if self._up is not None:
+            os.kill(self._up.pid, signal.SIGKILL)
+            self._up.__exit__(None, None, None)
+            self._up = None
+
+    def processes(self, *words: str) -> Sequence[psutil.Process]:
+        """Returns the fleet's processes whose command line has one of these words."""
+        found = []
+        for each in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                line = each.cmdline()
+                ours = any(str(self.folder) in part for part in line)
+                if ours and any(word in line for word in words):
+                    found.append(each)
+        return found
+
+    def servers(self) -> Sequence[psutil.Process]:
+        """Returns the servers that run."""
+        return self.processes("serve")
+
+    def ask(self, method: str, message: Any, *, until_s: float = ANSWER_S) -> pb.Op:
+        """Makes a change, repeating it under one request id while nobody answers.
+
+        Raises:
+            RuntimeError: It was refused, or is not in force in time.
+
+        """
+        message.edit.request_id = uuid.uuid4().hex
+        message.edit.wait_s = until_s
+        deadline_s = time.monotonic() + until_s
+        while True:
+            with grpc.insecure_channel(self._control) as channel:
+                call: Any = channel.unary_unary(f"/tfs.v1.Controller/{method}")
+                try:
+                    reply = call(
+                        message.SerializeToString(),
+                        timeout=until_s + 5,
+                        wait_for_ready=False,
+                    )
+                except grpc.RpcError as error:
+                    code = error.code()  # type: ignore[attr-defined]
+                    if (
+                        code is not grpc.StatusCode.UNAVAILABLE
+                        or time.monotonic() > deadline_s
+                    ):
+                        raise RuntimeError(f"{method}: {error}") from error
+                    time.sleep(0.1)
+                    continue
+            op = pb.Op.FromString(reply)
+            if op.waits_for:
+                raise RuntimeError(f"{method} waits for {op.waits_for}")
+            return op
+
+    def add_model(self) -> None:
+        """Adds the model with its first version, on all servers."""
+        write_version(self.base_path, 1)
+        hints = pb.Hints(
+            min_replicas=NUM_SERVERS, max_replicas=NUM_SERVERS, memory_bytes=1 << 24
+        )
+        self.ask(
+            "AddModel",
+            pb.AddModelRequest(model=MODEL, base_path=str(self.base_path), hints=hints),
+        )
+
+    @contextlib.contextmanager
+    def load(self, rate_per_s: float) -> Iterator[list[OpenLoopResult]]:
+        """Sends requests meanwhile; the list has the result after the block."""
+        results: list[OpenLoopResult] = []
+        with open_loop(
+            self.router, PREDICT, [request()], rate_per_s=rate_per_s
+        ) as loop:
+            yield results
+        results.append(loop.result)
