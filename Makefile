@@ -34,7 +34,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PIP_INSTALL = $(PIP) install -c constraints.txt
 BENCH_AREAS := batching runtime core rpc swap
 # Not part of `make bench`: it sets up other servers and takes up to an hour.
-BENCH_APART := peers
+BENCH_APART := peers hosted
 
 .PHONY: help venv demo demo-hosted serve test check format proto pages test-clients \
   test-engines compare stress bench clean

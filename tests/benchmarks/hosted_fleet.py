@@ -128,7 +128,9 @@ class LocalFleet:
         deadline_s = time.monotonic() + until_s
         while True:
             with grpc.insecure_channel(self._control) as channel:
-                call: Any = channel.unary_unary(f"/tfs.v1.Controller/{method}")
+                call: Any = channel.unary_unary(
+                    f"/tfs.v1.Controller/{method}", None, None
+                )
                 try:
                     reply = call(
                         message.SerializeToString(),
@@ -136,7 +138,7 @@ class LocalFleet:
                         wait_for_ready=False,
                     )
                 except grpc.RpcError as error:
-                    code = error.code()  # type: ignore[attr-defined]
+                    code = error.code()
                     if (
                         code is not grpc.StatusCode.UNAVAILABLE
                         or time.monotonic() > deadline_s

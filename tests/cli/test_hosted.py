@@ -41,6 +41,10 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FleetStat
                 [ListenerOptions("control", address)],
                 None,
                 synchronizing=SynchronizerOptions(only_routes=True),
+                model_stores={
+                    "": str(tmp_path / "store"),
+                    "far": f"file://{tmp_path}/far",
+                },
             ),
             reader=edit_reader(may_run_jobs=False),
         )
@@ -77,6 +81,34 @@ def see(state: FleetState, name: str, **at: ReplicaSighting) -> None:
     addresses = {"one": ONE, "two": TWO}
     seen = {addresses[each]: sighting for each, sighting in at.items()}
     state.note({name: ModelSighting(seen)}, jobs)
+
+
+@pytest.mark.parametrize("partition", ["", "far"])
+def test_an_uploaded_version_is_copied_and_added(
+    partition: str,
+    state: FleetState,
+    table: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Into the store of its partition, a folder or a URL; once, and never over another."""
+    change("add-job", ONE, "--memory=1G", f"--partition={partition}")
+    source = Path(table, "1")
+    (source / "servable.json").write_text("{}")
+    place = tmp_path / (partition or "store") / "prices"
+    words = ("upload", "prices", str(source), f"--partition={partition}")
+    assert hosted(*words, "--dry_run") == 0
+    assert not place.exists()
+    for _ in range(2):  # the second finds the model, and its files in place
+        change(*words, '--config=model_platform: "hashmap"')
+        copied = place / "1" / "table.csv"
+        assert copied.read_text() == (source / "table.csv").read_text()
+    assert "add-version 1 of prices" in capsys.readouterr().out
+    (source / "table.csv").write_text("key,price\na,22\n")
+    assert hosted(*words) == 1
+    assert "other files" in capsys.readouterr().err
+    change(*words, "--version=7")
+    assert sorted(each.name for each in place.iterdir()) == ["1", "7"]
 
 
 def test_sizes_are_read_as_people_write_them() -> None:

@@ -12,6 +12,7 @@ from tfs.cli.hosted_release import add_release
 from tfs.cli.hosted_run import add_run
 from tfs.cli.hosted_status import add_status
 from tfs.cli.hosted_up import add_up
+from tfs.cli.hosted_upload import upload
 from tfs.cli.sizes import size
 from tfs.core.errors import InvalidArgument
 
@@ -89,22 +90,22 @@ def _add_models(commands: Subparsers) -> None:
     parser.add_argument(
         "base_path", metavar="BASE_PATH", help="where its versions are, on every server"
     )
-    parser.add_argument(
-        "--memory",
-        type=size,
-        default=0,
-        metavar="SIZE",
-        help="what a replica takes while versions change: 500M (default: estimated, "
-        "then measured)",
+    _add_model_arguments(parser)
+    parser = add_change_command(
+        commands,
+        "upload",
+        "copy a version to where servers find it, and add it, or the model that is new",
+        lambda arguments: upload(arguments, _add_model),
     )
-    _add_replicas(parser)
-    _add_partition(parser)
+    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument("directory", metavar="DIRECTORY", help="the version's files")
     parser.add_argument(
-        "--config",
-        default="",
-        metavar="TEXT",
-        help="further fields of its ModelConfig: 'transition: RESOURCE_PRESERVING'",
+        "--version",
+        type=version_number,
+        metavar="N",
+        help="its number (default: the directory's name, or the next one)",
     )
+    _add_model_arguments(parser)
     parser = add_change_command(
         commands, "scale", "change on how many servers it is", _scale
     )
@@ -154,6 +155,25 @@ def _add_versions(commands: Subparsers) -> None:
         parser.add_argument(
             "--end", action="store_true", help="let the newest version answer again"
         )
+
+
+def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--memory",
+        type=size,
+        default=0,
+        metavar="SIZE",
+        help="what a replica takes while versions change: 500M (default: estimated, "
+        "then measured)",
+    )
+    _add_replicas(parser)
+    _add_partition(parser)
+    parser.add_argument(
+        "--config",
+        default="",
+        metavar="TEXT",
+        help="further fields of its ModelConfig: 'transition: RESOURCE_PRESERVING'",
+    )
 
 
 def _add_replicas(parser: argparse.ArgumentParser) -> None:

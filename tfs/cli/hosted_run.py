@@ -17,6 +17,7 @@ from tfs.cli.hosted_controller import (
     STORE_VARIABLE,
     credentials_of,
 )
+from tfs.cli.hosted_upload import add_store_flag, read_stores
 from tfs.cli.standard_streams import open_missing_streams
 from tfs.core.errors import InvalidArgument
 
@@ -67,6 +68,7 @@ def add_run(commands: Subparsers) -> None:
         metavar="ADDRESS",
         help="HOST:PORT or unix:/path (default 0.0.0.0:8500)",
     )
+    add_store_flag(parser, "none")
     parser.add_argument(
         "--only_routes",
         action="store_true",
@@ -147,6 +149,7 @@ def _run(arguments: argparse.Namespace) -> int:
             take_over=arguments.take_over,
         ),
         copy_path=arguments.copy,
+        model_stores=read_stores(arguments.model_store, ""),
     )
     state = FleetState(open_store(arguments.store))
     if not arguments.copy:

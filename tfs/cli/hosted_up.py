@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tfs.cli.argument_range import count
 from tfs.cli.hosted_controller import DEFAULT_CONTROLLER
 from tfs.cli.hosted_run import door, edit_reader, serve_until_told
+from tfs.cli.hosted_upload import add_store_flag, read_stores
 from tfs.cli.printing import mebibytes
 from tfs.cli.sizes import size
 from tfs.cli.standard_streams import open_missing_streams
@@ -69,6 +70,7 @@ def add_up(commands: Subparsers) -> None:
         metavar="ADDRESS",
         help=f"where commands are taken (default {DEFAULT_CONTROLLER})",
     )
+    add_store_flag(parser, "models in --folder")
     parser.add_argument(
         "--router",
         choices=("python", "envoy"),
@@ -122,6 +124,7 @@ def _up(arguments: argparse.Namespace) -> int:
         [door(arguments.control, "", "--control")],
         None,
         copy_path=str(folder / "fleet.json"),
+        model_stores=read_stores(arguments.model_store, str(folder / "models")),
     )
     reader = edit_reader(may_run_jobs=True)
     service = HostedService(state, channels, options, clock, reader, servers)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -54,6 +54,7 @@ class Controller:
         reader: Turns requests into edits.
         clock: Times waits.
         nudge: Called after a change, so that it is acted on at once.
+        model_stores: Where versions of new models are uploaded to, by partition.
 
     """
 
@@ -63,7 +64,9 @@ class Controller:
         reader: EditReader,
         clock: Clock,
         nudge: Callable[[], None] = lambda: None,
+        model_stores: Mapping[str, str] | None = None,
     ) -> None:
+        self._model_stores = model_stores or {}
         self._state = state
         self._reader = reader
         self._clock = clock
@@ -147,6 +150,7 @@ class Controller:
         """Reports everything."""
         state = self._state.read()
         report = fleet_report.fleet(state)
+        report.model_stores.update(self._model_stores)
         if asked.num_changes:
             history = self._state.store.history(asked.num_changes)
             report.changes.extend(fleet_report.change(each) for each in history)

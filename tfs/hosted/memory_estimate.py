@@ -26,21 +26,43 @@ def newest_version_bytes(base_path: str) -> int:
 
     """
     try:
-        versions = [int(each) for each in os.listdir(base_path) if each.isdecimal()]
-    except OSError as error:
+        if "://" in base_path:
+            sizes = _sizes_in_store(base_path)
+        else:
+            names = [each for each in os.listdir(base_path) if each.isdecimal()]
+            newest = max(names, key=int, default=None)
+            sizes = (
+                {newest: _size_of(os.path.join(base_path, newest))} if newest else {}
+            )
+    except Exception as error:  # drivers of stores have errors of their own
         raise FailedPrecondition(
-            f"{base_path} cannot be looked at from here ({error.strerror}); say what one "
-            "replica takes (--memory)"
+            f"{base_path} cannot be looked at from here ({error}); say what one replica "
+            "takes (--memory)"
         ) from error
-    if not versions:
+    if not sizes:
         raise FailedPrecondition(
             f"{base_path} holds no version yet; say what one replica takes (--memory)"
         )
-    path = os.path.join(base_path, str(max(versions)))
+    return sizes[max(sizes, key=int)] + PER_VERSION_BYTES
+
+
+def _sizes_in_store(base_path: str) -> dict[str, int]:
+    """Returns the bytes of each version behind a URL."""
+    import fsspec
+
+    file_system, root = fsspec.core.url_to_fs(base_path)
+    sizes: dict[str, int] = {}
+    for path, entry in file_system.find(root, detail=True).items():
+        version = path[len(root.rstrip("/")) + 1 :].partition("/")[0]
+        if version.isdecimal():
+            sizes[version] = sizes.get(version, 0) + int(entry["size"])
+    return sizes
+
+
+def _size_of(path: str) -> int:
     try:
-        size = sum(each.size_bytes for each in read_manifest(path).files.values())
+        return sum(each.size_bytes for each in read_manifest(path).files.values())
     except ServingError:  # a directory without a manifest
-        size = sum(
+        return sum(
             os.path.getsize(os.path.join(path, each)) for each in payload_files(path)
         )
-    return size + PER_VERSION_BYTES

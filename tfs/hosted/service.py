@@ -71,6 +71,7 @@ class ServiceOptions:
         follow_load_s: Seconds between two adjustments to load.
         copy_path: Where the wanted state is kept for a start without the store; empty:
             nowhere.
+        model_stores: Where versions of new models are uploaded to, by partition.
 
     """
 
@@ -80,6 +81,7 @@ class ServiceOptions:
     load: LoadOptions = field(default_factory=LoadOptions)
     follow_load_s: float = 10.0
     copy_path: str = ""
+    model_stores: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.follow_load_s > 0:
@@ -135,7 +137,11 @@ class HostedService:
         self._controller: Controller | None = None
         if reader is not None:
             self._controller = Controller(
-                state, reader, self._clock, self._synchronizer.nudge
+                state,
+                reader,
+                self._clock,
+                self._synchronizer.nudge,
+                options.model_stores,
             )
         self._follower = StoreFollower(state, self._follow)
         self._revision = 0  # the last one that was followed

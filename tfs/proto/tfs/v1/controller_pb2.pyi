@@ -320,13 +320,22 @@ class JobInfo(_message.Message):
     def __init__(self, job: _Optional[str] = ..., generation: _Optional[int] = ..., partition: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., num_replicas: _Optional[int] = ..., cpus: _Optional[int] = ..., is_ours: bool = ..., is_down: bool = ..., is_leaving: bool = ..., num_models: _Optional[int] = ..., addresses: _Optional[_Iterable[str]] = ..., answering: _Optional[_Iterable[str]] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class FleetInfo(_message.Message):
-    __slots__ = ("revision", "models", "jobs", "changes")
+    __slots__ = ("revision", "models", "jobs", "changes", "model_stores")
+    class ModelStoresEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     REVISION_FIELD_NUMBER: _ClassVar[int]
     MODELS_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
     CHANGES_FIELD_NUMBER: _ClassVar[int]
+    MODEL_STORES_FIELD_NUMBER: _ClassVar[int]
     revision: int
     models: _containers.RepeatedCompositeFieldContainer[ModelInfo]
     jobs: _containers.RepeatedCompositeFieldContainer[JobInfo]
     changes: _containers.RepeatedCompositeFieldContainer[FleetChange]
-    def __init__(self, revision: _Optional[int] = ..., models: _Optional[_Iterable[_Union[ModelInfo, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[JobInfo, _Mapping]]] = ..., changes: _Optional[_Iterable[_Union[FleetChange, _Mapping]]] = ...) -> None: ...
+    model_stores: _containers.ScalarMap[str, str]
+    def __init__(self, revision: _Optional[int] = ..., models: _Optional[_Iterable[_Union[ModelInfo, _Mapping]]] = ..., jobs: _Optional[_Iterable[_Union[JobInfo, _Mapping]]] = ..., changes: _Optional[_Iterable[_Union[FleetChange, _Mapping]]] = ..., model_stores: _Optional[_Mapping[str, str]] = ...) -> None: ...
