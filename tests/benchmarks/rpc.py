@@ -57,7 +57,7 @@ from tests.benchmarks.row import Goal, Row
 from tests.benchmarks.server_process import ServerProcess
 from tfs.proto.tensorflow.core.framework import types_pb2
 from tfs.proto.tensorflow_serving.apis import predict_pb2
-from tfs.server.memory.malloc import SETTINGS
+from tfs.server.system.malloc import SETTINGS
 
 PREDICT = "/tensorflow.serving.PredictionService/Predict"
 READY_TIMEOUT_S = 60.0

@@ -1,4 +1,4 @@
-"""Prints docs/flags.md from tfs.cli.flags: python -m tests.cli.flags_page."""
+"""Prints docs/flags.md from tfs.server.options: python -m tests.cli.flags_page."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Final
 
-from tfs.cli.flags import FLAGS, REFUSED, WITHOUT_MEANING, Flag
-from tfs.server.options import ServerOptions
+from tfs.cli.serving.upstream_flags import REFUSED, WITHOUT_MEANING
+from tfs.server.flag import Flag
+from tfs.server.options import FLAGS, ServerOptions
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "flags.md"
 

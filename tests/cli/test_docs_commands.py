@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.tree import ROOT, tracked_files
-from tfs.cli.flags import FLAGS, REFUSED, WITHOUT_MEANING
 from tfs.cli.main import make_parser
-from tfs.server.batching_parameters import read_batching_parameters
+from tfs.cli.serving.upstream_flags import REFUSED, WITHOUT_MEANING
 from tfs.server.config.server_config import read_config_text
+from tfs.server.options import FLAGS
+from tfs.server.placing.batching_parameters import read_batching_parameters
 
 PAGES = [ROOT / page for page in tracked_files("*.md")]
 _FENCED = re.compile(r"^ *```([^\n]*)\n(.*?)^ *```$", re.M | re.S)

@@ -1,4 +1,4 @@
-"""tfs.cli.flags and tfs.cli.serve_arguments, which reads by it."""
+"""tfs.server.options and tfs.cli.serving.serve_arguments, which reads by it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import re
 import pytest
 
 from managers.retry import RetryOptions
-from tfs.cli.flags import FLAGS, REFUSED, WITHOUT_MEANING, Flag
 from tfs.cli.main import main
-from tfs.cli.serve_arguments import add_flags, read_flags
+from tfs.cli.serving.serve_arguments import add_flags, read_flags
+from tfs.cli.serving.upstream_flags import REFUSED, WITHOUT_MEANING
 from tfs.core.errors import InvalidArgument, Unavailable, Unimplemented
-from tfs.server.options import ServerOptions, TransportKind
+from tfs.server.flag import Flag
+from tfs.server.options import FLAGS, ServerOptions, TransportKind
 
 MODEL = "--model_base_path=/models/digits"
 

@@ -1,4 +1,4 @@
-"""docs/flags.md says what tfs.cli.flags says."""
+"""docs/flags.md says what tfs.server.options says."""
 
 from __future__ import annotations
 

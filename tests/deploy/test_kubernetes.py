@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.architecture.tree import ROOT
 from tfs.cli.main import make_parser
-from tfs.cli.serve_arguments import read_flags
+from tfs.cli.serving.serve_arguments import read_flags
 from tfs.handlers.health import LIVENESS
 from tfs.server.config.server_config import read_config_text
 from tfs.server.metrics.monitoring_config import read_monitoring_config

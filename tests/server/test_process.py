@@ -9,8 +9,8 @@ from typing import cast
 
 import pytest
 
-from tfs.cli import serve
 from tfs.cli.main import main
+from tfs.cli.serving import serve
 from tfs.core.clock import MonotonicClock
 from tfs.core.errors import (
     Cancelled,
@@ -25,7 +25,7 @@ from tfs.server.config.server_config import read_config_text
 from tfs.server.model_server import ModelServer
 from tfs.server.options import ServerOptions
 from tfs.server.process import Announcer, _drain, first_config
-from tfs.server.signal_inbox import LOOK, SignalInbox
+from tfs.server.system.signal_inbox import LOOK, SignalInbox
 from tfs.testing.fake_clock import FakeClock
 
 SCALE = ServableId("scale", 1)

@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from tfs.cli import hosted, package, serve
+from tfs.cli import package
 from tfs.cli.calling import metadata, predict, replay, tune, warmup
+from tfs.cli.hosted import command as hosted
 from tfs.cli.operating import config, retry, status, trial
-from tfs.cli.serve_arguments import flag_meant_by
+from tfs.cli.serving import serve
+from tfs.cli.serving.serve_arguments import flag_meant_by
 from tfs.core.errors import ServingError
 
 COMMANDS: Final = (
@@ -61,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         return 2
     if arguments.wants_versions:
-        from tfs.server.versions import version_lines
+        from tfs.server.system.versions import version_lines
 
         print("\n".join(version_lines()))
         return 0

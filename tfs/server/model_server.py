@@ -48,22 +48,22 @@ from tfs.server.admin.server_reports import ProcessFacts, ServerReports
 from tfs.server.config.running_config import Origin
 from tfs.server.config.server_config import ServerConfig
 from tfs.server.core import ServerCore
-from tfs.server.doors import listeners, tls_problems
-from tfs.server.expected_answers import ExpectedAnswers
 from tfs.server.fleet_source import FleetFile, FleetSource, claim_report
-from tfs.server.http_surface import HttpSurface
-from tfs.server.loader_makers import loader_makers
-from tfs.server.memory.spare_memory import SpareMemory
-from tfs.server.model_placer import ModelPlacer
 from tfs.server.model_settings import DETECT, ModelSettings
 from tfs.server.model_sources import SourceParts
 from tfs.server.options import ServerOptions, SourceKind
+from tfs.server.placing.loader_makers import loader_makers
+from tfs.server.placing.model_placer import ModelPlacer
+from tfs.server.ports.expected_answers import ExpectedAnswers
+from tfs.server.ports.http_surface import HttpSurface
+from tfs.server.ports.listeners import listeners, tls_problems
+from tfs.server.ports.transports import make_transport
 from tfs.server.remote_copies import RemoteCopies
 from tfs.server.request_log.log_collector import file_collectors
 from tfs.server.request_log.log_writer import LogWriter, LogWriterOptions
 from tfs.server.request_log.request_logs import RequestLogs
-from tfs.server.transports import make_transport
-from tfs.server.versions import distribution_version
+from tfs.server.system.spare_memory import SpareMemory
+from tfs.server.system.versions import distribution_version
 
 log = logging.getLogger(__name__)
 

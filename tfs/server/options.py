@@ -1,72 +1,36 @@
 """What ``tfs serve`` can be told, one field per flag, checked on creation.
 
 Names and defaults follow TensorFlow Serving's flags (model_servers/main.cc) where
-it has one of the same meaning; ``tfs/cli/flags.py`` maps the words to the fields.
+it has one of the same meaning; ``tfs/cli/serving/serve_arguments.py`` reads them.
 """
 
 from __future__ import annotations
 
 import enum
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
 from tfs.core.errors import InvalidArgument
 from tfs.handlers.admin_access import DEFAULT_ADMIN_FROM, AdminFrom
 from tfs.runtime.placement import Backend
+from tfs.server.flag import (
+    Flag,
+    flag,
+    read_admin,
+    read_at_least_0,
+    read_micros,
+    read_milliseconds,
+    read_poll_period,
+    read_poll_wait,
+    read_socket_path,
+)
 from tfs.server.model_settings import MAX_INTERPRETERS, MAX_INTRA_OP_THREADS
 
 DEFAULT_PORT: Final = 8500
 MIN_RECEIVE_BYTES: Final = 1 << 20
 
-_ANY: Final = math.inf
 _MAX_PROBE_BUDGET_S: Final = 600
 """A measurement uses all of its budget, so without a limit a version might never load."""
-_RANGES: Final[Mapping[str, tuple[float, float]]] = {
-    "port": (0, 65_535),
-    "rest_api_port": (0, 65_535),
-    "rest_api_timeout_s": (0, _ANY),
-    "drain_wait_s": (0, _ANY),
-    "max_connection_age_s": (0, _ANY),
-    "max_json_bytes": (1, _ANY),
-    "max_message_bytes": (1, 2**31 - 1),
-    "max_receive_bytes": (MIN_RECEIVE_BYTES, _ANY),
-    "remote_cache_max_bytes": (0, _ANY),
-    "num_load_threads": (0, _ANY),
-    "num_unload_threads": (0, _ANY),
-    "num_warmup_iterations": (0, _ANY),
-    "max_num_load_retries": (0, _ANY),
-    "load_retry_interval_s": (0, _ANY),
-    "drain_timeout_s": (0, _ANY),
-    "max_in_flight": (1, _ANY),
-    "max_in_flight_per_model": (0, _ANY),
-    "num_decode_threads": (1, _ANY),
-    "max_queued_decodes": (1, _ANY),
-    "max_filled_bytes": (0, _ANY),
-    "model_memory_limit_bytes": (0, _ANY),
-    "session_parallelism": (0, MAX_INTRA_OP_THREADS),
-    "intra_op_parallelism": (0, MAX_INTRA_OP_THREADS),
-    "num_interpreters": (0, MAX_INTERPRETERS),
-    "worker_memory_limit_bytes": (0, _ANY),
-    "worker_nice": (0, 19),
-    "worker_spin_us": (0, 1000),
-    "file_system_poll_wait_s": (0, _ANY),
-    "load_probe_budget_s": (0, _MAX_PROBE_BUDGET_S),
-    "request_log_max_files": (0, _ANY),
-    "request_log_max_bytes": (0, _ANY),
-    "request_log_task_index": (-1, _ANY),
-}
-"""Range of each number, both ends included, by field."""
-
-_FLAGS: Final[Mapping[str, str]] = {
-    "model_config_file_poll_wait_s": "model_config_file_poll_wait_seconds",
-    "file_system_poll_wait_s": "file_system_poll_wait_seconds",
-    "load_retry_interval_s": "load_retry_interval_micros",
-    "session_parallelism": "tensorflow_session_parallelism",
-    "intra_op_parallelism": "tensorflow_intra_op_parallelism",
-}
-"""Flags whose name differs from the field they set; for messages."""
 
 
 class SourceKind(enum.Enum):
@@ -86,208 +50,296 @@ class TransportKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """Everything that is fixed when the server starts. Immutable.
+    """Everything that is fixed when the server starts, each with its flag. Immutable."""
 
-    Attributes:
-        grpc_host: Address or name of the interface on which ``port`` is opened.
-        port: gRPC TCP port; 0 opens none, unless ``any_port`` is set.
-        any_port: Whether a free TCP port is opened instead; the log says which.
-        grpc_socket_path: Absolute path of a Unix socket to listen on too; "" is none.
-        grpc_transport: Which implementation speaks gRPC.
-        ssl_config_file: File with a text ``SSLConfig``, for TLS on the TCP port; "" for
-            plain text. It is read again when it changes. The Unix socket is never
-            encrypted, as in TensorFlow Serving.
-        grpc_channel_arguments: gRPC's channel arguments, as "key=value,key=value".
-        max_message_bytes: Size of the largest request and of the largest reply.
-        max_receive_bytes: Express only: memory that clients can make the server take:
-            requests on their way in or worked on, with answers as long, and answers that
-            wait for their clients. What there is no room for waits its turn or is
-            refused; a request of more than seven eighths of it always is.
-        source: RPC serves what a fleet's synchronizer says, and names no models itself.
-        model_name: Single-model mode: the name of the model.
-        model_base_path: Single-model mode: absolute path of the directory of its
-            versions.
-        model_config_file: File with a text ``ModelServerConfig``; replaces single-model
-            mode.
-        model_repository: Absolute path or URL of a directory of models, each served
-            under its directory's name as it comes and goes.
-        remote_cache_dir: Where versions behind URLs are copied to; "" is a temporary
-            directory.
-        remote_cache_max_bytes: Once the copies take more than this, those that are not
-            in use are removed; 0 for no limit.
-        model_config_file_poll_wait_s: Seconds between two looks at that file.
-        file_system_poll_wait_s: Seconds between two listings of the base paths on file
-            systems without events; 0 lists them once at the start and after each new
-            config.
-        num_load_threads: Most versions that load at the same time; 0 lets the server
-            choose.
-        num_unload_threads: Most versions that unload at the same time; 0 lets the
-            server choose.
-        enable_model_warmup: Whether a version's recorded requests are replayed before
-            it becomes available.
-        num_warmup_iterations: How many times each of these requests is replayed; 0
-            means once.
-        max_num_load_retries: How many times a failed load is tried again.
-        load_retry_interval_s: Pause before the first of these tries; it doubles, up to
-            60 s.
-        serialize_as_tensor_content: Whether Predict's outputs are sent as raw
-            ``tensor_content`` and not in typed fields.
-        check_signature_method: Whether Classify and Regress insist on the signature's
-            method; otherwise a signature with tf.Example features is enough.
-        unload_when_empty: Whether an existing base path without versions unloads
-            the last one.
-        drain_timeout_s: How long SIGTERM waits for requests in flight.
-        drain_wait_s: How long before that the server still takes requests, while health
-            and readiness say already that it is not ready.
-        max_connection_age_s: After about so long connections are drained, so that
-            clients of a balancer come to other servers, too; 0 for never.
-        max_in_flight: Most requests in flight at the same time; more are refused with
-            UNAVAILABLE.
-        max_in_flight_per_model: Most requests in flight for each model; 0 for no limit
-            but the server's.
-        num_decode_threads: Threads that decode large or unusual requests, one request
-            each.
-        max_queued_decodes: Most such requests that may wait for these threads or be
-            decoded.
-        max_filled_bytes: Most bytes of elements that a request of Predict may leave to
-            the server to fill in, because one value stands for all.
-        state_dir: Where overrides and profiles are kept; "" keeps them in memory.
-        model_memory_limit_bytes: Main memory that all models may use together; a
-            version that does not fit is not loaded, and the others go on serving. 0 for
-            no limit.
-        session_parallelism: Threads that one call of a model uses; 0 means one. A
-            model's own ``runtime`` config takes precedence.
-        intra_op_parallelism: The same, by another flag; only one of the two may be set.
-        interpreter_backend: Where models run: AUTO measures each version.
-        num_interpreters: Processes (and in-process threads) that run models; 0 for one
-            per core, or as many as a CPU quota allows.
-        interpreter_call_timeout_s: A call in a process interpreter that takes longer
-            (or 10 times its usual time, if that is more) ends the interpreter; a
-            private Python cannot be ended, and takes no more calls.
-        worker_memory_limit_bytes: Private memory that a process interpreter may use
-            beyond what it starts with, not counting weights; a call that needs more
-            fails. 0 for no limit.
-        worker_nice: Added to the CPU niceness of process interpreters, 0 to 19.
-        worker_user: The user that process interpreters run as, "name", "uid" or
-            "uid:gid"; the server must run as root then. "" is the server's own user.
-        worker_spin_us: For how many microseconds a process interpreter polls for its
-            next call, and the loop for a reply that is due, before they sleep; 0 to
-            1000.
-        spare_worker: Whether a process is kept ready: one interpreter more than are
-            used, while any is used. None is kept if the memory of models is limited.
-        load_probe_budget_s: How long measuring a version of unknown code may take;
-            0 measures nothing.
-        enable_batching: Whether concurrent requests are joined.
-        batching_parameters_file: File with a text ``BatchingParameters``, for versions
-            without a ``batching_params.pbtxt`` of their own; "" batches them as
-            measured.
-        request_log_max_files: Files kept of each request log; 0 keeps all.
-        request_log_max_bytes: Most bytes that the files of one request log take
-            together; 0 for no limit.
-        request_log_dc: The data centre of this server, for ``per_task_sampling_configs``.
-        request_log_task_index: The number of this server in that data centre; -1 if it
-            has none.
-        monitoring_config_file: File with a text ``MonitoringConfig``, which enables the
-            page of metrics and gives its path; "" for no page.
-        rest_api_port: HTTP port of the REST API, on ``grpc_host``; 0 opens none.
-        rest_api_socket_path: Absolute path of a Unix socket for the same; "" is none.
-        rest_api_tls: Whether that port speaks TLS, with what ``ssl_config_file`` has.
-        rest_api_timeout_s: Deadline of each request on it.
-        rest_api_enable_cors_support: Whether pages of other origins may use it.
-        max_json_bytes: Longest body in JSON.
-        admin_socket_path: Absolute path of a Unix socket (mode 0600) for operating
-            the server alone; "" is none.
-        admin_from: Which callers may also operate the server over the other sockets.
-        allow_model_code: Whether platforms that execute a model's code may load.
-
-    """
-
-    grpc_host: str = "0.0.0.0"
-    port: int = DEFAULT_PORT
-    any_port: bool = False
-    grpc_socket_path: str = ""
-    grpc_transport: TransportKind = TransportKind.AUTO
-    ssl_config_file: str = ""
-    grpc_channel_arguments: str = ""
-    max_message_bytes: int = 2**31 - 1
-    max_receive_bytes: int = 256 << 20
-    source: SourceKind = SourceKind.FILE_SYSTEM
-    model_name: str = "default"
-    model_base_path: str = ""
-    model_config_file: str = ""
-    model_repository: str = ""
-    remote_cache_dir: str = ""
-    remote_cache_max_bytes: int = 0
-    model_config_file_poll_wait_s: float = 1.0
-    file_system_poll_wait_s: float = 1.0
-    num_load_threads: int = 0
-    num_unload_threads: int = 0
-    enable_model_warmup: bool = True
-    num_warmup_iterations: int = 0
-    max_num_load_retries: int = 5
-    load_retry_interval_s: float = 1.0
-    serialize_as_tensor_content: bool = False
-    check_signature_method: bool = False
-    unload_when_empty: bool = False
-    drain_timeout_s: float = 30.0
-    drain_wait_s: float = 0.0
-    max_connection_age_s: float = 0.0
-    max_in_flight: int = 10_000
-    max_in_flight_per_model: int = 0
-    num_decode_threads: int = 2
-    max_queued_decodes: int = 256
-    max_filled_bytes: int = 16 << 20
-    state_dir: str = ""
-    model_memory_limit_bytes: int = 0
-    session_parallelism: int = 0
-    intra_op_parallelism: int = 0
-    interpreter_backend: Backend = Backend.AUTO
-    num_interpreters: int = 0
-    interpreter_call_timeout_s: float = 30.0
-    worker_memory_limit_bytes: int = 0
-    worker_nice: int = 0
-    worker_user: str = ""
-    worker_spin_us: int = 0
-    spare_worker: bool = True
-    load_probe_budget_s: float = 0.5
-    enable_batching: bool = True
-    batching_parameters_file: str = ""
-    request_log_max_files: int = 0
-    request_log_max_bytes: int = 0
-    request_log_dc: str = ""
-    request_log_task_index: int = -1
-    monitoring_config_file: str = ""
-    rest_api_port: int = 0
-    rest_api_socket_path: str = ""
-    rest_api_tls: bool = False
-    rest_api_timeout_s: float = 30.0
-    rest_api_enable_cors_support: bool = False
-    max_json_bytes: int = 64 << 20
-    admin_socket_path: str = ""
-    admin_from: frozenset[AdminFrom] = DEFAULT_ADMIN_FROM
-    allow_model_code: bool = True
+    port: int = flag(
+        DEFAULT_PORT, "gRPC TCP port; 0 opens none (default 8500)", least=0, most=65535
+    )
+    grpc_host: str = flag(
+        "0.0.0.0",
+        "address to listen on, or a name: all of its addresses (default 0.0.0.0)",
+    )
+    any_port: bool = flag(False, "listen on a free TCP port instead")
+    grpc_socket_path: str = flag(
+        "", "also listen on this Unix socket", read=read_socket_path, is_absolute=True
+    )
+    source: SourceKind = flag(
+        SourceKind.FILE_SYSTEM,
+        "file_system, or rpc: a fleet says what to serve (needs --state_dir)",
+    )
+    grpc_transport: TransportKind = flag(
+        TransportKind.AUTO,
+        "auto (express), express, or grpcio: Google's library, for trusted networks",
+    )
+    grpc_channel_arguments: str = flag(
+        "", "k=v,k=v: gRPC's channel arguments; express takes six of them"
+    )
+    ssl_config_file: str = flag(
+        "",
+        "text SSLConfig with PEM contents: TLS on the TCP port; re-read when it "
+        "changes",
+    )
+    max_message_bytes: int = flag(
+        2**31 - 1, "largest request and reply", least=1, most=2**31 - 1
+    )
+    max_receive_bytes: int = flag(
+        256 << 20,
+        "express: bytes of requests and answers that clients can make the server "
+        "keep; what has no room waits its turn or is refused",
+        least=MIN_RECEIVE_BYTES,
+    )
+    model_name: str = flag("default", "single model: its name (default default)")
+    model_base_path: str = flag(
+        "", "single model: absolute path of the directory that holds its versions"
+    )
+    model_config_file: str = flag("", "text ModelServerConfig; re-read when it changes")
+    model_repository: str = flag(
+        "", "serve every model of this directory, as they come and go"
+    )
+    remote_cache_dir: str = flag(
+        "",
+        "where versions behind URLs are copied to (default: a temporary directory)",
+        is_absolute=True,
+    )
+    remote_cache_max_bytes: int = flag(
+        0, "copies that nothing uses are removed beyond this; 0 is no bound", least=0
+    )
+    model_config_file_poll_wait_s: float = flag(
+        1.0,
+        "how often the config file is looked at (default 1)",
+        name="model_config_file_poll_wait_seconds",
+        read=read_poll_wait,
+        is_above_0=True,
+    )
+    file_system_poll_wait_s: float = flag(
+        1.0,
+        "how often base paths are listed where there are no events; 0 and less: at "
+        "the start, when a configuration is reloaded and on SIGHUP alone (default 1)",
+        name="file_system_poll_wait_seconds",
+        read=read_poll_period,
+        least=0,
+    )
+    num_load_threads: int = flag(0, "parallel loads; 0 chooses", least=0)
+    num_unload_threads: int = flag(0, "parallel unloads; 0 chooses", least=0)
+    enable_model_warmup: bool = flag(
+        True,
+        "replay a version's recorded requests before it is available (default true)",
+    )
+    num_warmup_iterations: int = flag(
+        0,
+        "how often each recorded request is replayed; 0 is once (default 0)",
+        name="num_request_iterations_for_warmup",
+        read=read_at_least_0,
+        least=0,
+    )
+    max_num_load_retries: int = flag(
+        5, "tries after a failed load (default 5)", least=0
+    )
+    load_retry_interval_s: float = flag(
+        1.0,
+        "pause before the first retry of a load; it doubles, up to 60 s (default "
+        "1000000)",
+        name="load_retry_interval_micros",
+        read=read_micros,
+        least=0,
+    )
+    serialize_as_tensor_content: bool = flag(
+        False,
+        "Predict outputs as tensor_content instead of typed fields",
+        name="enable_serialization_as_tensor_content",
+    )
+    check_signature_method: bool = flag(
+        False,
+        "Classify and Regress insist on a signature's method; otherwise features suffice",
+        name="enable_signature_method_name_check",
+    )
+    unload_when_empty: bool = flag(
+        False, "an emptied base path unloads the last version"
+    )
+    drain_timeout_s: float = flag(
+        30.0, "how long SIGTERM waits for requests in flight (default 30)", least=0
+    )
+    drain_wait_s: float = flag(
+        0.0,
+        "how long before that requests are still taken, while health says "
+        "NOT_SERVING, so that balancers hear of it (default 0)",
+        least=0,
+    )
+    max_connection_age_s: float = flag(
+        0.0,
+        "after about so long a connection is drained, so that its client comes to "
+        "another server behind a balancer; 0 for never (default 0)",
+        least=0,
+    )
+    max_in_flight: int = flag(
+        10_000, "requests worked on at the same time (default 10000)", least=1
+    )
+    max_in_flight_per_model: int = flag(
+        0,
+        "requests worked on at the same time for each model; 0 is no such limit "
+        "(default 0)",
+        least=0,
+    )
+    num_decode_threads: int = flag(
+        2, "large or unusual requests decoded at the same time (default 2)", least=1
+    )
+    max_queued_decodes: int = flag(
+        256,
+        "large or unusual requests that may wait or be decoded (default 256)",
+        least=1,
+    )
+    max_filled_bytes: int = flag(
+        16 << 20,
+        "most bytes of elements that one value of a request stands for (default 16 "
+        "MiB)",
+        least=0,
+    )
+    state_dir: str = flag("", "where overrides and profiles are kept")
+    model_memory_limit_bytes: int = flag(
+        0, "main memory for all models; a version that does not fit is refused", least=0
+    )
+    session_parallelism: int = flag(
+        0,
+        "threads of one model call; 0 is one (default 0)",
+        name="tensorflow_session_parallelism",
+        least=0,
+        most=MAX_INTRA_OP_THREADS,
+    )
+    intra_op_parallelism: int = flag(
+        0,
+        "the same; at most one of the two (default 0)",
+        name="tensorflow_intra_op_parallelism",
+        least=0,
+        most=MAX_INTRA_OP_THREADS,
+    )
+    interpreter_backend: Backend = flag(
+        Backend.AUTO,
+        "where models run: auto, front, inline, process or dlmopen (default auto)",
+    )
+    num_interpreters: int = flag(
+        0,
+        "processes (or private Pythons) that run models; 0 is one per core, of as "
+        "many as a CPU quota leaves (default 0)",
+        least=0,
+        most=MAX_INTERPRETERS,
+    )
+    interpreter_call_timeout_s: float = flag(
+        30.0,
+        "a call in a process interpreter that takes longer ends it; a private Python "
+        "(dlmopen) takes no more calls then (default 30)",
+        is_above_0=True,
+    )
+    worker_memory_limit_bytes: int = flag(
+        0,
+        "private memory a process interpreter may add; 0 is no limit (default 0)",
+        least=0,
+    )
+    worker_nice: int = flag(
+        0,
+        "niceness added to process interpreters, 0 to 19 (default 0)",
+        least=0,
+        most=19,
+    )
+    worker_user: str = flag(
+        "", "user that process interpreters run as (name, uid or uid:gid); needs root"
+    )
+    worker_spin_us: int = flag(
+        0,
+        "how long a process interpreter looks for the next call, and the server for "
+        "a reply that is due, before they sleep; keeps cores busy, so only for hosts "
+        "with cores to spare (default 0)",
+        least=0,
+        most=1000,
+    )
+    spare_worker: bool = flag(
+        True,
+        "keep one process interpreter ready more than are used, for the next load or "
+        "to replace one that crashed (not with --model_memory_limit_bytes; default "
+        "true)",
+    )
+    load_probe_budget_s: float = flag(
+        0.5,
+        "how long measuring a version may take, beside the few calls that show "
+        "whether its requests may be joined; 0 measures nothing (default 0.5)",
+        least=0,
+        most=_MAX_PROBE_BUDGET_S,
+    )
+    enable_batching: bool = flag(True, "join concurrent requests (default true)")
+    batching_parameters_file: str = flag(
+        "", "text BatchingParameters for versions without their own"
+    )
+    request_log_max_files: int = flag(
+        0,
+        "files kept of each request log; the oldest are deleted first; 0 keeps all",
+        least=0,
+    )
+    request_log_max_bytes: int = flag(
+        0, "bytes of all files of a request log together; 0 is no limit", least=0
+    )
+    request_log_dc: str = flag(
+        "", "the data centre this server is in, for per_task_sampling_configs"
+    )
+    request_log_task_index: int = flag(
+        -1,
+        "number of this server in its data centre, for per_task_sampling_configs; -1 "
+        "is none",
+        least=-1,
+    )
+    monitoring_config_file: str = flag(
+        "",
+        "text MonitoringConfig: metrics at its path, too, beside /metrics on "
+        "--rest_api_port",
+    )
+    rest_api_port: int = flag(
+        0,
+        "HTTP port of the REST API, /metrics, /healthz and /readyz; 0 opens none "
+        "(default 0)",
+        least=0,
+        most=65535,
+    )
+    rest_api_socket_path: str = flag(
+        "", "the same on this Unix socket, too", read=read_socket_path, is_absolute=True
+    )
+    rest_api_tls: bool = flag(
+        False,
+        "TLS on --rest_api_port, with the certificate of --ssl_config_file (default "
+        "false)",
+    )
+    rest_api_timeout_s: float = flag(
+        30.0,
+        "deadline of each HTTP request, in milliseconds; 0 for none (default 30000)",
+        name="rest_api_timeout_in_ms",
+        read=read_milliseconds,
+        least=0,
+    )
+    rest_api_enable_cors_support: bool = flag(
+        False, "whether pages of other origins may use the REST API (default false)"
+    )
+    max_json_bytes: int = flag(
+        64 << 20,
+        "longest body in JSON, which holds up all else for some 7 ms a megabyte "
+        "(default 64 MiB)",
+        least=1,
+    )
+    admin_socket_path: str = flag(
+        "",
+        "Unix socket (0600) for operating the server: status, canary, rollback, reload",
+        read=read_socket_path,
+        is_absolute=True,
+    )
+    admin_from: frozenset[AdminFrom] = flag(
+        DEFAULT_ADMIN_FROM,
+        "who may operate the server beside that socket: loopback,socket,mtls,any "
+        "(default loopback,socket)",
+        read=read_admin,
+    )
+    allow_model_code: bool = flag(
+        True, "whether platforms that execute model code may load (default true)"
+    )
 
     def __post_init__(self) -> None:
-        for name, (least, most) in _RANGES.items():
-            value = getattr(self, name)
-            allowed = f"at least {least}" if most == _ANY else f"in {least}..{most}"
-            _require(
-                least <= value <= most, f"{_flag(name)} must be {allowed}: {value}"
-            )
-        for name in ("model_config_file_poll_wait_s", "interpreter_call_timeout_s"):
-            value = getattr(self, name)
-            _require(value > 0, f"{_flag(name)} must be positive: {value}")
-        for name in (
-            "grpc_socket_path",
-            "rest_api_socket_path",
-            "admin_socket_path",
-            "remote_cache_dir",
-        ):
-            path: str = getattr(self, name)
-            _require(
-                not path or path.startswith("/"),
-                f"{_flag(name)} must be absolute: {path}",
-            )
+        for each in FLAGS:
+            each.check(getattr(self, each.field))
         _require(
             bool(self.port or self.any_port or self.grpc_socket_path),
             "At least one of --port or --grpc_socket_path must be set.",
@@ -357,5 +409,9 @@ def _require(condition: bool, message: str) -> None:
         raise InvalidArgument(message)
 
 
-def _flag(field: str) -> str:
-    return f"--{_FLAGS.get(field, field)}"
+FLAGS: Final[tuple[Flag, ...]] = tuple(
+    replace(flag, name=flag.name or option.name, field=option.name)
+    for option in fields(ServerOptions)
+    for flag in (option.metadata["flag"],)
+)
+"""Every flag with a meaning, in the order of the page."""

@@ -15,7 +15,10 @@ from tfs.cli.calling.tune import add_parser
 from tfs.core.errors import FailedPrecondition, NotFound
 from tfs.export import Packaging, save
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
-from tfs.server.batching_parameters import read_batching_file, read_batching_parameters
+from tfs.server.placing.batching_parameters import (
+    read_batching_file,
+    read_batching_parameters,
+)
 
 EXAMPLE = torch.tensor([[1.0, 2, 3], [4, 5, 6]])
 QUICK = ("--budget_s=0", "--max_batch_size=4")

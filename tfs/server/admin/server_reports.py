@@ -41,7 +41,7 @@ from tfs.server.config.running_config import (
     resting_note,
 )
 from tfs.server.core import ServerCore
-from tfs.server.memory.resident_memory import resident_bytes_of, tree_resident_bytes
+from tfs.server.system.resident_memory import resident_bytes_of, tree_resident_bytes
 
 log = logging.getLogger(__name__)
 

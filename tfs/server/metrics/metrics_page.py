@@ -14,13 +14,13 @@ from tfs.core.pacing import yield_to_requests
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.stat_meanings import stat_meanings
 from tfs.core.stats import Stats
-from tfs.server.memory.resident_memory import tree_resident_bytes
 from tfs.server.metrics.exposition import Exposition, Kind
 from tfs.server.metrics.upstream_series import (
     REQUEST_COUNT,
     REQUEST_LATENCY,
     UpstreamSeries,
 )
+from tfs.server.system.resident_memory import tree_resident_bytes
 
 _PREFIX: Final = "tfs_"
 

@@ -1,0 +1,292 @@
+"""``tfs hosted``: what its commands print, and what they refuse."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.hosted.fleets import state_in
+from tfs.cli.hosted.run import edit_reader
+from tfs.cli.main import main
+from tfs.cli.sizes import size
+from tfs.core.call import ListenerOptions
+from tfs.core.clock import MonotonicClock
+from tfs.hosted.fleet_state import FleetState
+from tfs.hosted.routing.job_channels import JobChannels
+from tfs.hosted.service import HostedService, ServiceOptions
+from tfs.hosted.sightings import JobSighting, ModelSighting, ReplicaSighting
+from tfs.hosted.synchronizer import SynchronizerOptions
+from tfs.testing.patience import PATIENCE_S
+
+ONE, TWO = "127.0.0.1:1", "127.0.0.1:2"
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FleetState]:
+    """A controller that commands find; it looks at servers itself, but tells nobody."""
+    made = state_in(tmp_path)
+    channels = JobChannels()
+    with tempfile.TemporaryDirectory(prefix="tfs") as folder:
+        address = f"unix:{folder}/control.sock"
+        service = HostedService(
+            made,
+            channels,
+            ServiceOptions(
+                [ListenerOptions("control", address)],
+                None,
+                synchronizing=SynchronizerOptions(only_routes=True),
+                model_stores={
+                    "": str(tmp_path / "store"),
+                    "far": f"file://{tmp_path}/far",
+                },
+            ),
+            reader=edit_reader(may_run_jobs=False),
+        )
+        service.start()
+        monkeypatch.setenv("TFS_HOSTED_CONTROLLER", address)
+        monkeypatch.delenv("TFS_HOSTED_STORE", raising=False)
+        yield made
+        service.close(MonotonicClock.now() + PATIENCE_S)
+    channels.close()
+    made.store.close()
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> str:
+    """The base path of a lookup table."""
+    version = tmp_path / "prices" / "1"
+    version.mkdir(parents=True)
+    (version / "table.csv").write_text("key,price\na,1\n")
+    return str(version.parent)
+
+
+def hosted(*words: str) -> int:
+    return main(["hosted", *words])
+
+
+def change(*words: str) -> None:
+    """Runs a command that changes a fleet whose servers never answer."""
+    assert hosted(*words, "--wait_s=0.001") == 1
+
+
+def see(state: FleetState, name: str, **at: ReplicaSighting) -> None:
+    """Notes that both servers answer, and how a model fares on them."""
+    jobs = {each: JobSighting((each,)) for each in (ONE, TWO)}
+    addresses = {"one": ONE, "two": TWO}
+    seen = {addresses[each]: sighting for each, sighting in at.items()}
+    state.note({name: ModelSighting(seen)}, jobs)
+
+
+@pytest.mark.parametrize("partition", ["", "far"])
+def test_an_uploaded_version_is_copied_and_added(
+    partition: str,
+    state: FleetState,
+    table: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Into the store of its partition, a folder or a URL; once, and never over another."""
+    change("add-job", ONE, "--memory=1G", f"--partition={partition}")
+    source = Path(table, "1")
+    (source / "servable.json").write_text("{}")
+    place = tmp_path / (partition or "store") / "prices"
+    words = ("upload", "prices", str(source), f"--partition={partition}")
+    assert hosted(*words, "--dry_run") == 0
+    assert not place.exists()
+    for _ in range(2):  # the second finds the model, and its files in place
+        change(*words, '--config=model_platform: "hashmap"')
+        copied = place / "1" / "table.csv"
+        assert copied.read_text() == (source / "table.csv").read_text()
+    assert "add-version 1 of prices" in capsys.readouterr().out
+    (source / "table.csv").write_text("key,price\na,22\n")
+    assert hosted(*words) == 1
+    assert "other files" in capsys.readouterr().err
+    change(*words, "--version=7")
+    assert sorted(each.name for each in place.iterdir()) == ["1", "7"]
+
+
+def test_sizes_are_read_as_people_write_them() -> None:
+    """Powers of 1,024, with or without the unit's end."""
+    assert [size(each) for each in ("7", "500M", "8G", "2GiB", "1KB")] == [
+        7,
+        500 << 20,
+        8 << 30,
+        2 << 30,
+        1 << 10,
+    ]
+    for text in ("", "0", "-1", "1.5G", "8 GB x", "G"):
+        with pytest.raises(argparse.ArgumentTypeError):
+            size(text)
+
+
+def test_a_model_goes_its_way_by_commands_alone(
+    state: FleetState, table: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Added, shown, put on trial, promoted, rolled back, scaled and removed."""
+    change("add-job", ONE, "--memory=1G")
+    change("add-job", TWO, "--memory=1G")
+    config = 'model_platform: "hashmap"'
+    capsys.readouterr()
+    change("add-model", "prices", table, f"--config={config}")
+    printed = capsys.readouterr().out
+    assert "revision 3: add-model prices" in printed
+    assert f"waits for {ONE} to answer" in printed
+    change("canary", "prices", "2", "--primary=1", "--tee=0.1")
+    change("promote", "prices", "2")
+    change("rollback", "prices", "1")
+    change("rollback", "prices", "--end")
+    change("scale", "prices", "--replicas=2-3")
+    change("update-model", "prices", f"--config={config} max_in_flight: 3")
+    assert hosted("remove-job", TWO, "--force") == 0
+    change("add-model", "zones", table, "--memory=64M", f"--config={config}")
+    capsys.readouterr()
+    assert hosted("status") == 1
+    printed = capsys.readouterr().out
+    assert f"{ONE}  up" in printed
+    (prices,) = re.findall(r"^prices  1 of 2 .*", printed, re.M)
+    assert "prices  1 of 2    0          32.0 MiB  " in prices
+    assert "no room for 1 of its replicas" in prices
+    assert "zones   1 of 1    0          64.0 MiB (fixed)  " in printed, (
+        "the rest is as measured"
+    )
+    assert hosted("remove-model", "zones", "--wait_s=5") == 0
+    capsys.readouterr()
+    assert hosted("status", "--json") == 0
+    said = json.loads(capsys.readouterr().out)
+    assert 'model_platform: "hashmap"' in said["models"][0]["config"]
+    assert said["placement"] == {"prices": [ONE]}
+    assert said["sightings"]["models"] == {"prices": {"answering": 0, "problem": ""}}
+    assert hosted("remove-model", "prices") == 0
+    capsys.readouterr()
+    assert hosted("status", "--history=99") == 0
+    told = capsys.readouterr().out
+    assert "rollback to 1 of prices" in told
+    assert "latest version of prices" in told
+    assert "canary 2 of prices" in told
+    assert hosted("why", "prices") == 0
+    assert f"placed on {ONE}, the job with the least room" in capsys.readouterr().out
+
+
+def test_a_command_answers_when_it_is_in_force(
+    state: FleetState, table: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 0 says that servers do it; a repeated request gets the same answer."""
+    change("add-job", ONE, "--memory=1G")
+    change("add-model", "prices", table, "--request_id=x")
+    see(state, "prices", one=ReplicaSighting(1, 1, (1,)))
+    capsys.readouterr()
+    assert hosted("add-model", "prices", table, "--request_id=x") == 0
+    assert hosted("status") == 0
+    assert capsys.readouterr().out.startswith("revision 2: add-model prices\n")
+    assert hosted("promote", "prices", "1", "--if_generation=7") == 1
+    assert "prices is at generation 1, not 7" in capsys.readouterr().err
+
+
+def test_a_dry_run_tells_what_would_be(
+    state: FleetState, table: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where it would go and what would be left, or why not."""
+    change("add-job", ONE, "--memory=1G")
+    before = state.read()
+    capsys.readouterr()
+    words = ("add-model", "prices", table, "--dry_run")
+    assert hosted(*words) == 0
+    printed = capsys.readouterr().out
+    assert re.search(rf"^prices  32.0 MiB  -     {ONE}", printed, re.M)
+    assert re.search(rf"^{ONE}  1024.0 MiB  992.0 MiB", printed, re.M)
+    assert hosted(*words, "--memory=9G") == 1
+    assert "would be refused: no room" in capsys.readouterr().out
+    assert hosted("add-job", ONE, "--memory=2G", "--dry_run") == 0
+    assert "no model would move" in capsys.readouterr().out
+    assert state.read() == before
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["add-model", "m", "relative"], "absolute"),
+        (["add-model", "m", "/absent"], "--memory"),
+        (["add-model", "m", "/m", "--memory=9G"], "no room"),
+        (["add-model", "m", "/m", "--memory=1M", "--config=x: 1"], "config"),
+        (["add-model", "m", "/m", "--memory=1M", "--replicas=3-2"], "replicas"),
+        (["remove-model", "m"], "no model m; there are: none; tfs hosted add-model"),
+        (["remove-job", "m"], "no serving job m"),
+        (["add-job", "m", "--memory=1G"], "(--servers)"),
+        (["add-job", "10.0.0.1:0", "--memory=1G"], "HOST:PORT or unix:/path"),
+        (["add-job", "x", "--memory=1G", "--servers=2"], "tfs hosted up does"),
+        (["add-version", "m", "1"], "no model m"),
+        (["update-model", "m"], "no model m"),
+        (["why", "m"], "no model m"),
+        (["promote", "m"], "takes a version, or --end"),
+        (["rollback", "m", "1", "--end"], "takes a version, or --end"),
+        (["rollback", "m", "1"], "no model m"),
+        (["canary", "m", "1", "--primary=1"], "no model m"),
+        (["status", "--cert=c"], "need --ca"),
+        (["run"], "--store"),
+        (["run", "--cert=c"], "need --ca"),
+        (["run", "--ca=/absent"], "cannot read /absent"),
+        (["run", "--hedge_budget=2"], "hedge_budget must be from 0 to 1: 2"),
+        (["run", "--down_after_s=1"], "down_after_s must be more than 1"),
+        (["run", "--listen=127.0.0.1"], "--listen takes"),
+        (["run", "--control=x"], "--control takes"),
+        (["run", "--envoy=/x", "--ssl_config_file=/absent"], "/absent"),
+        (["run", "--envoy=/x", "--hedge_after_s=0"], "hedge_after_s must be"),
+        (["up", "--servers=9"], "at most 8"),
+        (["run", "--ssl_config_file=/absent"], "--ssl_config_file=/absent"),
+        (["run", "--listen=unix:/s", "--ssl_config_file=/absent"], "TCP"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(
+    state: FleetState,
+    words: list[str],
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A command that fails says why in one line, and changes nothing."""
+    change("add-job", ONE, "--memory=1G")
+    if words[0] == "run" and len(words) > 1:
+        words = [*words, f"--store={tmp_path / 'other.db'}"]
+    capsys.readouterr()
+    assert hosted(*words) == 1
+    printed = capsys.readouterr().err
+    assert said in printed
+    assert printed.count("\n") == 1
+    assert list(state.read().fleet.jobs) == [ONE]
+    assert not state.read().fleet.models
+
+
+def test_a_problem_and_a_version_that_is_not_there_are_told(
+    state: FleetState, table: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What has a place may be damaged there; a version that is missing is often a slip."""
+    change("add-job", ONE, "--memory=1G")
+    change("add-model", "prices", table)
+    see(state, "prices", one=ReplicaSighting(1, None, problem="table.csv is damaged"))
+    capsys.readouterr()
+    assert hosted("status") == 1
+    assert f"a version on {ONE}: table.csv is damaged" in capsys.readouterr().out
+    change("rollback", "prices", "1")
+    assert "note" not in capsys.readouterr().out
+    change("rollback", "prices", "99")
+    printed = capsys.readouterr().out
+    assert f"note: version 99 is not in {table}, which has 1" in printed
+
+
+def test_a_controller_that_is_not_there_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With what to do; a store that is named is no controller."""
+    monkeypatch.setenv("TFS_HOSTED_STORE", "/fleet.db")
+    assert hosted("status", "--controller=unix:/absent.sock") == 1
+    printed = capsys.readouterr().err
+    assert "note: --store and $TFS_HOSTED_STORE" in printed
+    assert (
+        "cannot reach a controller at unix:/absent.sock: start tfs hosted up" in printed
+    )

@@ -1,0 +1,93 @@
+"""Which transport a server's options mean."""
+
+from __future__ import annotations
+
+import pytest
+
+from tfs.core.errors import InvalidArgument
+from tfs.core.serving_loop import ServingLoop
+from tfs.core.stats import Stats
+from tfs.frontends.express.transport import ExpressTransport
+from tfs.frontends.grpcio.transport import GrpcioTransport
+from tfs.server.options import ServerOptions, TransportKind
+from tfs.server.ports.transports import (
+    chosen_transport,
+    express_options,
+    make_transport,
+)
+
+AUTO, GRPCIO, EXPRESS = (
+    TransportKind.AUTO,
+    TransportKind.GRPCIO,
+    TransportKind.EXPRESS,
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "meant"),
+    [
+        ({}, EXPRESS),
+        ({"grpc_transport": AUTO}, EXPRESS),
+        ({"grpc_transport": EXPRESS}, EXPRESS),
+        ({"grpc_transport": GRPCIO}, GRPCIO),
+        ({"ssl_config_file": "/etc/ssl.config"}, EXPRESS),
+        ({"grpc_channel_arguments": "grpc.max_connection_age_ms=1000"}, EXPRESS),
+    ],
+)
+def test_auto_is_express(options: dict[str, object], meant: TransportKind) -> None:
+    """Whatever else was asked for; whoever names a transport gets it."""
+    given = ServerOptions(model_base_path="/m", **options)  # type: ignore[arg-type]
+    assert chosen_transport(given) is meant
+
+
+@pytest.mark.parametrize(
+    ("kind", "made"), [(EXPRESS, ExpressTransport), (GRPCIO, GrpcioTransport)]
+)
+def test_the_chosen_transport_is_made(kind: TransportKind, made: type) -> None:
+    """The chosen transport is made but not started, so nothing listens yet."""
+    options = ServerOptions(model_base_path="/m", grpc_transport=kind)
+    assert isinstance(make_transport(options, ServingLoop(), Stats()), made)
+
+
+def _with_arguments(arguments: str) -> ServerOptions:
+    return ServerOptions(model_base_path="/m", grpc_channel_arguments=arguments)
+
+
+def test_express_takes_the_channel_arguments_that_mean_something_to_it() -> None:
+    """Each of the six sets what it sets in gRPC; nothing is warned of."""
+    made = express_options(
+        _with_arguments(
+            "grpc.max_connection_age_ms=60000,grpc.max_connection_age_grace_ms=5000,"
+            "grpc.max_concurrent_streams=10,grpc.keepalive_time_ms=20000,"
+            "grpc.max_metadata_size=8192,grpc.max_receive_message_length=1000000"
+        )
+    )
+    assert (made.max_connection_age_s, made.max_connection_age_grace_s) == (60, 5)
+    assert made.keepalive_time_s == 20
+    assert made.limits.max_concurrent_streams == 10
+    assert made.limits.max_header_list_bytes == 8192
+    assert made.limits.max_request_bytes == 1_000_000
+
+
+def test_other_channel_arguments_are_named_in_one_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """They do nothing here, and the start script that has them goes on working."""
+    express_options(
+        _with_arguments("grpc.so_reuseport=1,grpc.max_metadata_size=9000,grpc.x=y")
+    )
+    (told,) = [each for each in caplog.messages if "channel_arguments" in each]
+    assert "names=grpc.so_reuseport,grpc.x" in told
+
+
+@pytest.mark.parametrize("value", ["soon", "0", "-1"])
+def test_a_channel_argument_that_is_no_number_is_refused(value: str) -> None:
+    """The message names the argument, before anything is opened."""
+    with pytest.raises(InvalidArgument, match=r"grpc\.keepalive_time_ms must be"):
+        express_options(_with_arguments(f"grpc.keepalive_time_ms={value}"))
+
+
+def test_the_receive_budget_has_a_least_size() -> None:
+    """Too small a budget would let nobody send anything."""
+    with pytest.raises(InvalidArgument, match="--max_receive_bytes"):
+        ServerOptions(model_base_path="/m", max_receive_bytes=1000)

@@ -1,0 +1,1 @@
+"""``tfs hosted``: fleets of servers."""

@@ -1,0 +1,328 @@
+"""``tfs hosted``: which models a fleet serves, and which servers may have them."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import TYPE_CHECKING
+
+from tfs.cli.argument_range import count, version_number
+from tfs.cli.hosted.controller import add_change_command, change
+from tfs.cli.hosted.release import add_release
+from tfs.cli.hosted.run import add_run
+from tfs.cli.hosted.status import add_status
+from tfs.cli.hosted.up import add_up
+from tfs.cli.hosted.upload import upload
+from tfs.cli.sizes import size
+from tfs.core.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from tfs.proto.tfs.v1 import controller_pb2 as pb
+
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Adds the command and those below it."""
+    parser = subparsers.add_parser(
+        "hosted",
+        help="serve models on a fleet of servers",
+        description="Operates a fleet: which models there are, and which servers may have "
+        "them. The fleet finds each a server with room, and routes requests.",
+    )
+    commands = parser.add_subparsers(
+        title="commands", metavar="COMMAND", dest="hosted_command", required=True
+    )
+    add_up(commands)
+    add_run(commands)
+    add_status(commands)
+    _add_jobs(commands)
+    add_release(commands)
+    _add_models(commands)
+    _add_versions(commands)
+
+
+def _add_jobs(commands: Subparsers) -> None:
+    parser = add_change_command(
+        commands, "add-job", "add a job of servers, or change it", _add_job
+    )
+    parser.add_argument(
+        "job",
+        metavar="ADDRESS|NAME",
+        help="the HOST:PORT or unix:/path of a server that runs; or a name, for a job "
+        "whose servers the fleet starts",
+    )
+    parser.add_argument(
+        "--memory",
+        type=size,
+        required=True,
+        metavar="SIZE",
+        help="what the models of each server may take together: 8G",
+    )
+    parser.add_argument(
+        "--servers", type=count, metavar="N", help="with a NAME: how many to start"
+    )
+    parser.add_argument(
+        "--cpus",
+        type=count,
+        default=0,
+        metavar="N",
+        help="with a NAME: how many processors each of them may use (default all)",
+    )
+    _add_partition(parser)
+    parser = add_change_command(
+        commands,
+        "remove-job",
+        "move its models away, and take it out when they answer elsewhere",
+        _remove_job,
+    )
+    parser.add_argument("job", metavar="ADDRESS|NAME")
+    parser.add_argument(
+        "--force", action="store_true", help="at once, also if they have no other place"
+    )
+
+
+def _add_models(commands: Subparsers) -> None:
+    parser = add_change_command(
+        commands, "add-model", "have a model served", _add_model
+    )
+    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument(
+        "base_path", metavar="BASE_PATH", help="where its versions are, on every server"
+    )
+    _add_model_arguments(parser)
+    parser = add_change_command(
+        commands,
+        "upload",
+        "copy a version to where servers find it, and add it, or the model that is new",
+        lambda arguments: upload(arguments, _add_model),
+    )
+    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument("directory", metavar="DIRECTORY", help="the version's files")
+    parser.add_argument(
+        "--version",
+        type=version_number,
+        metavar="N",
+        help="its number (default: the directory's name, or the next one)",
+    )
+    _add_model_arguments(parser)
+    parser = add_change_command(
+        commands, "scale", "change on how many servers it is", _scale
+    )
+    parser.add_argument("model", metavar="MODEL")
+    _add_replicas(parser)
+    parser = add_change_command(
+        commands, "update-model", "change its base path or config", _update_model
+    )
+    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument("--base_path", metavar="BASE_PATH")
+    parser.add_argument(
+        "--config", metavar="TEXT", help="in the place of the fields that it has"
+    )
+    parser.add_argument("--partition", metavar="NAME")
+    parser = add_change_command(
+        commands, "remove-model", "have a model served no more", _remove_model
+    )
+    parser.add_argument("model", metavar="MODEL")
+
+
+def _add_versions(commands: Subparsers) -> None:
+    parser = add_change_command(
+        commands, "add-version", "wait for a new version to answer", _add_version
+    )
+    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument("version", metavar="VERSION", type=version_number)
+    parser = add_change_command(commands, "canary", "put a version on trial", _canary)
+    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument("version", metavar="VERSION", type=version_number)
+    parser.add_argument(
+        "--primary",
+        type=version_number,
+        metavar="VERSION",
+        help="the version that answers meanwhile (default: the one that answers now)",
+    )
+    parser.add_argument("--tee", type=float, default=0.0, metavar="SHARE")
+    parser.add_argument("--split", type=float, default=0.0, metavar="SHARE")
+    for name, what in (
+        ("promote", "make a version the primary, everywhere"),
+        ("rollback", "return to an older version, everywhere"),
+    ):
+        parser = add_change_command(commands, name, what, _primary)
+        parser.add_argument("model", metavar="MODEL")
+        parser.add_argument(
+            "version", metavar="VERSION", type=version_number, nargs="?"
+        )
+        parser.add_argument(
+            "--end", action="store_true", help="let the newest version answer again"
+        )
+
+
+def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--memory",
+        type=size,
+        default=0,
+        metavar="SIZE",
+        help="what a replica takes while versions change: 500M (default: estimated, "
+        "then measured)",
+    )
+    _add_replicas(parser)
+    _add_partition(parser)
+    parser.add_argument(
+        "--config",
+        default="",
+        metavar="TEXT",
+        help="further fields of its ModelConfig: 'transition: RESOURCE_PRESERVING'",
+    )
+
+
+def _add_replicas(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--replicas",
+        type=_replicas,
+        default=(1, 1),
+        metavar="N[-M]",
+        help="on how many servers; 2-6: two, and up to six if load asks for it",
+    )
+
+
+def _add_partition(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--partition",
+        default="",
+        metavar="NAME",
+        help="models go to servers of the same partition: gpu, eu",
+    )
+
+
+def job_address(text: str) -> str:
+    """Returns the address of a server.
+
+    Raises:
+        InvalidArgument: No server can have it.
+
+    """
+    found = re.fullmatch(r"unix:/.+|[^/]+:([0-9]+)", text)
+    if not found or (found[1] and not 0 < int(found[1]) < 1 << 16):
+        raise InvalidArgument(
+            f"an address is HOST:PORT or unix:/path: {text}; for a job whose servers the "
+            "fleet starts, say how many (--servers)"
+        )
+    return text
+
+
+def _replicas(text: str) -> tuple[int, int]:
+    least, _, most = text.partition("-")
+    return count(least), count(most or least)
+
+
+def _add_job(arguments: argparse.Namespace) -> int:
+    from tfs.proto.tfs.v1 import controller_pb2 as pb
+
+    if arguments.servers is None:
+        job_address(arguments.job)
+        if arguments.cpus:
+            raise InvalidArgument("--cpus is for servers that the fleet starts")
+    request = pb.AddJobRequest(
+        job=arguments.job,
+        memory_bytes=arguments.memory,
+        partition=arguments.partition,
+        num_replicas=arguments.servers or 0,
+        cpus=arguments.cpus,
+    )
+    return change(arguments, "AddJob", request)
+
+
+def _remove_job(arguments: argparse.Namespace) -> int:
+    from tfs.proto.tfs.v1 import controller_pb2 as pb
+
+    request = pb.DrainJobRequest(job=arguments.job, force=arguments.force)
+    return change(arguments, "DrainJob", request)
+
+
+def _add_model(arguments: argparse.Namespace) -> int:
+    from tfs.proto.tfs.v1 import controller_pb2 as pb
+
+    request = pb.AddModelRequest(
+        model=arguments.model,
+        base_path=arguments.base_path,
+        config=arguments.config,
+        hints=_hints(arguments),
+        partition=arguments.partition,
+    )
+    if arguments.memory:
+        request.hints.memory_bytes = arguments.memory
+    return change(arguments, "AddModel", request)
+
+
+def _update_model(arguments: argparse.Namespace) -> int:
+    from tfs.proto.tfs.v1 import controller_pb2 as pb
+
+    request = pb.UpdateModelRequest(
+        model=arguments.model,
+        base_path=arguments.base_path,
+        config=arguments.config,
+        partition=arguments.partition,
+    )
+    return change(arguments, "UpdateModel", request)
+
+
+def _scale(arguments: argparse.Namespace) -> int:
+    from tfs.proto.tfs.v1 import controller_pb2 as pb
+
+    request = pb.SetHintsRequest(model=arguments.model, hints=_hints(arguments))
+    return change(arguments, "SetHints", request)
+
+
+def _hints(arguments: argparse.Namespace) -> pb.Hints:
+    from tfs.proto.tfs.v1 import controller_pb2 as pb
+
+    least, most = arguments.replicas
+    return pb.Hints(min_replicas=least, max_replicas=most)
+
+
+def _remove_model(arguments: argparse.Namespace) -> int:
+    from tfs.proto.tfs.v1 import controller_pb2 as pb
+
+    request = pb.RemoveModelRequest(model=arguments.model)
+    return change(arguments, "RemoveModel", request)
+
+
+def _add_version(arguments: argparse.Namespace) -> int:
+    from tfs.proto.tfs.v1 import controller_pb2 as pb
+
+    request = pb.AddVersionRequest(model=arguments.model, version=arguments.version)
+    return change(arguments, "AddVersion", request)
+
+
+def _canary(arguments: argparse.Namespace) -> int:
+    from tfs.proto.tfs.v1 import controller_pb2 as pb
+
+    request = pb.SetPolicyRequest(model=arguments.model)
+    trial = request.canary.canary
+    trial.version = arguments.version
+    trial.tee_fraction, trial.split_fraction = arguments.tee, arguments.split
+    if arguments.primary is not None:
+        request.canary.primary = arguments.primary
+    return change(arguments, "SetPolicy", request)
+
+
+def _primary(arguments: argparse.Namespace) -> int:
+    from tfs.proto.tfs.v1 import controller_pb2 as pb
+
+    command = str(arguments.hosted_command)
+    is_named = arguments.version is not None
+    if (arguments.end and is_named) or not (
+        arguments.end or is_named or command == "rollback"
+    ):
+        raise InvalidArgument(f"tfs hosted {command} takes a version, or --end")
+    request = pb.SetPolicyRequest(model=arguments.model)
+    if arguments.end:
+        request.latest.SetInParent()
+    elif command == "promote":
+        request.pinned.version = arguments.version
+    else:
+        request.rollback.SetInParent()
+        if is_named:
+            request.rollback.version = arguments.version
+    return change(arguments, "SetPolicy", request)

@@ -1,0 +1,285 @@
+"""``tfs hosted run``: answers requests for a fleet's models, and keeps its servers in step.
+
+``tfs hosted up`` runs the same process, once as a router and once as all the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from typing import TYPE_CHECKING, Final
+
+from tfs.cli.argument_range import seconds
+from tfs.cli.hosted.controller import (
+    DEFAULT_CONTROLLER,
+    STORE_VARIABLE,
+    credentials_of,
+)
+from tfs.cli.hosted.upload import add_store_flag, read_stores
+from tfs.cli.serving.standard_streams import open_missing_streams
+from tfs.core.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tfs.core.call import ListenerOptions
+    from tfs.core.clock import Clock
+    from tfs.hosted.requested_edits import EditReader
+    from tfs.hosted.routing.envoy_config import EnvoyOptions
+    from tfs.hosted.service import HostedService, PythonRouterOptions
+    from tfs.hosted.store.state_store import StateStore
+
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+_CLOSE_S: Final = 5.0
+_ONE_WISH_S: Final = 0.05  # signals that come this close together count as one
+_FORCED_EXIT: Final = 130
+
+
+def add_run(commands: Subparsers) -> None:
+    """Adds the command."""
+    what = "answer requests, and keep the fleet's servers in step"
+    parser = commands.add_parser("run", help=what, description=f"{what.capitalize()}.")
+    parser.set_defaults(run=_run)
+    parser.add_argument(
+        "--store",
+        default=os.environ.get(STORE_VARIABLE, ""),
+        metavar="FILE|URL",
+        help="the fleet's state: a file on this machine, or postgresql://HOST/DATABASE "
+        f"(default ${STORE_VARIABLE})",
+    )
+    parser.add_argument(
+        "--control",
+        default=DEFAULT_CONTROLLER,
+        metavar="ADDRESS",
+        help=f"where commands are taken (default {DEFAULT_CONTROLLER})",
+    )
+    parser.add_argument(
+        "--copy",
+        default="",
+        metavar="FILE",
+        help="keep a copy of the wanted state here, to start with while the store is away",
+    )
+    parser.add_argument(
+        "--listen",
+        default="0.0.0.0:8500",
+        metavar="ADDRESS",
+        help="HOST:PORT or unix:/path (default 0.0.0.0:8500)",
+    )
+    add_store_flag(parser, "none")
+    parser.add_argument(
+        "--only_routes",
+        action="store_true",
+        help="take no commands and tell servers nothing: only a router",
+    )
+    parser.add_argument(
+        "--take_over",
+        action="store_true",
+        help="take servers from another fleet, or from a newer copy of this one's store",
+    )
+    parser.add_argument(
+        "--hedge_budget",
+        type=float,
+        default=0.05,
+        metavar="SHARE",
+        help="late requests sent a second time, at most (default 0.05; 0: none)",
+    )
+    parser.add_argument(
+        "--envoy",
+        default="",
+        metavar="FOLDER",
+        help="route by Envoy, with its files in this folder, instead of in Python",
+    )
+    parser.add_argument(
+        "--hedge_after_s",
+        type=seconds,
+        default=0.2,
+        metavar="S",
+        help="with --envoy: when a late request is sent a second time (default 0.2)",
+    )
+    parser.add_argument(
+        "--down_after_s",
+        type=seconds,
+        default=10.0,
+        metavar="S",
+        help="without a sign of a server, until others take its place (default 10)",
+    )
+    parser.add_argument(
+        "--drain_timeout_s",
+        type=seconds,
+        default=30.0,
+        metavar="S",
+        help="how long SIGTERM waits for requests under way (default 30)",
+    )
+    parser.add_argument(
+        "--ssl_config_file",
+        default="",
+        metavar="FILE",
+        help="text SSLConfig with PEM contents: TLS to clients, as tfs serve has it",
+    )
+    group = parser.add_argument_group("TLS to the servers")
+    group.add_argument("--ca", metavar="FILE", help="PEM: trust these authorities")
+    group.add_argument("--cert", metavar="FILE", help="PEM: who we are")
+    group.add_argument("--key", metavar="FILE", help="PEM: the key of --cert")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from tfs.core.clock import MonotonicClock
+    from tfs.core.log_lines import log_to_stderr
+    from tfs.hosted.fleet_state import FleetState
+    from tfs.hosted.routing.job_channels import JobChannels
+    from tfs.hosted.service import HostedService, ServiceOptions
+    from tfs.hosted.synchronizer import SynchronizerOptions
+    from tfs.server.system.malloc import apply_settings
+
+    open_missing_streams()
+    log_to_stderr("info")
+    apply_settings()
+    doors = []
+    if not arguments.only_routes:
+        doors.append(door(arguments.control, "", "--control"))
+    options = ServiceOptions(
+        doors,
+        _router(arguments),
+        synchronizing=SynchronizerOptions(
+            down_after_s=arguments.down_after_s,
+            only_routes=arguments.only_routes,
+            take_over=arguments.take_over,
+        ),
+        copy_path=arguments.copy,
+        model_stores=read_stores(arguments.model_store, ""),
+    )
+    state = FleetState(open_store(arguments.store))
+    if not arguments.copy:
+        state.read()  # reports a wrong path now, not later
+    clock = MonotonicClock()
+    channels = JobChannels(credentials_of(arguments))
+    reader = None if arguments.only_routes else edit_reader(may_run_jobs=False)
+    service = HostedService(state, channels, options, clock, reader)
+
+    def drain() -> bool:
+        return service.drain(clock.now() + arguments.drain_timeout_s)
+
+    try:
+        return serve_until_told(service, drain, clock)
+    finally:
+        channels.close()
+        state.store.close()
+
+
+def _router(arguments: argparse.Namespace) -> PythonRouterOptions | EnvoyOptions:
+    from tfs.hosted.routing.envoy_config import EnvoyOptions, TlsFiles
+    from tfs.hosted.routing.hedging import HedgeOptions
+    from tfs.hosted.service import PythonRouterOptions
+
+    listen = door(arguments.listen, arguments.ssl_config_file)
+    if not arguments.envoy:
+        return PythonRouterOptions(
+            [listen], HedgeOptions(budget=arguments.hedge_budget)
+        )
+    if arguments.ssl_config_file:
+        raise InvalidArgument("--ssl_config_file is for the router in Python")
+    tls = None
+    if arguments.ca:
+        tls = TlsFiles(arguments.ca, arguments.cert or "", arguments.key or "")
+    return EnvoyOptions(arguments.listen, arguments.envoy, arguments.hedge_after_s, tls)
+
+
+def serve_until_told(
+    service: HostedService,
+    drain: Callable[[], bool],
+    clock: Clock,
+    on_started: Callable[[Callable[[str], None]], None] = lambda say: None,
+    on_forced: Callable[[], None] = lambda: None,
+) -> int:
+    """Runs a service until SIGTERM or Ctrl-C, and drains it; returns the exit code.
+
+    Args:
+        service: Not started yet; is closed.
+        drain: Drains it, and whatever belongs to it; returns whether it all was done.
+        clock: Times the end.
+        on_started: Called when the service has, with what prints a line.
+        on_forced: Called when a second signal ends everything at once.
+
+    """
+    import signal
+
+    from tfs.core.line_output import LineOutput
+    from tfs.server.system.signal_inbox import LOOK, SignalInbox
+
+    say = LineOutput(sys.stdout).write
+
+    def end_at_once(number: int, frame: object) -> None:
+        on_forced()
+        os._exit(_FORCED_EXIT)
+
+    with SignalInbox() as inbox:
+        inbox.hear_unless_ignored(LOOK)
+        inbox.hear(signal.SIGTERM, signal.SIGINT)
+        try:
+            for address in service.start():
+                say(f"tfs: listening on {address}")
+            on_started(say)
+            while (name := inbox.receive()) == LOOK.name:
+                say(f"tfs: {name}: the store is looked at every second anyway")
+            inbox.drop_repeats(_ONE_WISH_S)
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, end_at_once)
+            say(f"tfs: {name}: draining; again to end at once")
+            drained = drain()
+        finally:
+            service.close(clock.now() + _CLOSE_S)
+    say("tfs: stopped")
+    return 0 if drained else 1
+
+
+def edit_reader(*, may_run_jobs: bool) -> EditReader:
+    """Returns what reads the requests of commands."""
+    from tfs.hosted.memory_estimate import newest_version_bytes
+    from tfs.hosted.requested_edits import EditReader
+    from tfs.server.config.server_config import read_model
+
+    return EditReader(read_model, newest_version_bytes, may_run_jobs)
+
+
+def open_store(text: str) -> StateStore:
+    """Returns the store that the command line names.
+
+    Raises:
+        InvalidArgument: It names none.
+        FailedPrecondition: It needs an extra that is not installed.
+
+    """
+    if not text:
+        raise InvalidArgument(
+            f"say where the fleet's state is: --store, ${STORE_VARIABLE}"
+        )
+    if text.startswith(("postgresql://", "postgres://")):
+        from tfs.hosted.store.postgres_store import PostgresStore
+
+        return PostgresStore(text)
+    from tfs.hosted.store.sqlite_store import SqliteStore
+
+    return SqliteStore(text)
+
+
+def door(address: str, ssl_config_file: str, flag: str = "--listen") -> ListenerOptions:
+    """Returns where a process listens.
+
+    Raises:
+        InvalidArgument: The flag's value is no address, or TLS does not go with it.
+
+    """
+    from tfs.core.call import ListenerOptions
+    from tfs.server.ports.tls import TlsFile
+
+    if not re.fullmatch(r"unix:/.+|.+:[0-9]+", address):
+        raise InvalidArgument(f"{flag} takes HOST:PORT or unix:/path: {address}")
+    if ssl_config_file and address.startswith("unix:"):
+        raise InvalidArgument(
+            "--ssl_config_file is for a TCP port; a socket has no TLS"
+        )
+    tls = TlsFile(ssl_config_file) if ssl_config_file else None
+    return ListenerOptions(flag.strip("-"), address, tls=tls)

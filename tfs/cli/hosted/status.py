@@ -1,0 +1,181 @@
+"""``tfs hosted status`` and ``why``: what a fleet wants, where it is, and what is wrong."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING
+
+from tfs.cli.argument_range import count
+from tfs.cli.hosted.controller import add_fleet_command, ask
+from tfs.cli.printing import ago, mebibytes, table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from tfs.proto.tfs.v1 import controller_pb2 as pb
+
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+def add_status(commands: Subparsers) -> None:
+    """Adds the commands."""
+    parser = add_fleet_command(
+        commands, "status", "show what is wanted, and where", _status
+    )
+    parser.add_argument("--json", action="store_true", help="print it as JSON")
+    parser.add_argument(
+        "--history", type=count, metavar="N", help="show the last N changes instead"
+    )
+    parser = add_fleet_command(
+        commands, "why", "show what was done with a model, and why", _why
+    )
+    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument(
+        "--history", type=count, default=20, metavar="N", help="at most (default 20)"
+    )
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    from tfs.proto.tfs.v1 import controller_pb2 as pb
+
+    request = pb.ListFleetRequest(num_changes=arguments.history or 0)
+    fleet: pb.FleetInfo = ask(arguments, "ListModels", request, pb.FleetInfo)
+    if arguments.history:
+        print(_changes(fleet.changes))
+        return 0
+    if arguments.json:
+        print(json.dumps(_as_json(fleet), indent=2))
+        return 0
+    columns: tuple[str, ...] = (
+        "JOB",
+        "STATE",
+        "PARTITION",
+        "ANSWERING",
+        "MEMORY",
+        "FREE",
+        "MODELS",
+        "PROBLEM",
+    )
+    print(table(columns, _job_rows(fleet)))
+    print()
+    columns = ("MODEL", "REPLICAS", "ANSWERING", "EACH", "JOBS", "PROBLEM")
+    print(table(columns, _model_rows(fleet)))
+    is_served = all(each.jobs and _num_answering(each) for each in fleet.models)
+    return 0 if is_served else 1
+
+
+def _why(arguments: argparse.Namespace) -> int:
+    from tfs.proto.tfs.v1 import controller_pb2 as pb
+
+    request = pb.GetModelRequest(model=arguments.model, num_changes=arguments.history)
+    model: pb.ModelInfo = ask(arguments, "GetModel", request, pb.ModelInfo)
+    where = ", ".join(model.jobs) or "on no job"
+    if model.generation:
+        print(f"{model.model}: generation {model.generation}, {where}")
+    if model.waits_for:
+        print(f"waits for {model.waits_for}")
+    print(_changes(model.changes))
+    return 0
+
+
+def _changes(changes: Iterable[pb.FleetChange]) -> str:
+    rows = [(each.revision, ago(each.at_s), each.why) for each in changes]
+    return table(("REVISION", "AGO", "CHANGE"), rows)
+
+
+def _as_json(fleet: pb.FleetInfo) -> dict[str, object]:
+    jobs = [
+        {
+            "name": each.job,
+            "addresses": list(each.addresses),
+            "answering": list(each.answering),
+            "memory_bytes": each.memory_bytes,
+            "partition": each.partition,
+            "num_replicas": each.num_replicas,
+            "cpus": each.cpus,
+            "is_ours": each.is_ours,
+            "is_down": each.is_down,
+            "is_leaving": each.is_leaving,
+            "generation": each.generation,
+            "problem": each.problem,
+        }
+        for each in fleet.jobs
+    ]
+    models = [
+        {
+            "name": each.model,
+            "config": each.config,
+            "memory_bytes": each.hints.memory_bytes,
+            "is_estimate": each.memory_is_estimate,
+            "min_replicas": each.hints.min_replicas,
+            "max_replicas": each.hints.max_replicas,
+            "partition": each.partition,
+            "num_replicas": each.num_replicas,
+            "generation": each.generation,
+            "waits_for": each.waits_for,
+        }
+        for each in fleet.models
+    ]
+    seen = {
+        each.model: {"answering": _num_answering(each), "problem": _seen_problem(each)}
+        for each in fleet.models
+    }
+    return {
+        "revision": fleet.revision,
+        "jobs": jobs,
+        "models": models,
+        "placement": {each.model: list(each.jobs) for each in fleet.models},
+        "sightings": {"models": seen},
+    }
+
+
+def _job_rows(fleet: pb.FleetInfo) -> Sequence[tuple[object, ...]]:
+    return [
+        (
+            job.job,
+            "down" if job.is_down else "leaving" if job.is_leaving else "up",
+            job.partition or "-",
+            f"{len(job.answering)} of {job.num_replicas}",
+            mebibytes(job.memory_bytes),
+            mebibytes(job.free_bytes),
+            job.num_models,
+            job.problem or "-",
+        )
+        for job in fleet.jobs
+    ]
+
+
+def _model_rows(fleet: pb.FleetInfo) -> Sequence[tuple[object, ...]]:
+    num_servers = {job.job: job.num_replicas for job in fleet.jobs}
+    rows = []
+    for model in fleet.models:
+        placed = sum(num_servers.get(each, 0) for each in model.jobs)
+        problems = [model.waits_for] if model.waits_for else []
+        if placed < model.num_replicas:
+            missing = model.num_replicas - placed
+            problems.insert(0, f"no room for {missing} of its replicas")
+        elif not problems and _seen_problem(model):
+            problems = [_seen_problem(model)]
+        rows.append(
+            (
+                model.model,
+                f"{placed} of {model.num_replicas}",
+                _num_answering(model),
+                mebibytes(model.hints.memory_bytes)
+                + ("" if model.memory_is_estimate else " (fixed)"),
+                ", ".join(model.jobs) or "no room",
+                "; ".join(problems) or "-",
+            )
+        )
+    return rows
+
+
+def _num_answering(model: pb.ModelInfo) -> int:
+    return sum(each.HasField("primary") for each in model.replicas)
+
+
+def _seen_problem(model: pb.ModelInfo) -> str:
+    return "; ".join(
+        f"{each.address}: {each.problem}" for each in model.replicas if each.problem
+    )

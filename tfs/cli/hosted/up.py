@@ -1,0 +1,264 @@
+"""``tfs hosted up``: a whole fleet on one machine, in one folder."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tfs.cli.argument_range import count
+from tfs.cli.hosted.controller import DEFAULT_CONTROLLER
+from tfs.cli.hosted.run import door, edit_reader, serve_until_told
+from tfs.cli.hosted.upload import add_store_flag, read_stores
+from tfs.cli.printing import mebibytes
+from tfs.cli.serving.standard_streams import open_missing_streams
+from tfs.cli.sizes import size
+from tfs.core.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tfs.hosted.fleet_state import FleetState
+    from tfs.hosted.jobs.local_process import ReplicaPlace
+
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+JOB: Final = "local"
+_MOST_SERVERS: Final = 8
+_DRAIN_S: Final = 90.0
+_PATIENCE_S: Final = 120.0
+_ROUTER_BYTES: Final = 4 << 30
+
+
+def add_up(commands: Subparsers) -> None:
+    """Adds the command."""
+    what = "run a whole fleet on this machine: servers, router and controller"
+    parser = commands.add_parser("up", help=what, description=f"{what.capitalize()}.")
+    parser.set_defaults(run=_up)
+    parser.add_argument(
+        "--folder",
+        default="tfs-fleet",
+        metavar="FOLDER",
+        help="its state and its processes' files (default ./tfs-fleet)",
+    )
+    parser.add_argument(
+        "--servers",
+        type=count,
+        metavar="N",
+        help=f"equal servers, up to {_MOST_SERVERS} (default 2, or as it was)",
+    )
+    parser.add_argument(
+        "--memory",
+        type=size,
+        metavar="SIZE",
+        help="what all models may take, on all servers together (default: half of what "
+        "the machine has, or as it was)",
+    )
+    parser.add_argument(
+        "--listen",
+        default="0.0.0.0:8500",
+        metavar="ADDRESS",
+        help="where requests are answered: HOST:PORT or unix:/path (default 0.0.0.0:8500)",
+    )
+    parser.add_argument(
+        "--control",
+        default=DEFAULT_CONTROLLER,
+        metavar="ADDRESS",
+        help=f"where commands are taken (default {DEFAULT_CONTROLLER})",
+    )
+    add_store_flag(parser, "models in --folder")
+    parser.add_argument(
+        "--router",
+        choices=("python", "envoy"),
+        default="python",
+        help="what answers requests (default python)",
+    )
+    parser.add_argument(
+        "--server_flags",
+        default="",
+        metavar="FLAGS",
+        help="further flags of tfs serve for all servers",
+    )
+
+
+def _up(arguments: argparse.Namespace) -> int:
+    from tfs.core.clock import MonotonicClock
+    from tfs.core.log_lines import log_to_stderr
+    from tfs.hosted.fleet_state import FleetState
+    from tfs.hosted.jobs.job_runtime import JobSpec
+    from tfs.hosted.jobs.local_process import LocalProcesses
+    from tfs.hosted.routing.job_channels import JobChannels
+    from tfs.hosted.service import HostedService, ServiceOptions
+    from tfs.hosted.store.sqlite_store import SqliteStore
+    from tfs.server.system.malloc import apply_settings
+
+    started_s = time.monotonic()
+    if arguments.servers is not None and arguments.servers > _MOST_SERVERS:
+        raise InvalidArgument(f"--servers is at most {_MOST_SERVERS} on one machine")
+    open_missing_streams()
+    log_to_stderr("info")
+    apply_settings()
+    folder = Path(arguments.folder).absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    clock = MonotonicClock()
+    flags = arguments.server_flags.split()
+    servers = LocalProcesses(
+        folder / "jobs",
+        lambda place: _server_command(place, flags),
+        clock,
+        _is_ready,
+    )
+    routers = LocalProcesses(
+        folder / "routers",
+        lambda place: _router_command(place, folder, arguments),
+        clock,
+        _is_ready,
+    )
+    state = FleetState(SqliteStore(str(folder / "fleet.db")))
+    channels = JobChannels()
+    options = ServiceOptions(
+        [door(arguments.control, "", "--control")],
+        None,
+        copy_path=str(folder / "fleet.json"),
+        model_stores=read_stores(arguments.model_store, str(folder / "models")),
+    )
+    reader = edit_reader(may_run_jobs=True)
+    service = HostedService(state, channels, options, clock, reader, servers)
+    routers.ensure(JobSpec("router", 1, _ROUTER_BYTES))
+    _want_job(state, arguments)
+
+    def drain() -> bool:
+        """Lets the router answer first, then the servers that it asks."""
+        until_s = clock.now() + _DRAIN_S
+        service.drain(until_s)
+        service.stop_keeping()
+        return routers.drain(until_s) and servers.drain(until_s)
+
+    def kill() -> None:
+        for runtime in (routers, servers):
+            runtime.kill()
+
+    def announce(say: Callable[[str], None]) -> None:
+        threading.Thread(
+            target=_say_when_ready,
+            args=(state, arguments.listen, say, started_s),
+            name="say-ready",
+            daemon=True,
+        ).start()
+
+    try:
+        return serve_until_told(service, drain, clock, announce, kill)
+    finally:
+        channels.close()
+        servers.close()
+        routers.close()
+        state.store.close()
+
+
+def _want_job(state: FleetState, arguments: argparse.Namespace) -> None:
+    """Makes the job of this machine what the command line says, or lets it be."""
+    from tfs.hosted import fleet_edits
+    from tfs.hosted.fleet import Job
+
+    known = state.read().fleet.jobs.get(JOB)
+    if known is not None and arguments.servers is arguments.memory is None:
+        return
+    num_servers = arguments.servers or (known.num_replicas if known else 2)
+    if arguments.memory is not None:
+        each_bytes = arguments.memory // num_servers
+    elif known is not None:
+        each_bytes = known.memory_bytes * known.num_replicas // num_servers
+    else:
+        each_bytes = _half_of_memory_bytes() // num_servers
+    job = Job(JOB, each_bytes, num_replicas=num_servers, is_ours=True)
+    state.change(fleet_edits.put_job(job))
+
+
+def _half_of_memory_bytes() -> int:
+    machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        container_bytes = int(Path("/sys/fs/cgroup/memory.max").read_text())
+    except (OSError, ValueError):  # no container, or one without a limit
+        container_bytes = machine_bytes
+    return min(machine_bytes, container_bytes) // 2
+
+
+def _is_ready(address: str) -> bool:
+    """Whether the health service at an address says that requests may come."""
+    import grpc
+
+    from tfs.proto.grpc.health.v1 import health_pb2 as pb
+
+    with grpc.insecure_channel(address) as channel:
+        check: Any = channel.unary_unary("/grpc.health.v1.Health/Check", None, None)
+        try:
+            reply = check(pb.HealthCheckRequest().SerializeToString(), timeout=1.0)
+        except grpc.RpcError:
+            return False
+    status = pb.HealthCheckResponse.FromString(reply).status
+    return bool(status == pb.HealthCheckResponse.SERVING)
+
+
+def _server_command(place: ReplicaPlace, flags: Sequence[str]) -> Sequence[str]:
+    return [
+        sys.executable,
+        "-m",
+        "tfs",
+        "serve",
+        "--port=0",
+        f"--grpc_socket_path={place.socket}",
+        "--source=rpc",
+        f"--state_dir={place.folder / 'state'}",
+        f"--model_memory_limit_bytes={place.spec.memory_bytes}",
+        *flags,
+    ]
+
+
+def _router_command(
+    place: ReplicaPlace, folder: Path, arguments: argparse.Namespace
+) -> Sequence[str]:
+    return [
+        sys.executable,
+        "-m",
+        "tfs",
+        "hosted",
+        "run",
+        "--only_routes",
+        f"--store={folder / 'fleet.db'}",
+        f"--copy={folder / 'router.json'}",
+        f"--listen={arguments.listen}",
+        *([f"--envoy={folder / 'envoy'}"] if arguments.router == "envoy" else []),
+    ]
+
+
+def _say_when_ready(
+    state: FleetState, listen: str, say: Callable[[str], None], started_s: float
+) -> None:
+    """Prints one line when the router and all servers answer."""
+    import grpc
+
+    until_s = time.monotonic() + _PATIENCE_S
+    address = listen.replace("0.0.0.0:", "127.0.0.1:")
+    with grpc.insecure_channel(address) as channel:
+        try:
+            grpc.channel_ready_future(channel).result(_PATIENCE_S)
+        except grpc.FutureTimeoutError:
+            say(f"tfs: the router does not answer on {listen}; its log says why")
+            return
+    while time.monotonic() < until_s:
+        now = state.read()
+        job, seen = now.fleet.jobs.get(JOB), now.jobs_seen.get(JOB)
+        if job and seen and len(seen.answering) >= job.num_replicas:
+            took_s = time.monotonic() - started_s
+            memory = mebibytes(job.memory_bytes)
+            say(
+                f"tfs: ready after {took_s:.1f} s: {job.num_replicas} servers with "
+                f"{memory} each behind {listen}; next: tfs hosted add-model NAME BASE_PATH"
+            )
+            return
+        state.store.wait(now.revision, 1.0)
+    say("tfs: not all servers answer; tfs hosted status says why")

@@ -1,0 +1,169 @@
+"""``tfs hosted upload``: copies a version to where a fleet's servers find it, and adds it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tfs.cli.hosted.controller import ask, change
+from tfs.core.errors import AlreadyExists, FailedPrecondition, InvalidArgument
+from tfs.core.version_directory import TEMPORARY_PREFIX
+
+if TYPE_CHECKING:
+    from tfs.proto.tfs.v1 import controller_pb2 as pb
+
+_MANIFEST: Final = "servable.json"
+
+
+def add_store_flag(parser: argparse.ArgumentParser, default: str) -> None:
+    """Adds the flag that says where uploads go."""
+    parser.add_argument(
+        "--model_store",
+        action="append",
+        default=[],
+        metavar="[PARTITION=]PLACE",
+        help="folder or URL to which tfs hosted upload copies versions of new models, "
+        f"the same for all servers (default {default})",
+    )
+
+
+def read_stores(texts: list[str], default: str) -> dict[str, str]:
+    """Returns the place of each partition; that of the empty name is for all others."""
+    stores = {"": default} if default else {}
+    for text in texts:
+        partition, equals, place = text.partition("=")
+        if not equals or "/" in partition:
+            partition, place = "", text
+        if not (place.startswith("/") or "://" in place):
+            raise InvalidArgument(f"--model_store must be absolute, or a URL: {place}")
+        stores[partition] = place
+    return stores
+
+
+def upload(
+    arguments: argparse.Namespace, add: Callable[[argparse.Namespace], int]
+) -> int:
+    """Copies the version, then adds it, or (by ``add``) the model that is new with it."""
+    from tfs.hosted.fleet_edits import parse_model_config
+    from tfs.proto.tfs.v1 import controller_pb2 as pb
+
+    source = Path(arguments.directory)
+    if not source.is_dir() or not os.listdir(source):
+        raise InvalidArgument(f"{source} is no directory with files of a version")
+    fleet = ask(arguments, "ListModels", pb.ListFleetRequest(), pb.FleetInfo)
+    known = [each for each in fleet.models if each.model == arguments.model]
+    if known:
+        base_path = parse_model_config(known[0].config).base_path
+    else:
+        base_path = f"{_store_of(fleet, arguments.partition)}/{arguments.model}"
+    version = arguments.version
+    if version is None:
+        version = int(source.name) if source.name.isdecimal() else None
+    with _Place(base_path) as place:
+        if version is None:
+            version = max(place.versions(), default=0) + 1
+        if arguments.dry_run:
+            print(f"would copy {source} to {base_path}/{version}")
+        else:
+            place.copy(source, version)
+            print(f"copied {source} to {base_path}/{version}")
+    if known:
+        request = pb.AddVersionRequest(model=arguments.model, version=version)
+        return change(arguments, "AddVersion", request)
+    arguments.base_path = base_path
+    if arguments.dry_run:
+        print(f"would add the model {arguments.model}")
+        return 0
+    return add(arguments)
+
+
+def _store_of(fleet: pb.FleetInfo, partition: str) -> str:
+    place = fleet.model_stores.get(partition) or fleet.model_stores.get("")
+    if not place:
+        raise FailedPrecondition(
+            "this fleet has no place for uploads: start tfs hosted run with "
+            "--model_store, or copy the version yourself and say add-model"
+        )
+    return str(place).rstrip("/")
+
+
+class _Place(contextlib.AbstractContextManager["_Place"]):
+    """A base path, in a folder or behind a URL. Blocks on it.
+
+    Args:
+        base_path: It need not be there yet.
+
+    """
+
+    def __init__(self, base_path: str) -> None:
+        self._base_path = base_path
+        self._remote: Any = None
+        if "://" in base_path:
+            try:
+                import fsspec
+            except ImportError as error:
+                raise FailedPrecondition(
+                    f"{base_path} needs fsspec: install tfs with its extra 'remote'"
+                ) from error
+            self._remote, self._base_path = fsspec.core.url_to_fs(base_path)
+
+    def __exit__(self, *exc: object) -> None:
+        self._remote = None
+
+    def versions(self) -> list[int]:
+        """Returns the versions that are there."""
+        try:
+            if self._remote is None:
+                names = os.listdir(self._base_path)
+            else:
+                found = self._remote.ls(self._base_path, detail=False)
+                names = [str(each).rstrip("/").rpartition("/")[2] for each in found]
+        except FileNotFoundError:
+            return []
+        return [int(each) for each in names if each.isdecimal()]
+
+    def copy(self, source: Path, version: int) -> None:
+        """Copies a directory's files, the manifest last; not those that are there.
+
+        Raises:
+            AlreadyExists: The version is there with other files; nothing was changed.
+
+        """
+        files = {
+            str(each.relative_to(source)): each.stat().st_size
+            for each in source.rglob("*")
+            if each.is_file()
+        }
+        to = f"{self._base_path}/{version}"
+        if version in self.versions():
+            if self._files(to) != files:
+                raise AlreadyExists(
+                    f"{to} has other files; versions never change, so take another "
+                    "number (--version)"
+                )
+            return
+        if self._remote is None:
+            scratch = Path(self._base_path, f"{TEMPORARY_PREFIX}{version}-upload")
+            shutil.rmtree(scratch, ignore_errors=True)
+            shutil.copytree(source, scratch)
+            scratch.rename(to)
+            return
+        for name in sorted(files, key=lambda each: (each == _MANIFEST, each)):
+            self._remote.makedirs(f"{to}/{name}".rpartition("/")[0], exist_ok=True)
+            self._remote.put_file(str(source / name), f"{to}/{name}")
+
+    def _files(self, folder: str) -> dict[str, int]:
+        """Returns the size of each file of a version."""
+        if self._remote is None:
+            found = [each for each in Path(folder).rglob("*") if each.is_file()]
+            return {
+                str(each.relative_to(folder)): each.stat().st_size for each in found
+            }
+        entries = self._remote.find(folder, detail=True)
+        start = len(self._remote._strip_protocol(folder)) + 1
+        return {path[start:]: each["size"] for path, each in entries.items()}

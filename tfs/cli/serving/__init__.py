@@ -1,0 +1,1 @@
+"""``tfs serve``: runs a model server."""

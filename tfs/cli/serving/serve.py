@@ -1,0 +1,197 @@
+"""``tfs serve``: runs a model server until it is told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import faulthandler
+import gc
+import logging
+import os
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from tfs.cli.serving.init_process import run_below_init
+from tfs.cli.serving.preloads import start_without_preloads
+from tfs.cli.serving.serve_arguments import add_flags, is_true, read_flags
+from tfs.cli.serving.standard_streams import open_missing_streams
+from tfs.core.errors import ResourceExhausted
+from tfs.core.line_output import LineOutput
+from tfs.core.log_lines import log_to_stderr
+from tfs.core.thread_limit import is_out_of_threads, num_startable, thread_limits
+from tfs.runtime.placement import Backend
+from tfs.runtime.process.zygote_process import ZygoteProcess
+from tfs.server.options import ServerOptions
+from tfs.server.system.file_limit import raise_file_limit
+from tfs.server.system.group_kills import warn_of_group_kills
+from tfs.server.system.malloc import apply_settings
+from tfs.server.system.signal_inbox import LOOK, SignalInbox
+from tfs.server.system.thread_binding import drop_thread_binding
+
+# The threads without which a server cannot start, load or end: loop, watchdog, manager,
+# source and its watcher, config, drain, log writer, two that decode, four that load and
+# two that unload.
+_NUM_THREADS: Final = 16
+
+if TYPE_CHECKING:
+    from tfs.server.process import Say
+
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Adds the command."""
+    parser = subparsers.add_parser(
+        "serve",
+        help="serve models",
+        usage="tfs serve [--flag=value ...]",  # not all of them before each complaint
+        allow_abbrev=False,  # a flag of a later release must not change its meaning
+        description="Serves the versions of one model, or of those in a config file.",
+        epilog="SIGTERM drains and exits 0; a second one ends at once.",
+    )
+    parser.add_argument(
+        "--log_level",
+        default="info",
+        choices=("debug", "info", "warning", "error"),
+        help="what goes to stderr (default info)",
+    )
+    parser.add_argument(
+        "--version",
+        nargs="?",
+        const="true",
+        default="false",
+        metavar="BOOL",
+        help="print versions and exit",
+    )
+    add_flags(parser)
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if is_true(arguments.version):
+        from tfs.server.system.versions import version_lines
+
+        print("\n".join(version_lines()))
+        return 0
+    open_missing_streams()
+    code = run_below_init()
+    if code is not None:
+        return code
+    say = LineOutput(sys.stdout).write
+    try:
+        with _ended_by_sigterm(), SignalInbox() as inbox:
+            inbox.hear_unless_ignored(LOOK)
+            return _serve(arguments, inbox, say)
+    except _Ended:
+        say("tfs: SIGTERM: ended before anything was served")
+        return 0
+
+
+class _Ended(BaseException):
+    """SIGTERM came before the server listened to signals."""
+
+
+@contextlib.contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Lets SIGTERM end what runs within, as Ctrl-C does, until the server hears it.
+
+    Importing takes a second or two, and a supervisor may change its mind. By default
+    the signal would end the process as a failure, without ending what it has started.
+
+    Raises:
+        _Ended: In what runs within.
+
+    """
+    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _end(number: int, frame: object) -> None:
+    raise _Ended
+
+
+def _serve(arguments: argparse.Namespace, inbox: SignalInbox, say: Say) -> int:
+    log_to_stderr(arguments.log_level)
+    # torch.package warns of its own use of it, which no operator can change.
+    warnings.filterwarnings("ignore", message="TypedStorage is deprecated")
+    options = read_flags(arguments)
+    if options.interpreter_backend is Backend.DLMOPEN:
+        start_without_preloads()
+    with contextlib.suppress(RuntimeError, ValueError, OSError):  # no stderr
+        faulthandler.enable()  # a model may crash this process: then it says where
+    apply_settings()  # must precede the second thread and any large block
+    raise_file_limit()
+    drop_thread_binding()  # must precede the zygote, and the import of torch
+    warn_of_group_kills()
+    num_threads = num_startable(_NUM_THREADS)
+    if num_threads < _NUM_THREADS:
+        raise _out_of_threads(
+            f"only {num_threads} of the {_NUM_THREADS} threads that a "
+            "server begins with can be started"
+        )
+    # A parent process may have set this signal to be ignored, which children inherit;
+    # then the exit codes of our own child processes would be lost.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    # The zygote imports torch at the same time as this process, and not when the first
+    # version is loaded, so that the first answer comes a second earlier.
+    zygote = ZygoteProcess() if _loads_in_processes(options) else None
+    try:
+        # Collecting garbage during the import of hundreds of modules finds none, and
+        # would take a tenth of the time.
+        gc.disable()
+        from tfs.server.process import run_server
+
+        gc.enable()
+        code = run_server(options, say, inbox, zygote)
+    except (RuntimeError, OSError) as error:
+        if not is_out_of_threads(error):
+            raise
+        raise _out_of_threads("no thread or process can be started any more") from error
+    finally:
+        if zygote is not None:
+            zygote.close()
+    _end_beside_calls(code)
+    return code
+
+
+def _end_beside_calls(code: int) -> None:
+    """Ends the process if a model still computes in it.
+
+    Nobody waits for that any more. But if a thread returns from torch while Python
+    shuts down, C++ ends the process by SIGABRT, with a core dump and without the exit
+    code.
+    """
+    if threading.active_count() == 1:
+        return
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(
+            OSError, ValueError, AttributeError
+        ):  # full, closed, or None
+            stream.flush()
+    os._exit(code)
+
+
+def _out_of_threads(what: str) -> ResourceExhausted:
+    return ResourceExhausted(
+        f"{what}: {thread_limits()}; raise what is too low: each process that runs models "
+        "takes a few more (--num_interpreters)"
+    )
+
+
+def _loads_in_processes(options: ServerOptions) -> bool:
+    """Tells whether versions are run or measured in processes here."""
+    in_processes = options.interpreter_backend in (Backend.AUTO, Backend.PROCESS)
+    return ZygoteProcess.is_available() and (
+        in_processes or options.load_probe_budget_s > 0
+    )

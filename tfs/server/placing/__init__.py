@@ -1,0 +1,1 @@
+"""Where and how a server runs the versions of its models."""

@@ -1,0 +1,261 @@
+"""Where a server's models run: interpreters, measuring, placing and batching.
+
+This is what a server gives every loader (``tfs.servables.version_loader``), which makes one
+servable per version, wherever it runs.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from managers.aspired_versions_manager import AspiredVersionsManager
+from tfs.core.errors import FailedPrecondition, Quarantined, ServingError
+from tfs.core.event_bus import EventAndTime, EventBus
+from tfs.core.executor import Executor
+from tfs.core.pacing import Traffic
+from tfs.core.servable import Servable
+from tfs.core.servable_id import ServableId
+from tfs.core.servable_state import ManagerState, ServableState
+from tfs.core.serving_loop import ServingLoop
+from tfs.core.stats import Stats
+from tfs.runtime.dlmopen import dlmopen_probe
+from tfs.runtime.interpreter import Interpreter
+from tfs.runtime.placement import Backend, PlacementOptions
+from tfs.runtime.process.zygote_process import ZygoteProcess
+from tfs.servables.measuring.probe import ProbeOptions
+from tfs.servables.measuring.profile_cache import ProfileCache
+from tfs.servables.measuring.profiler import Profiler
+from tfs.servables.platform import LeaveFront, LoadContext
+from tfs.server.model_settings import ConfiguredBackend, RuntimeSettings
+from tfs.server.options import ServerOptions
+from tfs.server.placing.batcher import Batcher
+from tfs.server.placing.batching_parameters import read_batching_file
+from tfs.server.placing.interpreters import Interpreters, interpreters_options
+from tfs.server.placing.late_measurer import LateMeasurer
+from tfs.server.placing.version_notes import VersionNotes
+
+log = logging.getLogger(__name__)
+
+_LONGEST_EXAMPLE_S: Final = 300.0  # of a call, if calls may take as long as they like
+_PARALLEL_PER_PROCESS: Final = 2  # while one batch is computed, the next one waits
+
+
+class ModelPlacer:
+    """Makes what loaders need to decide where a version runs. Thread-safe.
+
+    ``close`` blocks.
+
+    Args:
+        options: The options of the server.
+        loop: The serving loop; it does not run yet.
+        manager: Gets the notes and faults of versions.
+        bus: Publishes the states of versions.
+        stats: Where batch queues publish their numbers.
+        zygote: A zygote process that runs already; None starts one when it is needed.
+        traffic: The requests for which loads make way.
+        executor: Packs and unpacks what would hold up the loop; by default the loop does.
+        replay: Warms versions up with the requests that they bring; raises if one fails.
+
+    """
+
+    def __init__(
+        self,
+        options: ServerOptions,
+        loop: ServingLoop,
+        manager: AspiredVersionsManager,
+        bus: EventBus[ServableState],
+        stats: Stats | None = None,
+        zygote: ZygoteProcess | None = None,
+        traffic: Callable[[], Traffic] = lambda: Traffic.NONE,
+        executor: Executor | None = None,
+        replay: Callable[[Servable, str], None] = lambda _servable, _path: None,
+    ) -> None:
+        self._loop = loop
+        self._manager = manager
+        self._notes = VersionNotes(manager, loop)
+        interpreters = interpreters_options(options)
+        num = interpreters.num_interpreters
+        num_private = interpreters.num_private_pythons
+        if options.interpreter_backend is Backend.DLMOPEN:
+            _require_dlmopen(num_private)
+        self._interpreters = Interpreters(
+            loop,
+            interpreters,
+            on_slow=self._note_slow,
+            on_hang=self._notes.hang,
+            on_quarantine=self._quarantine,
+            is_urgent=lambda: manager.disturbs_nobody,
+            traffic=traffic,
+            executor=executor,
+            zygote=zygote,
+        )
+        common = None
+        if options.batching_parameters_file:
+            common = read_batching_file(options.batching_parameters_file)
+        batcher = Batcher(
+            loop,
+            enabled=options.enable_batching,
+            trusts_versions=options.load_probe_budget_s == 0,
+            common=common,
+            num_parallel={
+                Backend.FRONT: 1,
+                Backend.INLINE: num,
+                Backend.PROCESS: num * _PARALLEL_PER_PROCESS,
+                Backend.DLMOPEN: num_private,
+            },
+            stats=stats,
+        )
+        self._profiler = Profiler(
+            ProfileCache(options.state_dir or None),
+            ProbeOptions(options.load_probe_budget_s),
+            is_crowded=self._is_crowded,
+            clock=loop.clock,
+        )
+        self._placement = PlacementOptions(
+            options.interpreter_backend,
+            process_available=self._interpreters.has_processes,
+        )
+        self._context = LoadContext(
+            self._interpreter,
+            intra_op_threads=options.intra_op_threads,
+            profiler=self._profiler,
+            placement=self._placement,
+            batch=batcher.batch,
+            warm_up_s=options.load_probe_budget_s,
+            call_s=min(options.interpreter_call_timeout_s, _LONGEST_EXAMPLE_S),
+            replay=replay,
+            note=self._notes.place,
+            fault=self._show_fault,
+            is_covered=manager.is_covered,
+            on_front=self._watch_front,
+            clock=loop.clock,
+        )
+        self._late_measurer = LateMeasurer(self._profiler, self._is_crowded)
+        # Guards the functions that move versions off the loop; leaf.
+        self._lock = threading.Lock()
+        self._on_front: dict[ServableId, LeaveFront] = {}
+        self._subscription = bus.subscribe(self._take_state)
+
+    def context(self, runtime: RuntimeSettings) -> LoadContext:
+        """Returns what a loader needs of a model with this ``runtime`` config.
+
+        That takes precedence over the server's options.
+        """
+        if runtime == RuntimeSettings():
+            return self._context
+        placement = replace(
+            self._placement,
+            isolation_required=runtime.must_isolate,
+            device=runtime.device,
+        )
+        if runtime.backend is not ConfiguredBackend.AUTO:
+            placement = replace(placement, backend=_BACKENDS[runtime.backend])
+        num = runtime.num_interpreters
+
+        def interpreter(backend: Backend) -> Interpreter:
+            if not num:
+                return self._interpreter(backend)
+            return self._interpreters.of(backend, num_processes=num)
+
+        return replace(
+            self._context,
+            interpreter_for=interpreter,
+            device=runtime.device,
+            intra_op_threads=runtime.intra_op_threads or self._context.intra_op_threads,
+            placement=placement,
+            gates_examples=runtime.gates_examples,
+        )
+
+    def reserve_pids(self) -> Sequence[int]:
+        """Returns the processes that run no version and wait for one."""
+        return self._interpreters.reserve_pids
+
+    def prepare(self) -> None:
+        """Imports torch where versions may come to run in this process. Blocks."""
+        if self._placement.backend is not Backend.PROCESS:
+            self._interpreters.prepare()
+
+    def close(self, deadline_s: float) -> None:
+        """Ends measuring and every interpreter; call it when all is unloaded."""
+        self._late_measurer.close()
+        self._subscription.close()
+        self._interpreters.close(deadline_s)
+
+    def _interpreter(self, backend: Backend) -> Interpreter:
+        # While many versions wait to be loaded, each gets only one process, because it
+        # may well move elsewhere after it was measured. A version that stays gets
+        # further processes when its calls have to wait.
+        may_grow = self._has_room if self._is_crowded() else None
+        return self._interpreters.of(backend, may_grow=may_grow)
+
+    def _is_crowded(self) -> bool:
+        return self._manager.num_waiting_loads > 0
+
+    def _has_room(self) -> bool:
+        return not self._is_crowded()
+
+    # -- states ---------------------------------------------------------------------------
+
+    def _take_state(self, event: EventAndTime[ServableState]) -> None:
+        state = event.event
+        self._notes.follow(state)
+        if state.manager_state in (ManagerState.AVAILABLE, ManagerState.END):
+            self._loop.post(self._late_measurer.wake)
+        if state.manager_state is ManagerState.END:
+            with self._lock:
+                self._on_front.pop(state.id, None)
+
+    def _watch_front(self, servable_id: ServableId, leave: LeaveFront) -> None:
+        """Keeps the function that moves a version off the loop for good."""
+        with self._lock:
+            self._on_front[servable_id] = leave
+
+    def _note_slow(self, servable_id: ServableId, call_s: float) -> None:
+        """Moves a version on to a process that was too slow for the loop."""
+        self._notes.replace(
+            servable_id, f"left the serving loop: a call took {call_s * 1e3:.1f} ms"
+        )
+        with self._lock:
+            leave = self._on_front.pop(servable_id, None)
+        if leave is not None:
+            self._late_measurer.move(functools.partial(leave, call_s))
+
+    def _quarantine(self, servable_id: ServableId, reason: str) -> None:
+        error = Quarantined(
+            f"quarantined: it {reason}; it is tried again after a pause, at once by tfs "
+            "retry"
+        )
+        self._manager.report_servable_error(servable_id, error)
+
+    def _show_fault(
+        self, servable_id: ServableId, error: ServingError, is_loading: bool
+    ) -> None:
+        self._manager.report_servable_error(servable_id, error, is_loading=is_loading)
+
+
+_BACKENDS: Final = {
+    ConfiguredBackend.INLINE: Backend.INLINE,
+    ConfiguredBackend.PROCESS: Backend.PROCESS,
+    ConfiguredBackend.DLMOPEN: Backend.DLMOPEN,
+}
+
+
+def _require_dlmopen(num_interpreters: int) -> None:
+    """Tries out the backend before anything listens; blocks for seconds.
+
+    Raises:
+        FailedPrecondition: It does not work here; names the flag.
+
+    """
+    reason = dlmopen_probe.refusal(num_interpreters)
+    if reason:
+        raise FailedPrecondition(
+            f"--interpreter_backend=dlmopen with {num_interpreters} interpreters does "
+            f"not work here: {reason}"
+        )
+    log.info("event=dlmopen_probed num_interpreters=%d", num_interpreters)

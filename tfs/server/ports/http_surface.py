@@ -1,0 +1,155 @@
+"""The HTTP port of a server: TensorFlow Serving's REST API, health and metrics."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
+
+from tfs.core.call import MethodTable
+from tfs.core.errors import Unavailable
+from tfs.core.executor import Executor
+from tfs.core.own_descriptors import OWN
+from tfs.core.serving_loop import ServingLoop
+from tfs.core.stats import Stats
+from tfs.frontends.budget import MemoryBudget
+from tfs.frontends.http1.options import HttpOptions
+from tfs.frontends.http1.transport import HttpTransport
+from tfs.handlers.rest.handler import RestHandler
+from tfs.handlers.rest.root import HttpRoot, TextPage
+from tfs.server.core import ServerCore
+from tfs.server.metrics.exposition import CONTENT_TYPE
+from tfs.server.metrics.metrics_page import MetricsPage, ServedModel
+from tfs.server.metrics.monitoring_config import read_monitoring_config
+from tfs.server.options import ServerOptions
+from tfs.server.ports.listeners import http_listeners
+
+log = logging.getLogger(__name__)
+
+METRICS: Final = "/metrics"
+
+
+class Readiness(Protocol):
+    """What health tells. Thread-safe."""
+
+    def is_ready(self) -> bool:
+        """Whether requests should be sent here."""
+        ...
+
+    def is_model_available(self, name: str) -> bool | None:
+        """Whether a model can answer; None if it is not configured."""
+        ...
+
+
+class HttpSurface:
+    """The HTTP port, if the options ask for one. One thread starts and closes it.
+
+    As upstream (model_servers/server.cc), a port that cannot be opened, or that is the
+    port of gRPC, is an error in the log, and the server goes on without it.
+
+    Args:
+        options: Say where it listens, and what is there.
+        loop: The serving loop.
+        budget: What clients of all transports together may take.
+        executor: Writes pages and performs TLS handshakes.
+
+    """
+
+    def __init__(
+        self,
+        options: ServerOptions,
+        loop: ServingLoop,
+        budget: MemoryBudget,
+        executor: Executor,
+    ) -> None:
+        self._options = options
+        self._executor = executor
+        self._addresses: Sequence[str] = ()
+        self._transport = HttpTransport(
+            loop,
+            budget,
+            HttpOptions(
+                max_body_bytes=min(options.max_message_bytes, budget.largest_bytes),
+                request_timeout_s=options.rest_api_timeout_s,
+                max_connection_age_s=options.max_connection_age_s,
+            ),
+            executor,
+        )
+
+    def start(
+        self,
+        methods: MethodTable,
+        stats: Stats,
+        core: ServerCore,
+        readiness: Readiness,
+        started_s: float,
+    ) -> None:
+        """Opens the port and the socket that the options ask for.
+
+        Raises:
+            ServingError: The file of --monitoring_config_file, or the certificates,
+                cannot be used.
+
+        """
+        options = self._options
+        doors = http_listeners(options)
+        if not doors:
+            if options.monitoring_config_file:
+                log.warning(
+                    "event=no_metrics why='--rest_api_port opens no port for them'"
+                )
+            return
+        page = _metrics_page(stats, core, readiness, started_s)
+        pages = {METRICS: page}
+        if options.monitoring_config_file:
+            path = read_monitoring_config(options.monitoring_config_file)
+            if path:
+                pages[path] = page
+        root = HttpRoot(
+            RestHandler.over(
+                methods,
+                max_json_bytes=options.max_json_bytes,
+                has_cors=options.rest_api_enable_cors_support,
+            ),
+            readiness.is_ready,
+            readiness.is_model_available,
+            pages,
+            self._executor.submit,
+        )
+        try:
+            self._addresses = self._transport.start(doors, root)
+        except Unavailable as error:
+            log.error("event=no_http flag=--rest_api_port why=%r", error.message)
+            return
+        for address in self._addresses:
+            OWN.add_address(address)
+            log.info("event=http_listening address=%s", address)
+
+    def drain(self, deadline_s: float) -> bool:
+        """See :meth:`HttpTransport.drain`."""
+        return not self._addresses or self._transport.drain(deadline_s)
+
+    def close(self) -> None:
+        """Closes the port and what is connected; idempotent."""
+        if self._addresses:
+            self._transport.close()
+            for address in self._addresses:
+                OWN.remove_address(address)
+            self._addresses = ()
+
+
+def _metrics_page(
+    stats: Stats, core: ServerCore, readiness: Readiness, started_s: float
+) -> TextPage:
+    def models() -> Mapping[str, ServedModel]:
+        return {
+            name: ServedModel(
+                core.version_states(name),
+                core.served.primary(name),
+                core.failed_versions(name),
+            )
+            for name in core.config.models
+        }
+
+    page = MetricsPage(stats, models, readiness.is_ready, started_s)
+    return TextPage(page.text, CONTENT_TYPE)

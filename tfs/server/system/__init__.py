@@ -1,0 +1,1 @@
+"""What a server asks of Linux, and how it uses the process it is."""
