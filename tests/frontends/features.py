@@ -333,11 +333,11 @@ has the limits, and what was measured beside such clients.
 _HOSTILE = """\
 # Hostile clients
 
-There are three limits; this is about express, since [grpcio](transports.md) is for trusted
-networks.
+There are three limits, which express and the HTTP port share; [grpcio](transports.md) is for
+trusted networks.
 
 1. **One budget of memory**, `--max_receive_bytes`, for all that clients make the server keep:
-   streams (1 KB), requests from their first byte until they are answered,
+   streams (1 KB), TLS handshakes, requests from their first byte until they are answered,
    and answers until their clients have taken them. What waits for clients may take fifteen
    sixteenths of it; the rest is for whole requests. Connections (10,000 at most) take 4 KB each beside it. A request beyond 64 KB, or with an answer beyond
    64 KB, is admitted before its bytes come: three quarters of the budget for all of these, a quarter
@@ -364,8 +364,8 @@ So the server's resident memory grows by at most `--max_receive_bytes` and 64 MB
 | sends 48 KB of a long request, as one of thousands | served in turn, or RESOURCE_EXHAUSTED |
 | opens streams by the thousand | RESOURCE_EXHAUSTED beyond the budget |
 
-What a request takes beyond what was sent (`--max_filled_bytes`, compressed messages) counts in the
-same budget. A good client beside a crowd that fills the budget has its short requests answered; its
+What a request takes beyond what was sent (`--max_filled_bytes`, parsed JSON) counts in the same
+budget; a compressed message is counted before it is unpacked. A good client beside a crowd that fills the budget has its short requests answered; its
 long ones wait until those that make no progress have ended.
 
 This page is printed by `python -m tests.frontends.features`.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tfs.core.errors import ResourceExhausted
 from tfs.frontends.budget import Account, MemoryBudget, Ticket
 
 MIB = 1 << 20
@@ -129,3 +131,11 @@ def test_nothing_is_lost_and_nobody_waits_for_ever(
         bed.run()
     assert bed.budget.used_bytes == 0
     assert all(account.admitted_bytes == 0 for account in accounts)
+
+
+def test_what_could_never_be_admitted_is_refused() -> None:
+    """Its turn would not come, whatever ended before it."""
+    bed = Bed()
+    assert bed.admit(Account(), bed.budget.largest_bytes).is_admitted
+    with pytest.raises(ResourceExhausted):
+        Bed().admit(Account(), bed.budget.largest_bytes + 1)

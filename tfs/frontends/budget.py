@@ -80,6 +80,7 @@ class MemoryBudget:
 
     Attributes:
         limit_bytes: The server's ``--max_receive_bytes``.
+        num_admitted: How much that is long was admitted since the start.
         waiting_limit_bytes: The most that there may be when something is added that
             waits for its client.
         window_bytes: The first window of each stream: more of a message is sent only
@@ -99,6 +100,7 @@ class MemoryBudget:
         "_post",
         "_queue",
         "limit_bytes",
+        "num_admitted",
         "used_bytes",
         "waiting_limit_bytes",
         "window_bytes",
@@ -113,6 +115,7 @@ class MemoryBudget:
             LONG_BYTES - 1, max(_LEAST_WINDOW, limit_bytes // _WINDOWS)
         )
         self.used_bytes = 0
+        self.num_admitted = 0
         self._post = post
         self._admitted_bytes = 0
         self._queue: dict[Ticket, None] = {}
@@ -161,7 +164,13 @@ class MemoryBudget:
             What was admitted, if its ``is_admitted`` says so. It is given back by
             :meth:`give_back`, also if it still waits.
 
+        Raises:
+            ResourceExhausted: It is longer than ``largest_bytes``, so its turn would
+                never come.
+
         """
+        if num_bytes > self.largest_bytes:
+            raise used_up()
         ticket = Ticket(account, num_bytes, now_s, go_on)
         if not self._queue and self._fits(ticket):
             self._take(ticket)
@@ -200,6 +209,7 @@ class MemoryBudget:
 
     def _take(self, ticket: Ticket) -> None:
         ticket.is_admitted = True
+        self.num_admitted += 1
         ticket._account.admitted_bytes += ticket.num_bytes
         self._admitted_bytes += ticket.num_bytes
         self.used_bytes += ticket.num_bytes

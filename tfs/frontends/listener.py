@@ -9,7 +9,7 @@ import socket
 from tfs.core.call import ListenerOptions, Peer
 from tfs.core.errors import InvalidArgument, Unavailable
 from tfs.frontends.tcp_socket import accept_tcp, bind_tcp
-from tfs.frontends.tls.tls_contexts import TlsContexts
+from tfs.frontends.tls.tls_context import TlsContexts
 from tfs.frontends.unix_socket import UNIX, bind_unix, remedy
 
 

@@ -79,8 +79,8 @@ def test_bad_compression_fails_the_call(
         assert rig.served == []
 
 
-def test_what_gzip_unpacks_to_is_held_against_the_budget(tmp_path: Path) -> None:
-    """A small request that grows counts as what it became, until it is answered."""
+def test_what_gzip_unpacks_to_is_admitted_before_it_is_unpacked(tmp_path: Path) -> None:
+    """It counts as what it becomes, until it is answered; another one waits for it."""
     options = ExpressOptions(max_receive_bytes=1 << 20)
     with running(tmp_path, options) as rig:
         client = rig.connect()
@@ -91,11 +91,33 @@ def test_what_gzip_unpacks_to_is_held_against_the_budget(tmp_path: Path) -> None
                 + data_frame(stream_id, body)
             )
         rig.settle()
+        assert [len(call.message) for call in rig.held] == [600_000]
         assert rig.transport.budget.used_bytes > 600_000
-        assert client.answer(3).status == str(int(Code.RESOURCE_EXHAUSTED))
-        rig.held[0].reply(b"done")
+        rig.held.pop().reply(b"done")
+        rig.settle()
+        assert [len(call.message) for call in rig.held] == [600_000]
+        rig.held.pop().reply(b"done")
         rig.settle()
         assert rig.transport.budget.used_bytes <= 0
+
+
+def test_what_waits_too_long_to_be_unpacked_is_refused(tmp_path: Path) -> None:
+    """As any long message that there is no room for."""
+    options = ExpressOptions(max_receive_bytes=1 << 20)
+    with running(tmp_path, options) as rig:
+        client = rig.connect()
+        body = prefixed(gzip.compress(bytes(600_000)), compressed=True)
+        for stream_id in (1, 3):
+            client.send(
+                head(stream_id, HOLD, ("grpc-encoding", "gzip"))
+                + data_frame(stream_id, body)
+            )
+        rig.settle()
+        for _ in range(12):
+            rig.advance(1.0)
+        assert client.answer(3).status == str(int(Code.RESOURCE_EXHAUSTED))
+        assert client.answer(1).status is None
+        rig.held.clear()
 
 
 def test_what_nobody_waits_for_is_not_unpacked(
@@ -103,7 +125,7 @@ def test_what_nobody_waits_for_is_not_unpacked(
 ) -> None:
     """A crowd that sends bombs and leaves costs no more than what it sent."""
     unpacked = []
-    monkeypatch.setattr(inbox, "decompress", lambda *args: unpacked.append(args))
+    monkeypatch.setattr(inbox, "measure", lambda *args: unpacked.append(args))
     executor = HeldExecutor()
     with running(tmp_path, executor=executor) as rig:
         client = rig.connect()

@@ -56,7 +56,7 @@ def test_a_fault_of_our_own_costs_one_connection(
 ) -> None:
     """It is closed and counted; the loop and the others do not notice."""
     bad, good = rig.connect(), rig.connect()
-    sessions = {s.opened_s: s for s in rig.transport._sessions}
+    sessions = {s.opened_s: s for s in rig.transport._clients.sessions}
     assert len(sessions) == 1  # equal times: pick by who answers
     bad.send(request(1, b"bad"))
 
@@ -81,7 +81,7 @@ def test_a_fault_while_a_round_is_written_costs_one_connection(
 ) -> None:
     """What the round brought for the others is written all the same."""
     bad = rig.connect()
-    (failing,) = rig.transport._sessions
+    (failing,) = rig.transport._clients.sessions
     good = rig.connect()
     if is_closing:
         bad.send(frames.window_update(0, 0))
@@ -103,7 +103,7 @@ def test_a_fault_while_a_round_is_written_costs_one_connection(
     assert bad.is_closed
     assert rig.transport.counters.failures == 1
     assert rig.loop.num_failures == 0
-    assert len(rig.transport._sessions) == 1
+    assert len(rig.transport._clients.sessions) == 1
 
 
 def test_an_old_connection_is_drained_then_closed(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_connections_that_come_and_go_leave_nothing(rig: Rig) -> None:
         client = rig.connect(HELLO[: index % (len(HELLO) + 1)])
         client.close()
         rig.step(2)
-    assert not rig.transport._sessions
+    assert not rig.transport._clients.sessions
     assert rig.transport.budget.used_bytes == 0
 
 
@@ -241,7 +241,7 @@ def test_drain_finishes_what_was_taken_and_closes(rig: Rig) -> None:
     assert busy.answer(1).messages == [b"finished"]
     assert busy.answer(3).messages == []
     assert busy.is_closed
-    assert not rig.transport._is_drained
+    assert not rig.transport._clients.is_drained
     rig.advance(1.1)  # they have all, and do not end their connections
     drainer.join(10)
     assert done == [True]
@@ -258,15 +258,15 @@ def test_a_drain_waits_for_who_still_reads(rig: Rig) -> None:
     client.send(frames.ping(client.pings[0], ack=True))
     rig.held[0].reply(bytes(50_000))
     rig.settle()
-    assert not rig.transport._sessions
+    assert not rig.transport._clients.sessions
     for _ in range(3):
         client.send(frames.ping(b"reading!"))
         rig.advance(1.1)
-        assert not rig.transport._is_drained
+        assert not rig.transport._clients.is_drained
     assert client.answer(1).messages == [bytes(50_000)]
     client.close()
     rig.settle()
-    assert rig.transport._is_drained
+    assert rig.transport._clients.is_drained
 
 
 def test_a_slow_round_is_logged(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:

@@ -96,7 +96,7 @@ class Server:
             ran = threading.Event()
             self.loop.post(ran.set)
             assert ran.wait(PATIENCE_S)
-            if not self.transport._acceptor.num_connections:
+            if not self.transport._clients.num_connections:
                 break
 
     def close(self) -> None:
@@ -196,7 +196,7 @@ def test_connections_opened_and_dropped_leave_nothing(server: Server) -> None:
     _churn(server, 300)
     assert server.serves()
     server.settle()
-    assert not server.transport._sessions
+    assert not server.transport._clients.sessions
     assert server.transport.budget.used_bytes == 0
 
 
@@ -230,7 +230,7 @@ def test_thousands_of_slow_clients_are_outlived(server: Server) -> None:
     gone = threading.Event()
 
     def look() -> None:
-        sessions = server.transport._sessions
+        sessions = server.transport._clients.sessions
         num_calls = sum(len(session.connection.streams) for session in sessions)
         if num_calls == 0 and len(sessions) <= num_clients // 2 + 2:
             gone.set()

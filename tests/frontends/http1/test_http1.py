@@ -103,13 +103,8 @@ def test_all_of_it_is_the_same_over_tls() -> None:
         with rig.client() as client:
             client.send(ONE + ONE)
             assert [client.read_answer()[2] for _ in range(2)] == [b"POST /a abc"] * 2
-            sender = threading.Thread(
-                target=client.send,
-                args=(post(f"Content-Length: {len(long)}\r\n", long),),
-            )
-            sender.start()
+            client.send(post(f"Content-Length: {len(long)}\r\n", long))
             assert client.read_answer()[2] == b"POST / " + long
-            sender.join()
             client.send(b"GET /last HTTP/1.0\r\n\r\n")
             assert client.read_all().endswith(b"GET /last ")
         with rig.client() as client:
@@ -236,22 +231,39 @@ def test_a_body_that_ends_early_is_answered() -> None:
         assert b"shorter than its length" in body
 
 
+def trickle(client: RawClient) -> None:
+    """Sends a byte at a time until it is cut off."""
+    client.send(post("Content-Length: 100000\r\n"))
+    client.socket.settimeout(0.02)
+    while True:
+        try:
+            client.socket.sendall(b"x")
+            if not client.socket.recv(100):
+                return
+        except TimeoutError:
+            pass
+        except OSError:
+            return
+
+
 @pytest.mark.parametrize(
     "begin",
     [
         lambda client: client.send(b"GET / HTT"),
         lambda client: client.send(post("Content-Length: 10\r\n", b"abc")),
+        trickle,
     ],
-    ids=["head", "body"],
+    ids=["head", "body", "trickle"],
 )
-def test_who_goes_on_with_nothing_is_cut_off(
+def test_who_goes_on_with_next_to_nothing_is_cut_off(
     begin: Callable[[object], None],
 ) -> None:
-    """One timeout ends what makes no progress."""
+    """One timeout ends what makes no progress, and bytes now and then are none."""
     rig = Rig(no_progress_timeout_s=0.2, sweep_interval_s=0.05)
     with rig, rig.client() as client:
         begin(client)
         assert client.read_all() == b""
+        assert rig.budget.used_bytes == 0
 
 
 def test_who_reads_no_answer_is_cut_off() -> None:
@@ -364,3 +376,38 @@ def test_a_handler_that_raises_fails_its_request_only() -> None:
         client.send(ONE)
         status, _, body = client.read_answer()
         assert (status, body) == (500, b'{"error":"internal error"}')
+
+
+def test_heads_that_repeat_are_known() -> None:
+    """Equal heads have the same answer, in whatever pieces they come."""
+    with Rig() as rig, rig.client() as client:
+        for data in (ONE, ONE + ONE, ONE[:30], ONE[30:] + ONE[:-1], ONE[-1:]):
+            client.send(data)
+        assert [client.read_answer()[2] for _ in range(5)] == [b"POST /a abc"] * 5
+
+
+def test_answers_that_wait_for_their_turn_count() -> None:
+    """Who asks for much at once is refused what there is no room for."""
+    large = bytes(8 << 20)
+
+    def answer(call: HttpCall) -> None:
+        if call.path != "/0":
+            call.respond(HttpReply((large,)))
+        else:
+            rig.calls.append(call)
+
+    rig = Rig(answer, limit_bytes=32 << 20)
+    with rig, rig.client() as client:
+        client.send(b"".join(b"GET /%d HTTP/1.1\r\n\r\n" % i for i in range(8)))
+
+        def begin() -> None:
+            if rig.budget.used_bytes > 20 << 20:
+                assert rig.budget.used_bytes <= rig.budget.limit_bytes
+                echo(rig.calls[0])
+            else:
+                rig.loop.post(begin)
+
+        rig.loop.post(begin)
+        statuses = [client.read_answer()[0] for _ in range(8)]
+        assert statuses[:4] == [200] * 4
+        assert set(statuses[4:]) == {429}

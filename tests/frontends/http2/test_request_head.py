@@ -6,7 +6,6 @@ import pytest
 
 from tests.frontends.express.wire import grpc_headers
 from tfs.core.errors import Code, ResourceExhausted, ServingError
-from tfs.frontends.encoding import Encoding
 from tfs.frontends.http2.request_head import (
     LONGEST_TIMEOUT_S,
     HttpRefusal,
@@ -15,6 +14,7 @@ from tfs.frontends.http2.request_head import (
     parse_head,
     parse_timeout,
 )
+from tfs.frontends.inflation import Encoding
 
 
 def parse(headers: list[tuple[str, str]]) -> RequestHead:

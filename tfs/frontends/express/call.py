@@ -20,7 +20,7 @@ from tfs.core.call import Metadata, Peer, RpcMethod
 from tfs.core.errors import ServingError
 from tfs.core.servable import CancelToken
 from tfs.frontends.budget import LONG_BYTES, used_up
-from tfs.frontends.express.deadlines import Bucket
+from tfs.frontends.deadlines import Bucket
 from tfs.frontends.http2.connection import Connection
 from tfs.frontends.http2.sender import Sender
 from tfs.frontends.http2.stream import Stream

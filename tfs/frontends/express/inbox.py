@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import deque
 from functools import partial
 
-from tfs.core.errors import ServingError, Unavailable, forget_frames
-from tfs.frontends.budget import used_up
+from tfs.core.errors import ServingError
 from tfs.frontends.express.call import ExpressCall
 from tfs.frontends.express.shared_state import SharedState
-from tfs.frontends.inflation import decompress
+from tfs.frontends.http2.connection import Connection
+from tfs.frontends.inflation import measure, run_apart, unpack
 
 Item = tuple[memoryview, bool] | None
 """A message and whether it is compressed; None once the client sends no more."""
@@ -24,19 +24,19 @@ class Inbox:
 
     Args:
         call: Takes the messages and the client's end. It fails if an error occurs.
-        shared: Provides the executor, the loop and the receive budget.
-        max_message_bytes: Largest message, decompressed.
+        shared: Provides the executor, the loop and the budget.
+        connection: The call's.
 
     """
 
-    __slots__ = ("_call", "_items", "_max_message_bytes", "_shared")
+    __slots__ = ("_call", "_connection", "_items", "_shared")
 
     def __init__(
-        self, call: ExpressCall, shared: SharedState, max_message_bytes: int
+        self, call: ExpressCall, shared: SharedState, connection: Connection
     ) -> None:
         self._call = call
         self._shared = shared
-        self._max_message_bytes = max_message_bytes
+        self._connection = connection
         self._items: deque[Item] = deque()
 
     def __bool__(self) -> bool:
@@ -57,19 +57,17 @@ class Inbox:
         items, call = self._items, self._call
         while items and not call.is_finished:
             item = items[0]
+            if item is not None and item[1]:
+                work = partial(self._measure, item[0])
+                run_apart(
+                    self._shared.executor, self._shared.loop, work, self._on_measured
+                )
+                return
+            items.popleft()
             if item is None:
-                items.popleft()
                 call.take_end()
-            elif not item[1]:
-                items.popleft()
-                call.take_message(item[0])
             else:
-                try:
-                    self._shared.executor.submit(partial(self._inflate, item[0]))
-                except RuntimeError:
-                    call.abort(Unavailable("the server is shutting down"))
-                else:
-                    return
+                call.take_message(item[0])
         self._let_go()
 
     def _let_go(self) -> None:
@@ -78,43 +76,44 @@ class Inbox:
         self._items.clear()
         self._call.inbox = None
 
-    def _inflate(self, body: memoryview) -> None:
-        # Runs on the executor's thread.
-        outcome: bytes | memoryview | ServingError = b""
+    def _measure(self, body: memoryview) -> bytes | int:
         call = self._call
-        try:
-            # It may have ended while it waited for the executor.
-            if not call.is_finished:
-                outcome = decompress(
-                    body,
-                    call.stream.head.encoding,
-                    self._max_message_bytes,
-                    self._shared.budget.limit_bytes // 16,
-                )
-        except ServingError as error:
-            forget_frames(error)  # its traceback would keep the message in memory
-            outcome = error
-        self._shared.loop.post(partial(self._on_inflated, outcome))
+        if call.is_finished:  # while it waited for the executor
+            return b""
+        encoding = call.stream.head.encoding
+        return measure(body, encoding, self._connection.max_request_bytes)
 
-    def _on_inflated(self, outcome: bytes | memoryview | ServingError) -> None:
+    def _on_measured(self, outcome: bytes | int | ServingError) -> None:
+        call, shared = self._call, self._shared
+        if call.is_finished or not self._items or not isinstance(outcome, int):
+            self._on_unpacked(b"" if isinstance(outcome, int) else outcome)
+            return
+        item = self._items[0]
+        assert item is not None  # it is the message that was measured
+        work = partial(unpack, item[0], call.stream.head.encoding, outcome)
+        go_on = partial(
+            run_apart, shared.executor, shared.loop, work, self._on_unpacked
+        )
+        state = self._connection.state
+        ticket = shared.budget.admit(
+            state.account, outcome, shared.loop.clock.now(), go_on
+        )
+        call.stream.ticket = ticket
+        if ticket.is_admitted:
+            go_on()
+
+    def _on_unpacked(self, outcome: bytes | ServingError) -> None:
         self._shared.on_large_message()
         call = self._call
         if call.is_finished or not self._items:
             self._let_go()
             return
-        item = self._items.popleft()
+        self._items.popleft()
         if isinstance(outcome, ServingError):
             call.abort(outcome)
             self._let_go()
             return
-        assert item is not None  # it is the message that was decompressed
-        budget = self._shared.budget
-        grown_bytes = len(outcome) - len(item[0])
-        if grown_bytes > 0 and not budget.has_room(grown_bytes):
-            call.abort(used_up())
-            self._let_go()
-            return
-        budget.used_bytes += grown_bytes
-        call.stream.held_bytes += grown_bytes
+        state = self._connection.state
+        state.settle(call.stream)
         call.take_message(outcome)
         self._go_on()

@@ -11,7 +11,7 @@ from typing import Protocol
 from tfs.core import stat_names
 from tfs.core.stats import Stats
 from tfs.frontends.budget import MemoryBudget
-from tfs.frontends.express.counters import ExpressCounters
+from tfs.frontends.counters import Counters
 from tfs.frontends.http2.connection import Connection
 
 
@@ -19,7 +19,7 @@ class Counted(Protocol):
     """The parts of the transport that statistics read, from any thread."""
 
     @property
-    def counters(self) -> ExpressCounters:
+    def counters(self) -> Counters:
         """What happened since the start."""
         ...
 

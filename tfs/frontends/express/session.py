@@ -10,7 +10,6 @@ and no other.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Final
 
 from tfs.core.call import MethodTable, Peer
@@ -52,7 +51,6 @@ class Session:
     __slots__ = (
         "_calls",
         "_has_more",
-        "_on_closed",
         "_shared",
         "_timeouts",
         "_watched",
@@ -72,11 +70,9 @@ class Session:
         wire: Wire,
         peer: Peer,
         methods: MethodTable,
-        on_closed: Callable[[Session], None],
     ) -> None:
         now_s = shared.loop.clock.now()
         self._shared = shared
-        self._on_closed = on_closed
         self.wire = wire
         self.peer = peer
         self.opened_s = self.read_s = now_s
@@ -158,6 +154,16 @@ class Session:
         sender = connection.sender
         if not self.is_dirty and (sender.out or sender.blocked or connection.is_closed):
             self.mark_dirty()
+
+    @property
+    def num_calls(self) -> int:
+        """How many of its calls are under way."""
+        return len(self.connection.streams)
+
+    def begin_drain(self) -> None:
+        """Tells the client that no new calls are wanted."""
+        self.connection.begin_drain()
+        self.mark_dirty()
 
     def sweep(self, now_s: float) -> None:
         """Closes, resets or pings what has been silent for too long."""
@@ -257,7 +263,7 @@ class Session:
 
     def on_failure(self, error: Exception) -> None:
         """Closes this connection, and no other, because our own code raised."""
-        self._shared.counters.failures += 1
+        self._shared.clients.counters.failures += 1
         log.error("event=connection_failed peer=%s", self.peer.address, exc_info=error)
         self.close()
 
@@ -270,7 +276,7 @@ class Session:
             return
         self.is_closed = True
         shared, wire, connection = self._shared, self.wire, self.connection
-        counters, sender = shared.counters, connection.sender
+        counters, sender = shared.clients.counters, connection.sender
         was_told = not wire.unsent_bytes  # whether the socket took everything
         has_answers = connection.is_drained and not sender.out
         try:
@@ -294,10 +300,5 @@ class Session:
         finally:
             shared.budget.release(self.unread_bytes)
             del self._calls  # the calls refer to this session; no cycle may be left
-            if was_told and connection.fault is not None:
-                shared.lingering.take(wire.socket)
-            elif was_told and has_answers:
-                shared.lingering.take(wire.socket, has_answers=True)
-            else:
-                wire.socket.close()
-            self._on_closed(self)
+            lingers = was_told and (connection.fault is not None or has_answers)
+            shared.clients.let_go(self, wire.socket, lingers=lingers)

@@ -124,9 +124,7 @@ class SessionCalls:
         self.post = shared.loop.post
         self.max_stream_queued_bytes = shared.options.max_stream_queued_bytes
         limits = shared.options.limits
-        self.connection = Connection(
-            self, shared.budget, limits, begun_s, shared.buffers
-        )
+        self.connection = Connection(self, shared.budget, limits, begun_s)
         self.sender = self.connection.sender
         self._cut_off = CutOffCalls(self.connection.state, self.post)
         self._paused: list[Callable[[], None]] = []
@@ -198,9 +196,7 @@ class SessionCalls:
         if is_compressed or call.inbox:
             inbox = call.inbox
             if inbox is None:
-                inbox = call.inbox = Inbox(
-                    call, self._shared, self.connection.max_request_bytes
-                )
+                inbox = call.inbox = Inbox(call, self._shared, self.connection)
             inbox.add(message, is_compressed)
         else:
             call.take_message(message)
@@ -385,12 +381,12 @@ class SessionCalls:
 
     def on_late_finish(self, call: ExpressCall) -> None:
         """Notes that a call was finished twice, or after it was cut off."""
-        self._shared.counters.late_finishes += 1
+        self._shared.clients.counters.late_finishes += 1
         self._cut_off.end(call)
 
     def on_handler_failure(self, call: ExpressCall, error: Exception) -> None:
         """Logs and counts that a handler raised; the caller then fails the call."""
-        self._shared.counters.handler_failures += 1
+        self._shared.clients.counters.handler_failures += 1
         log.error(
             "event=handler_failed method=%s peer=%s",
             call.route.path,
@@ -412,7 +408,7 @@ class SessionCalls:
         self._session.mark_dirty()
 
     def _cut_off_call(self, call: ExpressCall, error: ServingError) -> None:
-        self._shared.counters.cut_off_calls += 1
+        self._shared.clients.counters.cut_off_calls += 1
         if call.is_dispatched and type(call) is ExpressCall:
             # Its work ends when its handler finishes the call or drops it.
             self._cut_off.add(call)

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import get_ident
+from typing import Any
 
 from tfs.core.executor import Executor
 from tfs.core.serving_loop import ServingLoop
 from tfs.frontends.answer_sizes import AnswerSizes
 from tfs.frontends.budget import MemoryBudget
+from tfs.frontends.clients import Clients
+from tfs.frontends.deadlines import Deadlines
 from tfs.frontends.express.call import ExpressCall, dispatch_all
-from tfs.frontends.express.counters import ExpressCounters
-from tfs.frontends.express.deadlines import Deadlines
 from tfs.frontends.express.options import ExpressOptions
-from tfs.frontends.http2.receive_buffers import ReceiveBuffers
-from tfs.frontends.lingering_sockets import LingeringSockets
 
 
 @dataclass(slots=True, eq=False)
@@ -30,10 +29,8 @@ class SharedState:
             large messages arrive or wait to be read; a last time after that.
         answer_sizes: The models that are known for long answers.
         budget: The memory that clients can make the server take.
-        buffers: Memory of large requests, to be used again.
+        clients: The clients; set by the transport.
         deadlines: The deadlines of unfinished calls that began in earlier rounds.
-        lingering: Sockets of clients that still read what they were told last.
-        counters: The counters that are published.
         opened: Calls that began in this round and have a deadline; see
             :meth:`watch_deadlines`.
         arrived: Calls of one method that arrived in this round and that its handler
@@ -53,10 +50,8 @@ class SharedState:
     on_large_message: Callable[[], None]
     answer_sizes: AnswerSizes
     budget: MemoryBudget
-    buffers: ReceiveBuffers = field(init=False)
     deadlines: Deadlines[ExpressCall] = field(init=False)
-    lingering: LingeringSockets = field(init=False)
-    counters: ExpressCounters = field(default_factory=ExpressCounters)
+    clients: Clients[Any] = field(init=False)
     opened: list[ExpressCall] = field(default_factory=list)
     arrived: list[ExpressCall] = field(default_factory=list)
     dirty: list[Callable[[], None]] = field(default_factory=list)
@@ -67,9 +62,7 @@ class SharedState:
     loop_ident: int = field(default_factory=get_ident)
 
     def __post_init__(self) -> None:
-        self.buffers = ReceiveBuffers(self.budget.limit_bytes // 8)
         self.deadlines = Deadlines(self.loop, ExpressCall.expire)
-        self.lingering = LingeringSockets(self.loop)
 
     def hand_over(self) -> None:
         """Hands the calls that arrived to their handler.

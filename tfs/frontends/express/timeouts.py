@@ -21,9 +21,9 @@ from tfs.frontends.http2.connection import Connection
 from tfs.frontends.http2.frames import ConnectionFault, ErrorCode
 from tfs.frontends.http2.states import StreamState
 from tfs.frontends.http2.stream import Stream
+from tfs.frontends.progress import Progress
 from tfs.frontends.wire import Wire
 
-_LEAST_BYTES: Final = 65_536
 _AGE_JITTER: Final = 0.1  # as gRPC's own servers have it
 _NUISANCES: Final = 64  # that a call counts which made no progress
 
@@ -46,23 +46,6 @@ class SweptSession(Protocol):
     def close(self) -> None:
         """Closes the socket and cuts off every call."""
         ...
-
-
-class Mark:
-    """How far something has come, and since when it is no further."""
-
-    __slots__ = ("_num_bytes", "since_s")
-
-    def __init__(self, num_bytes: int, now_s: float) -> None:
-        self._num_bytes = num_bytes
-        self.since_s = now_s
-
-    def move(self, num_bytes: int, now_s: float) -> float:
-        """Notes how far it has come; returns for how long it made no progress."""
-        if num_bytes - self._num_bytes >= _LEAST_BYTES:
-            self._num_bytes = num_bytes
-            self.since_s = now_s
-        return now_s - self.since_s
 
 
 class Timeouts:
@@ -93,9 +76,9 @@ class Timeouts:
         spread = random.uniform(1 - _AGE_JITTER, 1 + _AGE_JITTER)
         self._aged_s = now_s + self._options.max_connection_age_s * spread
         self._pinged_s: float | None = None
-        self._marks: dict[int, Mark] = {}  # of streams that wait for the client
-        self._unsent: Mark | None = None  # of what the kernel has to take
-        self._sent = Mark(0, now_s)  # of all answers that were held back
+        self._marks: dict[int, Progress] = {}  # of streams that wait for the client
+        self._unsent: Progress | None = None  # of what the kernel has to take
+        self._sent = Progress(0, now_s)  # of all answers that were held back
 
     def sweep(self, session: SweptSession, now_s: float, *, has_more: bool) -> None:
         """Looks at every timeout but the deadlines of calls.
@@ -126,9 +109,9 @@ class Timeouts:
         if not wire.unsent_bytes:
             self._unsent = None
         elif self._unsent is None:
-            self._unsent = Mark(wire.sent_bytes, now_s)
+            self._unsent = Progress(wire.sent_bytes, now_s)
         elif self._unsent.move(wire.sent_bytes, now_s) > limit_s:
-            self._shared.counters.timeouts += 1
+            self._shared.clients.counters.timeouts += 1
             session.close()
             return
         if now_s >= self._aged_s and self._has_aged(session, now_s):
@@ -156,7 +139,7 @@ class Timeouts:
                 continue
             mark = before.get(stream.id)
             if mark is None:
-                mark = Mark(num_bytes, now_s)
+                mark = Progress(num_bytes, now_s)
             elif stream.outbox is not None:
                 stream.outbox.detach()
             self._marks[stream.id] = mark
@@ -168,7 +151,7 @@ class Timeouts:
         """Ends a call that made no progress, which counts as nuisances."""
         connection = session.connection
         call: ExpressCall | None = stream.owner
-        self._shared.counters.timeouts += 1
+        self._shared.clients.counters.timeouts += 1
         if call is not None:
             call.abort(error)
         else:
@@ -201,11 +184,11 @@ class Timeouts:
                 session.connection.ping()
                 session.mark_dirty()
         elif now_s - self._pinged_s > self._options.no_progress_timeout_s:
-            self._shared.counters.timeouts += 1
+            self._shared.clients.counters.timeouts += 1
             session.close()
 
     def _give_up(self, session: SweptSession, code: ErrorCode, reason: str) -> None:
-        self._shared.counters.timeouts += 1
+        self._shared.clients.counters.timeouts += 1
         session.connection.terminate(ConnectionFault(code, reason))
         session.mark_dirty()
 

@@ -19,31 +19,29 @@ in flight:
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Sequence
 from threading import get_ident
 from typing import Final
 
-from tfs.core.call import ListenerOptions, MethodTable
+from tfs.core.call import ListenerOptions, MethodTable, Peer
 from tfs.core.executor import Executor, ThreadExecutor
 from tfs.core.serving_loop import Phase, ServingLoop
 from tfs.core.stats import Stats
 from tfs.frontends.answer_sizes import AnswerSizes
 from tfs.frontends.budget import MemoryBudget
-from tfs.frontends.express.acceptor import Acceptor
-from tfs.frontends.express.counters import ExpressCounters
+from tfs.frontends.clients import Clients
+from tfs.frontends.counters import Counters
 from tfs.frontends.express.options import ExpressOptions
 from tfs.frontends.express.published_stats import publish
 from tfs.frontends.express.session import Session
 from tfs.frontends.express.shared_state import SharedState
 from tfs.frontends.http2.connection import Connection
+from tfs.frontends.listener import Listener
+from tfs.frontends.wire import Wire
 
 log = logging.getLogger(__name__)
 
-_CLOSE_TIMEOUT_S: Final = 5.0
 _MUCH_BYTES: Final = 16 << 20
-_SWEPT_PER_ROUND: Final = 1000  # connections and streams; these take 0.3 ms
 
 
 class ExpressTransport:
@@ -91,21 +89,22 @@ class ExpressTransport:
             budget or MemoryBudget(options.max_receive_bytes, loop.post),
         )
         self._tls_executor = executor or ThreadExecutor(1, "express-tls")
-        self._options = self._shared.options
+        self._options = options
         self._loop = loop
         self._now = loop.clock.now
-        self._sessions: set[Session] = set()
-        self._acceptor = Acceptor(
-            self._shared, self._tls_executor, self._sessions, self._on_accepted
-        )
         self._on_scarcity = on_scarcity
-        self._is_sweeping = False
-        self._had_unread = False  # whether clients had much at the last sweep
-        self._is_draining = False
-        self._is_closed = False
-        # Guards _is_drained; leaf lock.
-        self._changed = threading.Condition()
-        self._is_drained = False
+        self._had_much = False  # whether clients had much at the last sweep
+        self._num_admitted = 0  # by then
+        self._methods: MethodTable = {}
+        self._of_services: dict[Collection[str] | None, MethodTable] = {}
+        self._clients = self._shared.clients = Clients(
+            loop,
+            self._shared.budget,
+            options,
+            self._tls_executor,
+            self._make_session,
+            self._on_sweep,
+        )
         if stats is not None:
             publish(stats, self)
 
@@ -119,7 +118,8 @@ class ExpressTransport:
                 cannot be used; nothing is open.
 
         """
-        addresses = self._acceptor.open(listeners, methods)
+        self._methods = methods
+        addresses = self._clients.open(listeners)
         self._loop.post(self._begin)
         return addresses
 
@@ -128,41 +128,25 @@ class ExpressTransport:
 
         Returns whether all were finished by the (monotonic) deadline.
         """
-        self._loop.post(self._begin_drain)
-        with self._changed:
-            while not self._is_drained and self._now() < deadline_s:
-                self._loop.clock.wait(self._changed, deadline_s)
-            return self._is_drained
+        return self._clients.drain(self._begin_drain, deadline_s)
 
     def close(self) -> None:
         """Closes every connection and listener; idempotent."""
-        if self._is_closed:
-            return
-        if not self._loop.is_loop_thread:
-            closed = threading.Event()
-
-            def close_on_loop() -> None:
-                self._close()
-                closed.set()
-
-            self._loop.post(close_on_loop)
-            if closed.wait(_CLOSE_TIMEOUT_S):
-                return
-        self._close()  # on the loop, or after it has ended
+        self._clients.close(self._end)
 
     @property
-    def counters(self) -> ExpressCounters:
+    def counters(self) -> Counters:
         """What happened since the start."""
-        return self._shared.counters
+        return self._clients.counters
 
     @property
     def num_handshakes(self) -> int:
         """TLS handshakes under way. Thread-safe."""
-        return len(self._acceptor.handshakes.under_way)
+        return len(self._clients.handshakes.under_way)
 
     def connections(self) -> list[Connection]:
         """Returns the open connections, which must not be changed. Thread-safe."""
-        return [session.connection for session in list(self._sessions)]
+        return [session.connection for session in list(self._clients.sessions)]
 
     @property
     def budget(self) -> MemoryBudget:
@@ -172,17 +156,23 @@ class ExpressTransport:
     # -- on the loop -----------------------------------------------------------------
 
     def _begin(self) -> None:
-        if self._is_closed:
+        if self._clients.is_closed:
             return
         self._shared.loop_ident = get_ident()
         self._loop.add_round_hook(self._hand_over, Phase.HAND_OVER)
         self._loop.add_round_hook(self._flush, Phase.FLUSH)
-        self._acceptor.begin()
+        self._clients.begin()
 
-    def _on_accepted(self) -> None:
-        if not self._is_sweeping:
-            self._is_sweeping = True
-            self._sweep_later()
+    def _make_session(self, wire: Wire, peer: Peer, listener: Listener) -> Session:
+        services = listener.options.services
+        methods = self._of_services.get(services)
+        if methods is None:
+            methods = self._of_services[services] = {
+                path: method
+                for path, method in self._methods.items()
+                if services is None or method.service in services
+            }
+        return Session(self._shared, wire, peer, methods)
 
     def _hand_over(self, now_s: float) -> None:
         if self._shared.arrived:
@@ -206,102 +196,46 @@ class ExpressTransport:
             shared.dirty = []
             for flush in dirty:
                 flush()
-        if self._is_draining:
-            self._check_drained()
         if shared.round_begun_s is not None:
             took_s = self._now() - shared.round_begun_s
             shared.round_begun_s = None
             if took_s > self._options.slow_round_s:
-                shared.counters.slow_rounds += 1
+                self.counters.slow_rounds += 1
                 log.warning(
                     "event=slow_round took_s=%.3f connections=%d flushed=%d",
                     took_s,
-                    len(self._sessions),
+                    len(self._clients.sessions),
                     len(dirty),
                 )
         return now_s if shared.wants_round else None
 
-    def _sweep_later(self) -> None:
-        self._loop.call_at(self._now() + self._options.sweep_interval_s, self._sweep)
-
-    def _sweep(self) -> None:
+    def _on_sweep(self) -> None:
         # on_large_message postpones the return of free memory, which should not happen
         # while more large messages come.
-        had_unread = self._had_unread
-        self._had_unread = self._shared.budget.used_bytes >= _MUCH_BYTES
-        if self._shared.buffers.sweep() or had_unread or self._had_unread:
+        budget = self._shared.budget
+        had_much, num_before = self._had_much, self._num_admitted
+        self._had_much = budget.used_bytes >= _MUCH_BYTES
+        self._num_admitted = budget.num_admitted
+        if had_much or self._had_much or num_before != budget.num_admitted:
             self._shared.on_large_message()
-        if not self._acceptor.num_connections:
-            self._shared.buffers.clear()
-            self._is_sweeping = False  # so that an idle server sleeps
-            return
-        now_s = self._now()
-        if self._shared.budget.is_short:
+        if budget.is_short:
             self._on_scarcity()
-        self._acceptor.sweep(now_s)
-        self._sweep_sessions(iter(list(self._sessions)))
-
-    def _sweep_sessions(self, sessions: Iterator[Session]) -> None:
-        """Sweeps sessions, and the rest of them in the next rounds."""
-        if self._is_closed:
-            return
-        now_s = self._now()
-        num_swept = 0
-        for session in sessions:
-            if session.is_closed:
-                continue
-            num_swept += 1 + len(session.connection.streams)
-            try:
-                session.sweep(now_s)
-            except Exception as error:
-                session.on_failure(error)
-            if num_swept >= _SWEPT_PER_ROUND:
-                self._loop.post(partial(self._sweep_sessions, sessions))
-                return
-        self._sweep_later()
-
-    # -- the end -----------------------------------------------------------------------
 
     def _begin_drain(self) -> None:
-        if self._is_draining or self._is_closed:
-            return
-        self._is_draining = True
-        self._shared.lingering.has_room = True
-        self._acceptor.close()
-        for session in list(self._sessions):
-            session.connection.begin_drain()
-            session.mark_dirty()
-        self._loop.call_at(
-            self._now() + self._options.drain_grace_s, self._finish_drain
-        )
+        if self._clients.begin_drain():
+            self._loop.call_at(
+                self._now() + self._options.drain_grace_s, self._finish_drain
+            )
 
     def _finish_drain(self) -> None:
-        for session in list(self._sessions):
+        for session in list(self._clients.sessions):
             session.connection.finish_drain()
             session.mark_dirty()
 
-    def _check_drained(self) -> None:
-        # Clients whose sockets linger may still be reading their answers.
-        are_gone = not self._sessions and not self._shared.lingering
-        if are_gone and not self._is_drained:
-            with self._changed:
-                self._is_drained = True
-                self._changed.notify_all()
-
-    def _close(self) -> None:
-        if self._is_closed:
-            return
-        self._is_closed = True
-        self._acceptor.close()
-        for session in list(self._sessions):
-            session.close()
-        self._shared.lingering.close()
+    def _end(self) -> None:
         self._shared.deadlines.close()
         self._loop.remove_round_hook(self._hand_over)
         self._loop.remove_round_hook(self._flush)
         if self._own_executor:
             self._shared.executor.close(self._now())
             self._tls_executor.close(self._now())
-        with self._changed:
-            self._is_drained = True
-            self._changed.notify_all()

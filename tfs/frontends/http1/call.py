@@ -21,11 +21,10 @@ from tfs.core.errors import (
 )
 from tfs.core.http_call import HTTP_STATUS, JSON, HttpReply
 from tfs.core.servable import CancelToken
-from tfs.core.serving_loop import Timer
 from tfs.core.tensor_view import Buffer
 from tfs.frontends.budget import Ticket
+from tfs.frontends.deadlines import Bucket
 from tfs.frontends.http1.request_parser import RequestHead
-from tfs.frontends.http2.outbox import Output
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +37,7 @@ class CallOwner(Protocol):
 
     peer: Peer
     loop_ident: int
+    compress_bytes: int
 
     @property
     def post(self) -> Callable[[Callable[[], None]], None]:
@@ -52,16 +52,13 @@ class CallOwner(Protocol):
         """Notes that a call has its answer, which goes out when its turn comes."""
         ...
 
-    def compresses(self, call: HttpRequestCall, reply: HttpReply) -> bool:
-        """Tells whether an answer is sent compressed."""
-        ...
-
 
 class HttpRequestCall:
     """See :class:`tfs.core.http_call.HttpCall`.
 
     Attributes:
         answer: The bytes to send; empty until the call is finished.
+        bucket: Where its deadline is kept, if it is.
         is_finished: Whether it was finished, or given up.
         keeps_alive: Whether the connection goes on behind its answer.
         ticket: What was admitted for its body, or for what it unpacks to.
@@ -70,39 +67,34 @@ class HttpRequestCall:
     """
 
     __slots__ = (
-        "_body",
         "_cancel",
-        "_metadata",
         "_on_cancel",
         "_owner",
-        "_path",
-        "_query",
         "answer",
+        "bucket",
         "deadline_s",
         "head",
         "is_finished",
         "keeps_alive",
         "kept_bytes",
+        "message",
         "more_headers",
         "ticket",
-        "timer",
     )
 
-    def __init__(self, owner: CallOwner, head: RequestHead) -> None:
+    def __init__(self, owner: CallOwner, head: RequestHead, kept_bytes: int) -> None:
         self.head = head
+        self.message: bytes | memoryview = b""
         self.deadline_s: float | None = None
-        self.answer: Output = []
+        self.answer: list[Buffer] = []
+        self.bucket: Bucket[HttpRequestCall] | None = None
         self.is_finished = False
         self.keeps_alive = head.keeps_alive
-        self.kept_bytes = 0
+        self.kept_bytes = kept_bytes
         self.ticket: Ticket | None = None
-        self.timer: Timer | None = None
         self.more_headers: Sequence[tuple[str, str]] = ()
         self._owner = owner
-        self._body: Buffer = b""
-        self._path, _, self._query = head.target.partition("?")
         self._cancel: CancelToken | None = None
-        self._metadata: Metadata | None = None
         self._on_cancel: list[Callable[[], None]] | None = None
 
     @property
@@ -111,11 +103,11 @@ class HttpRequestCall:
 
     @property
     def path(self) -> str:
-        return self._path
+        return self.head.path
 
     @property
     def query(self) -> str:
-        return self._query
+        return self.head.query
 
     @property
     def headers(self) -> Mapping[str, str]:
@@ -123,22 +115,11 @@ class HttpRequestCall:
 
     @property
     def method(self) -> str:
-        return f"{self.head.verb} {self._path}"
-
-    @property
-    def message(self) -> bytes | memoryview:
-        body = self._body
-        return memoryview(body) if isinstance(body, bytearray) else body
-
-    @message.setter
-    def message(self, body: Buffer) -> None:
-        self._body = body
+        return f"{self.head.verb} {self.head.path}"
 
     @property
     def metadata(self) -> Metadata:
-        if self._metadata is None:
-            self._metadata = tuple(self.head.headers.items())
-        return self._metadata
+        return tuple(self.head.headers.items())
 
     @property
     def peer(self) -> Peer:
@@ -180,7 +161,6 @@ class HttpRequestCall:
 
     def expire(self) -> None:
         """Ends the call because its deadline has passed. On the loop."""
-        self.timer = None
         self.cut_off(DeadlineExceeded("Deadline Exceeded: the request took too long"))
 
     def cut_off(self, error: ServingError) -> None:
@@ -207,43 +187,20 @@ class HttpRequestCall:
             error if isinstance(error, ServingError) else Internal("internal error")
         )
 
+    def answer_instead(self, error: ServingError) -> None:
+        """Replaces an answer that there is no room for."""
+        self.answer = _written(self, failure(error), self._owner.compress_bytes)
+
     def _finish(self, reply: HttpReply) -> None:
         if self.is_finished:
             return
         self.is_finished = True
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
-        self.answer = self._written(reply)
+        self._on_cancel = None
+        if self.bucket is not None:
+            self.bucket.pop(self, None)
+            self.bucket = None
+        self.answer = _written(self, reply, self._owner.compress_bytes)
         self._owner.on_answered(self)
-
-    def _written(self, reply: HttpReply) -> Output:
-        body = list(reply.body)
-        extra = ""
-        if self._owner.compresses(self, reply):
-            packer = zlib.compressobj(_QUICK_LEVEL, zlib.DEFLATED, _GZIP)
-            body = [*map(packer.compress, body), packer.flush()]
-            extra = "Content-Encoding: gzip\r\nVary: Accept-Encoding\r\n"
-        for name, value in (*reply.headers, *self.more_headers):
-            extra += f"{name}: {value}\r\n"
-        if not self.keeps_alive:
-            extra += "Connection: close\r\n"
-        elif not self.head.minor:
-            extra += "Connection: keep-alive\r\n"
-        length = sum(map(len, body))
-        head = (
-            f"HTTP/1.1 {reply.status} {_reason(reply.status)}\r\n"
-            f"Content-Type: {reply.content_type}\r\nContent-Length: {length}\r\n"
-            f"{extra}\r\n"
-        ).encode("latin-1", "replace")
-        if self.head.verb == "HEAD" or not length:
-            return [head]
-        if length <= _JOINED_BYTES:
-            return [b"".join([head, *body])]
-        return [head, *body]
-
-
-_JOINED_BYTES: Final = 4096
 
 
 def failure(error: ServingError) -> HttpReply:
@@ -260,8 +217,42 @@ def failure(error: ServingError) -> HttpReply:
     )
 
 
-@functools.cache
-def _reason(status: int) -> str:
-    if status == 499:
-        return "Client Closed Request"
-    return HTTPStatus(status).phrase
+_JOINED_BYTES: Final = 4096
+
+
+def _written(
+    call: HttpRequestCall, reply: HttpReply, compress_bytes: int
+) -> list[Buffer]:
+    """Returns an answer as it is sent; a short one in one piece."""
+    body = reply.body
+    head = call.head
+    length = sum(map(len, body))
+    extra = ""
+    if length >= compress_bytes and head.accepts_gzip:
+        packer = zlib.compressobj(_QUICK_LEVEL, zlib.DEFLATED, _GZIP)
+        body = [*map(packer.compress, body), packer.flush()]
+        length = sum(map(len, body))
+        extra = "Content-Encoding: gzip\r\nVary: Accept-Encoding\r\n"
+    if reply.headers or call.more_headers:
+        for name, value in (*reply.headers, *call.more_headers):
+            extra += f"{name}: {value}\r\n"
+    if not call.keeps_alive:
+        extra += "Connection: close\r\n"
+    elif not head.minor:
+        extra += "Connection: keep-alive\r\n"
+    before = _before_length(reply.status, reply.content_type)
+    text = b"%b%d\r\n%b\r\n" % (before, length, extra.encode("latin-1", "replace"))
+    if head.verb == "HEAD" or not length:
+        return [text]
+    if length <= _JOINED_BYTES:
+        return [b"".join((text, *body))]
+    return [text, *body]
+
+
+@functools.lru_cache(64)
+def _before_length(status: int, content_type: str) -> bytes:
+    reason = "Client Closed Request" if status == 499 else HTTPStatus(status).phrase
+    return (
+        f"HTTP/1.1 {status} {reason}\r\nContent-Type: {content_type}\r\n"
+        "Content-Length: "
+    ).encode("latin-1", "replace")

@@ -12,6 +12,9 @@ from typing import Final, Protocol
 
 import httptools
 
+from tfs.frontends.budget import LONG_BYTES
+from tfs.frontends.inflation import Encoding
+
 _CHUNK_OVERHEAD: Final = 8  # bytes of chunk heads for each byte of content
 _LEAST_OVERHEAD: Final = 16 << 10
 
@@ -45,15 +48,30 @@ class RequestHead:
 
     Attributes:
         verb: ``GET`` and so on.
-        target: As sent: the path, and a query behind a question mark.
+        path: As sent, without the query.
+        query: What is behind the question mark.
         headers: Names in lower case; of equal ones the last.
         length: Bytes of the body; None if it comes in chunks, of unknown number.
+        encoding: How the body is compressed; None for a way that is not offered.
+        accepts_gzip: Whether the answer may be compressed.
+        is_plain: Whether nothing is to be done for it but to wait for a short body.
         keeps_alive: Whether the client wants to send more requests.
         minor: HTTP/1.0 or 1.1.
 
     """
 
-    __slots__ = ("headers", "keeps_alive", "length", "minor", "target", "verb")
+    __slots__ = (
+        "accepts_gzip",
+        "encoding",
+        "headers",
+        "is_plain",
+        "keeps_alive",
+        "length",
+        "minor",
+        "path",
+        "query",
+        "verb",
+    )
 
     def __init__(
         self,
@@ -65,7 +83,7 @@ class RequestHead:
         keeps_alive: bool,
     ) -> None:
         self.verb = verb
-        self.target = target
+        self.path, _, self.query = target.partition("?")
         self.headers = headers
         self.minor = minor
         self.keeps_alive = keeps_alive
@@ -73,6 +91,27 @@ class RequestHead:
         if "transfer-encoding" not in headers:
             length = headers.get("content-length", "0")
             self.length = int(length) if length.isdigit() else 0
+        encoding = headers.get("content-encoding", "identity").lower()
+        self.encoding = _ENCODINGS.get(encoding)
+        self.accepts_gzip = any(
+            part.partition(";")[0].strip().lower() == "gzip"
+            and "q=0" not in part.replace(" ", "").split(";")[1:]
+            for part in headers.get("accept-encoding", "").split(",")
+        )
+        self.is_plain = (
+            self.length is not None
+            and self.length < LONG_BYTES
+            and self.encoding is Encoding.IDENTITY
+            and "expect" not in headers
+            and "upgrade" not in headers
+        )
+
+
+_ENCODINGS: Final = {
+    "identity": Encoding.IDENTITY,
+    "gzip": Encoding.GZIP,
+    "x-gzip": Encoding.GZIP,
+}
 
 
 class RequestParser:
@@ -96,6 +135,11 @@ class RequestParser:
         self._body_bytes = 0
         self.is_in_head = False
         self.is_in_body = False
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether a request has begun and is not whole."""
+        return self.is_in_head or self.is_in_body
 
     def feed(self, data: bytes) -> None:
         """Takes bytes of the client.

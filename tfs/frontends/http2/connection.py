@@ -52,7 +52,6 @@ from tfs.frontends.http2.frames import (
 from tfs.frontends.http2.head_intake import HeadIntake
 from tfs.frontends.http2.limits import ConnectionLimits
 from tfs.frontends.http2.messages import PREFIX_SIZE
-from tfs.frontends.http2.receive_buffers import ReceiveBuffers
 from tfs.frontends.http2.sender import Sender
 from tfs.frontends.http2.state import ConnectionState
 from tfs.frontends.http2.states import OPENED, REQUESTED
@@ -90,7 +89,6 @@ class Connection:
         budget: The server's.
         limits: What the peer may ask.
         begun_s: When the connection was accepted, by the loop's clock.
-        buffers: Lends the memory for long messages. None gives each its own.
 
     """
 
@@ -119,12 +117,11 @@ class Connection:
         budget: MemoryBudget,
         limits: ConnectionLimits,
         begun_s: float,
-        buffers: ReceiveBuffers | None = None,
     ) -> None:
         state = self.state = ConnectionState(events, budget, limits, begun_s)
         self.sender: Sender = state.sender
         self.streams = state.streams
-        self._data = DataIntake(state, buffers)
+        self._data = DataIntake(state)
         self._heads = HeadIntake(state, self._data)
         self._control = ControlFrames(state)
         self.fault: ConnectionFault | None = None

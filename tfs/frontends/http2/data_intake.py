@@ -32,7 +32,6 @@ from tfs.frontends.http2.frames import (
     window_update,
 )
 from tfs.frontends.http2.messages import PREFIX_SIZE, MessageAssembler
-from tfs.frontends.http2.receive_buffers import ReceiveBuffers
 from tfs.frontends.http2.state import ConnectionState
 from tfs.frontends.http2.states import OPENED, Signal, received, step
 from tfs.frontends.http2.stream import Stream, Upload
@@ -53,12 +52,10 @@ class DataIntake:
 
     Args:
         state: The connection's.
-        buffers: Lends the memory for long messages, if it has any.
 
     """
 
     __slots__ = (
-        "_buffers",
         "_left",
         "_pad_left",
         "_state",
@@ -69,10 +66,9 @@ class DataIntake:
         "stream_id",
     )
 
-    def __init__(self, state: ConnectionState, buffers: ReceiveBuffers | None) -> None:
+    def __init__(self, state: ConnectionState) -> None:
         limits = state.limits
         self._state = state
-        self._buffers = buffers
         self._left = 0  # of the frame's payload
         self._pad_left = 0
         self.stream_id = 0
@@ -209,7 +205,7 @@ class DataIntake:
         num_bytes = len(chunk)
         upload = stream.upload
         if upload is None:
-            assembler = MessageAssembler(self.max_request_bytes, self._buffers)
+            assembler = MessageAssembler(self.max_request_bytes)
             upload = stream.upload = Upload(assembler)
         stream.received_bytes += num_bytes
         if stream.received_bytes > DEFAULT_WINDOW + upload.granted_bytes:
@@ -225,7 +221,7 @@ class DataIntake:
         try:
             for is_compressed, message in upload.assembler.feed(chunk):
                 self.num_messages += 1
-                self._settle(stream)
+                state.settle(stream)
                 state.events.on_message(stream, message, is_compressed)
                 if stream.id not in state.streams:
                     return
@@ -233,14 +229,6 @@ class DataIntake:
                 self._ask_for_rest(stream, upload)
         except ServingError as error:
             state.events.on_fault(stream, error)
-
-    def _settle(self, stream: Stream) -> None:
-        """Counts a long message that is whole as any other."""
-        ticket, stream.ticket = stream.ticket, None
-        if ticket is not None:
-            if ticket.is_admitted:
-                self._state.hold(stream, ticket.num_bytes)
-            self._state.budget.give_back(ticket)
 
     def _room(self, stream: Stream, upload: Upload) -> int:
         """Returns how much the client may still send on a stream."""

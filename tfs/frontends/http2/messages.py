@@ -2,23 +2,22 @@
 
 A message is one flag byte, four bytes of length and the body. The parts of a short one
 are kept as they come and joined at its end. A long one gets memory of its own length
-once it was admitted to the server's budget: pages of its own if it has more than a
-megabyte, which take nothing before they are filled, and leave nothing in the heap.
+once it was admitted to the server's budget: an array, which nobody fills with zeros first.
+
+Rejected: keeping the memory of earlier messages. With the settings that a server gives
+its allocator, that saves 2 % of what 602 KB cost, and makes 10 MB dearer by a fifth.
 """
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterator
 from typing import Final
 
+import numpy as np
+
 from tfs.core.errors import Internal, ResourceExhausted, ServingError
-from tfs.frontends.http2.receive_buffers import ReceiveBuffers
-from tfs.frontends.mapped_pages import map_pages, page_supply
 
 PREFIX_SIZE: Final = 5
-# Below this, page faults cost more than zeroing memory of the heap.
-_MAPPED_BYTES: Final = 1 << 20
 
 
 class MessageAssembler:
@@ -31,36 +30,27 @@ class MessageAssembler:
 
     Args:
         max_message_bytes: Longest body taken, as sent (compressed or not).
-        buffers: Lends the memory for long messages, if it has any.
 
     """
 
     __slots__ = (
         "_body",
-        "_buffers",
         "_filled",
-        "_is_lent",
         "_max_message_bytes",
         "_parts",
         "_prefix",
-        "_ready",
         "missing_bytes",
         "size_bytes",
     )
 
-    def __init__(
-        self, max_message_bytes: int, buffers: ReceiveBuffers | None = None
-    ) -> None:
+    def __init__(self, max_message_bytes: int) -> None:
         self.missing_bytes = 0
         self.size_bytes = 0
         self._max_message_bytes = max_message_bytes
-        self._buffers = buffers
         self._prefix = bytearray()
         self._parts: list[bytes] = []
         self._body: memoryview | None = None  # the memory of a long message
-        self._is_lent = False
         self._filled = 0
-        self._ready = 0  # how much of that memory may be written to already
 
     @property
     def is_between_messages(self) -> bool:
@@ -104,33 +94,16 @@ class MessageAssembler:
             return
         begin = self._filled
         end = self._filled = begin + len(part)
-        if end > self._ready:
-            self._make_ready(body, end)
         body[begin:end] = part
 
     def give_memory(self) -> None:
         """Gives the current message memory of its length."""
-        size = self.size_bytes
-        buffer = None if self._buffers is None else self._buffers.take(size)
-        self._is_lent = buffer is not None
-        self._ready = size
-        if buffer is None:
-            if size > _MAPPED_BYTES:
-                buffer = map_pages(size)
-                self._ready = 0
-            else:
-                buffer = bytearray(size)
-        self._body = memoryview(buffer)[:size]
+        self._body = np.empty(self.size_bytes, np.uint8).data
         self._filled = 0
         parts, self._parts = self._parts, []
         for part in parts:
             self.missing_bytes += len(part)
             self.append(memoryview(part))
-
-    def _make_ready(self, body: memoryview, end: int) -> None:
-        pages = body.obj
-        assert isinstance(pages, mmap.mmap)  # others are ready from the beginning
-        self._ready = page_supply.provide(pages, self._ready, end)
 
     def _begin(self, size: int) -> None:
         if self._prefix[0] > 1:
@@ -145,10 +118,6 @@ class MessageAssembler:
         if body is None:
             parts, self._parts = self._parts, []
             return memoryview(parts[0] if len(parts) == 1 else b"".join(parts))
-        if self._buffers is not None and not self._is_lent:
-            buffer = body.obj
-            assert isinstance(buffer, bytearray | mmap.mmap)  # it was made above
-            self._buffers.keep(buffer)
         self._body = None
         return body
 

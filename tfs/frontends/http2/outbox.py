@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from tfs.core.tensor_view import Buffer
 from tfs.frontends.http2.frames import FrameType, frame_head
 
-Output = list[bytes | memoryview]
+Output = list[Buffer]
 
 # Small messages of a stream are joined. Kept apart, each would take ten times its
 # bytes.

@@ -22,8 +22,8 @@ from tfs.core.errors import (
     ServingError,
     Unimplemented,
 )
-from tfs.frontends.encoding import Encoding
 from tfs.frontends.http2.hpack_decoder import Header
+from tfs.frontends.inflation import Encoding
 
 Metadata = tuple[tuple[str, str | bytes], ...]
 

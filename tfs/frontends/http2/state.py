@@ -106,6 +106,14 @@ class ConnectionState:
         held_bytes, stream.held_bytes = stream.held_bytes, 0
         self.budget.release(held_bytes)
 
+    def settle(self, stream: Stream) -> None:
+        """Counts a long message that is whole as any other."""
+        ticket, stream.ticket = stream.ticket, None
+        if ticket is not None:
+            if ticket.is_admitted:
+                self.hold(stream, ticket.num_bytes)
+            self.budget.give_back(ticket)
+
     def hold(self, stream: Stream, num_bytes: int) -> None:
         """Counts what a stream takes in memory."""
         self.budget.used_bytes += num_bytes

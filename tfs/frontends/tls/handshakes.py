@@ -11,8 +11,10 @@ from typing import Final, TypeAlias
 
 from tfs.core.call import Peer
 from tfs.core.executor import Executor
-from tfs.frontends.tls.tls_contexts import TlsContexts
-from tfs.frontends.tls.tls_handshake import HandshakeLoop, TlsHandshake
+from tfs.core.serving_loop import ServingLoop
+from tfs.frontends.budget import MemoryBudget
+from tfs.frontends.tls.tls_context import TlsContexts
+from tfs.frontends.tls.tls_handshake import TlsHandshake
 from tfs.frontends.tls.tls_stream import TlsStream
 
 log = logging.getLogger(__name__)
@@ -35,6 +37,7 @@ class Handshakes:
 
     Args:
         loop: The loop on which sockets are watched.
+        budget: Counts what they take.
         executor: Does the cryptography.
         max_handshakes: Most handshakes at the same time.
         timeout_s: How long one may take.
@@ -44,13 +47,15 @@ class Handshakes:
 
     def __init__(
         self,
-        loop: HandshakeLoop,
+        loop: ServingLoop,
+        budget: MemoryBudget,
         executor: Executor,
         max_handshakes: int,
         timeout_s: float,
         on_failed: Callable[[], None] = lambda: None,
     ) -> None:
         self._loop = loop
+        self._budget = budget
         self._executor = executor
         self._max_handshakes = max_handshakes
         self._timeout_s = timeout_s
@@ -78,6 +83,7 @@ class Handshakes:
             oldest.close()
         handshake = TlsHandshake(
             self._loop,
+            self._budget,
             self._executor,
             contexts,
             client,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import ssl
 from typing import Final
 
-from tfs.core.call import TlsOptions
+from tfs.core.call import TlsOptions, TlsSource
 from tfs.core.errors import InvalidArgument
+
+log = logging.getLogger(__name__)
 
 H2: Final = "h2"
 HTTP_1: Final = "http/1.1"
@@ -17,7 +20,7 @@ _CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 
 def server_context(tls: TlsOptions, protocol: str = H2) -> ssl.SSLContext:
-    """Returns a context for TLS 1.2 and 1.3 that offers a protocol.
+    """Returns a context for TLS 1.2 and 1.3 that offers one protocol.
 
     A client without a certificate of ``client_ca`` is turned away if
     ``verify_client`` is set; otherwise it is not asked for one.
@@ -59,6 +62,40 @@ def server_context(tls: TlsOptions, protocol: str = H2) -> ssl.SSLContext:
     if tls.verify_client:
         context.verify_mode = ssl.CERT_REQUIRED
     return context
+
+
+class TlsContexts:
+    """The context of a listener, made anew when its certificates are renewed.
+
+    For one thread at a time.
+
+    Attributes:
+        protocol: What its connections speak.
+
+    Raises:
+        InvalidArgument: On creation: the certificates cannot be used.
+
+    """
+
+    def __init__(self, source: TlsSource, protocol: str) -> None:
+        self.protocol = protocol
+        self._source = source
+        self._tls: TlsOptions = source.current()
+        self._context = server_context(self._tls, protocol)
+
+    def current(self) -> ssl.SSLContext:
+        """Returns the context for a new connection; may read files.
+
+        Certificates that cannot be used are logged once, and the last ones stay.
+        """
+        tls = self._source.current()
+        if tls is not self._tls:
+            self._tls = tls
+            try:
+                self._context = server_context(tls, self.protocol)
+            except InvalidArgument as error:
+                log.error("event=certificates_refused error=%r", error.message)
+        return self._context
 
 
 def _load(context: ssl.SSLContext, cert: bytes, key: bytes) -> None:

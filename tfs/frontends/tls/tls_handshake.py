@@ -11,20 +11,21 @@ import logging
 import socket
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from tfs.core.call import Peer
-from tfs.core.clock import Clock
 from tfs.core.executor import Executor
-from tfs.core.serving_loop import HANG_UP, READABLE, WRITABLE
+from tfs.core.serving_loop import HANG_UP, READABLE, WRITABLE, ServingLoop
+from tfs.frontends.budget import MemoryBudget
 from tfs.frontends.http2.frames import PREFACE
-from tfs.frontends.tls.tls_context import H2, HTTP_1
-from tfs.frontends.tls.tls_contexts import TlsContexts
+from tfs.frontends.tls.tls_context import H2, HTTP_1, TlsContexts
 from tfs.frontends.tls.tls_stream import TlsFault, TlsStream
 
 log = logging.getLogger(__name__)
 
 _READ_BYTES: Final = 16_384
+
+_STREAM_BYTES: Final = 20_480  # that OpenSSL takes for a connection, beside its buffers
 
 _SPOKEN: Final = {H2: b"gRPC over HTTP/2 within TLS", HTTP_1: b"HTTPS"}
 
@@ -39,23 +40,6 @@ def plain_http_answer(protocol: str) -> bytes:
         b"connection: close\r\n"
         b"\r\n%s" % (len(body), body)
     )
-
-
-class HandshakeLoop(Protocol):
-    """The loop of a handshake, :class:`tfs.core.serving_loop.ServingLoop` or like it."""
-
-    @property
-    def clock(self) -> Clock:
-        """The clock."""
-
-    def watch(self, fd: int, fn: Callable[[int], None], events: int = READABLE) -> None:
-        """Calls ``fn(ready_events)`` whenever ``fd`` is ready, instead of any other."""
-
-    def unwatch(self, fd: int) -> None:
-        """Stops watching ``fd``. Idempotent."""
-
-    def post(self, fn: Callable[[], None]) -> None:
-        """Runs ``fn`` on the loop, unless that is closed. Thread-safe."""
 
 
 class TlsHandshake:
@@ -76,8 +60,10 @@ class TlsHandshake:
     """
 
     __slots__ = (
+        "_budget",
         "_contexts",
         "_executor",
+        "_held_bytes",
         "_is_closed",
         "_loop",
         "_on_closed",
@@ -93,7 +79,8 @@ class TlsHandshake:
 
     def __init__(
         self,
-        loop: HandshakeLoop,
+        loop: ServingLoop,
+        budget: MemoryBudget,
         executor: Executor,
         contexts: TlsContexts,
         client: socket.socket,
@@ -102,6 +89,8 @@ class TlsHandshake:
         on_closed: Callable[[TlsHandshake], None],
     ) -> None:
         self._loop = loop
+        self._budget = budget
+        self._held_bytes = 0
         self._executor = executor
         self._contexts = contexts
         self._on_done = on_done
@@ -145,6 +134,12 @@ class TlsHandshake:
             self.is_plain_grpc = True
             self.close()
             return
+        more_bytes = len(data) + (0 if self._held_bytes else _STREAM_BYTES)
+        if not self._budget.has_room(more_bytes):
+            self.close()
+            return
+        self._held_bytes += more_bytes
+        self._budget.used_bytes += more_bytes
         # Further bytes wait in the kernel until these are processed.
         self._loop.unwatch(self.client.fileno())
         self.is_busy = True
@@ -160,7 +155,12 @@ class TlsHandshake:
         self._is_closed = True
         self._loop.unwatch(self.client.fileno())
         self.client.close()
+        self._release()
         self._on_closed(self)
+
+    def _release(self) -> None:
+        held_bytes, self._held_bytes = self._held_bytes, 0
+        self._budget.release(held_bytes)
 
     def _step(self, data: bytes) -> None:
         # Runs on the executor's thread; the loop does not use the stream meanwhile.
@@ -168,9 +168,8 @@ class TlsHandshake:
         output = b""
         try:
             if self._stream is None:
-                self._stream = TlsStream(
-                    self._contexts.current(), self._contexts.protocol
-                )
+                contexts = self._contexts
+                self._stream = TlsStream(contexts.current(), contexts.protocol)
             try:
                 outcome = self._stream.handshake(data)
             finally:
@@ -198,6 +197,7 @@ class TlsHandshake:
             self.close()
         elif outcome:
             self._is_closed = True
+            self._release()
             assert self._stream is not None
             self._on_done(self, self._stream)
         else:

@@ -54,7 +54,7 @@ class TlsStream:
 
         Raises:
             TlsFault: The peer uses no TLS that we accept, is not trusted, or does not
-                speak HTTP/2 over it.
+                speak the protocol over it.
 
         """
         self._handshake_bytes += len(data)

@@ -10,7 +10,6 @@ import torch
 
 from tfs.core.dtype import DTYPES, FLOAT32, STRING, DType
 from tfs.core.tensor_view import TensorView
-from tfs.frontends.http2.receive_buffers import ReceiveBuffers
 from tfs.runtime.guest.platforms.large_outputs import is_large, take_views
 from tfs.runtime.guest.torch_tensor import TORCH_DTYPES, small_view, to_torch
 
@@ -119,20 +118,6 @@ def test_an_input_that_is_the_output_is_sent_from_where_it_arrived() -> None:
     memory[0] = 7
     assert isinstance(view.data, memoryview)
     assert view.data[0] == 7
-
-
-def test_memory_is_not_lent_again_while_a_tensor_or_a_reply_lies_in_it() -> None:
-    """The transport's buffers see whoever still points into a message."""
-    buffers = ReceiveBuffers()
-    memory, tensor = given_away()
-    buffers.keep(memory)
-    assert buffers.take(4 * NUM) is None  # the model's
-    outputs: dict[str, torch.Tensor | TensorView] = {"y": tensor}
-    del tensor
-    view = take_views(outputs, {"x": next(iter(outputs.values()))})["y"]  # type: ignore[dict-item]
-    assert buffers.take(4 * NUM) is None  # the reply's
-    del view
-    assert buffers.take(4 * NUM) is memory
 
 
 def test_small_outputs_and_sparse_ones_are_not_looked_at() -> None:

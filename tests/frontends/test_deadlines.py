@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tfs.core.serving_loop import ServingLoop
-from tfs.frontends.express.deadlines import Deadlines
+from tfs.frontends.deadlines import Deadlines
 from tfs.testing.fake_clock import FakeClock
 
 

@@ -1,4 +1,4 @@
-"""What happened on the connections of one express transport since it started."""
+"""What happened on the connections of one transport since it started."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class ExpressCounters:
+class Counters:
     """What happened since the start. Written by the loop, read by anybody.
 
     Attributes:

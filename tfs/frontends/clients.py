@@ -1,0 +1,370 @@
+"""The clients of one transport: taken in at its listeners, looked after, and let go of.
+
+A client is accepted, shakes hands where its listener has TLS, and becomes a session of
+the transport's protocol. Once a second each session ends what makes no progress. A drain
+closes the listeners, and is over when the last session is gone and the last socket has
+lingered.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Final, Generic, Protocol, TypeVar
+
+from tfs.core.call import ListenerOptions, Peer
+from tfs.core.executor import Executor
+from tfs.core.serving_loop import ServingLoop
+from tfs.frontends.budget import MemoryBudget
+from tfs.frontends.counters import Counters
+from tfs.frontends.lingering import LingeringSockets
+from tfs.frontends.listener import Listener
+from tfs.frontends.tls.handshakes import Handshakes
+from tfs.frontends.tls.tls_stream import TlsStream
+from tfs.frontends.wire import TlsWire, Wire
+
+log = logging.getLogger(__name__)
+
+_ACCEPTS_PER_ROUND: Final = 64
+_ACCEPT_PAUSE_S: Final = 1.0
+_CLOSE_TIMEOUT_S: Final = 5.0
+_SWEPT_PER_ROUND: Final = 1000  # connections and calls; these take 0.3 ms
+_OUT_OF_FILES: Final = frozenset(
+    (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+)
+
+
+class Session(Protocol):
+    """A client's connection, as its transport looks after it. Loop-confined."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether its socket is gone."""
+        ...
+
+    @property
+    def num_calls(self) -> int:
+        """How many of its calls are under way."""
+        ...
+
+    def begin(self) -> None:
+        """Takes what came with the end of a TLS handshake; contains every exception."""
+        ...
+
+    def sweep(self, now_s: float) -> None:
+        """Ends what has made no progress for too long."""
+        ...
+
+    def begin_drain(self) -> None:
+        """Takes no calls beyond those that are there, and closes behind them."""
+        ...
+
+    def on_failure(self, error: Exception) -> None:
+        """Closes this connection, and no other, because our own code raised."""
+        ...
+
+    def close(self) -> None:
+        """Closes the socket and cuts off every call; idempotent."""
+        ...
+
+
+class ClientOptions(Protocol):
+    """The options of a transport that concern all of its clients."""
+
+    @property
+    def max_connections(self) -> int:
+        """Most connections; further ones are closed at once."""
+        ...
+
+    @property
+    def max_handshakes(self) -> int:
+        """Most TLS handshakes under way; the oldest that waits makes way for another."""
+        ...
+
+    @property
+    def no_progress_timeout_s(self) -> float:
+        """How long a client may keep the server waiting."""
+        ...
+
+    @property
+    def sweep_interval_s(self) -> float:
+        """How often sessions are swept."""
+        ...
+
+
+S = TypeVar("S", bound=Session)
+
+
+class Clients(Generic[S]):
+    """The listeners of one transport, and the sessions behind them.
+
+    ``open``, ``drain`` and ``close`` are for any one thread but the loop's (``close`` for
+    the loop's too). All else is confined to the serving loop.
+
+    Attributes:
+        counters: What happened since the start.
+        handshakes: The TLS handshakes under way.
+        is_closed: Whether ``close`` was called.
+        is_drained: Whether all of them have gone since.
+        is_draining: Whether no new clients are taken.
+        lingering: Sockets of clients that still read what they were told last.
+        sessions: The open ones.
+
+    Args:
+        loop: The serving loop.
+        budget: The memory that clients can make the server take.
+        options: How many clients there may be, and how long they may take.
+        executor: Performs TLS handshakes.
+        make: Makes the session of a client.
+        on_sweep: Told before each sweep, and once more when the last client is gone.
+
+    """
+
+    def __init__(
+        self,
+        loop: ServingLoop,
+        budget: MemoryBudget,
+        options: ClientOptions,
+        executor: Executor,
+        make: Callable[[Wire, Peer, Listener], S],
+        on_sweep: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.counters = Counters()
+        self.is_closed = False
+        self.is_draining = False
+        self.sessions: set[S] = set()
+        self.lingering = LingeringSockets(
+            loop, options.no_progress_timeout_s, self._check_drained
+        )
+        self._loop = loop
+        self._options = options
+        self._make = make
+        self._on_sweep = on_sweep
+        self._listeners: list[Listener] = []
+        self._is_sweeping = False
+        self.handshakes = Handshakes(
+            loop,
+            budget,
+            executor,
+            options.max_handshakes,
+            options.no_progress_timeout_s,
+            self._on_handshake_failed,
+        )
+        # Guards is_drained; leaf lock.
+        self._changed = threading.Condition()
+        self.is_drained = False
+
+    @property
+    def num_connections(self) -> int:
+        """Sessions, handshakes, and sockets that linger."""
+        return len(self.sessions) + len(self.handshakes.under_way) + len(self.lingering)
+
+    # -- off the loop -------------------------------------------------------------------
+
+    def open(self, listeners: Sequence[ListenerOptions]) -> list[str]:
+        """Opens the listeners; returns their addresses with the real ports.
+
+        Raises:
+            Unavailable: An address is in use or cannot be bound, or certificates
+                cannot be used; nothing is open.
+
+        """
+        opened: list[Listener] = []
+        try:
+            opened.extend(map(Listener, listeners))
+        except BaseException:
+            for listener in opened:
+                listener.close()
+            raise
+        self._listeners = opened
+        return [listener.address for listener in opened]
+
+    def drain(self, begin: Callable[[], None], deadline_s: float) -> bool:
+        """Runs ``begin`` on the loop, and blocks until every client has gone.
+
+        Returns whether all had by the (monotonic) deadline.
+        """
+        self._loop.post(begin)
+        clock = self._loop.clock
+        with self._changed:
+            while not self.is_drained and clock.now() < deadline_s:
+                clock.wait(self._changed, deadline_s)
+            return self.is_drained
+
+    def close(self, end: Callable[[], None]) -> None:
+        """Closes every connection and listener, and then runs ``end``; idempotent."""
+        if self.is_closed:
+            return
+        if not self._loop.is_loop_thread:
+            closed = threading.Event()
+
+            def close_on_loop() -> None:
+                self._close(end)
+                closed.set()
+
+            self._loop.post(close_on_loop)
+            if closed.wait(_CLOSE_TIMEOUT_S):
+                return
+        self._close(end)  # on the loop, or after it has ended
+
+    # -- clients come -------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Takes clients in from now on."""
+        for listener in self._listeners:
+            for listening in listener.sockets:
+                self._watch(listener, listening)
+
+    def _watch(self, listener: Listener, listening: socket.socket) -> None:
+        if listener in self._listeners:
+            self._loop.watch(
+                listening.fileno(), partial(self._accept, listener, listening)
+            )
+
+    def _accept(
+        self, listener: Listener, listening: socket.socket, events: int
+    ) -> None:
+        for _ in range(_ACCEPTS_PER_ROUND):
+            try:
+                client, peer = listener.accept(listening)
+            except BlockingIOError:
+                break
+            except OSError as error:
+                if error.errno in _OUT_OF_FILES:
+                    self._pause(listener, listening, error)
+                    break
+                continue  # the client left first (ECONNABORTED and the like)
+            if self.num_connections >= self._options.max_connections:
+                self.counters.refused_connections += 1
+                client.close()
+                continue
+            self.counters.connections += 1
+            if listener.tls is None:
+                self.sessions.add(self._make(Wire(client), peer, listener))
+                continue
+            on_done = partial(self._on_trusted, listener)
+            if not self.handshakes.begin(listener.tls, client, peer, on_done):
+                self.counters.refused_connections += 1
+        if not self._is_sweeping:
+            self._is_sweeping = True
+            self._sweep_later()
+
+    def _on_trusted(
+        self,
+        listener: Listener,
+        client: socket.socket,
+        peer: Peer,
+        tls: TlsStream,
+        unsent: bytes,
+    ) -> None:
+        session = self._make(TlsWire(client, tls, unsent), peer, listener)
+        self.sessions.add(session)
+        session.begin()
+
+    def _on_handshake_failed(self) -> None:
+        self.counters.failed_handshakes += 1
+
+    def _pause(
+        self, listener: Listener, listening: socket.socket, error: OSError
+    ) -> None:
+        """Stops accepting on a listener for a while, because it cannot succeed now."""
+        self.counters.failed_accepts += 1
+        log.error(
+            "event=accept_failed listener=%s num_failed=%d error=%s",
+            listener.options.name,
+            self.counters.failed_accepts,
+            error,
+        )
+        self._loop.unwatch(listening.fileno())
+        self._loop.call_at(
+            self._loop.clock.now() + _ACCEPT_PAUSE_S,
+            partial(self._watch, listener, listening),
+        )
+
+    # -- and are looked after ---------------------------------------------------------------
+
+    def _sweep_later(self) -> None:
+        self._loop.call_at(
+            self._loop.clock.now() + self._options.sweep_interval_s, self._sweep
+        )
+
+    def _sweep(self) -> None:
+        self._on_sweep()
+        if not self.num_connections:
+            self._is_sweeping = False  # so that an idle server sleeps
+            return
+        self.counters.timeouts += self.handshakes.sweep(self._loop.clock.now())
+        self._sweep_sessions(iter(list(self.sessions)))
+
+    def _sweep_sessions(self, sessions: Iterator[S]) -> None:
+        """Sweeps sessions, and the rest of them in the next rounds."""
+        if self.is_closed:
+            return
+        now_s = self._loop.clock.now()
+        num_swept = 0
+        for session in sessions:
+            if session.is_closed:
+                continue
+            num_swept += 1 + session.num_calls
+            try:
+                session.sweep(now_s)
+            except Exception as error:
+                session.on_failure(error)
+            if num_swept >= _SWEPT_PER_ROUND:
+                self._loop.post(partial(self._sweep_sessions, sessions))
+                return
+        self._sweep_later()
+
+    # -- and go ---------------------------------------------------------------------------------
+
+    def let_go(self, session: S, client: socket.socket, *, lingers: bool) -> None:
+        """Closes the socket of a session that has ended, now or after it has lingered."""
+        if lingers:
+            self.lingering.take(client)
+        else:
+            client.close()
+        self.sessions.discard(session)
+        self._check_drained()
+
+    def begin_drain(self) -> bool:
+        """Takes no new clients; returns False if that, or the end, has come before."""
+        if self.is_draining or self.is_closed:
+            return False
+        self.is_draining = True
+        self._close_listeners()
+        for session in list(self.sessions):
+            session.begin_drain()
+        self._check_drained()
+        return True
+
+    def _check_drained(self) -> None:
+        # Clients whose sockets linger may still be reading their answers.
+        if self.is_draining and not (
+            self.sessions or self.lingering or self.is_drained
+        ):
+            with self._changed:
+                self.is_drained = True
+                self._changed.notify_all()
+
+    def _close_listeners(self) -> None:
+        listeners, self._listeners = self._listeners, []
+        for listener in listeners:
+            for listening in listener.sockets:
+                self._loop.unwatch(listening.fileno())
+            listener.close()
+        self.handshakes.close()
+
+    def _close(self, end: Callable[[], None]) -> None:
+        if self.is_closed:
+            return
+        self.is_closed = self.is_draining = True
+        self._close_listeners()
+        for session in list(self.sessions):
+            session.close()
+        self.lingering.close()
+        end()
+        self._check_drained()

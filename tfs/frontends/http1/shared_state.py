@@ -1,0 +1,74 @@
+"""What the connections of one HTTP/1.1 transport have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from threading import get_ident
+from typing import Any, Final
+
+from tfs.core.executor import Executor
+from tfs.core.http_call import HttpHandler
+from tfs.core.serving_loop import ServingLoop
+from tfs.frontends.budget import MemoryBudget
+from tfs.frontends.clients import Clients
+from tfs.frontends.deadlines import Deadlines
+from tfs.frontends.http1.call import HttpRequestCall
+from tfs.frontends.http1.options import HttpOptions
+from tfs.frontends.http1.request_parser import RequestHead
+
+_MAX_HEADS: Final = 256
+_MAX_HEAD_BYTES: Final = 1024
+
+
+@dataclass(slots=True, eq=False)
+class HttpShared:
+    """The state that the transport shares with its sessions. Loop-confined.
+
+    Attributes:
+        loop: Runs everything.
+        options: Limits and timeouts.
+        budget: The memory that clients can make the server take.
+        executor: Runs decompression.
+        handler: Answers requests.
+        clients: The clients; set by the transport.
+        deadlines: The deadlines of unfinished calls that began in earlier rounds.
+        heads: Heads of requests by their bytes, since clients repeat them: equal bytes
+            behind a whole request mean the same head.
+        opened: Calls that began in this round and have a deadline.
+        dirty: Sessions that have output; served once, at the end of the round.
+        loop_ident: The loop's thread; valid once the loop runs the transport.
+
+    """
+
+    loop: ServingLoop
+    options: HttpOptions
+    budget: MemoryBudget
+    executor: Executor
+    handler: HttpHandler
+    clients: Clients[Any] = field(init=False)
+    deadlines: Deadlines[HttpRequestCall] = field(init=False)
+    heads: dict[bytes, RequestHead] = field(default_factory=dict)
+    opened: list[HttpRequestCall] = field(default_factory=list)
+    dirty: list[Callable[[], None]] = field(default_factory=list)
+    loop_ident: int = field(default_factory=get_ident)
+
+    def __post_init__(self) -> None:
+        self.deadlines = Deadlines(self.loop, HttpRequestCall.expire)
+
+    def keep_head(self, raw: bytes, head: RequestHead) -> None:
+        """Keeps what a head was parsed to, if it is short and announces a short body."""
+        if head.is_plain and len(raw) <= _MAX_HEAD_BYTES:
+            if len(self.heads) >= _MAX_HEADS:
+                self.heads.clear()
+            self.heads[raw] = head
+
+    def flush(self, now_s: float) -> None:
+        """Writes what the round brought, and sets the deadlines of what it left open."""
+        calls, self.opened = self.opened, []
+        for call in calls:
+            if not call.is_finished and call.deadline_s is not None:
+                call.bucket = self.deadlines.add(call, call.deadline_s, now_s)
+        dirty, self.dirty = self.dirty, []
+        for flush in dirty:
+            flush()
