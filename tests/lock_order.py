@@ -38,7 +38,7 @@ ORDER: Final = (
 WHILE_COMPUTING: Final = (
     "LibraryInterpreter._lock",
     "DlmopenInterpreter._lock",
-    "ModelCalls.running",
+    "CallThreads.running",
 )
 """Locks that are held while a model or its interpreter works; they come last."""
 

@@ -19,7 +19,7 @@ from tfs.core.errors import ServingError
 from tfs.core.servable import Outcome
 from tfs.core.servable_id import ServableId
 from tfs.core.serving_loop import ServingLoop
-from tfs.runtime.inline import model_calls
+from tfs.runtime.inline import call_threads
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.runtime.inline.inline_model import InlineModel
 from tfs.servables.placed_model import PlacedModel
@@ -179,7 +179,7 @@ def test_a_call_is_measured_by_itself(
     model = interpreter.load(package(tmp_path, Scale()))
     assert model.last_call_s is None
     times = iter((10.0, 10.5))
-    monkeypatch.setattr(model_calls, "perf_counter", lambda: next(times))
+    monkeypatch.setattr(call_threads, "perf_counter", lambda: next(times))
     answer = ask(model, {"x": floats((1, 2))}, "serving_default")
     interpreter.start()
     answer.outputs()

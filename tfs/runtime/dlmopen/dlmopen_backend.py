@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 from tfs.core.clock import Clock
 from tfs.runtime.dlmopen import dlmopen_probe
+from tfs.runtime.dlmopen.call_turn import OnHang
 from tfs.runtime.dlmopen.dlmopen_interpreter import DlmopenInterpreter, DlmopenModel
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.version_files import VersionFiles
-from tfs.runtime.inline.hang_watch import OnHang
 from tfs.runtime.interpreter import InterpreterStats
 from tfs.runtime.pooled_model import PooledModel
 

@@ -14,18 +14,17 @@ import logging
 import threading
 import time
 
-from tfs.core.clock import Clock
+from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import FailedPrecondition
 from tfs.core.servable import InferenceTask, Tensors
 from tfs.core.tensor_view import TensorView
 from tfs.runtime.dlmopen import dlmopen_namespace
-from tfs.runtime.dlmopen.call_turn import CallTurn
+from tfs.runtime.dlmopen.call_turn import CallTurn, OnHang
 from tfs.runtime.dlmopen.dlmopen_namespace import Namespace
 from tfs.runtime.dlmopen.namespace_model import NamespaceModel
 from tfs.runtime.guest.guest_model import GuestModel
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.version_files import VersionFiles
-from tfs.runtime.inline.hang_watch import OnHang
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.runtime.inline.inline_model import InlineModel
 from tfs.runtime.interpreter import InterpreterStats, LoadMemory, OnAnotherThread
@@ -133,6 +132,10 @@ class DlmopenInterpreter:
         on_hang: OnHang = lambda _servable, _text: None,
     ) -> None:
         self._name = name
+        clock = clock or MonotonicClock()
+        # Held while anything but a load runs in the namespace. Rank: after the
+        # thread's locks; no callback runs under it.
+        self._calling = CallTurn(name, call_timeout_s, clock.now, on_hang)
         # Queue, deadlines and unloading are those of a thread of this process. Only the
         # place where a call is computed differs.
         self._thread = InlineInterpreter(
@@ -141,12 +144,8 @@ class DlmopenInterpreter:
             clock=clock,
             load_model=self._load_model,
             takes_several=False,
-            call_timeout_s=call_timeout_s,
-            on_hang=on_hang,
+            hung=self._calling.error,
         )
-        # Held while anything but a load runs in the namespace. Rank: after the
-        # thread's locks; no callback runs under it.
-        self._calling = CallTurn(name, call_timeout_s)
         # Guards the fields below; held while a namespace opens. Rank: before
         # _calling.
         self._lock = threading.Lock()
@@ -171,7 +170,7 @@ class DlmopenInterpreter:
     @property
     def is_hung(self) -> bool:
         """Whether a call hangs there, so that it takes no others."""
-        return self._thread.is_hung or self._calling.is_hung
+        return self._calling.is_hung
 
     @property
     def num_pending(self) -> int:

@@ -76,7 +76,7 @@ class NamespaceModel:
             (name, (DTYPE_CODES[view.dtype], view.shape, _data(view.data, exports)))
             for name, view in inputs.items()
         ]
-        self._calling.take(self._who)
+        self._calling.take(self._source.id)
         try:
             outputs, ns, pages = self._namespace.call(
                 ("call", self._model_id, signature_name, num_rows, described)
@@ -120,7 +120,7 @@ class NamespaceModel:
             )
             for name, view in inputs.items()
         }
-        self._calling.take(self._who)
+        self._calling.take(self._source.id)
         try:
             scaling: float | None = self._namespace.call(
                 ("scale", self._model_id, signature_name, pickle.dumps(own), duration_s)
@@ -131,7 +131,7 @@ class NamespaceModel:
 
     def seed(self, seed: int | None) -> bool:
         """Sets the namespace's random numbers; see ``SeedableModel``."""
-        self._calling.take(self._who)
+        self._calling.take(self._source.id)
         try:
             self._namespace.call(("seed", seed))
         finally:
@@ -145,14 +145,14 @@ class NamespaceModel:
     def close(self) -> None:
         """Drops the model there, after the call that is running; idempotent."""
         try:
-            self._calling.take(self._who)
+            self._calling.take(self._source.id)
             try:
                 self._namespace.call(("unload", self._model_id))
             finally:
                 self._calling.end()
         except ServingError as error:
             log.warning("event=unload_failed servable=%s error=%s", self._who, error)
-        self._calling.forget(self._who)
+        self._calling.forget(self._source.id)
 
     def _tell_of_writes(self, num_pages: int) -> None:
         self._told_of_writes = True

@@ -14,9 +14,8 @@ from tfs.core.errors import serving_error
 from tfs.core.servable import InferenceTask, MakeInputs, Outcome
 from tfs.core.servable_id import ServableId
 from tfs.core.serving_loop import ServingLoop
-from tfs.runtime.inline.call_thread import CallThread
+from tfs.runtime.inline.call_threads import CallThreads
 from tfs.runtime.inline.inline_model import InlineModel
-from tfs.runtime.inline.model_calls import ModelCalls
 from tfs.runtime.inline.thread_use import ThreadUse, read_thread_use
 from tfs.runtime.placement import FRONT_LIMIT_S
 
@@ -31,8 +30,7 @@ class FrontCalls:
     Args:
         loop: The loop on which calls run.
         thread: Takes calls that cannot run here, and all calls of models that were
-            slow.
-        calls: Counts both.
+            slow; counts both.
         now: The time in seconds, for deadlines.
         on_slow: Called on the loop when a call on it took over ``FRONT_LIMIT_S``, with
             the version and the seconds; from then on the model runs on the thread.
@@ -42,15 +40,13 @@ class FrontCalls:
     def __init__(
         self,
         loop: ServingLoop,
-        thread: CallThread,
-        calls: ModelCalls,
+        thread: CallThreads,
         now: Callable[[], float],
         on_slow: Callable[[ServableId, float], None] | None,
     ) -> None:
         self._loop = loop
         self._thread = thread
-        self._calls = calls
-        self._running = calls.running
+        self._running = thread.running
         self._now = now
         self._on_slow = on_slow
         # Making one takes 1 us, and entering it for each call takes four.
@@ -83,12 +79,12 @@ class FrontCalls:
         if not self._running.acquire(blocking=False):
             return None
         try:
-            if thread.is_closing or model.unloading:
+            if thread.refusal is not None or model.unloading:
                 return None
             if task is not None:
                 refused = task.begin(self._now(), model.source.id.slashed)
                 if refused is not None:
-                    self._calls.num_dropped += 1
+                    thread.num_dropped += 1
                     return refused
             try:
                 inputs = make_inputs()
@@ -96,16 +92,16 @@ class FrontCalls:
                 return serving_error(error, model.source.id.slashed)
             before = read_thread_use()
             if self._infers_for_good:
-                outcome, call_s = self._calls.call(model, signature_name, inputs)
+                outcome, call_s = thread.call(model, signature_name, inputs)
             else:
                 with self._inference:
-                    outcome, call_s = self._calls.call(model, signature_name, inputs)
+                    outcome, call_s = thread.call(model, signature_name, inputs)
                 if loop.owns_thread:
                     _infer_for_good()
                     self._infers_for_good = True
             if call_s > FRONT_LIMIT_S:
                 used = ThreadUse.of(before), ThreadUse.of(read_thread_use())
-                num_calls = self._calls.num_calls
+                num_calls = thread.num_calls
                 call_s = model.slow_calls.own_s(num_calls, call_s, *used)
         finally:
             self._running.release()

@@ -19,19 +19,16 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tfs.core.clock import Clock, MonotonicClock
-from tfs.core.errors import Internal
+from tfs.core.errors import Internal, ServingError
 from tfs.core.servable import InferenceTask
 from tfs.core.servable_id import ServableId
 from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.guest.guest_model import GuestModel, load_guest_model
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.version_files import VersionFiles
-from tfs.runtime.inline.call_thread import UNLOAD_WAIT_S, CallThread
+from tfs.runtime.inline.call_threads import UNLOAD_WAIT_S, CallThreads
 from tfs.runtime.inline.front_calls import FrontCalls
-from tfs.runtime.inline.hang_watch import HangWatch, OnHang
 from tfs.runtime.inline.inline_model import InlineModel
-from tfs.runtime.inline.model_calls import ModelCalls
-from tfs.runtime.inline.request_threads import RequestThreads
 from tfs.runtime.interpreter import InterpreterStats
 from tfs.runtime.task_outcome import closed, finish, unloaded
 
@@ -56,10 +53,8 @@ class InlineInterpreter:
             returned object, wherever that computes.
         takes_several: Whether a version that asks for several requests at once gets
             them; otherwise it gets one at a time.
-        call_timeout_s: When a call on the thread counts as hung (:class:`HangWatch`).
-            Tasks that wait behind it, and new ones, are refused then. None waits for
-            ever.
-        on_hang: Called then; see there.
+        hung: Returns why nobody may wait for a call that hangs on the thread: tasks that
+            wait, and new ones, are refused with that. None while none does.
 
     """
 
@@ -73,29 +68,23 @@ class InlineInterpreter:
         on_slow: Callable[[ServableId, float], None] | None = None,
         load_model: Callable[[ModelSource, VersionFiles], GuestModel] | None = None,
         takes_several: bool = True,
-        call_timeout_s: float | None = None,
-        on_hang: OnHang = lambda _servable, _text: None,
+        hung: Callable[[], ServingError | None] = lambda: None,
     ) -> None:
         self._name = name
         self._load_model = load_model or load_guest_model
         self._takes_several = takes_several
         self._max_queued = max_queued
         self._clock = clock or MonotonicClock()
-        now = self._clock.now
-        hangs: HangWatch | None = None
-        if call_timeout_s is not None:
-            hangs = HangWatch(name, call_timeout_s, now, on_hang)
-        self._calls = ModelCalls()
-        self._thread = CallThread(name, self._calls, max_queued, self._clock, hangs)
+        self._thread = CallThreads(name, max_queued, self._clock, hung=hung)
         self._front: FrontCalls | None = None
         if front_loop is not None:
-            self._front = FrontCalls(
-                front_loop, self._thread, self._calls, now, on_slow
-            )
+            now = self._clock.now
+            self._front = FrontCalls(front_loop, self._thread, now, on_slow)
         # Guards the fields below; leaf lock. No model and no callback runs under it.
         self._lock = threading.Lock()
         self._is_closing = False
         self._models: set[InlineModel] = set()
+        self._own_threads: dict[InlineModel, CallThreads] = {}
         self._past = InterpreterStats()  # of unloaded models with threads of their own
 
     @property
@@ -105,12 +94,7 @@ class InlineInterpreter:
     @property
     def num_pending(self) -> int:
         """Tasks that wait for the thread, and the one it runs."""
-        return len(self._thread.queue) + self._calls.running.locked()
-
-    @property
-    def is_hung(self) -> bool:
-        """Whether a call on the thread hangs, so that it takes no others."""
-        return self._thread.is_hung
+        return len(self._thread.queue) + self._thread.running.locked()
 
     def start(self) -> None:
         self._thread.start()
@@ -139,45 +123,34 @@ class InlineInterpreter:
             import_s=time.thread_time() - begun_s,
             can_rehearse=self._load_model is load_guest_model,
         )
-        if is_concurrent:
-            model.threads = RequestThreads(
-                source,
-                lambda task: model.answer(task.signature_name, task.inputs),
-                name=f"{self._name}-{source.id.slashed}",
-                max_queued=self._max_queued,
-                clock=self._clock,
-            )
         with self._lock:
             if not self._is_closing:
                 self._models.add(model)
+                if is_concurrent:
+                    name = f"{self._name}-{source.id.slashed}"
+                    threads = CallThreads(
+                        name, self._max_queued, self._clock, source.concurrency
+                    )
+                    self._own_threads[model] = threads
+                    threads.start()
                 return model
-        if model.threads is not None:
-            model.threads.close(closed(self._name))
         guest.close()
         raise closed(self._name)
 
     def stats(self) -> InterpreterStats:
         with self._lock:
-            models, past = list(self._models), self._past
-        here = InterpreterStats(
-            num_models=len(models), num_queued=len(self._thread.queue)
-        )
-        threads = [each.threads.stats() for each in models if each.threads is not None]
-        return InterpreterStats.summed([here, self._calls.stats(), past, *threads])
+            own, past = list(self._own_threads.values()), self._past
+            here = InterpreterStats(num_models=len(self._models))
+        threads = [each.stats() for each in (self._thread, *own)]
+        return InterpreterStats.summed([here, past, *threads])
 
     def close(self, deadline_s: float | None = None) -> None:
         with self._lock:
             self._is_closing = True
-            models = list(self._models)
-        self._thread.refuse()
-        hanging = {
-            model
-            for model in models
-            if model.threads is not None
-            and not model.threads.close(closed(self._name), deadline_s)
-        }
-        if hanging:
-            log.warning("event=interpreter_hangs interpreter=%s", self._name)
+            own = dict(self._own_threads)
+        for threads in (self._thread, *own.values()):
+            threads.refuse(closed(self._name))
+        hanging = {m for m, threads in own.items() if not threads.join(deadline_s)}
         if not self._thread.join(deadline_s):
             return
         with self._lock:
@@ -191,8 +164,9 @@ class InlineInterpreter:
 
     def enqueue(self, model: InlineModel, task: InferenceTask) -> None:
         """Runs a task on the loop, or lets a thread run it. Never blocks, never raises."""
-        if model.threads is not None:
-            model.threads.submit(task)
+        threads = self._own_threads.get(model)
+        if threads is not None:
+            threads.put(model, task)
             return
         front = model.front
         if front is not None:
@@ -212,11 +186,11 @@ class InlineInterpreter:
                 is freed when that call ends.
 
         """
-        threads = model.threads
         with self._lock:
             if model.unloading:
                 return
             model.unloading = True
+            threads = self._own_threads.get(model)
             if threads is None:
                 self._models.discard(model)
         if threads is not None:
@@ -230,12 +204,13 @@ class InlineInterpreter:
             )
         model.drop()
 
-    def _close_threads(self, model: InlineModel, threads: RequestThreads) -> bool:
+    def _close_threads(self, model: InlineModel, threads: CallThreads) -> bool:
         """Ends a model's own threads; returns whether they have ended."""
-        deadline_s = self._clock.now() + UNLOAD_WAIT_S
-        has_ended = threads.close(unloaded(model.source.id), deadline_s)
+        threads.refuse(unloaded(model.source.id))
+        has_ended = threads.join(self._clock.now() + UNLOAD_WAIT_S)
         spent = replace(threads.stats(), num_queued=0)
         with self._lock:
             self._models.discard(model)
+            self._own_threads.pop(model, None)
             self._past = InterpreterStats.summed([self._past, spent])
         return has_ended

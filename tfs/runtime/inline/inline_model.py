@@ -18,7 +18,6 @@ from tfs.runtime.guest.guest_model import GuestModel, give_device_memory_back
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.random_numbers import seed_random
 from tfs.runtime.guest.two_thread_scaling import two_thread_scaling
-from tfs.runtime.inline.request_threads import RequestThreads
 from tfs.runtime.inline.thread_use import SlowCalls
 from tfs.runtime.interpreter import LoadMemory
 from tfs.runtime.placement import FRONT_LIMIT_S
@@ -69,7 +68,6 @@ class InlineModel:
         guest: The model that is called; None once unloaded. Written when no call can be
             running.
         unloading: Whether it takes no more tasks; the interpreter writes it.
-        threads: Run its calls, if it takes several at once.
 
     """
 
@@ -95,7 +93,6 @@ class InlineModel:
         self.can_rehearse = can_rehearse
         self.guest: GuestModel | None = guest
         self.unloading = False
-        self.threads: RequestThreads | None = None
 
     @property
     def source(self) -> ModelSource:

@@ -101,6 +101,7 @@ class Lane:
         self._calls: dict[int, WorkerCall] = {}  # by slot, the oldest first
         self._free: list[int] = []
         self._channel: CallChannel | None = None
+        self._closed: ServingError | None = None
         self._overlaps = False  # whether the present worker runs several calls at once
         self._num_written = 0  # requests that the present worker was given
         self._num_read = 0
@@ -191,12 +192,13 @@ class Lane:
             now_s = self._now()
             if (
                 model.health.quarantine is None
+                and not model.unloading
                 and task.signature_name in model.signature_indexes
                 and task.begin(now_s, model.who) is None
             ):
                 self._write(channel, model, task, now_s)
                 return
-        refused = model.refusal()
+        refused = self._closed or model.refusal()
         if refused is not None:
             finish(task, refused)
         elif len(self._queue) >= self._options.max_queued:
@@ -207,6 +209,11 @@ class Lane:
         else:
             self._queue.append((model, task, self._now()))
             self.pump()
+
+    def close_for_good(self, error: ServingError) -> None:
+        """Answers all tasks that wait, and that will come, with ``error``."""
+        self._closed = error
+        self.refuse(error)
 
     def refuse(self, error: ServingError, model: ProcessModel | None = None) -> None:
         """Answers all tasks that wait (for ``model``, if given) with ``error``."""

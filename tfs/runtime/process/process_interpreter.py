@@ -356,7 +356,10 @@ class ProcessInterpreter:
     def enqueue(self, model: ProcessModel, task: InferenceTask) -> None:
         """Starts a task, from any thread. Never blocks, never raises."""
         if get_ident() == self._loop.thread_ident:
-            self._enqueue(model, task)
+            if takes_long_to_write(task):
+                self._spill_elsewhere(model, task)
+            else:
+                self._lane.add(model, task)
         elif self.state is WorkerState.CLOSED:
             finish(task, closed(self._name))  # because the loop may be gone
         else:
@@ -364,22 +367,15 @@ class ProcessInterpreter:
             self._loop.post(self._take_from_inbox)
 
     def _take_from_inbox(self) -> None:
-        self._enqueue(*self._inbox.popleft())
+        self.enqueue(*self._inbox.popleft())
 
-    def _enqueue(self, model: ProcessModel, task: InferenceTask) -> None:
-        if self._worker.state is WorkerState.CLOSED:
-            finish(task, closed(self._name))
-        elif model.unloading:
-            finish(task, unloaded(model.source.id))
-        elif takes_long_to_write(task):
-            self._spilling.append(None)
-            spill = partial(self._spill, model, task)
-            try:
-                self.options.executor.submit(spill)
-            except RuntimeError:  # the server ends
-                spill()
-        else:
-            self._lane.add(model, task)
+    def _spill_elsewhere(self, model: ProcessModel, task: InferenceTask) -> None:
+        self._spilling.append(None)
+        spill = partial(self._spill, model, task)
+        try:
+            self.options.executor.submit(spill)
+        except RuntimeError:  # the server ends
+            spill()
 
     def _spill(self, model: ProcessModel, task: InferenceTask) -> None:
         """Copies a task's tensors, and starts it. On a thread of the executor."""
@@ -467,7 +463,7 @@ class ProcessInterpreter:
         self._load_next(list(self.models.values()), process)
 
     def _load_next(self, models: list[ProcessModel], process: WorkerProcess) -> None:
-        models = [m for m in models if not m.unloading and m.refusal() is None]
+        models = [each for each in models if each.refusal() is None]
         if not models:
             self._worker.settle()
             return

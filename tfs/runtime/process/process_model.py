@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import os
@@ -22,6 +23,7 @@ from tfs.runtime.process.call_times import CallTimes
 from tfs.runtime.process.crash_policy import CrashHistory, CrashPolicy, WorkerEnd
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.slab_call import ReplyPlans, RequestPlans
+from tfs.runtime.task_outcome import unloaded
 
 log = logging.getLogger(__name__)
 
@@ -179,6 +181,8 @@ class ProcessModel(OnAnotherThread):
     ) -> None:
         self._source = source
         self._host = host
+        # Its tasks go the shortest way.
+        self.submit: Final = functools.partial(host.enqueue, self)
         self.who = source.id.slashed
         self.concurrency = source.concurrency
         self.files = files
@@ -210,9 +214,6 @@ class ProcessModel(OnAnotherThread):
     def worker_pid(self) -> int | None:
         """The process id of the worker; None while there is none."""
         return self._host.pid
-
-    def submit(self, task: InferenceTask) -> None:
-        self._host.enqueue(self, task)
 
     def unload(self) -> None:
         self._host.unload(self)
@@ -308,6 +309,8 @@ class ProcessModel(OnAnotherThread):
 
     def refusal(self) -> ServingError | None:
         """Returns why its tasks must not run; None if they may."""
+        if self.unloading:
+            return unloaded(self._source.id)
         if self.health.quarantine is None:
             return None
         return FailedPrecondition(

@@ -315,7 +315,7 @@ class Worker:
         failed, self._failed = self._failed, []
         for call in failed:
             finish(call.task, error)
-        self._lane.refuse(error)
+        self._lane.close_for_good(error)
         for on_reply in awaited:
             on_reply(None)
         self._lane.tell_idle()

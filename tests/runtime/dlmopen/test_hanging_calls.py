@@ -1,4 +1,4 @@
-"""A call that hangs in a thread keeps others from waiting behind it."""
+"""A call that hangs keeps others from waiting behind it, on its thread and elsewhere."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tests.runtime.zoo import Scale
 from tfs.core.errors import FailedPrecondition, Internal
 from tfs.core.servable import Tensors
 from tfs.core.tensor_view import TensorView
+from tfs.runtime.dlmopen.call_turn import CallTurn
 from tfs.runtime.dlmopen.dlmopen_interpreter import DlmopenInterpreter
 from tfs.runtime.guest.guest_model import Output, Value
 from tfs.runtime.guest.model_source import ModelSource
-from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.runtime.pooled_model import PooledModel
 from tfs.testing.fake_clock import FakeClock
@@ -30,15 +30,27 @@ X = {"x": floats((1, 2))}
 
 
 class Gate:
-    """A model whose calls end when they are let through. Returns its inputs as ``y``."""
+    """A model whose calls end when they are let through. Returns its inputs as ``y``.
 
-    def __init__(self, source: ModelSource, files: VersionFiles) -> None:
+    Args:
+        source: The version.
+        turn: Held during calls, as in a private Python.
+
+    """
+
+    def __init__(self, source: ModelSource, turn: CallTurn) -> None:
+        self._source = source
+        self._turn = turn
         self.entered = threading.Event()
         self.opened = threading.Event()
 
     def call(self, signature_name: str, inputs: Tensors) -> dict[str, TensorView]:
-        self.entered.set()
-        assert self.opened.wait(PATIENCE_S)
+        self._turn.take(self._source.id)
+        try:
+            self.entered.set()
+            assert self.opened.wait(PATIENCE_S)
+        finally:
+            self._turn.end()
         return {"y": inputs["x"]}
 
     def run(
@@ -65,14 +77,20 @@ def told() -> list[tuple[str, str]]:
 
 
 @pytest.fixture
-def interpreter(
-    clock: FakeClock, told: list[tuple[str, str]]
-) -> Iterator[InlineInterpreter]:
+def turn(clock: FakeClock, told: list[tuple[str, str]]) -> CallTurn:
+    return CallTurn(
+        "dlmopen-0",
+        TIMEOUT_S,
+        clock.now,
+        lambda who, text: told.append((who.slashed, text)),
+    )
+
+
+@pytest.fixture
+def interpreter(clock: FakeClock, turn: CallTurn) -> Iterator[InlineInterpreter]:
+    """The thread of a private Python, without one."""
     interpreter = InlineInterpreter(
-        clock=clock,
-        load_model=Gate,
-        call_timeout_s=TIMEOUT_S,
-        on_hang=lambda who, text: told.append((who.slashed, text)),
+        clock=clock, load_model=lambda source, _: Gate(source, turn), hung=turn.error
     )
     interpreter.start()
     yield interpreter
@@ -80,7 +98,7 @@ def interpreter(
 
 
 def test_a_call_that_hangs_has_others_refused_until_it_ends(
-    interpreter: InlineInterpreter, clock: FakeClock, tmp_path: Path
+    interpreter: InlineInterpreter, turn: CallTurn, clock: FakeClock, tmp_path: Path
 ) -> None:
     """Who waits and who comes learns what hangs; its own caller gets its answer."""
     model = interpreter.load(package(tmp_path, Scale()))
@@ -89,10 +107,10 @@ def test_a_call_that_hangs_has_others_refused_until_it_ends(
     hanging = ask(model, X)
     assert gate.entered.wait(PATIENCE_S)
     waiting = ask(model, X)
-    clock.advance(TIMEOUT_S)
-    assert not interpreter.is_hung
+    clock.advance(TIMEOUT_S - 1)
+    assert not turn.is_hung
     clock.advance(1)
-    assert interpreter.is_hung
+    assert turn.is_hung
     for refused in (ask(model, X), waiting):
         error = refused.error()
         assert isinstance(error, FailedPrecondition)
@@ -101,12 +119,12 @@ def test_a_call_that_hangs_has_others_refused_until_it_ends(
     assert not hanging.is_there
     gate.opened.set()
     assert values(hanging.outputs()["y"]) == [[1, 2]]
-    until(lambda: not interpreter.is_hung, "its end")
+    until(lambda: not turn.is_hung, "its end")
     assert values(ask(model, X).outputs()["y"]) == [[1, 2]]
 
 
 def test_a_version_that_is_slow_has_ten_times_its_time(
-    interpreter: InlineInterpreter, clock: FakeClock, tmp_path: Path
+    interpreter: InlineInterpreter, turn: CallTurn, clock: FakeClock, tmp_path: Path
 ) -> None:
     """What took long and ended well does not hang the next time."""
     model = interpreter.load(package(tmp_path, Scale()))
@@ -118,7 +136,7 @@ def test_a_version_that_is_slow_has_ten_times_its_time(
         call = ask(model, X)
         assert gate.entered.wait(PATIENCE_S)
         clock.advance(allowed_s - 1)
-        assert not interpreter.is_hung
+        assert not turn.is_hung
         gate.opened.set()
         call.outputs()
         until(lambda: interpreter.num_pending == 0, "its end")
@@ -127,12 +145,14 @@ def test_a_version_that_is_slow_has_ten_times_its_time(
 def test_a_group_prefers_interpreters_where_nothing_hangs(
     monkeypatch: pytest.MonkeyPatch,
     interpreter: InlineInterpreter,
+    turn: CallTurn,
     clock: FakeClock,
     tmp_path: Path,
 ) -> None:
     """However many calls wait elsewhere, they will be answered there."""
     private = DlmopenInterpreter("dlmopen-0", clock=clock, call_timeout_s=TIMEOUT_S)
     monkeypatch.setattr(private, "_thread", interpreter)
+    monkeypatch.setattr(private, "_calling", turn)
     other = InlineInterpreter("other")
     other.start()
     source = package(tmp_path, Scale())
@@ -166,7 +186,7 @@ def test_whoever_reports_is_told_of_a_hang_and_of_its_end(
     for _ in range(3):
         ask(model, X).error()
     assert [who for who, _ in told] == ["scale/1"]
-    assert "hangs in interpreter inline-0" in told[0][1]
+    assert "hangs in interpreter dlmopen-0" in told[0][1]
     gate.opened.set()
     hanging.outputs()
     until(lambda: len(told) == 2, "the end of it")
@@ -197,7 +217,10 @@ def test_a_group_unloads_where_it_can(
     interpreter: InlineInterpreter, clock: FakeClock, tmp_path: Path
 ) -> None:
     """That one interpreter hangs keeps the others from nothing; who asked is told."""
-    other = InlineInterpreter("other", load_model=Gate)
+    others_turn = CallTurn("other", None)
+    other = InlineInterpreter(
+        "other", load_model=lambda source, _: Gate(source, others_turn)
+    )
     other.start()
     source = package(tmp_path, Scale())
     hanging, well = interpreter.load(source), other.load(source)
