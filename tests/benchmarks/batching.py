@@ -56,9 +56,9 @@ from tests.benchmarks.batched_parts import (
     run_callers,
 )
 from tests.benchmarks.harness import Area, Report, Sample, interleave, main
-from tests.benchmarks.layered_runs import LayeredRuns, layers_of
 from tests.benchmarks.models.alexnet import AlexNet
 from tests.benchmarks.models.resnet18 import ResNet18
+from tests.benchmarks.one_thread import one_thread
 from tests.benchmarks.row import Goal, Row, Series
 from tfs.core.dtype import FLOAT32
 from tfs.core.errors import ServingError
@@ -129,13 +129,6 @@ ROWS = (
     # Shown, without a goal: CPU time per request beside the same model unbatched.
     Row("batching/part-of-a-model/2-ms-python", "ms"),
     Row("batching/part-of-a-model/decode-loop", "ms"),
-    # Likewise: mean latency beside batches that nobody joins.
-    *(
-        Row(f"batching/{what}/{model}-{load}", "ms")
-        for what in ("joined-between-layers-by-table", "joined-between-layers")
-        for model in ("alexnet", "alexnet-bf16", "resnet18")
-        for load in (0.3, 0.5, 0.8)
-    ),
 )
 
 
@@ -159,10 +152,6 @@ class Effort:
     num_chaos_tasks: int = 1_000_000
     num_compared: int = 96
     num_part_requests: int = 160
-    layers_budget_s: float = 4.0
-    num_layered_requests: int = 60
-    num_layered_rounds: int = 4
-    num_requests_by_table: int = 2000
 
 
 EFFORT = Effort()
@@ -684,17 +673,6 @@ def through_batches(kernel: Kernel, images: torch.Tensor) -> torch.Tensor:
     return torch.tensor(values).reshape(len(images), -1)
 
 
-class one_thread:  # used like a function
-    """Gives torch one thread, as CPU time per thread is what is measured."""
-
-    def __enter__(self) -> None:
-        self._num_threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-
-    def __exit__(self, *_: object) -> None:
-        torch.set_num_threads(self._num_threads)
-
-
 def measure_alexnet(report: Report) -> None:
     """Weights dominate: a batch of ten takes as long as five alone."""
     measure_latencies("alexnet", report)
@@ -733,51 +711,6 @@ def measure_parts(report: Report) -> None:
         )
 
 
-def measure_layers(report: Report) -> None:
-    """The same arrivals with and without joining between layers, one after the other.
-
-    Joining pays where a layer costs nearly the same for one row as for many. The wide
-    linear layers of an AlexNet do so in bfloat16; in float32 two rows may cost twice as
-    much as one, as the product of a matrix and a vector has a kernel of its own.
-    """
-    for name, dtype in (
-        ("alexnet", torch.float32),
-        ("alexnet-bf16", torch.bfloat16),
-        ("resnet18", torch.float32),
-    ):
-        with one_thread():
-            torch.manual_seed(7)
-            model = MODELS[name.partition("-")[0]]().eval().to(dtype)
-            runs = LayeredRuns(layers_of(model), EFFORT.layers_budget_s, dtype)
-            for load in (0.3, 0.5, 0.8):
-                for what, mean, num in (
-                    ("-by-table", runs.mean_by_table, EFFORT.num_requests_by_table),
-                    ("", runs.mean_latency, EFFORT.num_layered_requests),
-                ):
-                    row = f"batching/joined-between-layers{what}/{name}-{load}"
-                    report.record(row, *_with_and_without_joining(mean, load, num))
-
-
-def _with_and_without_joining(
-    mean: Callable[..., Sample], load: float, num: int
-) -> tuple[Series, Series]:
-    """Returns mean latencies with joining and without.
-
-    Few requests that come by chance differ more from seed to seed than joining makes up for.
-    So it is the ratio for each seed that counts, times the mean of all without joining.
-    """
-    found: dict[bool, list[float]] = {True: [], False: []}
-    for seed in range(EFFORT.num_layered_rounds):
-        for joins in (True, False) if seed % 2 else (False, True):
-            found[joins].append(mean(load, num, seed, joins=joins)["mean_ms"])
-    without_ms = statistics.fmean(found[False])
-    pairs = zip(found[True], found[False], strict=True)
-    return (
-        Series(tuple(without_ms * joined / alone for joined, alone in pairs)),
-        Series((without_ms,)),
-    )
-
-
 AREA = Area(
     "batching",
     ROWS,
@@ -787,7 +720,6 @@ AREA = Area(
         measure_conservation,
         compare_outputs,
         measure_parts,
-        measure_layers,
         measure_fairness,
         measure_alexnet,
         measure_deadlines,

@@ -41,10 +41,6 @@ LITTLE = batching.Effort(
     num_chaos_tasks=500,
     num_compared=10,
     num_part_requests=16,
-    layers_budget_s=0.01,
-    num_layered_requests=8,
-    num_layered_rounds=2,
-    num_requests_by_table=50,
 )
 
 

@@ -34,25 +34,31 @@ import math
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from tfs.core.batch_queue import BatchQueue
 from tfs.core.batch_queue_options import BatchQueueOptions
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import ServingError
-from tfs.runtime.batched_values import appended, check_rows, cut, describe
-from tfs.runtime.layer_joining import rows_to_join
-from tfs.runtime.layer_run import Layer, LayerRun
-from tfs.runtime.part_call import (
+from tfs.runtime.guest.layered.batched_values import (
+    appended,
+    check_rows,
+    cut,
+    describe,
+)
+from tfs.runtime.guest.layered.part_call import (
     PENDING,
     PartCall,
     Raised,
     joined_arguments,
     shared_out,
 )
+from tfs.runtime.guest.layered.rules import FluidLookAhead
+from tfs.runtime.guest.layered.stage_run import Stage, StageRun, boundary
 
 _MAX_SHAPES = 64
+
+_RULE: Final = FluidLookAhead()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +91,15 @@ class BatchedPart:
         function: Callable[..., Any],
         options: BatchQueueOptions,
         clock: Clock | None = None,
-        layers: Sequence[Layer] = (),
+        layers: Sequence[Stage] = (),
     ) -> None:
         self._function = function
         self._options = options
         self._clock = clock or MonotonicClock()
         self._layers = tuple(layers)
-        self._run_of_layers: LayerRun | None = None
+        self._run_of_layers: StageRun | None = None
         if self._layers:
-            self._run_of_layers = LayerRun(
+            self._run_of_layers = StageRun(
                 self._layers, options.max_batch_rows, self._clock
             )
         # Guards all fields below; leaf: the function is never called under it. Notified
@@ -256,9 +262,24 @@ class BatchedPart:
         run = self._run_of_layers
         if run is None:
             return self._compute(batch)
-        num_runs, failed = 1, list[PartCall]()
+        num_runs, failed, left = 1, list[PartCall](), list[PartCall]()
+        took: list[PartCall] = []
+
+        def take(*place: Any) -> list[PartCall]:
+            joining = self._joining(run, queue, batch, place)
+            took.extend(joining)
+            return joining
+
+        begun = list(batch)
         try:
-            run.run(batch, partial(self._joining, run, queue), failed)
+            value = run.run(batch, take, failed, left)
+            if len(batch) > 1:
+                check_rows(value, sum(call.num_rows for call in batch))
+                results = shared_out(value, batch)
+            else:
+                results = [value] * len(batch)
+            for call, result in zip(batch, results, strict=True):
+                call.outcome = result
         except BaseException as error:  # callers wait: each gets it as its outcome
             if not isinstance(error, Exception):
                 batch += failed
@@ -270,26 +291,27 @@ class BatchedPart:
                 num_runs += self._compute(batch)
         if failed:
             num_runs += self._compute(failed)
-            batch += failed
+        for call in left:
+            call.outcome = call.gone(math.inf)
+        batch[:] = begun + took
         return num_runs
 
     def _joining(
         self,
-        run: LayerRun,
+        run: StageRun,
         queue: BatchQueue[PartCall],
         batch: Sequence[PartCall],
-        layer: int,
-        num_rows: int,
+        place: tuple[int, int, int, float],
     ) -> list[PartCall]:
-        """Takes the calls that join a batch before a layer out of their queue."""
+        """Takes the calls that join a batch before a stage out of their queue."""
         if not queue.tasks:  # read without the lock: a call that comes now joins later
             return []
-        deadlines = [call.deadline_s for call in batch if call.deadline_s is not None]
         with self._changed:
+            if not queue.tasks:
+                return []
             now_s = self._clock.now()
-            waiting = [call.num_rows for call in queue.tasks]
-            left_s = min(deadlines, default=math.inf) - now_s
-            rows = rows_to_join(run.times, layer, num_rows, waiting, left_s)
+            at = boundary(batch, queue.tasks, place, now_s)
+            rows = _RULE.rows_to_join(run.times, at)
             joining = queue.take(now_s, rows)[0] if rows else []
             self._num_joined += len(joining)
         return joining

@@ -26,13 +26,13 @@ from tfs.core.batch_queue_options import BatchQueueOptions
 from tfs.core.clock import Clock
 from tfs.core.errors import InvalidArgument
 from tfs.runtime.batched import BatchedPart
-from tfs.runtime.layer_run import Layer
+from tfs.runtime.guest.layered.stage_run import Stage
 
 
 class Chain:
     """Layers one after the other, as one function."""
 
-    def __init__(self, layers: Sequence[Layer]) -> None:
+    def __init__(self, layers: Sequence[Stage]) -> None:
         self._layers = layers
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -44,7 +44,7 @@ class Chain:
 
 
 def layered(
-    layers: Iterable[Layer],
+    layers: Iterable[Stage],
     *,
     max_batch_size: int,
     timeout_s: float = 0.0,

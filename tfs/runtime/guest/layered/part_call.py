@@ -8,14 +8,48 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
+from tfs.core.errors import DeadlineExceeded, ServingError
 from tfs.core.request_scope import CURRENT
 from tfs.core.servable import CancelToken
-from tfs.runtime.batched_values import joined, rows_of
+from tfs.runtime.guest.layered.batched_values import joined, rows_of
 
 PENDING: Final = object()
 """The outcome of a call that is not computed yet."""
+
+
+class StagedCall(Protocol):
+    """A call that is computed in stages. Confined to whoever computes."""
+
+    @property
+    def args(self) -> Sequence[Any]:
+        """Its positional arguments."""
+        ...
+
+    @property
+    def kwargs(self) -> Mapping[str, Any]:
+        """Its arguments by name."""
+        ...
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of its tensors."""
+        ...
+
+    @property
+    def arrived_s(self) -> float:
+        """When it came."""
+        ...
+
+    @property
+    def deadline_s(self) -> float | None:
+        """By when it has to be answered; None for never."""
+        ...
+
+    def gone(self, now_s: float) -> ServingError | None:
+        """Returns why nobody waits for it any more; None while somebody does."""
+        ...
 
 
 class PartCall:
@@ -45,6 +79,13 @@ class PartCall:
     def on_done(self, outcome: Any) -> None:
         self.outcome = outcome
 
+    def gone(self, now_s: float) -> ServingError | None:
+        """Returns why nobody waits for it any more; None while somebody does."""
+        error = self.cancel.error
+        if error is None and self.deadline_s is not None and now_s >= self.deadline_s:
+            error = DeadlineExceeded("the deadline passed while it was computed")
+        return error
+
 
 @dataclass(frozen=True, slots=True)
 class Raised:
@@ -54,7 +95,7 @@ class Raised:
 
 
 def joined_arguments(
-    batch: Sequence[PartCall], num_missing: int = 0
+    batch: Sequence[StagedCall], num_missing: int = 0
 ) -> tuple[list[Any], dict[str, Any]]:
     """Returns the arguments of several calls as those of one."""
     first = batch[0]
@@ -71,7 +112,7 @@ def joined_arguments(
     return args, kwargs
 
 
-def shared_out(result: Any, batch: Sequence[PartCall]) -> list[Any]:
+def shared_out(result: Any, batch: Sequence[StagedCall]) -> list[Any]:
     """Returns each call's rows of a result."""
     parts = []
     start = 0

@@ -1,0 +1,212 @@
+"""Chooses the rule that would have served the recent arrivals best.
+
+The candidates are simulated on the live table, on a thread beside the model. What a rule
+then really makes of its arrivals is compared with what was simulated of the same ones; a
+rule that falls behind that gives way to greedy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from tfs.core.executor import Executor
+from tfs.runtime.guest.layered.rules import FluidLookAhead, Greedy, Lbci, Rule
+from tfs.runtime.guest.layered.simulation import Arrival, Rate, simulate
+from tfs.runtime.guest.layered.stage_times import StageTimes
+
+_NUM_ARRIVALS: Final = 1500  # that a choice looks back at
+_LEAST_ARRIVALS: Final = 200  # fewer say little
+_REVIEWED: Final = (
+    200  # requests of which what came true is compared with the simulation
+)
+_CHOOSE_EVERY_S: Final = 60.0
+_OTHER_RATE: Final = 0.2  # a load that differs by so much calls for another choice
+_BETTER: Final = 0.97  # a rule replaces another only if its score is below this share
+_WORSE: Final = 1.05  # a rule that takes so much longer than simulated gives way
+_BOUND_ROWS: Final = 16.0  # LBCI's bound, in times of one row, as in its paper
+
+
+@dataclass(frozen=True, slots=True)
+class AutoStatus:
+    """Which rule runs, and what it was worth. Immutable.
+
+    Attributes:
+        rule: Its name.
+        gain: By what share the mean latency was lower than greedy's by simulation, over
+            the requests that were reviewed last; 0 before the first.
+        num_joined: Requests that joined a running batch so far.
+
+    """
+
+    rule: str
+    gain: float
+    num_joined: int
+
+
+def candidates(times: StageTimes) -> list[Rule]:
+    """Returns the rules that are compared; the first one never joins."""
+    return [
+        Greedy(),
+        Lbci(_BOUND_ROWS * times.total_s(1)),
+        *(
+            FluidLookAhead(foresight, most_joins)
+            for most_joins in (1, 4)
+            for foresight in (0.0, 0.25, 0.5, 1.0)
+        ),
+    ]
+
+
+def best_rule(
+    times: StageTimes,
+    arrivals: list[Arrival],
+    present: Rule,
+    pace: Callable[[], None] = lambda: None,
+) -> Rule:
+    """Returns the rule with the best score, or ``present`` if none is much better.
+
+    Pure. The present rule counts as it would do now.
+    """
+    scores: list[tuple[float, Rule]] = []
+    for rule in candidates(times):
+        scores.append((simulate(times, arrivals, rule, pace).score_s, rule))
+        pace()
+    best_s, best = min(scores, key=lambda each: each[0])
+    known = {rule.name: score_s for score_s, rule in scores}
+    present_s = known.get(present.name)
+    if present_s is None:
+        present_s = simulate(times, arrivals, present, pace).score_s
+    return best if best_s < _BETTER * present_s else present
+
+
+class Auto:
+    """The rule of a model that is being served. Confined to the model's thread.
+
+    Args:
+        times: The live table.
+        executor: Simulates, beside the model; with one that does so at once, the caller
+            waits for it.
+        pace: Called by simulations now and then.
+
+    Attributes:
+        rule: The rule of the next run.
+
+    """
+
+    def __init__(
+        self,
+        times: StageTimes,
+        executor: Executor,
+        pace: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._times = times
+        self._executor = executor
+        self._pace = pace
+        self.rule: Rule = Greedy()
+        self.rate = Rate()
+        self._arrivals: deque[Arrival] = deque(maxlen=_NUM_ARRIVALS)
+        self._chosen_s = -_CHOOSE_EVERY_S
+        self._chosen_rate = 0.0
+        self._is_busy = False
+        self._gain = 0.0
+        self._num_joined = 0
+        # What is to be reviewed: the requests of a time that began with an empty queue.
+        self._reviewed: list[tuple[Arrival, float]] | None = None
+
+    @property
+    def status(self) -> AutoStatus:
+        """Thread-safe."""
+        return AutoStatus(self.rule.name, self._gain, self._num_joined)
+
+    def note_arrival(self, at_s: float, num_rows: int) -> None:
+        """Notes a request that came."""
+        self.rate.note(at_s, num_rows)
+        self._arrivals.append(Arrival(at_s, num_rows))
+
+    def note_joined(self, num: int) -> None:
+        """Notes requests that joined a running batch."""
+        self._num_joined += num
+
+    def note_ended(self, arrived_s: float, num_rows: int, now_s: float) -> None:
+        """Notes a request that was answered."""
+        if self._reviewed is not None:
+            took_s = now_s - arrived_s
+            self._reviewed.append((Arrival(arrived_s, num_rows), took_s))
+
+    def begin_run(self, now_s: float, *, was_idle: bool) -> None:
+        """Looks before a run whether it is time to choose or to review.
+
+        Args:
+            now_s: The time.
+            was_idle: Whether nothing ran and nobody waited before.
+
+        """
+        if self._is_busy or not self._times.are_known:
+            return
+        reviewed = self._reviewed
+        if reviewed is None:
+            self._reviewed = [] if was_idle else None
+        elif len(reviewed) >= _REVIEWED and was_idle:
+            self._reviewed = None
+            self._start(lambda times: self._review(times, reviewed))
+            return
+        if self._is_due(now_s):
+            arrivals, present = list(self._arrivals), self.rule
+            self._start(lambda times: self._choose(times, arrivals, present))
+
+    def _is_due(self, now_s: float) -> bool:
+        """Whether there is reason to choose again."""
+        if len(self._arrivals) < _LEAST_ARRIVALS:
+            return False
+        since_s, known = now_s - self._chosen_s, self._chosen_rate
+        rate = _LEAST_ARRIVALS / max(
+            now_s - self._arrivals[-_LEAST_ARRIVALS].at_s, 1e-9
+        )
+        if since_s < _CHOOSE_EVERY_S and (
+            since_s < _CHOOSE_EVERY_S / 12 or abs(rate - known) <= _OTHER_RATE * known
+        ):
+            return False
+        self._chosen_s, self._chosen_rate = now_s, rate
+        return True
+
+    def _start(self, work: Callable[[StageTimes], None]) -> None:
+        """Has something simulated beside the model, on a copy of the table."""
+        times = self._times.frozen()
+
+        def run() -> None:
+            try:
+                work(times)
+            finally:
+                self._is_busy = False
+
+        self._is_busy = True
+        try:
+            self._executor.submit(run)
+        except RuntimeError:  # the interpreter is ending
+            self._is_busy = False
+
+    # -- beside the model ----------------------------------------------------------------
+
+    def _choose(
+        self, times: StageTimes, arrivals: list[Arrival], present: Rule
+    ) -> None:
+        self.rule = best_rule(times, arrivals, present, self._pace)
+        if self.rule.name != present.name:
+            self._reviewed = None  # of two rules nothing could be said
+
+    def _review(self, times: StageTimes, reviewed: list[tuple[Arrival, float]]) -> None:
+        reviewed = sorted(reviewed, key=lambda each: each[0].at_s)
+        arrivals = [arrival for arrival, _ in reviewed]
+        realised_s = math.fsum(took_s for _, took_s in reviewed) / len(reviewed)
+        greedy_s = simulate(times, arrivals, Greedy(), self._pace).mean_s
+        self._gain = 1.0 - realised_s / greedy_s
+        if isinstance(self.rule, Greedy):
+            return
+        if (
+            realised_s
+            > _WORSE * simulate(times, arrivals, self.rule, self._pace).mean_s
+        ):
+            self.rule = Greedy()
