@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -98,5 +100,20 @@ def work_through(folder: Path, crash_at: int = 0) -> tuple[Snapshot, int]:
     return end, store.num_steps
 
 
+def main(folder: Path, steps: list[int]) -> int:
+    """Works through in a fork for each step, killed there; returns how many were not."""
+    others = 0
+    for step in steps:
+        place = folder / f"{step}"
+        place.mkdir()
+        pid = os.fork()
+        if not pid:
+            work_through(place, step)
+            os._exit(0)
+        _, status = os.waitpid(pid, 0)
+        others += os.waitstatus_to_exitcode(status) != -signal.SIGKILL
+    return others
+
+
 if __name__ == "__main__":
-    work_through(Path(sys.argv[1]), int(sys.argv[2]))
+    sys.exit(main(Path(sys.argv[1]), [int(each) for each in sys.argv[2:]]))
