@@ -59,7 +59,6 @@ from tfs.server.ports.http_surface import HttpSurface
 from tfs.server.ports.listeners import listeners, tls_problems
 from tfs.server.ports.transports import make_transport
 from tfs.server.remote_copies import RemoteCopies
-from tfs.server.request_log.log_collector import file_collectors
 from tfs.server.request_log.log_writer import LogWriter, LogWriterOptions
 from tfs.server.request_log.request_logs import RequestLogs
 from tfs.server.system.spare_memory import SpareMemory
@@ -175,7 +174,7 @@ class ModelServer:
             _log_writer_options(options),
         )
         self._request_logs = RequestLogs(
-            file_collectors(self._log_writer),
+            self._log_writer.collector,
             self._clock,
             dc=options.request_log_dc,
             task_index=_task_index(options),

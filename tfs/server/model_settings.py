@@ -123,14 +123,12 @@ class LoggingSettings:
         filename_prefix: Absolute path that the files' names begin with.
         rate: Share of the requests, 0 to 1.
         tasks: Rates for some servers; the first that fits counts.
-        collector: Kind of log; "" is TFRecord files.
 
     """
 
     filename_prefix: str
     rate: float = 0.0
     tasks: tuple[TaskSampling, ...] = ()
-    collector: str = ""
 
     def rate_for(self, dc: str, task_index: int | None) -> float:
         """Returns the rate of one server."""

@@ -128,7 +128,7 @@ def _view(env: Environment) -> Mapping[str, object]:
         view[f"labels of {name}"] = dict(env.core.served.labels(name))
         view[f"versions of {name}"] = env.available(name)
     running = env.core.config.running
-    view["overrides"] = None if running is None else dict(running.kept)
+    view["overrides"] = None if running is None else dict(running.overrides)
     return view
 
 

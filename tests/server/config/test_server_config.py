@@ -131,9 +131,7 @@ def test_request_logging_is_read() -> None:
         'filename_prefix: "/logs/a" } sampling_config { sampling_rate: 0.25 '
         'per_task_sampling_configs { dc: "x" task_index: 3 sampling_rate: 1 } } }'
     ).logging
-    assert read == LoggingSettings(
-        "/logs/a", 0.25, (TaskSampling(1.0, "x", 3),), "file"
-    )
+    assert read == LoggingSettings("/logs/a", 0.25, (TaskSampling(1.0, "x", 3),))
 
 
 @pytest.mark.parametrize(

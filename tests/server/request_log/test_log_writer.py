@@ -12,7 +12,6 @@ import pytest
 from tfs.codec.tfrecord import read_records
 from tfs.core.errors import InvalidArgument
 from tfs.core.stats import Stats
-from tfs.server.request_log.log_collector import file_collectors
 from tfs.server.request_log.log_writer import LogWriter, LogWriterOptions
 from tfs.testing.fake_clock import FakeClock
 
@@ -273,8 +272,8 @@ def test_closing_writes_what_is_queued(written: Written) -> None:
 def test_a_collector_writes_and_closes_its_file(
     written: Written, tmp_path: Path
 ) -> None:
-    """The kind of collector that is built in goes through the writer."""
-    collector = file_collectors(written.writer).create("file", str(tmp_path / "deep/x"))
+    """What takes the records of a log goes through the writer."""
+    collector = written.writer.collector(str(tmp_path / "deep/x"))
     assert collector.collect(3, lambda: b"abc")
     collector.close()
     written.writer.write_pending()

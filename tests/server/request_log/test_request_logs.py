@@ -6,11 +6,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tfs.core.errors import AlreadyExists, NotFound
 from tfs.proto.tensorflow_serving.apis import prediction_log_pb2
 from tfs.server.model_settings import LoggingSettings, TaskSampling
-from tfs.server.request_log.log_collector import CollectorRegistry, LogCollector
-from tfs.server.request_log.request_logs import RequestLogs
+from tfs.server.request_log.request_logs import LogCollector, RequestLogs
 from tfs.testing.fake_clock import FakeClock
 
 ALL = LoggingSettings("/logs/a", rate=1.0)
@@ -40,11 +38,9 @@ class Logged:
         self, *samples: float, dc: str = "", task_index: int | None = None
     ) -> None:
         self.made: list[Collector] = []
-        registry = CollectorRegistry()
-        registry.register("", self._make)
         numbers: Iterator[float] = iter(samples)
         self.logs = RequestLogs(
-            registry,
+            self._make,
             FakeClock(wall_s=1_700_000_000.5),
             dc=dc,
             task_index=task_index,
@@ -194,31 +190,9 @@ def test_a_model_may_have_several_loggers() -> None:
     assert Logged().num_logged(ALL, SOME) == 2
 
 
-def test_a_bad_update_changes_nothing() -> None:
-    """PartiallyBadUpdate, CreateUpdateRequestErrors: what was made for it is closed."""
-    logged = Logged()
-    before = logged.logs.update({"m": [ALL]})
-    with pytest.raises(NotFound, match="type: nowhere"):
-        logged.logs.update({"m": [SOME, LoggingSettings("/l", 1.0, (), "nowhere")]})
-    assert not logged.made[0].is_closed
-    assert all(each.is_closed for each in logged.made[1:])
-    assert logged.logs.update({"m": [ALL]}) == before
-
-
 def test_repeated_updates_create_once() -> None:
     """MultipleUpdatesSingleCreation: the same config keeps its file."""
     logged = Logged()
     for _ in range(100):
         logged.logs.update({"m": [ALL]})
     assert len(logged.made) == 1
-
-
-def test_a_type_of_collector_is_registered_once() -> None:
-    """log_collector_test: NotRegistered, Registration, DuplicateRegistration, Creation."""
-    registry = CollectorRegistry()
-    with pytest.raises(NotFound, match="Cannot find LogCollector::Factory for type: x"):
-        registry.create("x", "/l")
-    registry.register("x", Collector)
-    assert isinstance(registry.create("x", "/l"), Collector)
-    with pytest.raises(AlreadyExists, match=r"Type x already registered\."):
-        registry.register("x", Collector)

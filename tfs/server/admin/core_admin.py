@@ -276,7 +276,7 @@ class CoreAdmin:
         before: list[int | None] = []
 
         def make(running: RunningConfig) -> None:
-            if name not in running.kept:
+            if name not in running.overrides:
                 require_configured(running, name)
             before.append(served.primary(name))
 
@@ -452,8 +452,8 @@ class CoreAdmin:
     ) -> pb.OverrideOutcome:
         running = self._reports.running()
         override = running.overrides.get(name)
-        kept = running.kept.get(name)
-        old = None if before is None else before.kept.get(name)
+        kept = running.overrides.get(name)
+        old = None if before is None else before.overrides.get(name)
         notes = list(outcome.notes)
         if outcome.error is not None:
             notes.append(f"in force, but: {outcome.error.message}")
@@ -484,7 +484,7 @@ class CoreAdmin:
 
 
 def _check_rolled_back(running: RunningConfig, name: str) -> None:
-    override = running.kept.get(name)
+    override = running.overrides.get(name)
     if override is None:
         require_configured(running, name)
         raise FailedPrecondition(f"{name} is not rolled back: it has no override")

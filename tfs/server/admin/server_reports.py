@@ -38,7 +38,6 @@ from tfs.server.config.overrides import Override
 from tfs.server.config.running_config import (
     RunningConfig,
     require_configured,
-    resting_note,
 )
 from tfs.server.core import ServerCore
 from tfs.server.system.resident_memory import resident_bytes_of, tree_resident_bytes
@@ -173,9 +172,6 @@ class ServerReports:
                 "the config file cannot be read, what it said last holds: "
                 f"{self._core.config.file_problem}"
             )
-        running = self._core.config.running
-        if running is not None and running.resting:
-            notes.append(resting_note(running))
         if not file.path:
             notes.append("no --state_dir: overrides last until the server restarts")
         return notes

@@ -30,7 +30,7 @@ def with_traffic(
 ) -> Override:
     """Returns the model's override with its traffic replaced, and all else as it is."""
     config = ModelConfig(name=name)
-    before = running.kept.get(name)
+    before = running.overrides.get(name)
     if before is not None:
         config.CopyFrom(before.config)
     config.ClearField("traffic")

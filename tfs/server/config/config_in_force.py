@@ -34,7 +34,6 @@ from tfs.server.config.running_config import (
     changes,
     check_platforms,
     first_running,
-    resting_note,
     with_base,
     with_held,
     with_override,
@@ -297,8 +296,8 @@ class ConfigInForce:
                 new = with_override(running, name, override, self._platforms, hold)
                 changed = tuple(each for each in changes(running, new))
                 if not validate_only:
-                    if new.kept != running.kept:
-                        self.overrides_file.write(new.kept)
+                    if new.overrides != running.overrides:
+                        self.overrides_file.write(new.overrides)
                     stale = self._waiters.ended((name,))
                     self._commit(new)
             except ServingError as error:
@@ -411,7 +410,7 @@ class ConfigInForce:
         changed: Sequence[ModelChange],
         reason: str,
     ) -> None:
-        self._drop_redundant(before.kept, new)
+        self._drop_redundant(before.overrides, new)
         self._commit(new)
         self._refusal = None
         added = [each.name for each in changed if each.change is Change.ADDED]
@@ -424,14 +423,14 @@ class ConfigInForce:
 
     def _drop_redundant(self, before: Overrides, new: RunningConfig) -> None:
         """Removes overrides that say the same as the base from the file."""
-        gone = sorted(before.keys() - new.kept.keys())
+        gone = sorted(before.keys() - new.overrides.keys())
         if not gone:
             return
         log.info(
             "event=overrides_dropped servables=%s why=equal_to_base", ",".join(gone)
         )
         try:
-            self.overrides_file.write(new.kept)
+            self.overrides_file.write(new.overrides)
         except ServingError as error:
             log.warning("event=overrides_not_written problem=%s", error)
 
@@ -483,8 +482,6 @@ class ConfigInForce:
             notes.append(
                 "no --state_dir: this override lasts until the server restarts"
             )
-        if name in new.resting:
-            notes.append(resting_note(new))
         if name in new.held and new.effective.models[name].canary is None:
             notes.append(
                 f"version {new.held[name]} stays the primary, whatever versions come, "
@@ -545,8 +542,6 @@ def _base_notes(new: RunningConfig, origin: Origin, first: Origin) -> tuple[str,
     notes = []
     if not origin.survives_restart:
         notes.append(_LASTS.get(first, _LASTS[Origin.CONFIG_FILE]))
-    if new.resting:
-        notes.append(resting_note(new))
     if new.active:
         listed = ", ".join(sorted(new.active))
         notes.append(f"overrides stay laid over the configuration of: {listed}")

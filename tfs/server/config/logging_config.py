@@ -7,9 +7,8 @@ from typing import Final
 from tfs.core.errors import InvalidArgument, Unimplemented
 from tfs.proto.tensorflow_serving.config import logging_config_pb2
 from tfs.server.model_settings import LoggingSettings, TaskSampling
-from tfs.server.request_log.log_collector import DEFAULT_TYPE, FILE
 
-_COLLECTORS: Final = (DEFAULT_TYPE, FILE)
+_FILE: Final = "file"
 
 
 def read_logging(
@@ -27,10 +26,10 @@ def read_logging(
     if config.HasField("custom_logging_config"):
         raise Unimplemented(f"{where}.custom_logging_config is not supported")
     collector = config.log_collector_config
-    if collector.type not in _COLLECTORS:
+    if collector.type not in ("", _FILE):
         raise InvalidArgument(
             f"{where}: Cannot find LogCollector::Factory for type: {collector.type}; "
-            f'"{FILE}" writes TFRecord files'
+            f'"{_FILE}" writes TFRecord files'
         )
     if not collector.filename_prefix.startswith("/"):
         raise InvalidArgument(
@@ -61,7 +60,6 @@ def read_logging(
             )
             for each in sampling.per_task_sampling_configs
         ),
-        collector=collector.type,
     )
 
 

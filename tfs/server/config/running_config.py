@@ -100,8 +100,6 @@ class RunningConfig:
     Attributes:
         base: The last base that was accepted.
         overrides: All overrides that are laid over the base, active or not, by model.
-        resting: Overrides that say the same as the base, so that they are not laid over
-            it. They are kept for the next base, because this one ends with the server.
         held: The version that is held as the primary of a model whose trials began
             without a named one; the effective config names it.
         unheld: Models with a trial of which no version is known yet that could be held.
@@ -119,14 +117,8 @@ class RunningConfig:
     active: frozenset[str] = frozenset()
     why_inactive: Mapping[str, str] = field(default_factory=dict)
     tolerated: frozenset[str] = frozenset()
-    resting: Overrides = field(default_factory=dict)
     held: Mapping[str, int] = field(default_factory=dict)
     unheld: frozenset[str] = frozenset()
-
-    @property
-    def kept(self) -> Overrides:
-        """The overrides that survive a restart, by model."""
-        return {**self.resting, **self.overrides}
 
     def model_message(self, name: str) -> ModelConfig | None:
         """Returns a model's effective config; None if it is not configured."""
@@ -161,7 +153,7 @@ def with_held(
     running: RunningConfig, platforms: Collection[str], hold: Hold
 ) -> RunningConfig:
     """Returns the same config after looking again at which primaries are held."""
-    return _laid(running.base, running.kept, platforms, running.tolerated, hold)
+    return _laid(running.base, running.overrides, platforms, running.tolerated, hold)
 
 
 def with_base(
@@ -185,8 +177,8 @@ def with_base(
     check_platforms(base.config, platforms)
     check_change(running.effective, base.config)
     is_given = base.origin is not Origin.MODEL_REPOSITORY
-    tolerated = running.tolerated if is_given else frozenset(running.kept)
-    changed = _laid(base, running.kept, platforms, tolerated, hold)
+    tolerated = running.tolerated if is_given else frozenset(running.overrides)
+    changed = _laid(base, running.overrides, platforms, tolerated, hold)
     check_change(running.effective, changed.effective)
     return changed
 
@@ -204,7 +196,7 @@ def with_override(
         ServingError: The result would be invalid.
 
     """
-    overrides = {k: each for k, each in running.kept.items() if k != name}
+    overrides = {k: each for k, each in running.overrides.items() if k != name}
     if override is not None:
         overrides[name] = override
     tolerated = running.tolerated - {name}
@@ -242,7 +234,8 @@ def _laid(
             bad[model.name] = f"it makes the configuration invalid: {error.message}"
     usable = {name: each for name, each in overrides.items() if name not in bad}
     laid = lay_over(base.config.message, usable)
-    resting = set() if base.origin.survives_restart else laid.redundant
+    # What a base says that ends with the server is no reason to forget it.
+    dropped = laid.redundant if base.origin.survives_restart else frozenset[str]()
     effective = read_config(laid.message) if laid.active else base.config
     held = {
         name: version
@@ -251,12 +244,11 @@ def _laid(
     }
     return RunningConfig(
         base,
-        {name: each for name, each in overrides.items() if name not in laid.redundant},
+        {name: each for name, each in overrides.items() if name not in dropped},
         _naming(effective, held) if held else effective,
-        frozenset(laid.active),
+        frozenset(laid.active) | (laid.redundant - dropped),
         {**laid.inactive, **bad},
         frozenset(bad),
-        {name: overrides[name] for name in sorted(resting)},
         held,
         frozenset(
             name
@@ -278,15 +270,6 @@ def _naming(config: ServerConfig, primaries: Mapping[str, int]) -> ServerConfig:
         for name, version in primaries.items()
     }
     return ServerConfig({**config.models, **named}, message)
-
-
-def resting_note(running: RunningConfig) -> str:
-    """Returns a note for people about overrides that rest."""
-    listed = ", ".join(sorted(running.resting))
-    return (
-        f"the configuration says what the overrides of {listed} say, until the next one "
-        "or a restart: then they hold again (tfs config reset ends them)"
-    )
 
 
 def check_platforms(config: ServerConfig, platforms: Collection[str]) -> None:

@@ -61,6 +61,22 @@ class _Item:
     make: Callable[[], bytes] | None = None
 
 
+class FileCollector:
+    """Takes the records of one log and has the writer write them. Thread-safe."""
+
+    def __init__(self, writer: LogWriter, filename_prefix: str) -> None:
+        self._writer = writer
+        self._file = writer.open(filename_prefix)
+
+    def collect(self, size_bytes: int, make: Callable[[], bytes]) -> bool:
+        """Queues a record of that size, to be made later; False if it was dropped."""
+        return self._writer.submit(self._file, size_bytes, make)
+
+    def close(self) -> None:
+        """Closes the file after the records that are queued for it."""
+        self._writer.close_file(self._file)
+
+
 class LogWriter:
     """Writes records on a thread of its own. Thread-safe.
 
@@ -118,6 +134,10 @@ class LogWriter:
         with self._changed:
             self._files.append(file)
         return file
+
+    def collector(self, prefix: str) -> FileCollector:
+        """Returns what takes the records of a log of its own."""
+        return FileCollector(self, prefix)
 
     def submit(
         self, file: RotatedFile, size_bytes: int, make: Callable[[], bytes]

@@ -1,8 +1,6 @@
 """Decides which requests of which models are logged.
 
-Models with equal settings share a logger. A change happens as a whole or not at all:
-first all new loggers are made, then the models' loggers are replaced, and then unused
-ones are closed. (TensorFlow Serving: core/server_request_logger.cc, request_logger.cc.)
+Models with equal settings share a logger. (TensorFlow Serving: core/server_request_logger.cc, request_logger.cc.)
 """
 
 from __future__ import annotations
@@ -10,6 +8,7 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from tfs.codec.model_spec import ModelSpec
 from tfs.codec.predict import Reply
@@ -17,9 +16,20 @@ from tfs.codec.prediction_log import write_prediction_log
 from tfs.core.clock import Clock
 from tfs.handlers.model_gate import RequestLog
 from tfs.server.model_settings import LoggingSettings
-from tfs.server.request_log.log_collector import CollectorRegistry, LogCollector
 
 _OVERHEAD_BYTES = 512  # what a queued record takes beside request and response
+
+
+class LogCollector(Protocol):
+    """Takes the records of one log. Thread-safe; never blocks, never raises."""
+
+    def collect(self, size_bytes: int, make: Callable[[], bytes]) -> bool:
+        """Takes a record of that size, to be made later; False if it was dropped."""
+        ...
+
+    def close(self) -> None:
+        """Ends when all records that were taken are written."""
+        ...
 
 
 class SampledLog:
@@ -80,7 +90,7 @@ class RequestLogs:
     """The loggers of all models. Confined to one thread, except ``SampledLog.log``.
 
     Args:
-        collectors: Makes collectors by type.
+        make_collector: Makes what takes the records of a ``filename_prefix``.
         clock: For time stamps.
         dc: The data centre of this server, for per-task sampling.
         task_index: The number of this server there; None if it has none.
@@ -90,14 +100,14 @@ class RequestLogs:
 
     def __init__(
         self,
-        collectors: CollectorRegistry,
+        make_collector: Callable[[str], LogCollector],
         clock: Clock,
         *,
         dc: str = "",
         task_index: int | None = None,
         sample: Callable[[], float] = random.random,
     ) -> None:
-        self._collectors = collectors
+        self._make_collector = make_collector
         self._clock = clock
         self._dc = dc
         self._task_index = task_index
@@ -107,28 +117,15 @@ class RequestLogs:
     def update(
         self, settings: Mapping[str, Sequence[LoggingSettings]]
     ) -> dict[str, tuple[RequestLog, ...]]:
-        """Returns the logger of each model from now on; closes those that are not used.
-
-        Raises:
-            NotFound: There is no collector of such a type; nothing changed.
-
-        """
+        """Returns the logger of each model from now on; closes those that are not used."""
         wanted = {each for many in settings.values() for each in many}
-        made: dict[LoggingSettings, SampledLog] = {}
-        try:
-            for each in wanted - self._loggers.keys():
-                made[each] = self._make(each)
-        except Exception:
-            for log in made.values():
-                log.close()
-            raise
         before = self._loggers
         self._loggers = {
-            each: made[each] if each in made else before[each] for each in wanted
+            each: before[each] if each in before else self._make(each)
+            for each in wanted
         }
-        for each, log in before.items():
-            if each not in wanted:
-                log.close()
+        for each in before.keys() - wanted:
+            before[each].close()
         return {
             model: tuple(self._loggers[each] for each in many)
             for model, many in settings.items()
@@ -145,8 +142,6 @@ class RequestLogs:
         return len(self._loggers)
 
     def _make(self, settings: LoggingSettings) -> SampledLog:
-        collector = self._collectors.create(
-            settings.collector, settings.filename_prefix
-        )
+        collector = self._make_collector(settings.filename_prefix)
         rate = settings.rate_for(self._dc, self._task_index)
         return SampledLog(rate, collector, self._clock, self._sample)
