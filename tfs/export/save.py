@@ -129,9 +129,26 @@ def save(
 
     """
     _check_is_module(module)
-    keywords = (method, tuple(labels), output_names, batched, dict(dynamic))
+    default = _described(example_inputs, method, labels, output_names, batched, dynamic)
+    rules = Packaging(intern, extern, mock, include)
+    packaging = rules if packaging is None else packaging.with_rules(rules)
+    options = {DEFAULT_SIGNATURE: default, **signatures}
+    return _saved(
+        module, options, os.fspath(base_path), version, platform, packaging, assets
+    )
+
+
+def _described(
+    example_inputs: ExampleInputs | Signature,
+    method: str,
+    labels: Sequence[str],
+    output_names: Sequence[str] | None,
+    batched: bool,
+    dynamic: Mapping[str, Collection[int]],
+) -> Signature:
+    """Returns the signature that an author described, by keywords or as a whole."""
     if not isinstance(example_inputs, Signature):
-        default = Signature(
+        return Signature(
             example_inputs,
             method=method,
             labels=labels,
@@ -139,18 +156,12 @@ def save(
             batched=batched,
             dynamic=dynamic,
         )
-    elif keywords != ("predict", (), None, True, {}):
+    keywords = (method, tuple(labels), output_names, batched, dict(dynamic))
+    if keywords != ("predict", (), None, True, {}):
         raise InvalidArgument(
             "method, labels, output_names, batched and dynamic belong into the Signature"
         )
-    else:
-        default = example_inputs
-    rules = Packaging(intern, extern, mock, include)
-    packaging = rules if packaging is None else packaging.with_rules(rules)
-    options = {DEFAULT_SIGNATURE: default, **signatures}
-    return _saved(
-        module, options, os.fspath(base_path), version, platform, packaging, assets
-    )
+    return example_inputs
 
 
 def _check_is_module(value: object) -> None:

@@ -91,13 +91,7 @@ def save_python(
     place = os.fspath(source)
     if not os.path.isfile(place):
         raise InvalidArgument(f"no such file: {place}")
-    kind = find_class(place, class_name)
-    found = (
-        signatures_of(kind, place)
-        if signatures is None
-        else read_forms(signatures, place)
-    )
-    entry = entry_of(kind, place, class_name, methods, found)
+    found, entry = _described(place, class_name, signatures, methods)
     packaging = packaging or Packaging()
     extras = Extras(assets, packaging.batching_parameters)
     example = _example(example_inputs, found)
@@ -120,6 +114,22 @@ def save_python(
     final = publish(os.fspath(base_path), version, fill)
     log.info("event=version_exported path=%s platform=python", final)
     return final
+
+
+def _described(
+    place: str,
+    class_name: str | None,
+    signatures: SignatureForms | None,
+    methods: Mapping[str, str],
+) -> tuple[Mapping[str, Signature], dict[str, object]]:
+    """Returns the signatures of a file's class, and the manifest's entry for it."""
+    kind = find_class(place, class_name)
+    found = (
+        signatures_of(kind, place)
+        if signatures is None
+        else read_forms(signatures, place)
+    )
+    return found, entry_of(kind, place, class_name, methods, found)
 
 
 def _example(

@@ -7,29 +7,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Mapping, Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
 
-from managers.aspired_versions_manager import (
-    AspiredVersionsManager,
-    AspiredVersionsManagerOptions,
-)
-from managers.resource_tracker import ResourceTracker
-from managers.retry import RetryOptions
-from managers.state_monitor import ServableStateMonitor
-from sources.file_system_options import FileSystemSourceOptions
-from sources.storage_threads import StorageThreads
-from sources.version_contents import KNOWN_PLATFORMS
 from tfs.codec.decode_options import DecodeOptions
 from tfs.core.call import ListenerOptions
 from tfs.core.clock import Clock, MonotonicClock
-from tfs.core.event_bus import EventAndTime, EventBus
 from tfs.core.executor import ThreadExecutor
 from tfs.core.loop_watchdog import LoopWatchdog
 from tfs.core.own_descriptors import OWN
-from tfs.core.pacing import RecentTraffic, follow
 from tfs.core.servable_id import ServableId
-from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.serving_loop import ServingLoop
 from tfs.core.stats import Stats
 from tfs.frontends.budget import MemoryBudget
@@ -38,36 +24,26 @@ from tfs.handlers.decode_pool import DecodePool
 from tfs.handlers.health import HealthHandler
 from tfs.handlers.methods import method_table
 from tfs.handlers.open_streams import OpenStreams
-from tfs.handlers.recorded_warm_up import RecordedWarmUp
 from tfs.handlers.request_gate import RequestGate
-from tfs.handlers.warmup_replay import WarmupOptions
 from tfs.proto.tfs.v1.admin_service_pb2 import ListenerReport
 from tfs.runtime.process.zygote_process import ZygoteProcess
 from tfs.server.admin.core_admin import CoreAdmin
 from tfs.server.admin.server_reports import ProcessFacts, ServerReports
 from tfs.server.config.running_config import Origin
 from tfs.server.config.server_config import ServerConfig
-from tfs.server.core import ServerCore
 from tfs.server.fleet_source import FleetFile, FleetSource, claim_report
-from tfs.server.model_settings import DETECT, ModelSettings
-from tfs.server.model_sources import SourceParts
+from tfs.server.loading import Loading
+from tfs.server.model_settings import ModelSettings
 from tfs.server.options import ServerOptions, SourceKind
-from tfs.server.placing.loader_makers import loader_makers
-from tfs.server.placing.model_placer import ModelPlacer
-from tfs.server.ports.expected_answers import ExpectedAnswers
 from tfs.server.ports.http_surface import HttpSurface
 from tfs.server.ports.listeners import listeners, tls_problems
 from tfs.server.ports.transports import make_transport
-from tfs.server.remote_copies import RemoteCopies
 from tfs.server.request_log.log_writer import LogWriter, LogWriterOptions
 from tfs.server.request_log.request_logs import RequestLogs
 from tfs.server.system.spare_memory import SpareMemory
 from tfs.server.system.versions import distribution_version
 
 log = logging.getLogger(__name__)
-
-DEFAULT_LOAD_THREADS: Final = 4
-DEFAULT_UNLOAD_THREADS: Final = 4
 
 
 class ModelServer:
@@ -93,81 +69,34 @@ class ModelServer:
         self._options = options
         self._clock = clock or MonotonicClock()
         self.stats = Stats()
-        self.bus: EventBus[ServableState] = EventBus(self._clock)
-        self._storage = StorageThreads(self._clock)
-        self._num_warmed: dict[ServableId, int] = {}
-        self._expected_answers = ExpectedAnswers()
         self._loop = ServingLoop(self._clock)
         self._watchdog = LoopWatchdog(self._loop)
-        self._monitor = ServableStateMonitor(self.bus, clock=self._clock)
-        self._remote_copies = RemoteCopies(
-            options, self._storage, self._monitor, self._clock, self._loop.post_at
-        )
-        self._memory = _memory_of(options)
-        self._manager = make_manager(options, self.bus, self._clock, self._memory)
         self._decoders = ThreadExecutor(
             options.num_decode_threads, "decode", self._clock
         )
-        self._traffic = RecentTraffic(
-            lambda: self._gate.is_entered,
-            # The loop's own rounds say nothing to the loop.
-            lambda: (
-                self._loop.busy_since_s is not None and not self._loop.is_loop_thread
-            ),
-            lambda: self._manager.disturbs_nobody,
-            self._clock.now,
-        )
-        self._placer = ModelPlacer(
-            options,
-            self._loop,
-            self._manager,
-            self.bus,
-            self.stats,
-            zygote,
-            self._traffic.look,
-            self._decoders,
-            RecordedWarmUp(
-                _warmup_options(options),
-                self.stats,
-                self._clock,
-                self._num_warmed.__setitem__,
-                self._expected_answers.note,
-            ).replay,
-        )
-        platforms = loader_makers(
-            options,
-            self._placer,
-            lambda name: self.core.config.runtime_settings(name),
-        )
-        self.core = ServerCore(
-            manager=self._manager,
-            sources=SourceParts(
-                source_options(options, platforms),
-                platforms,
-                fetching=self._remote_copies.adapter,
-                storage=self._storage,
-            ),
-            monitor=self._monitor,
-            loop=self._loop,
-            clock=self._clock,
-            stats=self.stats,
-            state_dir=options.state_dir,
-        )
-        if options.model_repository:
-            self.core.watch_repository(options.model_repository)
-        self._fleet: FleetSource | None = None
-        if options.source is SourceKind.RPC:
-            self._fleet = FleetSource(FleetFile(options.state_dir))
-        self._health = HealthHandler(self)
-        self._streams = OpenStreams()
-        self.core.on_change(self._health.refresh)
         self._gate = RequestGate(
             options.max_in_flight,
             options.max_in_flight_per_model,
             self.stats,
             self._clock,
         )
-        self._endings = self.bus.subscribe(self._note_ending)
+        self._loading = Loading(
+            options,
+            self._loop,
+            self._clock,
+            self.stats,
+            zygote,
+            self._decoders,
+            lambda: self._gate.is_entered,
+            self._forget_version,
+        )
+        self.bus, self.core = self._loading.bus, self._loading.core
+        self._fleet: FleetSource | None = None
+        if options.source is SourceKind.RPC:
+            self._fleet = FleetSource(FleetFile(options.state_dir))
+        self._health = HealthHandler(self)
+        self._streams = OpenStreams()
+        self.core.on_change(self._health.refresh)
         self._log_writer = LogWriter(
             self._clock,
             self.stats,
@@ -188,10 +117,9 @@ class ModelServer:
             self.stats,
             self._spare_memory.note_large_message,
             self._spare_memory.note_scarcity,
-            self._expected_answers.sizes,
+            self._loading.expected_answers.sizes,
             budget,
         )
-        self._let_load = follow(self._traffic.look)
         self._http = HttpSurface(options, self._loop, budget, self._decoders)
         self._models: Mapping[str, ModelSettings] = {}
         self._addresses: Sequence[str] = ()
@@ -244,8 +172,7 @@ class ModelServer:
             origin = Origin.FLEET
         if self._options.model_repository:
             origin, path = Origin.MODEL_REPOSITORY, self._options.model_repository
-        self._remote_copies.start()
-        self.core.start(config, origin, path)
+        self._loading.start(config, origin, path)
         return addresses
 
     def prepare(self) -> None:
@@ -254,7 +181,7 @@ class ModelServer:
         Call it after ``start``, while versions are measured in other processes. A
         version that is to run in this process waits for it.
         """
-        self._placer.prepare()
+        self._loading.prepare()
 
     def leave(self) -> None:
         """Is not ready from here on, and takes requests still; returns at once."""
@@ -284,19 +211,13 @@ class ModelServer:
         if self._closed:
             return
         self._closed = True
-        self._let_load()
+        self._loading.yield_no_more()
         self._transport.close()
         for address in self._addresses:
             OWN.remove_address(address)
         self._http.close()
         self._decoders.close(deadline_s)
-        if not self.core.close(deadline_s):
-            log.warning("event=unload_incomplete at=deadline")
-        self._endings.close()
-        self._placer.close(deadline_s)
-        # A listing may hang with its store; its outcome is not needed any more.
-        self._storage.close()
-        self._remote_copies.close()
+        self._loading.close(deadline_s)
         self._watchdog.close()
         self._loop.close(deadline_s)
         self._request_logs.close()
@@ -319,13 +240,8 @@ class ModelServer:
             )
         )
 
-    def _note_ending(self, event: EventAndTime[ServableState]) -> None:
-        """Drops the counts of versions that are gone."""
-        if event.event.manager_state is not ManagerState.END:
-            return
-        ended = event.event.id
-        self._num_warmed.pop(ended, None)
-        self._expected_answers.forget(ended)
+    def _forget_version(self, ended: ServableId) -> None:
+        """Drops the counts of a version that is gone."""
         self._loop.post(lambda: self._gate.forget_version(ended.name, ended.version))
 
     def _admin(self, doors: Sequence[ListenerOptions]) -> CoreAdmin:
@@ -350,10 +266,10 @@ class ModelServer:
             listeners=reports,
             is_draining=lambda: self._draining,
             stats=self.stats,
-            memory=self._memory,
-            reserve_pids=self._placer.reserve_pids,
+            memory=self._loading.memory,
+            reserve_pids=self._loading.reserve_pids,
             problems=lambda: [*self._log_writer.problems, *tls_problems(doors)],
-            num_warmed=lambda each: self._num_warmed.get(each, 0),
+            num_warmed=lambda each: self._loading.num_warmed.get(each, 0),
             figures=self._gate.figures,
             fleet=lambda: claim_report(self._fleet.claim if self._fleet else None),
         )
@@ -368,61 +284,6 @@ class ModelServer:
         """Whether the model can answer; None if it is not configured."""
         available = self.core.readiness.is_model_available(name)
         return available and not self._draining
-
-
-def make_manager(
-    options: ServerOptions,
-    bus: EventBus[ServableState],
-    clock: Clock,
-    memory: ResourceTracker | None,
-) -> AspiredVersionsManager:
-    """Returns the manager with its pools."""
-    return AspiredVersionsManager(
-        AspiredVersionsManagerOptions(
-            retry=RetryOptions(
-                max_num_retries=options.max_num_load_retries,
-                interval_s=options.load_retry_interval_s,
-            )
-        ),
-        event_bus=bus,
-        clock=clock,
-        load_executor=ThreadExecutor(
-            options.num_load_threads or DEFAULT_LOAD_THREADS, "load", clock
-        ),
-        unload_executor=ThreadExecutor(
-            options.num_unload_threads or DEFAULT_UNLOAD_THREADS, "unload", clock
-        ),
-        resource_tracker=memory,
-    )
-
-
-def source_options(
-    options: ServerOptions, platforms: Collection[str]
-) -> FileSystemSourceOptions:
-    """Returns how base paths are watched; the servables come with the config.
-
-    Args:
-        options: The options of the server.
-        platforms: Names of all that there are.
-
-    """
-    return FileSystemSourceOptions(
-        poll_wait_s=options.file_system_poll_wait_s,
-        unload_when_empty=options.unload_when_empty,
-        has_other_platforms=not KNOWN_PLATFORMS.issuperset({*platforms} - {DETECT}),
-    )
-
-
-def _memory_of(options: ServerOptions) -> ResourceTracker | None:
-    """Returns what divides the main memory among models; None if it is not limited."""
-    limit_bytes = options.model_memory_limit_bytes
-    return ResourceTracker.ram(limit_bytes) if limit_bytes else None
-
-
-def _warmup_options(options: ServerOptions) -> WarmupOptions:
-    # 0 iterations mean one, as in TensorFlow Serving.
-    num_iterations = max(1, options.num_warmup_iterations)
-    return WarmupOptions(options.enable_model_warmup, num_iterations)
 
 
 def _log_writer_options(options: ServerOptions) -> LogWriterOptions:

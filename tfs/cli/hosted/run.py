@@ -79,26 +79,7 @@ def add_run(commands: Subparsers) -> None:
         action="store_true",
         help="take servers from another fleet, or from a newer copy of this one's store",
     )
-    parser.add_argument(
-        "--hedge_budget",
-        type=float,
-        default=0.05,
-        metavar="SHARE",
-        help="late requests sent a second time, at most (default 0.05; 0: none)",
-    )
-    parser.add_argument(
-        "--envoy",
-        default="",
-        metavar="FOLDER",
-        help="route by Envoy, with its files in this folder, instead of in Python",
-    )
-    parser.add_argument(
-        "--hedge_after_s",
-        type=seconds,
-        default=0.2,
-        metavar="S",
-        help="with --envoy: when a late request is sent a second time (default 0.2)",
-    )
+    _add_routing(parser)
     parser.add_argument(
         "--down_after_s",
         type=seconds,
@@ -119,6 +100,33 @@ def add_run(commands: Subparsers) -> None:
         metavar="FILE",
         help="text SSLConfig with PEM contents: TLS to clients, as tfs serve has it",
     )
+    _add_tls(parser)
+
+
+def _add_routing(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--hedge_budget",
+        type=float,
+        default=0.05,
+        metavar="SHARE",
+        help="late requests sent a second time, at most (default 0.05; 0: none)",
+    )
+    parser.add_argument(
+        "--envoy",
+        default="",
+        metavar="FOLDER",
+        help="route by Envoy, with its files in this folder, instead of in Python",
+    )
+    parser.add_argument(
+        "--hedge_after_s",
+        type=seconds,
+        default=0.2,
+        metavar="S",
+        help="with --envoy: when a late request is sent a second time (default 0.2)",
+    )
+
+
+def _add_tls(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("TLS to the servers")
     group.add_argument("--ca", metavar="FILE", help="PEM: trust these authorities")
     group.add_argument("--cert", metavar="FILE", help="PEM: who we are")

@@ -239,27 +239,14 @@ class ConfigInForce:
             if validate_only:
                 on_done(_only_checked(changed))
                 return
-            stale = self._waiters.ended([each.name for each in changed])
-            sought, moved = _sought(changed), _moved(changed)
-            waits_for = frozenset(new.effective.models)
+            waiter = self._base_waiter(new, changed, origin, on_done)
             if not waits_for_all:
-                silent = self._silent(sought)
-                sought, moved = sought & silent, moved & silent
-                waits_for = self._unsettled(running, new) | silent
+                silent = self._silent(waiter.sought)
+                waiter.sought &= silent
+                waiter.changed &= silent
+                waiter.models = self._unsettled(running, new) | silent
             self._put_base_in_force(running, new, changed, reason)
-            self._wait(
-                Waiter(
-                    on_done,
-                    waits_for,
-                    changed,
-                    stale,
-                    is_base=True,
-                    changed=moved,
-                    sought=sought,
-                    notes=_base_notes(new, origin, self._first_origin),
-                ),
-                deadline_s,
-            )
+            self._wait(waiter, deadline_s)
 
         self._run(work, on_done)
 
@@ -386,6 +373,25 @@ class ConfigInForce:
             except ServingError as error:
                 errors[name] = error
         return models, errors
+
+    def _base_waiter(
+        self,
+        new: RunningConfig,
+        changed: tuple[ModelChange, ...],
+        origin: Origin,
+        on_done: OnOutcome,
+    ) -> Waiter:
+        """Returns who waits for all models, and for everything that follows for changed ones."""
+        return Waiter(
+            on_done,
+            frozenset(new.effective.models),
+            changed,
+            self._waiters.ended([each.name for each in changed]),
+            is_base=True,
+            changed=_moved(changed),
+            sought=_sought(changed),
+            notes=_base_notes(new, origin, self._first_origin),
+        )
 
     def _silent(self, names: Iterable[str]) -> frozenset[str]:
         """Returns the models of which no version answers: a change may correct them."""

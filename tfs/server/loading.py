@@ -1,0 +1,224 @@
+"""The control path of a server: what finds, copies, measures, loads and unloads versions."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Sequence
+from typing import Final
+
+from managers.aspired_versions_manager import (
+    AspiredVersionsManager,
+    AspiredVersionsManagerOptions,
+)
+from managers.resource_tracker import ResourceTracker
+from managers.retry import RetryOptions
+from managers.state_monitor import ServableStateMonitor
+from sources.file_system_options import FileSystemSourceOptions
+from sources.storage_threads import StorageThreads
+from sources.version_contents import KNOWN_PLATFORMS
+from tfs.core.clock import Clock
+from tfs.core.event_bus import EventAndTime, EventBus
+from tfs.core.executor import ThreadExecutor
+from tfs.core.pacing import RecentTraffic, follow
+from tfs.core.servable_id import ServableId
+from tfs.core.servable_state import ManagerState, ServableState
+from tfs.core.serving_loop import ServingLoop
+from tfs.core.stats import Stats
+from tfs.handlers.recorded_warm_up import RecordedWarmUp
+from tfs.handlers.warmup_replay import WarmupOptions
+from tfs.runtime.process.zygote_process import ZygoteProcess
+from tfs.server.config.running_config import Origin
+from tfs.server.config.server_config import ServerConfig
+from tfs.server.core import ServerCore
+from tfs.server.model_settings import DETECT
+from tfs.server.model_sources import SourceParts
+from tfs.server.options import ServerOptions
+from tfs.server.placing.loader_makers import loader_makers
+from tfs.server.placing.model_placer import ModelPlacer
+from tfs.server.ports.expected_answers import ExpectedAnswers
+from tfs.server.remote_copies import RemoteCopies
+
+log = logging.getLogger(__name__)
+
+_NUM_LOAD_THREADS: Final = 4
+_NUM_UNLOAD_THREADS: Final = 4
+
+
+class Loading:
+    """Puts the parts of the control path together, starts and ends them.
+
+    One thread starts and closes it; what the attributes promise holds for them.
+
+    Args:
+        options: The server's options.
+        loop: The serving loop; runs until after ``close``.
+        clock: The clock that everything goes by.
+        stats: What is counted.
+        zygote: A zygote process that runs already; None starts one when it is needed.
+        decoders: Runs what takes long and is not loading.
+        has_requests: Whether requests are being handled now; called from any thread.
+        on_ended: Takes each version that is gone; called on any thread.
+
+    Attributes:
+        bus: Carries the states of versions.
+        core: What follows a config.
+        memory: How much memory models may use together; None if there is no limit.
+        expected_answers: What versions say of how long their answers are.
+        num_warmed: How many requests each loaded version was warmed up with.
+
+    """
+
+    def __init__(
+        self,
+        options: ServerOptions,
+        loop: ServingLoop,
+        clock: Clock,
+        stats: Stats,
+        zygote: ZygoteProcess | None,
+        decoders: ThreadExecutor,
+        has_requests: Callable[[], bool],
+        on_ended: Callable[[ServableId], None],
+    ) -> None:
+        self._on_ended = on_ended
+        self.num_warmed: dict[ServableId, int] = {}
+        self.expected_answers = ExpectedAnswers()
+        limit_bytes = options.model_memory_limit_bytes
+        self.memory = ResourceTracker.ram(limit_bytes) if limit_bytes else None
+        self.bus: EventBus[ServableState] = EventBus(clock)
+        monitor = ServableStateMonitor(self.bus, clock=clock)
+        manager = _manager(options, self.bus, clock, self.memory)
+        self._storage = StorageThreads(clock)
+        self._remote_copies = RemoteCopies(
+            options, self._storage, monitor, clock, loop.post_at
+        )
+        traffic = RecentTraffic(
+            has_requests,
+            # The loop's own rounds say nothing to the loop.
+            lambda: loop.busy_since_s is not None and not loop.is_loop_thread,
+            lambda: manager.disturbs_nobody,
+            clock.now,
+        )
+        warm_up = RecordedWarmUp(
+            _warmup_options(options),
+            stats,
+            clock,
+            self.num_warmed.__setitem__,
+            self.expected_answers.note,
+        )
+        self._placer = ModelPlacer(
+            options,
+            loop,
+            manager,
+            self.bus,
+            stats,
+            zygote,
+            traffic.look,
+            decoders,
+            warm_up.replay,
+        )
+        platforms = loader_makers(
+            options,
+            self._placer,
+            lambda name: self.core.config.runtime_settings(name),
+        )
+        self.core = ServerCore(
+            manager=manager,
+            sources=SourceParts(
+                _source_options(options, platforms),
+                platforms,
+                fetching=self._remote_copies.adapter,
+                storage=self._storage,
+            ),
+            monitor=monitor,
+            loop=loop,
+            clock=clock,
+            stats=stats,
+            state_dir=options.state_dir,
+        )
+        if options.model_repository:
+            self.core.watch_repository(options.model_repository)
+        self._endings = self.bus.subscribe(self._note_ending)
+        self._let_load = follow(traffic.look)
+
+    def start(self, config: ServerConfig, origin: Origin, path: str) -> None:
+        """Begins to load what a config asks for; returns at once.
+
+        Raises:
+            InvalidArgument: A platform is not there.
+
+        """
+        self._remote_copies.start()
+        self.core.start(config, origin, path)
+
+    def prepare(self) -> None:
+        """Imports what models need in this process; blocks for a second the first time."""
+        self._placer.prepare()
+
+    def reserve_pids(self) -> Sequence[int]:
+        """Returns the processes that run no version and wait for one."""
+        return self._placer.reserve_pids()
+
+    def yield_no_more(self) -> None:
+        """Lets loads and unloads go on at full speed, whatever is requested."""
+        self._let_load()
+
+    def close(self, deadline_s: float) -> None:
+        """Unloads everything and ends every thread and process; idempotent."""
+        if not self.core.close(deadline_s):
+            log.warning("event=unload_incomplete at=deadline")
+        self._endings.close()
+        self._placer.close(deadline_s)
+        # A listing may hang with its store; its outcome is not needed any more.
+        self._storage.close()
+        self._remote_copies.close()
+
+    def _note_ending(self, event: EventAndTime[ServableState]) -> None:
+        """Drops what is noted of versions that are gone."""
+        if event.event.manager_state is ManagerState.END:
+            ended = event.event.id
+            self.num_warmed.pop(ended, None)
+            self.expected_answers.forget(ended)
+            self._on_ended(ended)
+
+
+def _manager(
+    options: ServerOptions,
+    bus: EventBus[ServableState],
+    clock: Clock,
+    memory: ResourceTracker | None,
+) -> AspiredVersionsManager:
+    """Returns the manager with its pools."""
+    return AspiredVersionsManager(
+        AspiredVersionsManagerOptions(
+            retry=RetryOptions(
+                max_num_retries=options.max_num_load_retries,
+                interval_s=options.load_retry_interval_s,
+            )
+        ),
+        event_bus=bus,
+        clock=clock,
+        load_executor=ThreadExecutor(
+            options.num_load_threads or _NUM_LOAD_THREADS, "load", clock
+        ),
+        unload_executor=ThreadExecutor(
+            options.num_unload_threads or _NUM_UNLOAD_THREADS, "unload", clock
+        ),
+        resource_tracker=memory,
+    )
+
+
+def _source_options(
+    options: ServerOptions, platforms: Collection[str]
+) -> FileSystemSourceOptions:
+    """Returns how base paths are watched; the servables come with the config."""
+    return FileSystemSourceOptions(
+        poll_wait_s=options.file_system_poll_wait_s,
+        unload_when_empty=options.unload_when_empty,
+        has_other_platforms=not KNOWN_PLATFORMS.issuperset({*platforms} - {DETECT}),
+    )
+
+
+def _warmup_options(options: ServerOptions) -> WarmupOptions:
+    # 0 iterations mean one, as in TensorFlow Serving.
+    num_iterations = max(1, options.num_warmup_iterations)
+    return WarmupOptions(options.enable_model_warmup, num_iterations)
