@@ -49,12 +49,15 @@ class Server:
     """Where a server listens, and what it must answer.
 
     Attributes:
+        address: Of gRPC.
         expected: What run.py exported: names, inputs, outputs by version.
+        http: Where its HTTP port is; empty if that is not known.
 
     """
 
     address: str
     expected: Mapping[str, Any]
+    http: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +67,15 @@ class Peer:
     Attributes:
         set_up: Installs what it needs.
         check: Does with the server of run.py's model what such clients do.
-        check_table: Makes the calls of the conformance table at an address.
+        check_table: Makes the calls of the conformance table at an address; None if it
+            speaks another protocol.
 
     """
 
     name: str
     set_up: Callable[[], None]
     check: Callable[[Server], str]
-    check_table: Callable[[str, Sequence[Case]], str]
+    check_table: Callable[[str, Sequence[Case]], str] | None
 
 
 def find_tool(name: str, package: str) -> str:

@@ -10,16 +10,18 @@ lets every peer call the server:
   lists (about 280 MB to download, once), imports the real packages and our messages in
   one process, in both orders, and passes bytes both ways; then status, Predict,
   Classify, a reload to the older version and back, through the real stubs;
-- the peers of peers.py: @grpc/grpc-js from npm, curl, h2load.
+- the peers of peers.py: @grpc/grpc-js from npm, curl, h2load;
+- tritonclient and KServe's client, which speak the Open Inference Protocol over gRPC and
+  HTTP, each in a .venv-clients-… of its own with what oip/*.txt lists.
 
-Then each makes every call of the conformance table, table.py, as far as it can see
+Then each that speaks TensorFlow Serving's API makes every call of the conformance table, table.py, as far as it can see
 how they end.
 
 Prints each result as it comes and all of them at the end; exits non-zero if any failed.
 
 Runs under the project's own environment, which exports and serves. To check a server
 that is running already, export with --export_only --model_dir=DIR, serve DIR/model as
-"small" with the config DIR/models.config, and give its --address.
+"small" with the config DIR/models.config, and give its --address and --http.
 """
 
 from __future__ import annotations
@@ -47,6 +49,7 @@ sys.path.insert(0, str(ROOT))  # run as a script, before the imports below
 from tests.clients import table  # noqa: E402
 from tests.clients.peers import PEERS, Failed, Peer, Server, judge  # noqa: E402
 from tests.clients.table import Case  # noqa: E402
+from tests.e2e.serving import free_port  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 REQUIREMENTS = HERE / "requirements.txt"
@@ -63,8 +66,8 @@ STOP_TIMEOUT_S = 30
 TRANSPORTS = ("grpcio", "express")
 
 
-def make_environment(venv: Path) -> Path:
-    """Makes the clients' environment where it is missing or outdated.
+def make_environment(venv: Path, requirements: Path = REQUIREMENTS) -> Path:
+    """Makes a clients' environment where it is missing or outdated.
 
     Returns:
         Its Python.
@@ -72,13 +75,13 @@ def make_environment(venv: Path) -> Path:
     """
     python = venv / "bin" / "python"
     stamp = venv / ".requirements"
-    wanted = hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()
+    wanted = hashlib.sha256(requirements.read_bytes()).hexdigest()
     if stamp.is_file() and stamp.read_text() == wanted:
         return python
-    print(f"==> making {venv} (about 280 MB to download)", flush=True)
+    print(f"==> making {venv}", flush=True)
     call([sys.executable, "-m", "venv", "--clear", str(venv)], INSTALL_TIMEOUT_S)
     install = [str(python), "-m", "pip", "--disable-pip-version-check", "--quiet"]
-    install += ["install", "--no-deps", "-r", str(REQUIREMENTS)]
+    install += ["install", "--no-deps", "-r", str(requirements)]
     call(install, INSTALL_TIMEOUT_S)
     stamp.write_text(wanted)
     return python
@@ -155,8 +158,8 @@ def export(model_dir: Path) -> None:
 
 
 @contextmanager
-def served(config: Path, transport: str) -> Iterator[str]:
-    """Runs a server of what was exported and yields its address.
+def served(config: Path, transport: str) -> Iterator[tuple[str, str]]:
+    """Runs a server of what was exported and yields its addresses, of gRPC and HTTP.
 
     Raises:
         Failed: It did not come up in time, or did not end with 0.
@@ -164,7 +167,8 @@ def served(config: Path, transport: str) -> Iterator[str]:
     """
     command = [sys.executable, "-m", "tfs", "serve", "--any_port"]
     command += [f"--model_config_file={config}"]
-    command += [f"--grpc_transport={transport}"]
+    port = free_port()
+    command += [f"--grpc_transport={transport}", f"--rest_api_port={port}"]
     server = subprocess.Popen(
         command,
         cwd=ROOT,
@@ -182,7 +186,7 @@ def served(config: Path, transport: str) -> Iterator[str]:
             address = ""
         if not address:
             raise Failed("the server did not say where it listens")
-        yield address
+        yield address, f"127.0.0.1:{port}"
     finally:
         server.terminate()
         try:
@@ -244,6 +248,28 @@ def upstream_peer(venv: Path, model_dir: Path) -> Peer:
     return Peer("tensorflow-serving-api", set_up, talk, check_table)
 
 
+def oip_peer(name: str, client: str) -> Peer:
+    """Returns a client of the Open Inference Protocol, as a peer."""
+    venv = ROOT / f".venv-clients-{client}"
+
+    def set_up() -> None:
+        make_environment(venv, HERE / "oip" / f"{client}.txt")
+
+    def talk(server: Server) -> str:
+        if not server.http:
+            raise Failed("it needs --http")
+        with tempfile.TemporaryDirectory() as folder:
+            expected = Path(folder, "expected.json")
+            expected.write_text(json.dumps(server.expected))
+            command = [str(venv / "bin" / "python")]
+            command += [str(HERE / "oip" / f"{client}_client.py")]
+            command += ["--expected", str(expected), "--grpc_address", server.address]
+            call([*command, "--http_address", server.http], CLIENT_TIMEOUT_S)
+        return "the Open Inference Protocol over gRPC and HTTP"
+
+    return Peer(name, set_up, talk, None)
+
+
 def wait_until_served(server: Server) -> None:
     """Blocks until the model answers.
 
@@ -276,7 +302,12 @@ def check(arguments: argparse.Namespace, model_dir: Path) -> dict[str, str]:
         By peer and transport, what was done, or "FAILED: " and why.
 
     """
-    peers = [upstream_peer(arguments.venv, model_dir), *PEERS]
+    peers = [
+        upstream_peer(arguments.venv, model_dir),
+        *PEERS,
+        oip_peer("tritonclient", "triton"),
+        oip_peer("KServe's client", "kserve"),
+    ]
     wanted = arguments.peers.split(",") if arguments.peers else []
     unknown = set(wanted) - {peer.name for peer in peers}
     if unknown:
@@ -297,13 +328,14 @@ def check(arguments: argparse.Namespace, model_dir: Path) -> dict[str, str]:
         print("==> exporting a small model, two versions", flush=True)
         export(model_dir)
     if arguments.address:
-        results |= check_server(arguments.address, "as given", model_dir, ready)
+        addresses = arguments.address, arguments.http or ""
+        results |= check_server(addresses, "as given", model_dir, ready)
         return results
     table_config = table.export(model_dir)
     for transport in TRANSPORTS:
-        with served(model_dir / "models.config", transport) as address:
-            results |= check_server(address, transport, model_dir, ready)
-        with served(table_config, transport) as address:
+        with served(model_dir / "models.config", transport) as addresses:
+            results |= check_server(addresses, transport, model_dir, ready)
+        with served(table_config, transport) as (address, _):
             results |= check_table(address, transport, ready)
     return results
 
@@ -328,6 +360,8 @@ def check_table(address: str, transport: str, peers: list[Peer]) -> dict[str, st
             time.sleep(0.1)  # it is loading; there is nothing to wait on
     results = {}
     for peer in peers:
+        if peer.check_table is None:
+            continue
         name = f"the table by {peer.name} over {transport}"
         print(f"==> {name}", flush=True)
         try:
@@ -339,11 +373,11 @@ def check_table(address: str, transport: str, peers: list[Peer]) -> dict[str, st
 
 
 def check_server(
-    address: str, transport: str, model_dir: Path, peers: list[Peer]
+    addresses: tuple[str, str], transport: str, model_dir: Path, peers: list[Peer]
 ) -> dict[str, str]:
     """Lets the peers at one server, one after the other."""
     expected = json.loads((model_dir / "expected.json").read_text())
-    server = Server(address, expected)
+    server = Server(addresses[0], expected, addresses[1])
     wait_until_served(server)
     results = {}
     for peer in peers:
@@ -364,6 +398,7 @@ def main() -> int:
     parser.add_argument("--venv", type=Path, default=VENV, help="the clients' packages")
     parser.add_argument("--peers", help="some of them, by name, with commas")
     parser.add_argument("--address", help="a running server instead of a new one")
+    parser.add_argument("--http", help="where the HTTP port of that server is")
     parser.add_argument("--model_dir", type=Path, help="what that server serves")
     parser.add_argument("--export_only", action="store_true", help="write --model_dir")
     arguments = parser.parse_args()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tfs.codec import model_spec, wire
+from tfs.codec.decode_options import FillBudget
 from tfs.codec.example_input import read_example_request
 from tfs.codec.model_spec import (
     ModelSpec,
@@ -70,7 +71,7 @@ def test_what_is_nested_deep_is_read_as_within_the_request(deeper: int) -> None:
     """A spec read by itself has no more room for depth than upb gives it in a request."""
     spec = b"\x0a\x01m" + b"\x4b" * deeper + NESTED_97 + b"\x4c" * deeper
     try:
-        parse(wire.delimited(1, spec), 1 << 20)
+        parse(wire.delimited(1, spec), FillBudget(1 << 20))
         expected = True
     except InvalidArgument:
         expected = False

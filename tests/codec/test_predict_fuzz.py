@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from tests.codec.mutation import mutated
 from tests.codec.samples import SMALL_VIEWS, VIEWS, content_proto, typed_proto
 from tfs.codec import wire
-from tfs.codec.decode_options import DecodeOptions
+from tfs.codec.decode_options import DecodeOptions, FillBudget
 from tfs.codec.predict_request import parse, read_if_quick, read_predict_request
-from tfs.codec.predict_template import read_alike
+from tfs.codec.predict_template import KNOWN
 from tfs.codec.predict_view import PredictRequestView
 from tfs.core.dtype import STRING
 from tfs.core.errors import ServingError
@@ -32,7 +32,7 @@ OPTIONS = DecodeOptions(max_tensor_bytes=5_000, quick_bytes=300, quick_fill_byte
 def outcome(message: bytes) -> PredictRequestView | str:
     """Returns what message objects make of the message: the oracle."""
     try:
-        return parse(message, OPTIONS.max_tensor_bytes)
+        return parse(message, FillBudget(OPTIONS.max_tensor_bytes))
     except ServingError as error:
         return str(error)
 
@@ -52,7 +52,7 @@ def check(message: bytes) -> None:
         quick = str(error)
     if quick is not None:
         assert quick == expected, message.hex()
-    alike = read_alike([message, memoryview(message), message], 0)
+    alike = KNOWN.read_alike([message, memoryview(message), message], 0)
     if alike is not None:
         template, elements = alike
         assert len(elements) == 3

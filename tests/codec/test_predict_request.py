@@ -15,13 +15,14 @@ from tests.codec.samples import (
     request,
     typed_proto,
 )
-from tfs.codec import predict_request, predict_template, wire
-from tfs.codec.decode_options import DecodeOptions
+from tfs.codec import predict_request, wire
+from tfs.codec.decode_options import DecodeOptions, FillBudget
 from tfs.codec.model_spec import ModelSpec
 from tfs.codec.predict_request import (
     read_if_quick,
     read_predict_request,
 )
+from tfs.codec.predict_template import KNOWN
 from tfs.codec.predict_view import PredictRequestView
 from tfs.codec.wire_type import BY_NUMBER
 from tfs.core.dtype import FLOAT32, INT64, STRING
@@ -34,11 +35,11 @@ from tfs.proto.tensorflow_serving.apis import predict_pb2
 @pytest.fixture(autouse=True)
 def _forget() -> None:
     """No test depends on what another left remembered."""
-    predict_template.forget()
+    KNOWN.forget()
 
 
 def upb(message: bytes) -> PredictRequestView:
-    return predict_request.parse(message, 1 << 30)
+    return predict_request.parse(message, FillBudget(1 << 30))
 
 
 @pytest.mark.parametrize("view", VIEWS + SMALL_VIEWS, ids=repr)
@@ -387,7 +388,9 @@ def test_many_packed_values_are_those_of_message_objects(
         tensor = b"\x08" + wire.varint(dtype) + shape + values
         entry = wire.delimited(1, b"x") + wire.delimited(2, tensor)
         message = wire.delimited(2, entry)
-        assert read_predict_request(message) == predict_request.parse(message, 64 << 20)
+        assert read_predict_request(message) == predict_request.parse(
+            message, FillBudget(64 << 20)
+        )
     broken = message[:-1] + b"\x80"
     with pytest.raises(InvalidArgument, match="cannot parse"):
         read_predict_request(broken)

@@ -13,9 +13,10 @@ from tests.codec.samples import (
     request,
     typed_proto,
 )
-from tfs.codec import predict_template
+from tfs.codec import request_template
+from tfs.codec.decode_options import FillBudget
 from tfs.codec.predict_request import parse, read_predict_request
-from tfs.codec.predict_template import read_alike, read_as_before
+from tfs.codec.predict_template import KNOWN
 from tfs.core.dtype import FLOAT32
 from tfs.core.tensor_view import TensorView
 from tfs.proto.tensorflow_serving.apis import predict_pb2
@@ -24,7 +25,7 @@ from tfs.proto.tensorflow_serving.apis import predict_pb2
 @pytest.fixture(autouse=True)
 def _forget() -> None:
     """No test depends on what another left remembered."""
-    predict_template.forget()
+    KNOWN.forget()
 
 
 def test_a_template_takes_the_new_elements() -> None:
@@ -33,7 +34,7 @@ def test_a_template_takes_the_new_elements() -> None:
     other = TensorView(FLOAT32, (1, 4), struct.pack("<4f", 9, 8, 7, 6))
     read_predict_request(first)
     second = request(typed_proto(other)).SerializeToString()
-    assert read_as_before(second) is not None
+    assert KNOWN.read_as_before(second) is not None
     assert read_predict_request(second).inputs == {"x0": other}
     assert read_predict_request(memoryview(second)).inputs == {"x0": other}
 
@@ -44,13 +45,13 @@ def test_templates_of_several_inputs_keep_them_apart() -> None:
     message = bytearray(
         request(content_proto(FLOATS), content_proto(wide)).SerializeToString()
     )
-    expected = parse(bytes(message), 1 << 20)
+    expected = parse(bytes(message), FillBudget(1 << 20))
     assert read_predict_request(bytes(message)) == expected
-    known = read_as_before(bytes(message))
+    known = KNOWN.read_as_before(bytes(message))
     assert known == expected
     position = message.index(b"x1")
     message[position + 1] = ord("y")
-    assert read_as_before(bytes(message)) is None
+    assert KNOWN.read_as_before(bytes(message)) is None
     assert set(read_predict_request(bytes(message)).inputs) == {"x0", "xy"}
 
 
@@ -65,7 +66,7 @@ def test_messages_of_equal_length_do_not_get_each_others_template() -> None:
     assert len({len(message) for message in messages}) == 1
     for _ in range(3):
         for message in messages:
-            assert read_predict_request(message) == parse(message, 1 << 20)
+            assert read_predict_request(message) == parse(message, FillBudget(1 << 20))
 
 
 def test_templates_are_bounded() -> None:
@@ -76,8 +77,8 @@ def test_templates_are_bounded() -> None:
     for name in range(5_000):
         message = request(typed_proto(FLOATS), name=f"{name:04}").SerializeToString()
         read_predict_request(message)
-    num_keys, num_of_key = predict_template.num_remembered()
-    assert 0 < num_keys <= predict_template.MAX_KEYS
+    num_keys, num_of_key = KNOWN.num_remembered()
+    assert 0 < num_keys <= request_template.MAX_KEYS
     assert num_of_key == 1
 
 
@@ -89,10 +90,10 @@ def test_many_models_called_alike_are_all_remembered() -> None:
             proto = typed_proto(view)
             message = request(proto, name=f"{n:03}").SerializeToString()
             for buffer in (message, memoryview(message)):
-                read = read_as_before(buffer)
+                read = KNOWN.read_as_before(buffer)
                 assert (read is not None) == bool(turn), n
-                assert read in (None, parse(message, 1 << 20))
-            alike = read_alike([message], 0)
+                assert read in (None, parse(message, FillBudget(1 << 20)))
+            alike = KNOWN.read_alike([message], 0)
             assert (alike is not None) == bool(turn)
             assert alike is None or alike[0].model_spec.name == f"{n:03}"
             read_predict_request(message)
@@ -107,15 +108,15 @@ def test_requests_to_one_model_do_not_pile_up() -> None:
             )
             for _ in range(2):
                 data = message.SerializeToString()
-                assert read_predict_request(data) == parse(data, 1 << 20)
-    assert predict_template.num_remembered() == (2, predict_template.MAX_OF_KEY)
+                assert read_predict_request(data) == parse(data, FillBudget(1 << 20))
+    assert KNOWN.num_remembered() == (2, request_template.MAX_OF_KEY)
 
 
 def test_large_surroundings_are_not_kept() -> None:
     """Only what is small beside its elements is worth remembering."""
     message = request(typed_proto(FLOATS), output_filter=["o" * 2_000])
     read_predict_request(message.SerializeToString())
-    assert predict_template.num_remembered() == (0, 0)
+    assert KNOWN.num_remembered() == (0, 0)
 
 
 def test_a_client_id_may_differ() -> None:
@@ -125,7 +126,7 @@ def test_a_client_id_may_differ() -> None:
     second = request(proto, client_id=b"client-\xff").SerializeToString()
     read_predict_request(first)
     for message in (second, memoryview(second)):
-        view = read_as_before(message)
+        view = KNOWN.read_as_before(message)
         assert view is not None
         assert view.client_id == b"client-\xff"
         assert view.inputs == {"x0": FLOATS}
@@ -136,8 +137,8 @@ def test_a_client_id_in_front_is_read() -> None:
     only_id = predict_pb2.PredictRequest(client_id=b"me").SerializeToString()
     message = only_id + request(typed_proto(FLOATS)).SerializeToString()
     for _ in range(2):
-        assert read_predict_request(message) == parse(message, 1 << 20)
-    assert read_as_before(message) == parse(message, 1 << 20)
+        assert read_predict_request(message) == parse(message, FillBudget(1 << 20))
+    assert KNOWN.read_as_before(message) == parse(message, FillBudget(1 << 20))
 
 
 def test_what_is_not_opaque_is_not_left_out() -> None:
@@ -145,7 +146,7 @@ def test_what_is_not_opaque_is_not_left_out() -> None:
     for view in SMALL_VIEWS:
         message = request(typed_proto(view)).SerializeToString()
         read_predict_request(message)
-        assert read_as_before(message) is None
+        assert KNOWN.read_as_before(message) is None
 
 
 def test_requests_alike_are_read_together() -> None:
@@ -155,23 +156,25 @@ def test_requests_alike_are_read_together() -> None:
         return TensorView(FLOAT32, (1, 4), struct.pack("<4f", *values))
 
     first = request(content_proto(FLOATS)).SerializeToString()
-    assert read_alike([first], 0) is None
+    assert KNOWN.read_alike([first], 0) is None
     read_predict_request(first)
     alike = [
         request(content_proto(floats(n, 2, 3, 4))).SerializeToString() for n in range(4)
     ]
     other = request(content_proto(FLOATS), name="n").SerializeToString()
-    found = read_alike([other, *alike, other, alike[0]], 1)
+    found = KNOWN.read_alike([other, *alike, other, alike[0]], 1)
     assert found is not None
     template, elements = found
-    assert template.model_spec == parse(first, 1 << 20).model_spec
+    assert template.model_spec == parse(first, FillBudget(1 << 20)).model_spec
     ((name, dtype, shape),) = template.inputs
     for message, (data,) in zip(alike, elements, strict=True):
-        assert parse(message, 1 << 20).inputs == {name: TensorView(dtype, shape, data)}
+        assert parse(message, FillBudget(1 << 20)).inputs == {
+            name: TensorView(dtype, shape, data)
+        }
     filtered = predict_pb2.PredictRequest.FromString(first)
     filtered.output_filter.append("y")
     read_predict_request(filtered.SerializeToString())
-    assert read_alike([filtered.SerializeToString()], 0) is None
+    assert KNOWN.read_alike([filtered.SerializeToString()], 0) is None
 
 
 def test_requests_of_several_tensors_alike_are_read_together() -> None:
@@ -179,17 +182,17 @@ def test_requests_of_several_tensors_alike_are_read_together() -> None:
     wide = TensorView(FLOAT32, (1, 200), struct.pack("<200f", *range(200)))
     message = request(content_proto(FLOATS), content_proto(wide)).SerializeToString()
     read_predict_request(message)
-    found = read_alike([message], 0)
+    found = KNOWN.read_alike([message], 0)
     assert found is not None
     template, (elements,) = found
     assert {
         name: TensorView(dtype, shape, data)
         for (name, dtype, shape), data in zip(template.inputs, elements, strict=True)
-    } == parse(message, 1 << 20).inputs
+    } == parse(message, FillBudget(1 << 20)).inputs
     changed = bytearray(message)
     changed[message.index(b"x1") + 1] = ord("y")
-    assert read_alike([bytes(changed)], 0) is None
-    assert read_alike([changed], 0) is None
+    assert KNOWN.read_alike([bytes(changed)], 0) is None
+    assert KNOWN.read_alike([changed], 0) is None
 
 
 def test_requests_that_came_in_parts_are_read_with_the_others() -> None:
@@ -202,7 +205,7 @@ def test_requests_that_came_in_parts_are_read_with_the_others() -> None:
         whole = request(proto).SerializeToString()
         read_predict_request(whole)
         memory = bytearray(whole)
-        found = read_alike([memoryview(memory), whole], 0)
+        found = KNOWN.read_alike([memoryview(memory), whole], 0)
         assert found is not None
         _, ((own,), (others,)) = found
         assert own == others

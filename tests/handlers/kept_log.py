@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tfs.codec.predict import Reply
+from tfs.handlers.model_gate import Record
 
 
 class LogEntry(NamedTuple):
@@ -30,9 +30,9 @@ class KeptLog:
         model: str,
         version: int,
         signature: str,
-        request: bytes | memoryview,
-        response: Reply,
+        record: Record,
     ) -> None:
+        request, response = record()
         response = response if isinstance(response, bytes) else b"".join(response)
         self.entries.append(
             LogEntry(method, model, version, signature, bytes(request), response)

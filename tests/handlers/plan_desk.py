@@ -34,6 +34,7 @@ from tfs.core.signature import DEFAULT_SIGNATURE, Method, Signature, TensorSpec
 from tfs.core.stats import Stats
 from tfs.core.tensor_view import TensorView
 from tfs.handlers.predict import PredictHandler
+from tfs.handlers.request_format import PredictFormat
 from tfs.handlers.request_gate import RequestGate
 from tfs.proto.tensorflow.core.framework import types_pb2
 from tfs.proto.tensorflow_serving.apis import predict_pb2
@@ -210,7 +211,7 @@ class Desk:
             self.max_in_flight, self.per_model, self.stats, self.clock
         )
         self.handler = PredictHandler(
-            self.lookup, self.gate, as_tensor_content=self.as_tensor_content
+            self.lookup, self.gate, form=PredictFormat(self.as_tensor_content)
         )
 
     def publish(self, model: Model) -> ServableHandle[object]:

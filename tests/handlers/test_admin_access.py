@@ -42,10 +42,10 @@ def test_callers_are_told_apart_by_their_way_in(
     access = AdminAccess(allowed)
     for peer in (LOCAL, SOCKET, REMOTE, KNOWN, ADMIN):
         if peer in welcome:
-            access.check(peer)
+            access.check(FakeCall(peer=peer))
         else:
             with pytest.raises(PermissionDenied, match="--admin_from"):
-                access.check(peer)
+                access.check(FakeCall(peer=peer))
 
 
 def test_the_flag_takes_a_list() -> None:

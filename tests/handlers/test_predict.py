@@ -23,6 +23,7 @@ from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
 from tfs.core.tensor_view import TensorView
 from tfs.handlers.predict import PredictHandler
+from tfs.handlers.request_format import PredictFormat
 from tfs.handlers.request_gate import RequestGate
 from tfs.proto.tensorflow.core.framework import types_pb2
 from tfs.proto.tensorflow_serving.apis import predict_pb2
@@ -47,7 +48,7 @@ def predict(
     served: OneModel, message: predict_pb2.PredictRequest, *, content: bool = False
 ) -> FakeCall:
     call = FakeCall(message.SerializeToString(), deadline_s=12.5)
-    PredictHandler(served, as_tensor_content=content)(call)
+    PredictHandler(served, form=PredictFormat(content))(call)
     return call
 
 

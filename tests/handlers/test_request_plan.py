@@ -26,7 +26,7 @@ from tests.handlers.plan_desk import (
     reply_of,
 )
 from tests.handlers.served import EchoServable
-from tfs.codec import predict_template
+from tfs.codec.predict_template import KNOWN
 from tfs.core import stat_names
 from tfs.core.dtype import FLOAT32
 from tfs.core.errors import (
@@ -41,7 +41,6 @@ from tfs.core.servable import (
 )
 from tfs.core.signature import DEFAULT_SIGNATURE, Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
-from tfs.handlers import predict
 from tfs.handlers.request_plan import PlannedTask
 from tfs.testing.fake_call import FakeCall
 
@@ -51,7 +50,7 @@ LOW_PRIORITY = (("tfs-priority", "low"),)
 @pytest.fixture(autouse=True)
 def _forget() -> None:
     """No test depends on what another left remembered."""
-    predict_template.forget()
+    KNOWN.forget()
 
 
 def _random_message(rng: random.Random) -> bytes:
@@ -97,7 +96,7 @@ def test_together_is_as_one_by_one(
     ]
     seen = []
     for lookup in (SharedLookup(), Lookup()):
-        predict_template.forget()
+        KNOWN.forget()
         desk = Desk(
             lookup,
             is_batched,
@@ -179,7 +178,7 @@ def _differences(
     changes = [rng.randrange(30) for _ in bursts]
     seen = []
     for lookup in (SharedLookup(), Lookup()):
-        predict_template.forget()
+        KNOWN.forget()
         desk = Desk(
             lookup,
             True,
@@ -588,14 +587,15 @@ def test_what_no_plan_takes_is_read_in_linear_time(
     desk.publish(Model())
     known(desk, message(0, 0))
     num_matched = 0
+    read_alike = KNOWN.read_alike
 
     def counting(*args: object) -> object:
         nonlocal num_matched
-        found = predict_template.read_alike(*args)  # type: ignore[arg-type]
+        found = read_alike(*args)  # type: ignore[arg-type]
         num_matched += 0 if found is None else len(found[1])
         return found
 
-    monkeypatch.setattr(predict, "read_alike", counting)
+    monkeypatch.setattr(KNOWN, "read_alike", counting)
     calls = [FakeCall(message(1, 2)) for _ in range(50)]
     desk.send(calls)
     desk.finish()

@@ -30,6 +30,7 @@ from tfs.handlers import example_rpc
 from tfs.handlers.examples import ExampleHandler
 from tfs.handlers.model_metadata import ModelMetadataHandler
 from tfs.handlers.predict import PredictHandler
+from tfs.handlers.request_format import PredictFormat
 from tfs.proto.tensorflow.core.example import example_pb2
 from tfs.proto.tensorflow.core.framework import types_pb2
 from tfs.proto.tensorflow_serving.apis import (
@@ -97,7 +98,7 @@ def predict(
     content: bool = False,
 ) -> FakeCall:
     call = FakeCall(request.SerializeToString())
-    PredictHandler(served or model(), as_tensor_content=content)(call)
+    PredictHandler(served or model(), form=PredictFormat(content))(call)
     return call
 
 

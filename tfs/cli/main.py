@@ -13,7 +13,7 @@ from typing import Final
 from tfs.cli import package
 from tfs.cli.calling import metadata, predict, replay, tune, warmup
 from tfs.cli.hosted import command as hosted
-from tfs.cli.operating import config, retry, status, trial
+from tfs.cli.operating import config, page, retry, status, trial
 from tfs.cli.serving import serve
 from tfs.cli.serving.serve_arguments import flag_meant_by
 from tfs.core.errors import ServingError
@@ -29,6 +29,7 @@ COMMANDS: Final = (
     status,
     trial,
     retry,
+    page,
     config,
     hosted,
 )

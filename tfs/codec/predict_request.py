@@ -8,118 +8,38 @@ test checks that the two agree.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from google.protobuf.message import DecodeError
 
 from tfs.codec import wire
-from tfs.codec.decode_options import (
-    DEFAULT_OPTIONS,
-    MAX_FIELDS,
-    DecodeOptions,
-    FillBudget,
-)
+from tfs.codec.decode_options import FillBudget
+from tfs.codec.message_weight import MessageForm, weigh
 from tfs.codec.model_spec import model_spec_of
-from tfs.codec.predict_template import learn, read_as_before
+from tfs.codec.predict_template import KNOWN
 from tfs.codec.predict_view import PredictRequestView
+from tfs.codec.request_reader import RequestReader
 from tfs.codec.tensor import tensor_view_of
-from tfs.core.errors import (
-    InvalidArgument,
-    ResourceExhausted,
-    ServingError,
-    Unimplemented,
-)
+from tfs.core.errors import InvalidArgument, ServingError, Unimplemented
 from tfs.core.tensor_view import Buffer
 from tfs.proto.tensorflow_serving.apis import predict_pb2
 
 _LEAST_TAG: Final = 1 << 3  # of field number 1; there is no field 0
 
 
-def read_predict_request(
-    message: Buffer,
-    options: DecodeOptions = DEFAULT_OPTIONS,
-    reserve: Callable[[int], None] | None = None,
-) -> PredictRequestView:
-    """Decodes a request, however long that takes. Thread-safe.
-
-    Args:
-        message: The request.
-        options: Its limits.
-        reserve: Is called before the request takes memory beyond its own bytes, with
-            how much it takes in all; what it raises passes through.
-
-    Raises:
-        InvalidArgument: Not a PredictRequest; or ``tensor parsing error: NAME: ...``.
-        ResourceExhausted: An input's shape claims more than ``max_fill_bytes`` of
-            elements that were not sent; or they take more than ``max_tensor_bytes``
-            beyond what was sent; or there are more than ``MAX_FIELDS`` fields, or twice
-            as many dimensions and other fields in the inputs.
-        Unimplemented: It belongs to a streamed prediction.
-
-    """
-    view = read_as_before(message)
-    if view is None:
-        view = parse(message, options.max_tensor_bytes, reserve, options.max_fill_bytes)
-        learn(message, view)
-    return view
-
-
-def read_if_quick(
-    message: Buffer, options: DecodeOptions = DEFAULT_OPTIONS
-) -> PredictRequestView | None:
-    """Decodes a request that takes no longer than about a millisecond. Thread-safe.
-
-    Returns None for any other, which :func:`read_predict_request` decodes off the
-    serving loop. The size of one that is like an earlier one does not matter, because
-    raw elements are never touched.
-
-    Raises:
-        ServingError: As :func:`read_predict_request`.
-
-    """
-    view = read_as_before(message)
-    if view is None:
-        if len(message) > options.quick_bytes:
-            return None
-        view = _parse_if_quick(message, options)
-        if view is not None:
-            learn(message, view)
-    return view
-
-
-def parse(
-    message: Buffer,
-    max_tensor_bytes: int,
-    reserve: Callable[[int], None] | None = None,
-    max_fill_bytes: int = DEFAULT_OPTIONS.max_fill_bytes,
-) -> PredictRequestView:
+def parse(message: Buffer, budget: FillBudget) -> PredictRequestView:
     """Reads any request through message objects, copying its tensors.
 
-    It is the reference against which templates are tested, and raises the same as
-    :func:`read_predict_request`.
+    It is the reference against which templates are tested, and raises as
+    :meth:`RequestReader.read`; Unimplemented for a streamed prediction.
     """
     if message and message[0] < _LEAST_TAG:
         # A bomb of compressed zeros unpacks to a long message that begins like this. It is
         # refused before it is copied.
         raise InvalidArgument("cannot parse the PredictRequest: field number 0")
     whole = bytes(message)
-    budget = FillBudget(max_tensor_bytes, reserve, max_fill_bytes)
-    if len(whole) > MAX_FIELDS:
-        if wire.has_more_fields(whole, 0, len(whole), MAX_FIELDS):
-            raise ResourceExhausted(
-                f"a PredictRequest with more than {MAX_FIELDS} inputs, outputs and "
-                "other fields"
-            )
-        num_widened = _count_widened_bytes(whole)
-        if num_widened is None:
-            raise ResourceExhausted(
-                f"inputs with more than {_MAX_PARTS} dimensions, unpacked values and "
-                f"other fields, or more than {_MAX_STRINGS} strings among them"
-            )
-        budget.widen(_LONGEST_ITEM_BYTES * num_widened)
-    if len(whole) > _LARGE_BYTES:
-        budget.widen(_COPIES * len(whole))
+    weigh(whole, _FORM, budget)
     try:
         request = predict_pb2.PredictRequest.FromString(whole)
     except DecodeError as error:
@@ -146,31 +66,21 @@ def parse(
     )
 
 
-_LARGE_BYTES: Final = 1 << 20
-_COPIES: Final = 2  # once as objects and once as tensors
-
-# Enough for a shape of a hundred thousand sizes to get an error of its own.
-_MAX_PARTS: Final = 2 * MAX_FIELDS
-_MAX_STRINGS: Final = 1 << 19
 _MOST_ORDERED: Final = 64  # with more inputs, any may be the one that an error names
-_MAX_QUICK_FIELDS: Final = 128
-_REQUEST: Final = 0
-_ENTRY: Final = 1  # of the map of inputs
-_TENSOR: Final = 2
-_SHAPE: Final = 3
-_ANYTHING: Final = 4
-_INNER: Final[dict[int, dict[int, int]]] = {
-    _REQUEST: {2: _ENTRY},
-    _ENTRY: {2: _TENSOR},
-    _TENSOR: {2: _SHAPE, 14: _ANYTHING, 15: _ANYTHING},  # resources and variants
-    _SHAPE: {},
-    _ANYTHING: {},
-}
-_STRING_TAG: Final = 0x42
+_ENTRY, _TENSOR, _SHAPE, _ANYTHING = 1, 2, 3, 4
+_FORM: Final = MessageForm(
+    "PredictRequest",
+    {
+        0: {2: _ENTRY},  # of the map of inputs
+        _ENTRY: {2: _TENSOR},
+        _TENSOR: {2: _SHAPE, 14: _ANYTHING, 15: _ANYTHING},  # resources and variants
+        _SHAPE: {},
+    },
+    _TENSOR,
+    frozenset({7, 10, 11, 13, 16, 17}),
+)
 _INPUT_FIELD: Final = 2
 _KEY_FIELD: Final = 1  # of a map's entry
-_PACKED_VARINTS: Final = frozenset({7, 10, 11, 13, 16, 17})  # typed fields of tensors
-_LONGEST_ITEM_BYTES: Final = 8
 
 
 def _names_in_order(message: bytes, inputs: Mapping[str, object]) -> Iterable[str]:
@@ -188,71 +98,6 @@ def _names_in_order(message: bytes, inputs: Mapping[str, object]) -> Iterable[st
     return names
 
 
-def _count_widened_bytes(message: bytes) -> int | None:
-    """Returns how many bytes of a request's inputs the parser makes numbers of.
-
-    Each of them may become one of eight bytes. Returns None if the inputs have more
-    fields than may become objects: five million dimensions of two bytes each would
-    become 700 MB, and two million values that are not packed take seconds. Counting ends
-    where the message is malformed; the parser reports that.
-    """
-    num_widened = 0
-    num_left, strings_left = _MAX_PARTS, _MAX_STRINGS
-    spans = [(_REQUEST, 0, len(message))]
-    while spans:
-        what, start, stop = spans.pop()
-        inner = _INNER[what]
-        try:
-            if what == _TENSOR:
-                num, start = _skip_strings(message, start, stop, strings_left)
-                strings_left -= num
-                if strings_left < 0:
-                    return None
-            for number, kind, first, last in wire.fields(message, start, stop):
-                num_left -= 1
-                if num_left < 0:
-                    return None
-                if kind != wire.DELIMITED:
-                    continue
-                if what == _ANYTHING or number in inner:
-                    spans.append((inner.get(number, _ANYTHING), first, last))
-                if what == _TENSOR:
-                    if number in _PACKED_VARINTS:
-                        num_widened += last - first
-                    spans.append((what, last, stop))  # strings may begin there
-                    break
-        except (wire.MalformedError, IndexError):
-            continue
-    return num_widened
-
-
-def _skip_strings(message: bytes, index: int, stop: int, most: int) -> tuple[int, int]:
-    """Returns how many strings follow each other, at most one more than ``most``.
-
-    The second number is the index behind them.
-    """
-    num = 0
-    while index < stop and message[index] == _STRING_TAG and num <= most:
-        size = message[index + 1]
-        index += 2
-        if size >= 0x80:
-            size, index = wire.read_size(message, index - 1)
-        index += size
-        num += 1
-    return num, index
-
-
-def _parse_if_quick(
-    message: Buffer, options: DecodeOptions
-) -> PredictRequestView | None:
-    """Like :func:`parse`; returns None if it has, or fills in, too much for the loop."""
-    if wire.has_more_fields(message, 0, len(message), _MAX_QUICK_FIELDS):
-        return None
-    if options.quick_fill_bytes >= options.max_fill_bytes:
-        return parse(
-            message, options.max_tensor_bytes, max_fill_bytes=options.max_fill_bytes
-        )
-    try:
-        return parse(message, options.quick_fill_bytes)
-    except ResourceExhausted:
-        return None
+READER: Final = RequestReader(KNOWN, parse)
+read_predict_request: Final = READER.read
+read_if_quick: Final = READER.read_if_quick

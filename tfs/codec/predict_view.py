@@ -35,6 +35,21 @@ class PredictRequestView:
         self.client_id = client_id
         self.filled_bytes = filled_bytes
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it holds a model and tensors, and nothing else."""
+        return (
+            self.model_spec is not None
+            and not self.output_filter
+            and self.client_id is None
+        )
+
+    def renewed(
+        self, inputs: dict[str, TensorView], text: bytes | None
+    ) -> PredictRequestView:
+        """Returns the same request with other tensors and another ``client_id``."""
+        return PredictRequestView(self.model_spec, inputs, self.output_filter, text)
+
     def __eq__(self, other: object) -> bool:
         """Equal in all that the request says."""
         if not isinstance(other, PredictRequestView):

@@ -115,6 +115,12 @@ class Admin(Protocol):
         """Forgets the fleet."""
         ...
 
+    def get_page(
+        self, request: pb.GetPageRequest, done: Done[pb.GetPageResponse]
+    ) -> None:
+        """Tells where the page is, and the server's key."""
+        ...
+
 
 def admin_methods(admin: Admin, access: AdminAccess) -> list[RpcMethod]:
     """Returns the methods of AdminService."""
@@ -169,6 +175,11 @@ def admin_methods(admin: Admin, access: AdminAccess) -> list[RpcMethod]:
             pb.LeaveFleetRequest,
             lambda request, _, done: admin.leave_fleet(request, done),
         ),
+        method(
+            "GetPage",
+            pb.GetPageRequest,
+            lambda request, _, done: admin.get_page(request, done),
+        ),
     ]
 
 
@@ -190,7 +201,7 @@ class _Handler:
     def __call__(self, call: Call) -> None:
         """Starts the request."""
         try:
-            self._access.check(call.peer)
+            self._access.check(call)
             request = parse(self._request_type, call.message, self._max_bytes)
         except ServingError as error:
             call.fail(error)

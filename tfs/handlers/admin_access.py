@@ -1,20 +1,32 @@
 """Decides who may operate the server, by the listener through which a call came in.
 
+Over HTTP another rule holds: any web page that an operator opens can send requests from
+loopback. So only a verified certificate counts there, or the key that the server made.
+
 Behind a sidecar on the same host every caller is loopback (docs/operations.md).
 """
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+import hmac
+from dataclasses import dataclass, field
+from http.cookies import CookieError, SimpleCookie
 from typing import Final
 
-from tfs.core.call import Peer
+from tfs.core.call import Call, Peer
 from tfs.core.errors import InvalidArgument, PermissionDenied
 
 ADMIN_LISTENER: Final = "admin"
 """The name of the listener of --admin_socket_path, which the permissions of its file
 protect."""
+
+
+HTTP: Final = "http"
+"""The name of the listener of --rest_api_port; the one of its Unix socket begins so, too."""
+
+KEY_COOKIE: Final = "tfs_key"
+"""In which the page keeps the server's key."""
 
 
 class AdminFrom(enum.Enum):
@@ -31,17 +43,28 @@ DEFAULT_ADMIN_FROM: Final = frozenset({AdminFrom.LOOPBACK, AdminFrom.SOCKET})
 
 @dataclass(frozen=True, slots=True)
 class AdminAccess:
-    """The ways in that are allowed. Immutable."""
+    """The ways in that are allowed. Immutable.
+
+    Attributes:
+        allowed: By the listener; over HTTP only ``mtls`` counts.
+        key: What callers over HTTP may show instead; empty for none.
+
+    """
 
     allowed: frozenset[AdminFrom] = DEFAULT_ADMIN_FROM
+    key: str = field(default="", repr=False)
 
-    def check(self, peer: Peer) -> None:
+    def check(self, call: Call) -> None:
         """Returns if this caller may operate the server.
 
         Raises:
             PermissionDenied: It may not; the message says which ways in are allowed.
 
         """
+        peer = call.peer
+        if peer.listener.startswith(HTTP):
+            self._check_http(call)
+            return
         if AdminFrom.ANY in self.allowed or peer.listener == ADMIN_LISTENER:
             return
         if ways_of(peer) & self.allowed:
@@ -51,6 +74,37 @@ class AdminAccess:
             f"{peer.address} may not operate this server: --admin_from allows {names}, "
             "and --admin_socket_path has a socket of its own"
         )
+
+    def _check_http(self, call: Call) -> None:
+        if AdminFrom.MTLS in self.allowed and call.peer.identity:
+            return
+        if self.key and hmac.compare_digest(_shown_key(call), self.key.encode()):
+            return
+        raise PermissionDenied(
+            "over HTTP this server is operated with a verified certificate (mtls in "
+            "--admin_from) or with its key, as Authorization: Bearer KEY; tfs page "
+            "prints it"
+        )
+
+
+def _shown_key(call: Call) -> bytes:
+    """Returns the key that a caller over HTTP shows; empty if it shows none.
+
+    A cookie does not count where the request comes from another origin: to a browser all
+    ports of a host are one site.
+    """
+    headers = {key: str(value) for key, value in call.metadata}
+    scheme, _, shown = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        return shown.strip().encode()
+    origin = headers.get("origin")
+    if origin is not None and origin.partition("://")[2] != headers.get("host"):
+        return b""
+    try:
+        cookie = SimpleCookie(headers.get("cookie", "")).get(KEY_COOKIE)
+    except CookieError:
+        return b""
+    return b"" if cookie is None else cookie.value.encode()
 
 
 def ways_of(peer: Peer) -> frozenset[AdminFrom]:

@@ -159,8 +159,7 @@ class ExampleRun:
                 method,
                 servable_id,
                 self._question.key,
-                call.message,
-                response,
+                lambda: (call.message, response),
             )
             call.reply(response)
         except Exception as error:

@@ -27,6 +27,7 @@ SERVICES: Final = frozenset(
         "grpc.reflection.v1.ServerReflection",
         "grpc.reflection.v1alpha.ServerReflection",
         "tfs.v1.AdminService",
+        "inference.GRPCInferenceService",
     }
 )
 

@@ -18,10 +18,15 @@ from tfs.handlers.health import HealthHandler
 from tfs.handlers.lookup import ModelLookup
 from tfs.handlers.model_metadata import ModelMetadataHandler
 from tfs.handlers.model_status import ModelStatusHandler, StatusReader
+from tfs.handlers.oip.infer import InferFormat
+from tfs.handlers.oip.rpc import SERVICE as OIP_SERVICE
+from tfs.handlers.oip.rpc import oip_methods
+from tfs.handlers.oip.service import OipService
 from tfs.handlers.open_streams import OpenStreams
 from tfs.handlers.predict import PredictHandler
 from tfs.handlers.reflection import ReflectionHandler
 from tfs.handlers.reload_config import ConfigApplier, ReloadConfigHandler
+from tfs.handlers.request_format import PredictFormat
 from tfs.handlers.request_gate import RequestGate
 from tfs.proto._pool import POOL
 from tfs.proto.grpc.reflection.v1 import reflection_pb2 as reflection_v1
@@ -63,6 +68,7 @@ def method_table(
     access: AdminAccess | None = None,
     streams: OpenStreams | None = None,
     decoding: DecodeOptions = DEFAULT_OPTIONS,
+    oip: OipService | None = None,
 ) -> MethodTable:
     """Returns every method the server knows, by path.
 
@@ -71,7 +77,8 @@ def method_table(
     the loop. With ``check_method``, Classify, Regress and MultiInference insist on the
     method of a signature; otherwise its features are enough. Predict takes signatures
     of any method. ``streams`` ends the streams of reflection. ``decoding`` limits what
-    requests of Predict take.
+    requests of Predict take. ``oip`` answers the Open Inference Protocol, beside
+    inference.
     """
     gate = gate or RequestGate()
     decode_pool = decode_pool or DecodePool()
@@ -83,7 +90,7 @@ def method_table(
         lookup,
         gate,
         decode_pool,
-        as_tensor_content=as_tensor_content,
+        form=PredictFormat(as_tensor_content),
         decoding=decoding,
     )
     methods = [
@@ -107,9 +114,16 @@ def method_table(
     ]
     if admin is not None:
         methods += admin_methods(admin, access or AdminAccess())
+    if oip is not None:
+        infer = PredictHandler(
+            lookup, gate, decode_pool, form=InferFormat(gate.now), decoding=decoding
+        )
+        methods += oip_methods(oip, infer, decode_pool)
     shown = {PREDICTION, MODEL, HEALTH, *REFLECTION}
     if admin is not None:
         shown.add(ADMIN_SERVICE)
+    if oip is not None:
+        shown.add(OIP_SERVICE)
     for service, messages in zip(
         REFLECTION, (reflection_v1, reflection_v1alpha), strict=True
     ):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol, TypeAlias
 
 from tfs.codec.predict import Reply
 from tfs.core import stat_names
@@ -25,6 +25,10 @@ MULTI_INFERENCE: Final = "MultiInference"
 METHODS: Final = (PREDICT, CLASSIFY, REGRESS, MULTI_INFERENCE)
 
 
+Record: TypeAlias = Callable[[], tuple[bytes | memoryview, Reply]]
+"""Makes the messages of the RPC that a request and its answer are, or would have been."""
+
+
 class RequestLog(Protocol):
     """Where some requests are written down. Thread-safe, never blocks or raises."""
 
@@ -34,10 +38,9 @@ class RequestLog(Protocol):
         model: str,
         version: int,
         signature: str,
-        request: bytes | memoryview,
-        response: Reply,
+        record: Record,
     ) -> None:
-        """Samples one answered request; copies what it keeps."""
+        """Samples one answered request; copies what it keeps of a record that it makes."""
         ...
 
 
@@ -46,12 +49,11 @@ def log_answered(
     method: str,
     servable: ServableId,
     signature: str,
-    request: bytes | memoryview,
-    response: Reply,
+    record: Record,
 ) -> None:
     """Offers an answered request to each log of its model; see :class:`RequestLog`."""
     for each in logs:
-        each.log(method, servable.name, servable.version, signature, request, response)
+        each.log(method, servable.name, servable.version, signature, record)
 
 
 class ModelGate:

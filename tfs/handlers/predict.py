@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from tfs.codec.decode_options import DEFAULT_OPTIONS, DecodeOptions
 from tfs.codec.model_spec import ModelSpec
-from tfs.codec.predict import (
-    PredictRequestView,
-    RequestTemplate,
-    read_alike,
-    read_if_quick,
-    read_predict_request,
-)
+from tfs.codec.request_template import RequestTemplate, RequestView
 from tfs.core.call import BurstCall, Call, Metadata, is_low_priority
 from tfs.core.errors import InvalidArgument, ServingError
 from tfs.core.servable import InferenceTask, Servable
@@ -25,7 +19,8 @@ from tfs.handlers.decode_pool import UNASKED_BYTES, DecodePool
 from tfs.handlers.lookup import ModelLookup, SharedLookup, find_signature
 from tfs.handlers.model_gate import PREDICT
 from tfs.handlers.predict_answers import PredictAnswers
-from tfs.handlers.reply_writer import PredictReplies, ReplyWriter
+from tfs.handlers.reply_writer import ReplyWriter
+from tfs.handlers.request_format import PredictFormat, RequestFormat
 from tfs.handlers.request_gate import RequestGate
 from tfs.handlers.request_plan import RequestPlan
 from tfs.handlers.request_stats import RequestStats
@@ -44,7 +39,7 @@ _MAX_PLANS: Final = 4096
 
 
 class PredictHandler:
-    """Answers Predict. Confined to the serving loop; replies come from any thread.
+    """Answers requests for tensors. Confined to the serving loop; replies come from any thread.
 
     There are three ways in: one request (``__call__``), requests that came together
     (:meth:`take_burst`), and one that was decoded elsewhere (:meth:`start`). The order
@@ -57,7 +52,7 @@ class PredictHandler:
         gate: Limits and counts; by default nothing is limited.
         decode_pool: Where slow messages are decoded, and long answers written; by default
             on the loop.
-        as_tensor_content: Whether outputs travel as raw elements.
+        form: The form in which they come and are answered; by default Predict's.
         decoding: How much memory requests may take.
 
     """
@@ -66,11 +61,11 @@ class PredictHandler:
         "_acquire_shared",
         "_decode_pool",
         "_decoding",
+        "_form",
         "_gate",
         "_lookup",
         "_ordinary",
         "_plans",
-        "_replies",
     )
 
     def __init__(
@@ -79,19 +74,19 @@ class PredictHandler:
         gate: RequestGate | None = None,
         decode_pool: DecodePool | None = None,
         *,
-        as_tensor_content: bool = False,
+        form: RequestFormat | None = None,
         decoding: DecodeOptions = DEFAULT_OPTIONS,
     ) -> None:
         self._lookup = lookup
         self._decoding = decoding
         self._gate = gate or RequestGate()
         self._decode_pool = decode_pool or DecodePool()
-        self._replies = PredictReplies(as_tensor_content)
+        self._form = form or PredictFormat()
         # A look-up without shared pins is asked for every request by itself.
         self._acquire_shared: _AcquireShared | None = (
             lookup.acquire_shared if isinstance(lookup, SharedLookup) else None
         )
-        self._plans: dict[RequestTemplate, RequestPlan] = {}
+        self._plans: dict[RequestTemplate[Any], RequestPlan] = {}
         # The last one seen; a client's calls share one object.
         self._ordinary: Metadata = ()
 
@@ -104,12 +99,12 @@ class PredictHandler:
             return
         begun_s = gate.now()
         try:
-            request = read_if_quick(call.message, self._decoding)
+            request = self._form.reader.read_if_quick(call.message, self._decoding)
             if request is None or request.filled_bytes > UNASKED_BYTES:
                 self._decode_pool.run(
                     call,
                     functools.partial(
-                        read_predict_request, call.message, self._decoding
+                        self._form.reader.read, call.message, self._decoding
                     ),
                     functools.partial(self._decoded, call, begun_s),
                     gate.leave,
@@ -121,18 +116,19 @@ class PredictHandler:
         self._decoded(call, begun_s, request)
 
     def _decoded(
-        self, call: Call, begun_s: float, request: PredictRequestView | ServingError
+        self, call: Call, begun_s: float, request: RequestView | ServingError
     ) -> None:
         if isinstance(request, ServingError):
             self._gate.refuse(call, request, PREDICT, begun_s)
             return
         asked: Asked = request.inputs, request.output_filter
+        form = self._form
         self._start(
-            call,
+            form.call_of(call, request),
             begun_s,
             request.model_spec,
             lambda _: asked,
-            self._replies,
+            form.replies_to(request),
             request.client_id,
         )
 
@@ -193,8 +189,7 @@ class PredictHandler:
             num_rows = signature.check_inputs(inputs)
             if output_filter:
                 signature.check_output_filter(output_filter)
-            # They hold the message of Predict, which others did not send.
-            logs = model.logs if writer is self._replies else ()
+            logs = model.logs
             if logs:  # logs take the message as it came, once it is answered
                 inputs = {key: view.read_only() for key, view in inputs.items()}
             model.enter()  # nothing after this can fail, so leave() follows
@@ -206,6 +201,8 @@ class PredictHandler:
         answers = PredictAnswers(
             handle, name, gate, model, stats, logs, self._decode_pool, writer
         )
+        if logs:
+            answers.logged_inputs = inputs
         servable.submit(
             InferenceTask(
                 name,
@@ -228,7 +225,7 @@ class PredictHandler:
         index = 0
         while index < len(calls):
             stop = index + 1
-            alike = read_alike(messages, index)
+            alike = self._form.reader.read_alike(messages, index)
             if alike is None:
                 self(calls[index])
             else:
@@ -273,7 +270,7 @@ class PredictHandler:
 
     def _start_alike(
         self,
-        template: RequestTemplate,
+        template: RequestTemplate[Any],
         calls: Sequence[BurstCall],
         elements: Sequence[tuple[Buffer, ...]],
         *,
@@ -324,7 +321,7 @@ class PredictHandler:
         return True
 
     def _new_plan(
-        self, template: RequestTemplate, handle: ServableHandle[Servable]
+        self, template: RequestTemplate[Any], handle: ServableHandle[Servable]
     ) -> RequestPlan | None:
         """Makes a plan for a version and keeps it.
 
@@ -352,7 +349,7 @@ class PredictHandler:
             model.stats_of(PREDICT, handle.id.version, name),
             (),
             self._decode_pool,
-            self._replies,
+            self._form.replies,
         )
         plan = RequestPlan(template.inputs, name, signature, answers)
         self._plans[template] = plan

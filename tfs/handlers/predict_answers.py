@@ -6,7 +6,9 @@ import functools
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+from tfs.codec.model_spec import ModelSpec
 from tfs.codec.predict import Reply
+from tfs.codec.predict_request_writer import write_predict_request
 from tfs.core.call import BurstCall, Call
 from tfs.core.errors import Code, ServingError
 from tfs.core.servable import CancelToken, Outcome, Servable, Tensors
@@ -14,11 +16,12 @@ from tfs.core.servable_handle import ServableHandle
 from tfs.handlers.decode_pool import DecodePool
 from tfs.handlers.failures import fail_call, failure_of
 from tfs.handlers.model_gate import PREDICT, ModelGate, RequestLog, log_answered
-from tfs.handlers.reply_writer import ReplyWriter
+from tfs.handlers.reply_writer import PredictReplies, ReplyWriter
 from tfs.handlers.request_gate import RequestGate
 from tfs.handlers.request_stats import RequestStats
 
 _OK: Final = Code.OK  # kept because looking a member up in an enum is slow
+_PREDICT: Final = PredictReplies()
 _LARGE_LOGGED_BYTES: Final = 1 << 20
 
 
@@ -58,6 +61,9 @@ class PredictAnswers:
         decode_pool: Where long answers are written.
         writer: Encodes outputs.
 
+    Attributes:
+        logged_inputs: The inputs of the only request, if that is to be logged.
+
     """
 
     __slots__ = (
@@ -70,6 +76,7 @@ class PredictAnswers:
         "_signature_name",
         "_stats",
         "_writer",
+        "logged_inputs",
     )
 
     def __init__(
@@ -92,6 +99,7 @@ class PredictAnswers:
         self._stats = stats
         self._decode_pool = decode_pool
         self._writer = writer
+        self.logged_inputs: Tensors = {}
 
     def are_for(self, handle: ServableHandle[Servable]) -> bool:
         """Tells whether this may still answer requests to that version.
@@ -125,20 +133,22 @@ class PredictAnswers:
     ) -> None:
         """Ends one request; on another thread, if its answer is long. Any thread."""
         response: Reply | None = None
+        outputs: Tensors = {}
         if not isinstance(outcome, ServingError):
             try:
                 if output_filter:
                     outcome = {name: outcome[name] for name in output_filter}
+                outputs = outcome
                 response = self._writer.write_if_quick(
-                    self._id, self._signature_name, outcome
+                    self._id, self._signature_name, outputs
                 )
                 if response is None or (self._logs and _is_large(call, response)):
-                    later = functools.partial(self._end_long, call, begun_s, outcome)
+                    later = functools.partial(self._end_long, call, begun_s, outputs)
                     self._decode_pool.write(later)
                     return
             except Exception as error:
                 outcome = failure_of(error, f"{self._id.slashed}: Predict")
-        self._finish(call, begun_s, outcome if response is None else response)
+        self._finish(call, begun_s, outcome if response is None else response, outputs)
 
     def _end_long(self, call: Call, begun_s: float, outputs: Tensors) -> None:
         """Writes a long answer, if somebody still waits for it, and ends its request."""
@@ -148,9 +158,11 @@ class PredictAnswers:
                 answer = self._writer.write(self._id, self._signature_name, outputs)
             except Exception as error:
                 answer = failure_of(error, f"{self._id.slashed}: Predict")
-        self._finish(call, begun_s, answer)
+        self._finish(call, begun_s, answer, outputs)
 
-    def _finish(self, call: Call, begun_s: float, answer: Reply | Outcome) -> None:
+    def _finish(
+        self, call: Call, begun_s: float, answer: Reply | Outcome, outputs: Tensors
+    ) -> None:
         code = _OK
         # This comes before the reply. A client that keeps as many requests in flight as
         # it may sends the next one as soon as it has this reply.
@@ -168,8 +180,7 @@ class PredictAnswers:
                     PREDICT,
                     self._id,
                     self._signature_name,
-                    call.message,
-                    answer,
+                    lambda: self._record(call, answer, outputs),
                 )
             if isinstance(answer, bytes):
                 call.reply(answer)
@@ -182,6 +193,18 @@ class PredictAnswers:
                 code = call.cancel.error.code
             self._stats.end(code, begun_s)
             self._handle.release()
+
+    def _record(
+        self, call: Call, reply: Reply, outputs: Tensors
+    ) -> tuple[bytes | memoryview, Reply]:
+        """Returns a request and its reply as messages of Predict."""
+        if isinstance(self._writer, PredictReplies):
+            return call.message, reply
+        spec = ModelSpec(self._id.name, None, None, self._signature_name)
+        return (
+            write_predict_request(spec, self.logged_inputs),
+            _PREDICT.write(self._id, self._signature_name, outputs),
+        )
 
     def end_all(self, asked: Sequence[Asked], outputs: Tensors, num_rows: int) -> None:
         """Ends requests that were computed together, as ``end`` would each. On the loop.

@@ -53,7 +53,7 @@ class ReloadConfigHandler:
     def __call__(self, call: Call) -> None:
         """Starts the reload; the call ends when it has taken effect."""
         try:
-            self._access.check(call.peer)
+            self._access.check(call)
             request = parse(pb.ReloadConfigRequest, call.message, CONFIG_BYTES)
             if request.config.WhichOneof("config") != "model_config_list":
                 raise InvalidArgument(

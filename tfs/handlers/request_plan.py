@@ -1,7 +1,7 @@
 """How to answer requests that differ from an earlier one only in their elements.
 
 Usually the requests of one client differ only in the elements of their tensors. What
-their bytes have in common is a :class:`~tfs.codec.predict.RequestTemplate`; a plan says
+their bytes have in common is a :class:`~tfs.codec.request_template.RequestTemplate`; a plan says
 how one version answers such requests. It settles decoding, signature, checks, gate and
 counters once, so that requests that arrive together are pinned, queued, answered and
 counted together.

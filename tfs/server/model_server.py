@@ -6,8 +6,10 @@ Usable as a library; ``tfs.server.process`` adds signals and the config file.
 from __future__ import annotations
 
 import logging
+import secrets
 import threading
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from tfs.codec.decode_options import DecodeOptions
 from tfs.core.call import ListenerOptions
@@ -23,11 +25,13 @@ from tfs.handlers.admin_access import AdminAccess
 from tfs.handlers.decode_pool import DecodePool
 from tfs.handlers.health import HealthHandler
 from tfs.handlers.methods import method_table
+from tfs.handlers.oip.service import OipService
 from tfs.handlers.open_streams import OpenStreams
 from tfs.handlers.request_gate import RequestGate
-from tfs.proto.tfs.v1.admin_service_pb2 import ListenerReport
+from tfs.proto.tfs.v1.admin_service_pb2 import GetPageResponse, ListenerReport
 from tfs.runtime.process.zygote_process import ZygoteProcess
 from tfs.server.admin.core_admin import CoreAdmin
+from tfs.server.admin.model_repository import ModelRepository
 from tfs.server.admin.server_reports import ProcessFacts, ServerReports
 from tfs.server.config.running_config import Origin
 from tfs.server.config.server_config import ServerConfig
@@ -44,6 +48,8 @@ from tfs.server.system.spare_memory import SpareMemory
 from tfs.server.system.versions import distribution_version
 
 log = logging.getLogger(__name__)
+
+_KEY_BYTES: Final = 24
 
 
 class ModelServer:
@@ -123,6 +129,7 @@ class ModelServer:
         self._http = HttpSurface(options, self._loop, budget, self._decoders)
         self._models: Mapping[str, ModelSettings] = {}
         self._addresses: Sequence[str] = ()
+        self._key = secrets.token_urlsafe(_KEY_BYTES)
         self._draining = False
         self._drain_wait = threading.Condition()  # only waited on, never notified
         self._closed = False
@@ -142,6 +149,7 @@ class ModelServer:
         self.core.config.check(config)
         doors = listeners(self._options)
         self._log_writer.start()
+        access = AdminAccess(self._options.admin_from, self._key)
         methods = method_table(
             self.core.served,
             self.core,
@@ -158,14 +166,35 @@ class ModelServer:
             as_tensor_content=self._options.serialize_as_tensor_content,
             check_method=self._options.check_signature_method,
             admin=self._admin(doors),
-            access=AdminAccess(self._options.admin_from),
+            access=access,
             streams=self._streams,
             decoding=DecodeOptions.of_fill(self._options.max_filled_bytes),
+            oip=OipService(
+                self.core.served,
+                self.core,
+                self,
+                ModelRepository(
+                    self.core,
+                    self.stats,
+                    self._clock,
+                    self._loop.post,
+                    is_in_fleet=self._fleet is not None,
+                ),
+                access,
+                distribution_version("tfs"),
+            ),
         )
         addresses = self._addresses = self._transport.start(doors, methods)
         for address in addresses:
             OWN.add_address(address)
-        self._http.start(methods, self.stats, self.core, self, self._clock.wall_s())
+        self._http.start(
+            methods,
+            self.stats,
+            self.core,
+            self,
+            self._clock.now,
+            self._clock.wall_s(),
+        )
         path = self._options.model_config_file
         origin = Origin.CONFIG_FILE if path else Origin.COMMAND_LINE
         if self._fleet is not None:
@@ -246,7 +275,14 @@ class ModelServer:
 
     def _admin(self, doors: Sequence[ListenerOptions]) -> CoreAdmin:
         reports = ServerReports(self.core, self._clock, self._facts(doors))
-        return CoreAdmin(self.core, self._clock, reports, self._fleet)
+        return CoreAdmin(self.core, self._clock, reports, self._fleet, self._page)
+
+    def _page(self) -> GetPageResponse:
+        return GetPageResponse(
+            addresses=self._http.addresses,
+            tls=self._options.rest_api_tls,
+            key=self._key,
+        )
 
     def _facts(self, doors: Sequence[ListenerOptions]) -> ProcessFacts:
         def reports() -> Sequence[ListenerReport]:

@@ -24,7 +24,7 @@ from tests.frontends.express.wire import (
     prefixed,
 )
 from tests.handlers.plan_desk import OPTIONS, Desk, Lookup, Model, SharedLookup, message
-from tfs.codec import predict_template
+from tfs.codec.predict_template import KNOWN
 from tfs.core.call import ListenerOptions, RpcMethod
 from tfs.core.errors import Code
 from tfs.core.executor import InlineExecutor
@@ -254,7 +254,7 @@ class Storm:
 
 
 def run(seed: int, folder: Path, num_steps: int) -> None:
-    predict_template.forget()
+    KNOWN.forget()
     lookup = (SharedLookup, SharedLookup, Lookup)[seed % 3]()
     storm = Storm(random.Random(seed), str(folder / f"{seed}.sock"), lookup)
     try:

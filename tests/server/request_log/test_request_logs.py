@@ -54,7 +54,7 @@ class Logged:
     def num_logged(self, *settings: LoggingSettings) -> int:
         """Logs one request of model m under the settings."""
         for each in self.logs.update({"m": settings}).get("m", ()):
-            each.log("Predict", "m", 3, "serving_default", b"", b"")
+            each.log("Predict", "m", 3, "serving_default", lambda: (b"", b""))
         return sum(len(collector.records) for collector in self.made)
 
 
@@ -62,7 +62,9 @@ def test_a_record_holds_the_exchange_and_who_answered() -> None:
     """RequestLogger Simple: the exchange as it travelled, model, time, sampling, tags."""
     logged = Logged()
     (log,) = logged.logs.update({"m": [SOME]})["m"]
-    log.log("Predict", "m", 3, "s", memoryview(b"\x0a\x03\x0a\x01m"), b"\x1a\x00")
+    log.log(
+        "Predict", "m", 3, "s", lambda: (memoryview(b"\x0a\x03\x0a\x01m"), b"\x1a\x00")
+    )
     (record,) = logged.made[0].records
     entry = prediction_log_pb2.PredictionLog.FromString(record)
     assert entry.predict_log.request.model_spec.name == "m"
@@ -87,7 +89,7 @@ def test_every_method_has_its_kind(method: str, kind: str) -> None:
     """What an RPC's records are called is upstream's."""
     logged = Logged()
     (log,) = logged.logs.update({"m": [ALL]})["m"]
-    log.log(method, "m", 3, "s", b"", b"")
+    log.log(method, "m", 3, "s", lambda: (b"", b""))
     entry = prediction_log_pb2.PredictionLog.FromString(logged.made[0].records[0])
     assert entry.WhichOneof("log_type") == kind
 
@@ -97,7 +99,7 @@ def test_only_samples_are_logged() -> None:
     logged = Logged(0.49, 0.5, 0.99, 0.0)
     (log,) = logged.logs.update({"m": [SOME]})["m"]
     for _ in range(4):
-        log.log("Predict", "m", 3, "s", b"", b"")
+        log.log("Predict", "m", 3, "s", lambda: (b"", b""))
     assert len(logged.made[0].records) == 2
 
 
@@ -153,7 +155,7 @@ def test_models_log_apart() -> None:
     """
     logged = Logged()
     logs = logged.logs.update({"a": [ALL], "b": [SOME]})
-    logs["a"][0].log("Predict", "a", 1, "s", b"", b"")
+    logs["a"][0].log("Predict", "a", 1, "s", lambda: (b"", b""))
     by_prefix = {each.prefix: len(each.records) for each in logged.made}
     assert by_prefix == {"/logs/a": 1, "/logs/b": 0}
 

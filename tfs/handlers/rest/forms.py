@@ -15,7 +15,7 @@ from tfs.codec.predict import write_predict_reply as write_message
 from tfs.core.http_call import HttpCall, HttpReply
 from tfs.core.servable import Tensors
 from tfs.core.servable_id import ServableId
-from tfs.handlers.rest.translated_call import DelegatingCall
+from tfs.handlers.delegating_call import DelegatingCall
 
 
 class Form(enum.Enum):
@@ -97,7 +97,7 @@ class FormedReplies:
         return None
 
 
-class FormedCall(DelegatingCall):
+class FormedCall(DelegatingCall[HttpCall]):
     """A request whose answer has the content type of its form."""
 
     __slots__ = ("_form",)

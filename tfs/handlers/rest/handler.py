@@ -22,9 +22,11 @@ from tfs.codec.json.predict_body import Layout, PredictBody
 from tfs.codec.model_spec import ModelSpec, fill_model_spec
 from tfs.codec.predict import read_predict_request
 from tfs.core.call import Handler, MethodTable
-from tfs.core.errors import FailedPrecondition, ResourceExhausted, ServingError
+from tfs.core.errors import FailedPrecondition, ServingError
 from tfs.core.http_call import HttpCall, HttpReply
 from tfs.core.tensor_view import Buffer
+from tfs.handlers.http.json_room import JsonRoom
+from tfs.handlers.http.translated_call import TranslatedCall
 from tfs.handlers.methods import MODEL, PREDICTION
 from tfs.handlers.model_metadata import SIGNATURE_DEF
 from tfs.handlers.predict import PredictHandler
@@ -38,7 +40,6 @@ from tfs.handlers.rest.forms import (
 from tfs.handlers.rest.model_messages import metadata_reply, status_reply
 from tfs.handlers.rest.paths import Action, parse_path
 from tfs.handlers.rest.per_item import answer_per_item
-from tfs.handlers.rest.translated_call import TranslatedCall
 from tfs.proto.tensorflow_serving.apis import (
     classification_pb2,
     get_model_metadata_pb2,
@@ -50,8 +51,6 @@ _CORS: Final = (
     ("Access-Control-Allow-Methods", "POST, GET"),
     ("Access-Control-Allow-Headers", "Content-Type"),
 )
-_PARSED_FACTOR: Final = 10  # what JSON takes when it is parsed, over its bytes
-_ROOM_BYTES: Final = 1 << 16  # transports have room for so little unasked
 
 
 class RestHandler:
@@ -63,8 +62,7 @@ class RestHandler:
         regress: Answers Regress.
         status: Answers GetModelStatus.
         metadata: Answers GetModelMetadata.
-        max_json_bytes: Longest body in JSON. Parsing holds Python's lock for some 7 ms
-            a megabyte.
+        room: Takes room for JSON.
         has_cors: Whether pages of other origins may use the API.
 
     """
@@ -77,7 +75,7 @@ class RestHandler:
         status: Handler,
         metadata: Handler,
         *,
-        max_json_bytes: int,
+        room: JsonRoom,
         has_cors: bool = False,
     ) -> None:
         self._predict = predict
@@ -87,12 +85,12 @@ class RestHandler:
         }
         self._status = status
         self._metadata = metadata
-        self._max_json_bytes = max_json_bytes
+        self._room = room
         self._has_cors = has_cors
 
     @classmethod
     def over(
-        cls, methods: MethodTable, *, max_json_bytes: int, has_cors: bool = False
+        cls, methods: MethodTable, room: JsonRoom, *, has_cors: bool = False
     ) -> RestHandler:
         """Returns the handler that answers as the RPCs of a method table do."""
         predict = methods[f"/{PREDICTION}/Predict"].handler
@@ -112,7 +110,7 @@ class RestHandler:
             regress,
             status,
             metadata,
-            max_json_bytes=max_json_bytes,
+            room=room,
             has_cors=has_cors,
         )
 
@@ -164,7 +162,7 @@ class RestHandler:
                 view.client_id,
             )
             return
-        if form is Form.JSON and not self._has_room(call):
+        if form is Form.JSON and not self._room.take(call, len(call.message)):
             return
         body = _PARSERS[form](call.message)
         spec = replace(model, signature_name=body.signature_name)
@@ -181,7 +179,7 @@ class RestHandler:
     def _answer_examples(
         self, call: HttpCall, action: Action, model: ModelSpec
     ) -> None:
-        if not self._has_room(call):
+        if not self._room.take(call, len(call.message)):
             return
         body = ExampleBody.parse(call.message)
         handler, write = self._examples[action]
@@ -198,23 +196,6 @@ class RestHandler:
                 lambda response: HttpReply((write(response),)),
             )
         )
-
-    def _has_room(self, call: HttpCall) -> bool:
-        """Takes room for a body when it is parsed; False if the call comes again later.
-
-        Raises:
-            ResourceExhausted: It is longer than JSON may be.
-
-        """
-        size = len(call.message)
-        if size > self._max_json_bytes:
-            raise ResourceExhausted(
-                f"{size} bytes of JSON are more than --max_json_bytes "
-                f"{self._max_json_bytes} allows; send tensors as application/x-protobuf, "
-                "application/msgpack or application/x-npy"
-            )
-        num_bytes = _PARSED_FACTOR * size
-        return num_bytes <= _ROOM_BYTES or call.take_room(num_bytes)
 
     def _preflight(self, call: HttpCall) -> None:
         if not call.headers.get("origin", "").startswith("http"):

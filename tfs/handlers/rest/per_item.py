@@ -16,8 +16,8 @@ from tfs.core.errors import Code, ServingError
 from tfs.core.http_call import HttpCall, HttpReply
 from tfs.core.servable import Tensors
 from tfs.core.servable_id import ServableId
+from tfs.handlers.delegating_call import DelegatingCall
 from tfs.handlers.predict import PredictHandler
-from tfs.handlers.rest.translated_call import DelegatingCall
 
 
 def answer_per_item(
@@ -62,7 +62,7 @@ class _Gathering:
             self._call.respond(HttpReply((body,)))
 
 
-class _RowCall(DelegatingCall):
+class _RowCall(DelegatingCall[HttpCall]):
     """The request for one row."""
 
     __slots__ = ("_gathering", "_index")

@@ -10,7 +10,6 @@ from urllib.parse import parse_qs
 
 from tfs.core.errors import Internal, NotFound, Unavailable, Unimplemented
 from tfs.core.http_call import TEXT, HttpCall, HttpHandler, HttpReply
-from tfs.handlers.rest.paths import PREFIX
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +35,7 @@ class HttpRoot:
     """Hands requests to what answers their path. Confined to the serving loop.
 
     Args:
-        rest: Answers what begins with ``/v1/``.
+        apis: What answers each path that begins so, by the beginning.
         is_ready: Whether requests should be sent here, as gRPC health tells of "".
         is_available: Whether a model can answer; None if it is not configured.
         pages: Pages by path.
@@ -46,13 +45,13 @@ class HttpRoot:
 
     def __init__(
         self,
-        rest: HttpHandler,
+        apis: Mapping[str, HttpHandler],
         is_ready: Callable[[], bool],
         is_available: Callable[[str], bool | None],
         pages: Mapping[str, TextPage],
         run: Callable[[Callable[[], None]], object],
     ) -> None:
-        self._rest = rest
+        self._apis = tuple(apis.items())
         self._is_ready = is_ready
         self._is_available = is_available
         self._pages = pages
@@ -61,9 +60,11 @@ class HttpRoot:
     def __call__(self, call: HttpCall) -> None:
         """Starts the request; the call is finished when its outcome is known."""
         path = call.path
-        if path.startswith(PREFIX):
-            self._rest(call)
-        elif call.verb not in ("GET", "HEAD"):
+        for prefix, handler in self._apis:
+            if path.startswith(prefix):
+                handler(call)
+                return
+        if call.verb not in ("GET", "HEAD"):
             call.fail(Unimplemented(f"{path} takes no {call.verb}"))
         elif path == ALIVE:
             call.respond(HttpReply((b"alive\n",), content_type=TEXT))
@@ -72,7 +73,8 @@ class HttpRoot:
         elif path in self._pages:
             self._write(call, self._pages[path])
         else:
-            known = ", ".join((f"{PREFIX}models/MODEL", ALIVE, READY, *self._pages))
+            prefixes = (prefix for prefix, _ in self._apis)
+            known = ", ".join((*prefixes, ALIVE, READY, *self._pages))
             call.fail(NotFound(f"there is nothing at {path}; there are {known}"))
 
     def _tell_ready(self, call: HttpCall) -> None:

@@ -59,6 +59,7 @@ class CoreAdmin:
         clock: For the time of overrides.
         reports: Report the state of the server.
         fleet: Follows a fleet; None if the server takes its models from elsewhere.
+        page: Returns where the page is, and the key.
 
     """
 
@@ -68,11 +69,13 @@ class CoreAdmin:
         clock: Clock,
         reports: ServerReports,
         fleet: FleetSource | None = None,
+        page: Callable[[], pb.GetPageResponse] = pb.GetPageResponse,
     ) -> None:
-        self._fleet = fleet
         self._core = core
         self._clock = clock
         self._reports = reports
+        self._page = page
+        self._fleet = fleet
 
     # -- reading -----------------------------------------------------------------------
 
@@ -89,6 +92,13 @@ class CoreAdmin:
         """Reads the configuration back."""
         del request
         self._run(self._reports.config, done)
+
+    def get_page(
+        self, request: pb.GetPageRequest, done: Done[pb.GetPageResponse]
+    ) -> None:
+        """Tells where the page is, and the server's key."""
+        del request
+        done(self._page())
 
     # -- changing ----------------------------------------------------------------------
 

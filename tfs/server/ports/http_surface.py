@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from tfs.core.call import MethodTable
@@ -15,7 +15,11 @@ from tfs.core.stats import Stats
 from tfs.frontends.budget import MemoryBudget
 from tfs.frontends.http1.options import HttpOptions
 from tfs.frontends.http1.transport import HttpTransport
+from tfs.handlers.http.json_room import JsonRoom
+from tfs.handlers.oip.paths import PREFIX as OIP
+from tfs.handlers.oip.rest import OipRestHandler
 from tfs.handlers.rest.handler import RestHandler
+from tfs.handlers.rest.paths import PREFIX as REST
 from tfs.handlers.rest.root import HttpRoot, TextPage
 from tfs.server.core import ServerCore
 from tfs.server.metrics.exposition import CONTENT_TYPE
@@ -82,6 +86,7 @@ class HttpSurface:
         stats: Stats,
         core: ServerCore,
         readiness: Readiness,
+        now: Callable[[], float],
         started_s: float,
     ) -> None:
         """Opens the port and the socket that the options ask for.
@@ -105,12 +110,14 @@ class HttpSurface:
             path = read_monitoring_config(options.monitoring_config_file)
             if path:
                 pages[path] = page
+        room = JsonRoom(options.max_json_bytes)
         root = HttpRoot(
-            RestHandler.over(
-                methods,
-                max_json_bytes=options.max_json_bytes,
-                has_cors=options.rest_api_enable_cors_support,
-            ),
+            {
+                REST: RestHandler.over(
+                    methods, room, has_cors=options.rest_api_enable_cors_support
+                ),
+                OIP: OipRestHandler(methods, room, now),
+            },
             readiness.is_ready,
             readiness.is_model_available,
             pages,
@@ -124,6 +131,11 @@ class HttpSurface:
         for address in self._addresses:
             OWN.add_address(address)
             log.info("event=http_listening address=%s", address)
+
+    @property
+    def addresses(self) -> Sequence[str]:
+        """Where it listens; empty if it does not."""
+        return self._addresses
 
     def drain(self, deadline_s: float) -> bool:
         """See :meth:`HttpTransport.drain`."""

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Final
 
 from tfs.core.call import ListenerOptions
 from tfs.frontends.tls.tls_context import HTTP_1
 from tfs.handlers.admin import SERVICE as ADMIN_SERVICE
-from tfs.handlers.admin_access import ADMIN_LISTENER
+from tfs.handlers.admin_access import ADMIN_LISTENER, HTTP
 from tfs.handlers.methods import MODEL
 from tfs.server.options import ServerOptions
 from tfs.server.ports.tls import TlsFile
 
 log = logging.getLogger(__name__)
-
-HTTP: Final = "http"
-"""The name of the HTTP port's listener."""
 
 
 def listeners(options: ServerOptions) -> Sequence[ListenerOptions]:

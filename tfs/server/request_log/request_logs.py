@@ -11,10 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from tfs.codec.model_spec import ModelSpec
-from tfs.codec.predict import Reply
 from tfs.codec.prediction_log import write_prediction_log
 from tfs.core.clock import Clock
-from tfs.handlers.model_gate import RequestLog
+from tfs.handlers.model_gate import Record, RequestLog
 from tfs.server.model_settings import LoggingSettings
 
 _OVERHEAD_BYTES = 512  # what a queued record takes beside request and response
@@ -61,12 +60,12 @@ class SampledLog:
         model: str,
         version: int,
         signature: str,
-        request: bytes | memoryview,
-        response: Reply,
+        record: Record,
     ) -> None:
         """Samples a request; copies it, because it belongs to the transport."""
         if self._sample() >= self.rate:
             return
+        request, response = record()
         response = response if isinstance(response, bytes) else b"".join(response)
         self._collector.collect(
             len(request) + len(response) + _OVERHEAD_BYTES,

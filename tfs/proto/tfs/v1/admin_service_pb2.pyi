@@ -714,3 +714,17 @@ class LeaveFleetResponse(_message.Message):
     CLAIM_FIELD_NUMBER: _ClassVar[int]
     claim: FleetClaim
     def __init__(self, claim: _Optional[_Union[FleetClaim, _Mapping]] = ...) -> None: ...
+
+class GetPageRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetPageResponse(_message.Message):
+    __slots__ = ("addresses", "tls", "key")
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    TLS_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    addresses: _containers.RepeatedScalarFieldContainer[str]
+    tls: bool
+    key: str
+    def __init__(self, addresses: _Optional[_Iterable[str]] = ..., tls: bool = ..., key: _Optional[str] = ...) -> None: ...

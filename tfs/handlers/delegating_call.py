@@ -1,27 +1,29 @@
-"""Calls over an HTTP request whose message or reply has another form."""
+"""A call that is another in all but some respects."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
 
-from tfs.core.call import Metadata, Peer
+from tfs.core.call import Call, Metadata, Peer
 from tfs.core.errors import ServingError
-from tfs.core.http_call import HttpCall, HttpReply
 from tfs.core.servable import CancelToken
 
+C = TypeVar("C", bound=Call)
 
-class DelegatingCall:
-    """A :class:`tfs.core.call.Call` that is an HTTP request in all but its message.
+
+class DelegatingCall(Generic[C]):
+    """A :class:`tfs.core.call.Call` that is another one in all but its message.
 
     Args:
-        call: The request.
+        call: The other.
         message: What its handler gets.
 
     """
 
     __slots__ = ("_call", "message")
 
-    def __init__(self, call: HttpCall, message: bytes | memoryview) -> None:
+    def __init__(self, call: C, message: bytes | memoryview) -> None:
         self._call = call
         self.message = message
 
@@ -59,25 +61,3 @@ class DelegatingCall:
 
     def take_room(self, num_bytes: int) -> bool:
         return self._call.take_room(num_bytes)
-
-
-class TranslatedCall(DelegatingCall):
-    """An HTTP request that a handler of gRPC answers.
-
-    Args:
-        call: The request.
-        message: What the handler gets.
-        answer: Makes the HTTP answer from the handler's reply.
-
-    """
-
-    __slots__ = ("_answer",)
-
-    def __init__(
-        self, call: HttpCall, message: bytes, answer: Callable[[bytes], HttpReply]
-    ) -> None:
-        super().__init__(call, message)
-        self._answer = answer
-
-    def reply(self, message: bytes) -> None:
-        self._call.respond(self._answer(message))

@@ -1,0 +1,55 @@
+"""An HTTP request without a transport: tests read how a handler answered it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import orjson
+
+from tfs.core.call import Peer
+from tfs.core.http_call import HttpReply
+from tfs.testing.fake_call import FakeCall
+
+
+class FakeHttpCall(FakeCall):
+    """Implements :class:`tfs.core.http_call.HttpCall`. Confined to one thread.
+
+    Attributes:
+        answer: The answer; None until there is one, or if the call failed.
+
+    """
+
+    def __init__(
+        self,
+        verb: str,
+        path: str,
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        self.headers = dict(headers or {})
+        super().__init__(
+            body,
+            method=f"{verb} {path}",
+            metadata=tuple(self.headers.items()),
+            peer=Peer("127.0.0.1:1", "http", is_loopback=True),
+        )
+        self.verb = verb
+        self.path, _, self.query = path.partition("?")
+        self.more_headers: Sequence[tuple[str, str]] = ()
+        self.answer: HttpReply | None = None
+
+    def respond(self, reply: HttpReply) -> None:
+        self.answer = reply
+        self._finish(b"".join(reply.body))
+
+    def reply(self, message: bytes) -> None:
+        self.respond(HttpReply((message,)))
+
+    def reply_parts(self, parts: Sequence[bytes | memoryview]) -> None:
+        self.respond(HttpReply(parts))
+
+    @property
+    def document(self) -> object:
+        """The JSON of the answer."""
+        assert isinstance(self.outcome, bytes), self.outcome
+        return orjson.loads(self.outcome)

@@ -1,0 +1,53 @@
+"""``tfs page``: where the server's page is, with the key that its buttons need."""
+
+from __future__ import annotations
+
+import argparse
+
+from tfs.cli.connection import add_admin_arguments, ask, target_of
+from tfs.cli.printing import as_json
+from tfs.core.errors import FailedPrecondition
+
+_ANY_HOST = ("0.0.0.0", "[::]")
+
+
+def add_parser(
+    subparsers: argparse._SubParsersAction[argparse.ArgumentParser],
+) -> None:
+    """Adds the command."""
+    parser = subparsers.add_parser(
+        "page",
+        help="print the address of the server's page",
+        description="Prints the URL of the page of --rest_api_port. It holds the key that "
+        "was made when the server started: whoever opens it may operate the server.",
+    )
+    add_admin_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the URL."""
+    from tfs.proto.tfs.v1 import admin_service_pb2 as pb
+
+    reply = ask(arguments, "GetPage", pb.GetPageRequest(), pb.GetPageResponse)
+    if arguments.json:
+        print(as_json(reply))
+        return 0
+    for address in reply.addresses:
+        if not address.startswith("unix:"):
+            scheme = "https" if reply.tls else "http"
+            host = _host(address, target_of(arguments))
+            print(f"{scheme}://{host}/#key={reply.key}")
+            return 0
+    raise FailedPrecondition(
+        "the server has no page: start it with --rest_api_port=8501"
+    )
+
+
+def _host(address: str, target: str) -> str:
+    """Returns the host and the port by which the caller reaches an address."""
+    host, _, port = address.rpartition(":")
+    if host in _ANY_HOST:
+        asked = target.rpartition(":")[0]
+        host = "localhost" if target.startswith("unix:") else asked
+    return f"{host}:{port}"

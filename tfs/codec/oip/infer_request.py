@@ -1,0 +1,199 @@
+"""Reads ``ModelInferRequest``: by a template if one like it was read before, or else by upb."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+
+from tfs.codec import wire
+from tfs.codec.decode_options import FillBudget
+from tfs.codec.message_weight import MessageForm, weigh
+from tfs.codec.model_spec import ModelSpec
+from tfs.codec.oip.datatype import dtype_of, read_raw
+from tfs.codec.oip.infer_view import (
+    InferRequestView,
+    check_input_parameters,
+    check_output_parameters,
+    read_settings,
+    read_version,
+)
+from tfs.codec.request_reader import RequestReader
+from tfs.codec.request_template import Gap, RequestTemplates
+from tfs.codec.tensor import check_empty, check_strings, count_elements
+from tfs.core import dtype as dtypes
+from tfs.core.dtype import BOOL, STRING, DType
+from tfs.core.errors import InvalidArgument, ServingError
+from tfs.core.tensor_view import Buffer, TensorView
+from tfs.proto.inference import open_inference_grpc_pb2 as pb
+
+CONTENTS: Final[dict[DType, tuple[str, str]]] = {
+    dtypes.BOOL: ("bool_contents", "?"),
+    dtypes.INT8: ("int_contents", "b"),
+    dtypes.INT16: ("int_contents", "h"),
+    dtypes.INT32: ("int_contents", "i"),
+    dtypes.INT64: ("int64_contents", "q"),
+    dtypes.UINT8: ("uint_contents", "B"),
+    dtypes.UINT16: ("uint_contents", "H"),
+    dtypes.UINT32: ("uint_contents", "I"),
+    dtypes.UINT64: ("uint64_contents", "Q"),
+    dtypes.FLOAT32: ("fp32_contents", "f"),
+    dtypes.FLOAT64: ("fp64_contents", "d"),
+    dtypes.STRING: ("bytes_contents", ""),
+}
+"""The typed field of each element type, and its code in ``struct``."""
+
+_INPUT, _CONTENTS, _OTHER, _ENTRY = 1, 2, 3, 4
+_FORM: Final = MessageForm(
+    "ModelInferRequest",
+    {
+        0: {4: _ENTRY, 5: _INPUT, 6: _OTHER},
+        _INPUT: {3: _OTHER, 4: _ENTRY, 5: _CONTENTS},
+        _CONTENTS: {},
+        _OTHER: {2: _ENTRY},
+        _ENTRY: {},
+    },
+    _CONTENTS,
+    frozenset({1, 2, 3, 4, 5}),
+)
+_ID_FIELD: Final = 3
+_INPUT_FIELD: Final = 5
+_RAW_FIELD: Final = 7
+_PORTION: Final = 16_384
+_MAX_GAPS: Final = 16
+_LEAST_TAG: Final = 1 << 3  # of field number 1; there is no field 0
+
+
+def parse(message: Buffer, budget: FillBudget) -> InferRequestView:
+    """Reads any request through message objects, copying its tensors.
+
+    Raises:
+        ServingError: As :meth:`RequestReader.read`.
+
+    """
+    if message and message[0] < _LEAST_TAG:  # as a bomb of compressed zeros begins
+        raise InvalidArgument("cannot parse the ModelInferRequest: field number 0")
+    whole = bytes(message)
+    weigh(whole, _FORM, budget)
+    try:
+        request = pb.ModelInferRequest.FromString(whole)
+    except DecodeError as error:
+        raise InvalidArgument(f"cannot parse the ModelInferRequest: {error}") from error
+    settings = read_settings(_parameters(request.parameters))
+    raw = request.raw_input_contents
+    if raw and len(raw) != len(request.inputs):
+        raise InvalidArgument(
+            f"{len(raw)} raw_input_contents for {len(request.inputs)} inputs"
+        )
+    inputs: dict[str, TensorView] = {}
+    for index, proto in enumerate(request.inputs):
+        name = proto.name
+        if name in inputs:
+            raise InvalidArgument(f"input {name!r} comes twice")
+        try:
+            inputs[name] = _view_of(proto, raw[index] if raw else None, budget)
+        except ServingError as error:
+            raise type(error)(
+                f"tensor parsing error: {name}: {error.message}"
+            ) from error
+    wanted = tuple([output.name for output in request.outputs])
+    for output in request.outputs:
+        check_output_parameters(output.name, output.parameters)
+        if wanted.count(output.name) > 1:
+            raise InvalidArgument(f"output {output.name!r} comes twice")
+    spec = ModelSpec(
+        request.model_name,
+        read_version(request.model_version),
+        None,
+        settings.signature_name,
+    )
+    return InferRequestView(
+        spec,
+        inputs,
+        wanted,
+        request.id.encode(),
+        settings,
+        is_raw=bool(raw),
+        filled_bytes=budget.taken_bytes,
+    )
+
+
+def _parameters(parameters: Mapping[str, Any]) -> list[tuple[str, object]]:
+    return [
+        (name, getattr(value, value.WhichOneof("parameter_choice") or "", None))
+        for name, value in parameters.items()
+    ]
+
+
+def _view_of(
+    proto: pb.ModelInferRequest.InferInputTensor, raw: bytes | None, budget: FillBudget
+) -> TensorView:
+    check_input_parameters(proto.name, proto.parameters)
+    dtype, shape = dtype_of(proto.datatype), tuple(proto.shape)
+    if raw is not None:
+        if proto.HasField("contents"):
+            raise InvalidArgument("it has contents beside raw_input_contents")
+        return read_raw(dtype, shape, raw, budget)
+    num_elements = count_elements(shape)
+    if not num_elements:
+        check_empty(dtype, shape, budget)
+    field, code = CONTENTS.get(dtype, ("", ""))
+    if not field:
+        raise InvalidArgument(f"{proto.datatype} travels in raw_input_contents alone")
+    values = getattr(proto.contents, field)
+    if len(values) != num_elements:
+        raise InvalidArgument(
+            f"{len(values)} {field}; {proto.datatype} {list(shape)} takes {num_elements}"
+        )
+    if dtype is STRING:
+        check_strings(num_elements, proto.ByteSize(), budget)
+        return TensorView(STRING, shape, tuple(values))
+    budget.widen(num_elements * (dtype.item_bytes - 1))
+    return TensorView(dtype, shape, _packed(proto.datatype, code, values))
+
+
+def _packed(datatype: str, code: str, values: Any) -> bytes:
+    """Returns numbers as elements; in portions, between which other threads get a turn."""
+    try:
+        return b"".join(
+            [
+                struct.pack(f"<{len(part)}{code}", *part)
+                for part in (
+                    values[start : start + _PORTION]
+                    for start in range(0, len(values), _PORTION)
+                )
+            ]
+        )
+    except struct.error:
+        raise InvalidArgument(f"a value is out of the range of {datatype}") from None
+
+
+def _find_gaps(message: Buffer, view: InferRequestView) -> list[Gap]:
+    """Returns where the raw contents are, and the id, in order; none if they are typed."""
+    if not (view.is_raw and 0 < len(view.inputs) <= _MAX_GAPS) or any(
+        not each.data or each.dtype is BOOL or each.dtype is STRING
+        for each in view.inputs.values()
+    ):
+        return []
+    left = iter(view.inputs.items())
+    gaps: list[Gap] = []
+    num_ids = 0
+    for number, kind, start, stop in wire.fields(message, 0, len(message)):
+        if kind != wire.DELIMITED or num_ids > 1:
+            return []
+        if number == _RAW_FIELD:
+            name, each = next(left)
+            gaps.append((start, stop, name, each.dtype, each.shape))
+        elif number == _ID_FIELD:
+            num_ids += 1
+            if start != stop:
+                gaps.append((start, stop, "", None, ()))
+    return gaps
+
+
+KNOWN: Final = RequestTemplates[InferRequestView](_find_gaps)
+"""The requests that were read before."""
+
+READER: Final = RequestReader(KNOWN, parse)

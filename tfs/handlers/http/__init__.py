@@ -1,0 +1,1 @@
+"""What handlers of HTTP requests share, whichever API they answer."""

@@ -1,0 +1,1 @@
+"""The Open Inference Protocol, over the handlers of TensorFlow Serving's API."""

@@ -1,0 +1,164 @@
+"""ModelInfer and /infer as Predict: one conversion in, one out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tfs.codec.oip.infer_json import InferBody, write_json_reply
+from tfs.codec.oip.infer_request import READER
+from tfs.codec.oip.infer_response import (
+    is_quickly_written,
+    write_raw,
+    write_raw_replies,
+    write_typed,
+)
+from tfs.codec.oip.infer_view import InferRequestView, InferSettings
+from tfs.codec.predict import Reply
+from tfs.core.call import PRIORITY_KEY, Call, Metadata
+from tfs.core.http_call import HttpCall, HttpReply
+from tfs.core.servable import Tensors
+from tfs.core.servable_id import ServableId
+from tfs.handlers.delegating_call import DelegatingCall
+
+JSON_BYTES: Final = "Inference-Header-Content-Length"
+_BINARY: Final = "application/octet-stream"
+_LOW: Final = ((PRIORITY_KEY, "low"),)
+
+
+class SetCall(DelegatingCall[Call]):
+    """A call whose request sets its deadline or its priority.
+
+    Args:
+        call: The call as it came.
+        settings: What its request asks for.
+        now_s: The time by the clock of deadlines.
+
+    """
+
+    __slots__ = ("_deadline_s", "_metadata")
+
+    def __init__(self, call: Call, settings: InferSettings, now_s: float) -> None:
+        super().__init__(call, call.message)
+        self._deadline_s = call.deadline_s
+        if settings.timeout_s is not None:
+            own_s = now_s + settings.timeout_s
+            self._deadline_s = min(own_s, call.deadline_s or own_s)
+        self._metadata = (*call.metadata, *_LOW) if settings.is_low else call.metadata
+
+    @property
+    def deadline_s(self) -> float | None:
+        return self._deadline_s
+
+    @property
+    def metadata(self) -> Metadata:
+        return self._metadata
+
+    def reply_parts(self, parts: Sequence[bytes | memoryview]) -> None:
+        self._call.reply_parts(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class InferReplies:
+    """Writes ``ModelInferResponse``. A ``ReplyWriter``. Immutable.
+
+    Attributes:
+        request_id: What the answer repeats; only requests without one come together.
+        is_raw: Whether contents are raw.
+
+    """
+
+    request_id: bytes = b""
+    is_raw: bool = True
+
+    def write_if_quick(
+        self, servable_id: ServableId, signature_name: str, outputs: Tensors
+    ) -> Reply | None:
+        if not is_quickly_written(outputs, is_raw=self.is_raw):
+            return None
+        return self.write(servable_id, signature_name, outputs)
+
+    def write(
+        self, servable_id: ServableId, signature_name: str, outputs: Tensors
+    ) -> Reply:
+        write = write_raw if self.is_raw else write_typed
+        return write(servable_id.name, servable_id.version, outputs, self.request_id)
+
+    def write_all(
+        self,
+        servable_id: ServableId,
+        signature_name: str,
+        outputs: Tensors,
+        num_rows: int,
+        num_replies: int,
+    ) -> Sequence[bytes] | None:
+        return write_raw_replies(
+            servable_id.name, servable_id.version, outputs, num_rows, num_replies
+        )
+
+
+class InferFormat:
+    """``ModelInferRequest`` and ``ModelInferResponse``. See ``RequestFormat``.
+
+    Args:
+        now: Returns the time by the clock of deadlines.
+
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.reader: Final = READER
+        self.replies: Final = InferReplies()
+        self._now = now
+
+    def call_of(self, call: Call, request: InferRequestView) -> Call:
+        return set_call(call, request.settings, self._now)
+
+    def replies_to(self, request: InferRequestView) -> InferReplies:
+        return InferReplies(request.request_id, request.is_raw)
+
+
+def set_call(call: Call, settings: InferSettings, now: Callable[[], float]) -> Call:
+    """Returns the call with what its request says of deadline and priority."""
+    if settings.timeout_s is None and not settings.is_low:
+        return call
+    return SetCall(call, settings, now())
+
+
+@dataclass(frozen=True, slots=True)
+class JsonReplies:
+    """Writes answers to one request of /infer. A ``ReplyWriter``. Immutable."""
+
+    body: InferBody
+
+    def write_if_quick(
+        self, servable_id: ServableId, signature_name: str, outputs: Tensors
+    ) -> Reply:
+        return self.write(servable_id, signature_name, outputs)
+
+    def write(
+        self, servable_id: ServableId, signature_name: str, outputs: Tensors
+    ) -> Reply:
+        return write_json_reply(
+            servable_id.name, servable_id.version, outputs, self.body
+        )
+
+    def write_all(
+        self,
+        servable_id: ServableId,
+        signature_name: str,
+        outputs: Tensors,
+        num_rows: int,
+        num_replies: int,
+    ) -> None:
+        return None
+
+
+class InferCall(DelegatingCall[HttpCall]):
+    """A request of /infer, whose answer may have raw contents behind its JSON."""
+
+    __slots__ = ()
+
+    def reply_parts(self, parts: Sequence[bytes | memoryview]) -> None:
+        headers = ((JSON_BYTES, str(len(parts[0]))),)
+        self._call.respond(HttpReply(parts, content_type=_BINARY, headers=headers))

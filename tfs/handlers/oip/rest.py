@@ -1,0 +1,154 @@
+"""The Open Inference Protocol over HTTP, by the handlers of its gRPC service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final, cast
+
+import orjson
+
+from tfs.codec.json.document import parse_object
+from tfs.codec.model_spec import ModelSpec
+from tfs.codec.oip.infer_json import InferBody
+from tfs.codec.oip.infer_view import read_version
+from tfs.core.call import Handler, MethodTable
+from tfs.core.errors import InvalidArgument, ServingError
+from tfs.core.http_call import HttpCall, HttpReply
+from tfs.handlers.http.json_room import JsonRoom
+from tfs.handlers.http.translated_call import TranslatedCall
+from tfs.handlers.messages import QUESTION_BYTES
+from tfs.handlers.oip.infer import JSON_BYTES, InferCall, JsonReplies, set_call
+from tfs.handlers.oip.messages import document_of
+from tfs.handlers.oip.paths import INFER, parse_path
+from tfs.handlers.oip.rpc import INFER as INFER_PATH
+from tfs.handlers.oip.rpc import SERVICE
+from tfs.handlers.predict import PredictHandler
+from tfs.proto.inference import open_inference_grpc_pb2 as pb
+
+_NOT_READY: Final = 503
+_MESSAGES: Final[Mapping[str, tuple[Any, Any]]] = {
+    name: (getattr(pb, f"{name}Request"), getattr(pb, f"{name}Response"))
+    for name in (
+        "ServerMetadata",
+        "ServerLive",
+        "ServerReady",
+        "ModelReady",
+        "ModelMetadata",
+        "ModelStatistics",
+        "RepositoryIndex",
+        "RepositoryModelLoad",
+        "RepositoryModelUnload",
+    )
+}
+
+
+class OipRestHandler:
+    """Answers requests under ``/v2``. Confined to the serving loop.
+
+    Args:
+        methods: The methods of the gRPC service, among others.
+        room: Takes room for JSON.
+        now: Returns the time by the clock of deadlines.
+
+    """
+
+    def __init__(
+        self, methods: MethodTable, room: JsonRoom, now: Callable[[], float]
+    ) -> None:
+        infer = methods[INFER_PATH].handler
+        assert isinstance(infer, PredictHandler)
+        self._infer = infer
+        self._handlers = {
+            name: cast(Handler, methods[f"/{SERVICE}/{name}"].handler)
+            for name in _MESSAGES
+        }
+        self._room = room
+        self._now = now
+
+    def __call__(self, call: HttpCall) -> None:
+        """Starts the request; the call is finished when its outcome is known."""
+        try:
+            method, names = parse_path(call.verb, call.path)
+            if method == INFER:
+                self._start_infer(call, names)
+            else:
+                self._ask(call, method, names)
+        except ServingError as error:
+            call.fail(error)
+
+    def _start_infer(self, call: HttpCall, names: Mapping[str, str]) -> None:
+        body = call.message
+        json_bytes = len(body)
+        length = call.headers.get(JSON_BYTES.lower())
+        if length is not None:
+            if (
+                not length.isdecimal()
+                or not len(length) < 12
+                or int(length) > json_bytes
+            ):
+                raise InvalidArgument(
+                    f"{JSON_BYTES} is {length[:64]!r}, and the body has {json_bytes} bytes"
+                )
+            json_bytes = int(length)
+        if not self._room.take(call, json_bytes):
+            return
+        spec = ModelSpec(names["name"], read_version(names.get("version", "")))
+        request = InferBody.parse(body, json_bytes)
+        settings = request.settings
+        if settings.signature_name:
+            spec = replace(spec, signature_name=settings.signature_name)
+        asked = request.inputs, tuple(request.outputs)
+        self._infer.start(
+            set_call(InferCall(call, body), settings, self._now),
+            spec,
+            lambda _: asked,
+            JsonReplies(request),
+        )
+
+    def _ask(self, call: HttpCall, method: str, names: Mapping[str, str]) -> None:
+        request_type, response_type = _MESSAGES[method]
+        request = request_type(**_fields(call, method, names))
+
+        def answer(message: bytes) -> HttpReply:
+            response = response_type.FromString(message)
+            document: Any = document_of(response)
+            status = 200
+            if method in ("ServerReady", "ModelReady"):
+                status = 200 if response.ready else _NOT_READY
+                if method == "ModelReady":
+                    document = {"name": names["name"], **document}
+            elif method == "RepositoryIndex":
+                document = document["models"]
+            return HttpReply((orjson.dumps(document),), status)
+
+        self._handlers[method](
+            TranslatedCall(call, request.SerializeToString(), answer)
+        )
+
+
+def _fields(call: HttpCall, method: str, names: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the fields of the request that a path and a body stand for.
+
+    Raises:
+        InvalidArgument: The body is none of this method.
+
+    """
+    if not method.startswith("Repository"):
+        return dict(names)
+    body = call.message
+    if len(body) > QUESTION_BYTES:
+        raise InvalidArgument(
+            f"a body of {len(body)} bytes; {QUESTION_BYTES} are taken"
+        )
+    document = parse_object(body) if body else {}
+    if method == "RepositoryIndex":
+        return {"ready": document.get("ready") is True}
+    parameters = document.get("parameters", {})
+    if type(parameters) is not dict:
+        raise InvalidArgument("parameters must be an object")
+    # Only their names count: the values of those that are taken change nothing.
+    return {
+        "model_name": names["name"],
+        "parameters": {name: pb.ModelRepositoryParameter() for name in parameters},
+    }

@@ -1,0 +1,290 @@
+"""What the Open Inference Protocol asks beside inference, whatever transport asks it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from tfs.codec.oip.datatype import DATATYPES
+from tfs.codec.oip.infer_view import read_version
+from tfs.core.call import Call
+from tfs.core.errors import InvalidArgument, NotFound, ServingError, Unimplemented
+from tfs.core.servable_state import ManagerState, ServableState
+from tfs.core.signature import DEFAULT_SIGNATURE, Signature, TensorSpec
+from tfs.handlers.admin_access import AdminAccess
+from tfs.handlers.health import HealthReader
+from tfs.handlers.lookup import ModelLookup
+from tfs.handlers.model_status import StatusReader
+from tfs.proto.inference import open_inference_grpc_pb2 as pb
+
+NAME: Final = "tfs"
+EXTENSIONS: Final = (
+    "binary_tensor_data",
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "schedule_policy",
+    "statistics",
+)
+"""By Triton's names. What is not among them (``system_shared_memory`` and
+``cuda_shared_memory`` above all) is not offered."""
+
+_STATES: Final = {
+    ManagerState.AVAILABLE: "READY",
+    ManagerState.START: "LOADING",
+    ManagerState.LOADING: "LOADING",
+    ManagerState.UNLOADING: "UNLOADING",
+    ManagerState.END: "UNAVAILABLE",
+}
+
+Done = Callable[[ServingError | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class VersionCounts:
+    """What a version has computed so far. Immutable.
+
+    Attributes:
+        num_rows: Rows of its requests.
+        num_calls: Calls of the model, each for one request or for a batch of them.
+
+    """
+
+    num_rows: int = 0
+    num_calls: int = 0
+
+
+class Repository(Protocol):
+    """The models of the configuration. Thread-safe; never blocks."""
+
+    def names(self) -> Collection[str]:
+        """Returns the models that are configured."""
+        ...
+
+    def counts(self) -> Mapping[tuple[str, int], VersionCounts]:
+        """Returns what every version has computed, by model and version."""
+        ...
+
+    def load(
+        self, name: str, caller: str, deadline_s: float | None, done: Done
+    ) -> None:
+        """Aspires a model's versions again, and tries those that failed.
+
+        ``done`` runs once, on any thread, when they are available, or with what is wrong
+        shortly before the deadline at the latest.
+        """
+        ...
+
+    def unload(
+        self, name: str, caller: str, deadline_s: float | None, done: Done
+    ) -> None:
+        """Aspires none of a model's versions until it is loaded again.
+
+        ``done`` runs once, on any thread, when none answers any more.
+        """
+        ...
+
+
+class OipService:
+    """Answers everything but inference. Thread-safe.
+
+    Args:
+        lookup: Finds a version.
+        status: Knows the states of versions.
+        health: Knows who can answer.
+        repository: The models.
+        access: Who may load and unload.
+        version: Of this software.
+
+    """
+
+    def __init__(
+        self,
+        lookup: ModelLookup,
+        status: StatusReader,
+        health: HealthReader,
+        repository: Repository,
+        access: AdminAccess,
+        version: str,
+    ) -> None:
+        self._lookup = lookup
+        self._status = status
+        self._health = health
+        self._repository = repository
+        self._access = access
+        self._version = version
+
+    # -- health --------------------------------------------------------------------
+
+    def live(self, request: pb.ServerLiveRequest) -> pb.ServerLiveResponse:
+        """Tells that the process answers."""
+        return pb.ServerLiveResponse(live=True)
+
+    def ready(self, request: pb.ServerReadyRequest) -> pb.ServerReadyResponse:
+        """Tells whether requests should be sent here."""
+        return pb.ServerReadyResponse(ready=self._health.is_ready())
+
+    def model_ready(self, request: pb.ModelReadyRequest) -> pb.ModelReadyResponse:
+        """Tells whether a model, or one version of it, can answer."""
+        version = read_version(request.version)
+        ready = bool(self._health.is_model_available(request.name))
+        if version is not None:
+            ready = version in self._available(request.name)
+        return pb.ModelReadyResponse(ready=ready)
+
+    # -- metadata ------------------------------------------------------------------
+
+    def metadata(self, request: pb.ServerMetadataRequest) -> pb.ServerMetadataResponse:
+        """Returns what this server is, and which extensions it has."""
+        return pb.ServerMetadataResponse(
+            name=NAME, version=self._version, extensions=EXTENSIONS
+        )
+
+    def model_metadata(
+        self, request: pb.ModelMetadataRequest
+    ) -> pb.ModelMetadataResponse:
+        """Returns a version's inputs and outputs: of its default signature, if it has one.
+
+        Raises:
+            NotFound: There is no such model, or it cannot answer.
+
+        """
+        with self._lookup.acquire(
+            request.name, read_version(request.version), None
+        ) as servable:
+            signatures = servable.signatures
+        name, signature = _default(signatures)
+        return pb.ModelMetadataResponse(
+            name=request.name,
+            versions=map(str, self._available(request.name)),
+            platform="pytorch",
+            inputs=_tensors(signature.inputs),
+            outputs=_tensors(signature.outputs),
+            properties={"signature_name": name, "signatures": ",".join(signatures)},
+        )
+
+    def _available(self, name: str) -> Sequence[int]:
+        return sorted(
+            state.id.version
+            for state in self._status.version_states(name)
+            if state.manager_state is ManagerState.AVAILABLE
+        )
+
+    # -- repository ----------------------------------------------------------------
+
+    def index(self, request: pb.RepositoryIndexRequest) -> pb.RepositoryIndexResponse:
+        """Returns all versions that the server knows, and every model without one."""
+        _check_repository(request.repository_name)
+        response = pb.RepositoryIndexResponse()
+        for name in sorted(self._repository.names()):
+            states = self._status.version_states(name)
+            if not states and not request.ready:
+                reason = self._status.problem(name) or "it has no version"
+                response.models.add(name=name, state="UNAVAILABLE", reason=reason)
+            for state in states:
+                if state.manager_state is ManagerState.AVAILABLE or not request.ready:
+                    response.models.append(_index_of(state))
+        return response
+
+    def load(
+        self, request: pb.RepositoryModelLoadRequest, call: Call, done: Done
+    ) -> None:
+        """Loads a model; see :meth:`Repository.load`.
+
+        Raises:
+            ServingError: The caller may not, or a parameter means nothing here.
+
+        """
+        self._access.check(call)
+        _check_repository(request.repository_name)
+        for parameter in request.parameters:
+            raise Unimplemented(
+                f"parameter {parameter!r}: models are loaded as they are configured"
+            )
+        self._repository.load(
+            request.model_name, call.peer.address, call.deadline_s, done
+        )
+
+    def unload(
+        self, request: pb.RepositoryModelUnloadRequest, call: Call, done: Done
+    ) -> None:
+        """Unloads a model; see :meth:`Repository.unload`. No model depends on others.
+
+        Raises:
+            ServingError: The caller may not, or a parameter means nothing here.
+
+        """
+        self._access.check(call)
+        _check_repository(request.repository_name)
+        for parameter in request.parameters.keys() - {"unload_dependents"}:
+            raise Unimplemented(f"parameter {parameter!r} means nothing here")
+        self._repository.unload(
+            request.model_name, call.peer.address, call.deadline_s, done
+        )
+
+    # -- statistics ----------------------------------------------------------------
+
+    def statistics(
+        self, request: pb.ModelStatisticsRequest
+    ) -> pb.ModelStatisticsResponse:
+        """Returns what the versions that can answer have computed.
+
+        Raises:
+            NotFound: A model was named that is not configured.
+
+        """
+        version = read_version(request.version)
+        names = self._repository.names()
+        if request.name and request.name not in names:
+            raise NotFound(f"no model {request.name!r} is configured")
+        counts = self._repository.counts()
+        response = pb.ModelStatisticsResponse()
+        for name in (request.name,) if request.name else sorted(names):
+            for each in self._available(name):
+                if version in (None, each):
+                    found = counts.get((name, each), VersionCounts())
+                    response.model_stats.add(
+                        name=name,
+                        version=str(each),
+                        inference_count=found.num_rows,
+                        execution_count=found.num_calls,
+                    )
+        return response
+
+
+def _default(signatures: Mapping[str, Signature]) -> tuple[str, Signature]:
+    name = DEFAULT_SIGNATURE if DEFAULT_SIGNATURE in signatures else min(signatures)
+    return name, signatures[name]
+
+
+def _tensors(
+    specs: Mapping[str, TensorSpec],
+) -> list[pb.ModelMetadataResponse.TensorMetadata]:
+    return [
+        pb.ModelMetadataResponse.TensorMetadata(
+            name=name,
+            # Those that the protocol has no name for keep ours.
+            datatype=DATATYPES.get(spec.dtype, spec.dtype.name),
+            shape=spec.shape,
+        )
+        for name, spec in specs.items()
+    ]
+
+
+def _index_of(state: ServableState) -> pb.RepositoryIndexResponse.ModelIndex:
+    reason = "" if state.error is None else state.error.message
+    if not reason and state.manager_state is ManagerState.END:
+        reason = "unloaded"
+    return pb.RepositoryIndexResponse.ModelIndex(
+        name=state.id.name,
+        version=str(state.id.version),
+        state=_STATES[state.manager_state],
+        reason=reason,
+    )
+
+
+def _check_repository(name: str) -> None:
+    if name:
+        raise InvalidArgument(
+            f"no repository {name[:64]!r}; leave its name out, there is one"
+        )

@@ -1,0 +1,54 @@
+"""The forms in which requests for tensors come by RPC, and how each is answered."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol
+
+from tfs.codec.predict import READER
+from tfs.codec.request_reader import RequestReader
+from tfs.core.call import Call
+from tfs.handlers.reply_writer import PredictReplies, ReplyWriter
+
+
+class RequestFormat(Protocol):
+    """Reads requests of one kind, and writes the replies. Thread-safe.
+
+    The views that its reader returns are its own; it gets no others.
+    """
+
+    @property
+    def reader(self) -> RequestReader[Any]:
+        """Reads the requests."""
+        ...
+
+    @property
+    def replies(self) -> ReplyWriter:
+        """Answers plain requests."""
+        ...
+
+    def call_of(self, call: Call, request: Any) -> Call:
+        """Returns the call with what its request says of deadline and priority."""
+        ...
+
+    def replies_to(self, request: Any) -> ReplyWriter:
+        """Returns what writes the reply to a request."""
+        ...
+
+
+class PredictFormat:
+    """``PredictRequest`` and ``PredictResponse``.
+
+    Args:
+        as_tensor_content: Whether outputs travel as raw elements.
+
+    """
+
+    def __init__(self, as_tensor_content: bool = False) -> None:
+        self.reader: Final = READER
+        self.replies: Final = PredictReplies(as_tensor_content)
+
+    def call_of(self, call: Call, request: Any) -> Call:
+        return call
+
+    def replies_to(self, request: Any) -> PredictReplies:
+        return self.replies
