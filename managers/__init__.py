@@ -12,12 +12,12 @@ from managers.caching_manager import (
     LoaderFactory,
     PathPrefixLoaderFactory,
 )
-from managers.resource_tracker import ResourceTracker
-from managers.retry import RetryOptions
+from managers.loading.resource_tracker import ResourceTracker
 from managers.state_monitor import ServableStateMonitor, StateMonitorOptions
 from managers.static_manager import StaticManager, StaticManagerBuilder
 from managers.version_policy.availability_preserving import availability_preserving
 from managers.version_policy.resource_preserving import resource_preserving
+from managers.versions.retry import RetryOptions
 
 __all__ = [
     "AspiredVersionsManager",

@@ -22,25 +22,27 @@ from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from managers.action_queue import ActionOrder, ActionQueue
-from managers.basic_manager import PATIENCE_S, BasicManager, BasicManagerOptions
-from managers.driver import Driver
-from managers.freed_memory import MemoryReleaser, release_to_system
-from managers.harness_snapshot import HarnessSnapshot
-from managers.harness_state import COMING_STATES, HarnessState
-from managers.inbox import Aspired, Inbox
-from managers.load_status import LoadStatus
-from managers.loader_harness import LoaderHarness
-from managers.planner import Planner, unload_everything
-from managers.planning_pace import PlanningPace
-from managers.reconciliation import reconcile
-from managers.resource_tracker import ResourceTracker
-from managers.retrier import Retrier
-from managers.retry import RetryOptions
+from managers.loading.freed_memory import MemoryReleaser, release_to_system
+from managers.loading.resource_tracker import ResourceTracker
+from managers.loading.version_executor import PATIENCE_S, VersionExecutor
 from managers.serving_map import Handle, ServingMap
-from managers.stand_ins import StandIns
+from managers.steps.action_queue import ActionOrder, ActionQueue
+from managers.steps.driver import Driver
+from managers.steps.inbox import Aspired, Inbox
+from managers.steps.planner import Planner, unload_everything
+from managers.steps.planning_pace import PlanningPace
+from managers.steps.reconciliation import reconcile
+from managers.steps.retrier import Retrier
+from managers.steps.room_check import RoomCheck
+from managers.steps.stand_ins import StandIns
 from managers.version_policy.action import Action, ActionKind, TransitionPolicy
 from managers.version_policy.availability_preserving import availability_preserving
+from managers.versions.harness_snapshot import HarnessSnapshot
+from managers.versions.harness_state import COMING_STATES, HarnessState
+from managers.versions.load_status import LoadStatus
+from managers.versions.retry import RetryOptions
+from managers.versions.version import Version
+from managers.versions.version_table import VersionTable
 from tfs.core.clock import Clock, MonotonicClock, steady
 from tfs.core.errors import FailedPrecondition, ServingError
 from tfs.core.event_bus import EventBus
@@ -89,6 +91,8 @@ class AspiredVersionsManagerOptions:
         num = self.num_initial_load_threads
         if num is not None and num < 1:
             raise ValueError(f"num_initial_load_threads must be positive: {num}")
+        if not self.patience_s > 0:
+            raise ValueError(f"patience_s must be positive: {self.patience_s}")
 
 
 class AspiredVersionsManager:
@@ -132,18 +136,16 @@ class AspiredVersionsManager:
         self._driver = Driver(self.step, self._clock, "manager")
         self._inbox = Inbox(self._driver.wake)
         release = self._options.release_memory
-        self._basic = BasicManager(
-            BasicManagerOptions(
-                retry=self._options.retry,
-                pre_load_hook=self._options.pre_load_hook,
-                patience_s=self._options.patience_s,
-            ),
-            event_bus=event_bus,
-            load_executor=self._load_executor,
-            unload_executor=self._unload_executor,
-            clock=self._clock,
+        self._table = VersionTable(event_bus, self._clock, self._options.retry)
+        self._executor = VersionExecutor(
+            self._table,
+            self._load_executor,
+            self._unload_executor,
+            self._clock,
             tracker=resource_tracker,
             releaser=release and MemoryReleaser(self._clock, release),
+            pre_load_hook=self._options.pre_load_hook,
+            patience_s=self._options.patience_s,
             on_change=self._inbox.note_change,
         )
         # Confines stepping to one thread at a time, and guards what follows. First in
@@ -152,9 +154,13 @@ class AspiredVersionsManager:
         self._actions = ActionQueue(self._options.order)
         self._pace = PlanningPace()
         self._stand_ins = StandIns()
-        self._retrier = Retrier(self._basic, self._options.retry, self._clock)
+        self._retrier = Retrier(
+            self._table, self._executor, self._options.retry, self._clock
+        )
         self._planner = Planner(
-            self._basic.preflight, self._stand_ins, self._options.transition_policy
+            RoomCheck(self._table, self._executor, self._inbox.note_change),
+            self._stand_ins,
+            self._options.transition_policy,
         )
         self._on_taken_in: Callable[[], None] = lambda: None
 
@@ -163,15 +169,15 @@ class AspiredVersionsManager:
     @property
     def serving_map(self) -> ServingMap:
         """Where request handlers pin versions; the same object for ever."""
-        return self._basic.serving_map
+        return self._executor.serving_map
 
     def acquire(self, request: ServableRequest) -> Handle:
         """Pins the requested version; see :class:`tfs.core.manager.Manager`."""
-        return self._basic.acquire(request)
+        return self.serving_map.acquire_request(request)
 
     def list_available_ids(self) -> Sequence[ServableId]:
         """Returns the versions that can be requested now, in order."""
-        return self._basic.list_available_ids()
+        return self.serving_map.list_ids()
 
     # -- what is wanted --------------------------------------------------------------
 
@@ -223,13 +229,13 @@ class AspiredVersionsManager:
     def failed_versions(self, name: str) -> AbstractSet[int]:
         """Returns the aspired versions of ``name`` that ``try_again`` would try."""
         return frozenset(
-            harness.id.version
-            for harness in self._basic.harnesses(name)
-            if harness.is_aspired
+            version.id.version
+            for version in self._table.stream(name)
+            if version.is_aspired
             and (
-                harness.state is HarnessState.ERROR
-                or harness.retry_at_s is not None
-                or self._basic.fault_of(harness) is not None
+                version.state is HarnessState.ERROR
+                or version.retry_at_s is not None
+                or version.fault is not None
             )
         )
 
@@ -248,7 +254,8 @@ class AspiredVersionsManager:
         hour if it is quarantined again. With ``is_loading``, the
         fault is shown once the contents that are being loaded serve. Thread-safe.
         """
-        self._basic.report_error(servable_id, error, is_loading=is_loading)
+        if self._table.report_error(servable_id, error, is_loading=is_loading):
+            self._inbox.note_change(servable_id.name)
 
     def is_covered(self, servable_id: ServableId) -> bool:
         """Whether another version answers if the load of this one fails.
@@ -264,7 +271,7 @@ class AspiredVersionsManager:
                 and version.is_aspired
                 and version.state in (HarnessState.NEW, *COMING_STATES)
             )
-            for version in self._basic.snapshots(name)
+            for version in self._table.snapshots(name)
         )
 
     def annotate(
@@ -277,9 +284,9 @@ class AspiredVersionsManager:
     ) -> None:
         """Adds a note and a measurement to a version's state, now or with the next.
 
-        Arguments as of :meth:`.BasicManager.annotate`.
+        Arguments as of :meth:`.VersionTable.annotate`.
         """
-        self._basic.annotate(
+        self._table.annotate(
             servable_id,
             note=note,
             resident_bytes=resident_bytes,
@@ -288,7 +295,7 @@ class AspiredVersionsManager:
 
     def load_status(self, servable_id: ServableId) -> LoadStatus | None:
         """Returns how a version's load goes or went; None if it is not managed."""
-        return self._basic.load_status(servable_id)
+        return self._executor.load_status(servable_id)
 
     # -- running ---------------------------------------------------------------------
 
@@ -346,9 +353,9 @@ class AspiredVersionsManager:
         """
         self._inbox.close()
         self._driver.close()
-        for name in self._basic.names():
+        for name in self._table.names():
             self._inbox.note_change(name, is_urgent=True)
-        if not self._driver.step_until(lambda: not self._basic.names(), deadline_s):
+        if not self._driver.step_until(lambda: not self._table.names(), deadline_s):
             return False
         is_loaded_closed = self._load_executor.close(deadline_s)
         return self._unload_executor.close(deadline_s) and is_loaded_closed
@@ -365,8 +372,9 @@ class AspiredVersionsManager:
         """
         with self._stepping:
             while True:
-                next_s = self._basic.collect()
-                self._retrier.try_due(is_closing=self.is_closing)
+                next_s = self._executor.collect()
+                for name in self._retrier.try_due(is_closing=self.is_closing):
+                    self._inbox.note_change(name)
                 mail = self._inbox.take()
                 for aspired in mail.aspired.values():
                     self._reconcile(aspired)
@@ -393,7 +401,7 @@ class AspiredVersionsManager:
     @property
     def num_waiting_loads(self) -> int:
         """How many loads were decided on and wait for a thread or for memory."""
-        return self._actions.num_loads + self._basic.num_deferred
+        return self._actions.num_loads + self._executor.admission.num_deferred
 
     @property
     def is_idle(self) -> bool:
@@ -406,9 +414,9 @@ class AspiredVersionsManager:
             return not (
                 len(self._actions)
                 # Includes loaders that are only asked for an estimate.
-                or self._basic.num_running
-                or self._basic.num_executing
-                or self._basic.num_deferred
+                or self._executor.num_running
+                or self._executor.admission.num_executing
+                or self._executor.admission.num_deferred
                 or self.has_mail
             )
 
@@ -424,45 +432,54 @@ class AspiredVersionsManager:
 
     def snapshots(self, name: str) -> list[HarnessSnapshot]:
         """Returns where every version of one servable stands."""
-        return self._basic.snapshots(name)
+        return self._table.snapshots(name)
 
     # -- the parts of a step -----------------------------------------------------------
 
     def _reconcile(self, aspired: Aspired) -> None:
         """Marks versions that are no longer aspired, and begins to manage new ones."""
-        todo = reconcile(aspired, self._basic.harnesses(aspired.name))
-        for harness in todo.wanted_again:
-            self._basic.want_again(harness, aspired.reason)
-        for harness, why in todo.unaspired:
-            self._basic.want_no_more(harness, why)
-        for harness in todo.given_up:
-            self._basic.cancel_load(harness.id, harness.generation)
+        todo = reconcile(aspired, self._table.stream(aspired.name))
+        for version in todo.wanted_again:
+            self._table.want_again(version, aspired.reason)
+        for version, why in todo.unaspired:
+            self._want_no_more(version, why)
+        for version in todo.given_up:
+            self._executor.cancel_load(version.id, version.generation)
         for data in todo.new:
-            self._basic.manage(data, reason=aspired.reason, is_replacement=True)
+            self._table.manage(data, reason=aspired.reason, is_replacement=True)
+
+    def _want_no_more(self, version: Version, why: str) -> None:
+        """Notes that no source wants a version any more, and gives up its load."""
+        version.is_aspired = False
+        version.reason = why
+        self._executor.cancel_load(version.id, version.generation)
 
     def _flush(self, name: str) -> None:
         """Forgets versions that are neither aspired nor loaded."""
-        for harness in self._basic.harnesses(name):
-            if self.is_closing and harness.is_aspired:
-                self._basic.want_no_more(harness, "the server stops")
-            if not harness.is_aspired and harness.is_dormant:
+        for version in self._table.stream(name):
+            if self.is_closing and version.is_aspired:
+                self._want_no_more(version, "the server stops")
+            if not version.is_aspired and version.is_dormant:
                 with contextlib.suppress(FailedPrecondition):
-                    self._basic.stop_managing(harness.id, harness.generation)
+                    self._table.stop_managing(version.id, version.generation)
 
     def _plan(self, name: str, now_s: float) -> None:
         """Decides what to do next for ``name``."""
-        versions = self._basic.snapshots_to_decide_on(name)
+        versions = self._decided_on(name)
         if self.is_closing:
             plan: Sequence[Action] = unload_everything(versions)
         else:
             for version in self._planner.stand_back(name, versions):
                 self._retrier.stand_back(version)
-            versions = self._basic.snapshots_to_decide_on(name)
+            versions = self._decided_on(name)
             plan = self._planner.plan(name, versions)
             if not plan:
                 self._retrier.hurry(name, versions)
         self._actions.put(name, plan)
         self._pace.note(name, len(versions), now_s)
+
+    def _decided_on(self, name: str) -> list[HarnessSnapshot]:
+        return [version.as_decided_on() for version in self._table.stream(name)]
 
     def _begin_actions(self) -> bool:
         """Begins as many actions as the pools can take; returns whether it began any.
@@ -479,35 +496,34 @@ class AspiredVersionsManager:
     def _may_load(self) -> bool:
         # This does not use num_free: a thread that has just ended a load does not count
         # as free yet, and no event would tell when it does.
-        return self._basic.num_running_loads < self._load_executor.num_threads
+        return self._executor.num_running_loads < self._load_executor.num_threads
 
     def _begin(self, action: Action) -> None:
-        harness = self._basic.harness(action.id, action.generation)
-        if harness is None and action.kind is ActionKind.LOAD:
-            harness = self._bring_back(action)
-        if harness is None:  # the policy has named a version that does not exist
+        version = self._table.find(action.id, action.generation)
+        if version is None and action.kind is ActionKind.LOAD:
+            version = self._bring_back(action)
+        if version is None:  # the policy has named a version that does not exist
             log.error("event=no_such_version servable=%s", action.id.slashed)
             return
-        if action.kind is ActionKind.UNLOAD and not self._basic.is_replaced(harness):
-            self._stand_ins.note_unload(harness)
-        parts = dict.fromkeys((harness.reason, action.why))
+        if action.kind is ActionKind.UNLOAD and not self._table.is_replaced(version):
+            self._stand_ins.note_unload(version)
+        parts = dict.fromkeys((version.reason, action.why))
         reason = "; ".join(filter(None, parts))
-        begin = (
-            self._basic.load if action.kind is ActionKind.LOAD else self._basic.unload
-        )
-        begin(action.id, generation=harness.generation, reason=reason)
+        executor = self._executor
+        begin = executor.load if action.kind is ActionKind.LOAD else executor.unload
+        begin(action.id, generation=version.generation, reason=reason)
         name = action.id.name
         if self._inbox.has_changed(name) and not self._pace.is_resting(name):
             # The rest of the plan may be out of date: the servable is planned anew.
             self._actions.drop(name)
 
-    def _bring_back(self, action: Action) -> LoaderHarness | None:
+    def _bring_back(self, action: Action) -> Version | None:
         """Manages a version again that was unloaded for one which then failed."""
-        data = self._stand_ins.take(action, self._basic.snapshots(action.id.name))
+        data = self._stand_ins.take(action, self._table.snapshots(action.id.name))
         if data is None:
             return None
-        failed = self._basic.snapshot(action.id)  # if other contents of the version did
-        harness = self._basic.manage(
+        failed = self._table.find(action.id)  # if other contents of the version did
+        version = self._table.manage(
             data,
             reason=action.why,
             is_replacement=True,
@@ -515,4 +531,4 @@ class AspiredVersionsManager:
             heir_error=None if failed is None else failed.error,
         )
         self._inbox.note_change(action.id.name)
-        return harness
+        return version

@@ -11,13 +11,15 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from managers.basic_manager import BasicManager, BasicManagerOptions, LoaderData
-from managers.driver import Driver
-from managers.freed_memory import MemoryReleaser
-from managers.resource_tracker import ResourceTracker
-from managers.retry import RetryOptions
+from managers.loading.freed_memory import MemoryReleaser
+from managers.loading.resource_tracker import ResourceTracker
+from managers.loading.version_executor import VersionExecutor
 from managers.serving_map import Handle, ServingMap
-from tfs.core.clock import Clock, MonotonicClock
+from managers.steps.driver import Driver
+from managers.versions.retry import RetryOptions
+from managers.versions.version import LoaderData
+from managers.versions.version_table import VersionTable
+from tfs.core.clock import Clock, MonotonicClock, steady
 from tfs.core.errors import (
     DeadlineExceeded,
     FailedPrecondition,
@@ -138,21 +140,21 @@ class CachingManager:
         releaser: MemoryReleaser | None = None,
     ) -> None:
         self._factory = factory
-        self._clock = clock or MonotonicClock()
+        self._clock = steady(clock or MonotonicClock())
         self._load_executor = load_executor or InlineExecutor()
         self._unload_executor = unload_executor or InlineExecutor()
-        self._basic = BasicManager(
-            BasicManagerOptions(retry=retry),
-            event_bus=event_bus,
-            load_executor=self._load_executor,
-            unload_executor=self._unload_executor,
-            clock=self._clock,
+        self._table = VersionTable(event_bus, self._clock, retry)
+        self._executor = VersionExecutor(
+            self._table,
+            self._load_executor,
+            self._unload_executor,
+            self._clock,
             tracker=tracker,
             releaser=releaser,
             on_change=lambda _: self._driver.wake(),
         )
         # Its steps run on the threads that wait for a load.
-        self._driver = Driver(self._basic.collect, self._clock, "caching")
+        self._driver = Driver(self._executor.collect, self._clock, "caching")
         # Guards the fields below; leaf.
         self._lock = threading.Lock()
         self._loading: dict[ServableId, list[ServingError | None]] = {}
@@ -161,11 +163,11 @@ class CachingManager:
     @property
     def serving_map(self) -> ServingMap:
         """What is loaded; looking there loads nothing."""
-        return self._basic.serving_map
+        return self._executor.serving_map
 
     def list_available_ids(self) -> Sequence[ServableId]:
         """Returns what is loaded, in order."""
-        return self._basic.list_available_ids()
+        return self.serving_map.list_ids()
 
     @property
     def num_loading(self) -> int:
@@ -218,12 +220,12 @@ class CachingManager:
             self._is_closed = True
             loading = list(self._loading)
         for servable_id in loading:
-            self._basic.cancel_load(servable_id)
+            self._executor.cancel_load(servable_id)
         is_loads_over = self._load_executor.close(deadline_s)
         for servable_id in self.list_available_ids():
-            self._basic.unload(servable_id, reason="the manager is closed")
+            self._executor.unload(servable_id, reason="the manager is closed")
         is_empty = self._driver.step_until(
-            lambda: not self._basic.num_executing, deadline_s
+            lambda: not self._executor.admission.num_executing, deadline_s
         )
         return self._unload_executor.close(deadline_s) and is_loads_over and is_empty
 
@@ -240,7 +242,7 @@ class CachingManager:
         if is_first:
             self._begin(servable_id, outcome)
         if not self._driver.step_until(lambda: bool(outcome), deadline_s):
-            status = self._basic.load_status(servable_id)
+            status = self._executor.load_status(servable_id)
             error = None if status is None else status.error
             failed = (
                 "" if error is None else f"; the last attempt failed: {error.message}"
@@ -266,14 +268,14 @@ class CachingManager:
                 return
             self._forget_failed(servable_id)
             data = self._factory.make(servable_id)
-            self._basic.manage(data, reason="requested")
+            self._table.manage(data, reason="requested")
         except Exception as error:  # the factory's; waiting requesters must know
             done(serving_error(error, f"{servable_id}: making its loader"))
             return
         if data.error is not None:
             done(data.error)
         else:
-            self._basic.load(servable_id, done=done)
+            self._executor.load(servable_id, done=done)
 
     def _is_loaded(self, servable_id: ServableId) -> bool:
         try:
@@ -293,11 +295,10 @@ class CachingManager:
                 unloads.
 
         """
-        snapshot = self._basic.snapshot(servable_id)
-        if snapshot is None:
+        if self._table.find(servable_id) is None:
             return
         try:
-            self._basic.stop_managing(servable_id)
+            self._table.stop_managing(servable_id)
         except FailedPrecondition as error:
             raise FailedPrecondition(
                 "Servable requested for load is already being managed, but is not "

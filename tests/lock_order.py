@@ -28,8 +28,7 @@ ORDER: Final = (
     "AspiredVersionsManager._stepping",
     "VersionLoader._moving",
     "Interpreters._importing",
-    "VersionEvents._publishing",
-    "LoadAdmission._lock",
+    "VersionTable.lock",
     "EventBus._delivery",
     "ServedModels._lock",
 )

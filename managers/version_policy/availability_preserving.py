@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from managers.harness_snapshot import HarnessSnapshot
-from managers.harness_state import HarnessState
 from managers.version_policy.action import (
     Action,
     age,
@@ -19,6 +17,8 @@ from managers.version_policy.action import (
     unload,
     without_needed,
 )
+from managers.versions.harness_snapshot import HarnessSnapshot
+from managers.versions.harness_state import HarnessState
 
 
 def availability_preserving(versions: Sequence[HarnessSnapshot]) -> list[Action]:

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from managers.harness_snapshot import HarnessSnapshot
-from managers.harness_state import END_STATES, HarnessState
 from managers.version_policy.action import (
     Action,
     age,
@@ -20,6 +18,8 @@ from managers.version_policy.action import (
     unload,
     without_needed,
 )
+from managers.versions.harness_snapshot import HarnessSnapshot
+from managers.versions.harness_state import END_STATES, HarnessState
 
 
 def resource_preserving(versions: Sequence[HarnessSnapshot]) -> list[Action]:

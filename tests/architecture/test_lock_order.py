@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from managers.load_admission import LoadAdmission
+from managers.versions.version_table import VersionTable
 from tests.lock_order import ORDER, PAIRS, ROOT, LockWatch, breaches
 from tests.server.environment import Environment, config, model
 from tfs.core.clock import MonotonicClock
@@ -36,11 +36,11 @@ def test_a_lock_taken_out_of_order_is_seen() -> None:
     watch = LockWatch()
     with watch.watching():
         bus = EventBus[object](MonotonicClock())
-        admission = LoadAdmission(None)
-    with bus._delivery, admission._lock:
+        table = VersionTable(None, MonotonicClock())
+    with bus._delivery, table.lock:
         pass
     (found,) = breaches(watch.taken)
-    assert "LoadAdmission._lock was taken under EventBus._delivery" in found
+    assert "VersionTable.lock was taken under EventBus._delivery" in found
 
 
 def test_a_lock_that_was_let_go_is_held_no_more() -> None:
@@ -48,14 +48,14 @@ def test_a_lock_that_was_let_go_is_held_no_more() -> None:
     watch = LockWatch()
     with watch.watching():
         bus = EventBus[object](MonotonicClock())
-        admission = LoadAdmission(None)
+        table = VersionTable(None, MonotonicClock())
         env = Environment(has_threads=True)
     pool = env.threads("load")
     pool.submit(threading.Event().is_set)
     assert pool.wait_idle()
     with bus._delivery:
         pass
-    with admission._lock:
+    with table.lock:
         pass
     assert breaches(watch.taken) == []
     assert env.close()
@@ -78,5 +78,5 @@ def test_a_server_takes_its_locks_in_order() -> None:
         env.apply(model("a", extra="traffic { primary: 1 }"))
         assert env.served("a") == 1
         assert env.close()
-    assert ("VersionEvents._publishing", "EventBus._delivery") in watch.taken
+    assert ("VersionTable.lock", "EventBus._delivery") in watch.taken
     assert breaches(watch.taken) == []

@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from managers.retry import RetryOptions
+from managers.versions.retry import RetryOptions
 from tfs.cli.main import main
 from tfs.cli.serving.serve_arguments import add_flags, read_flags
 from tfs.cli.serving.upstream_flags import REFUSED, WITHOUT_MEANING

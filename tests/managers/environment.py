@@ -9,10 +9,10 @@ from managers.aspired_versions_manager import (
     AspiredVersionsManager,
     AspiredVersionsManagerOptions,
 )
-from managers.resource_tracker import ResourceTracker
-from managers.retry import RetryOptions
+from managers.loading.resource_tracker import ResourceTracker
 from managers.state_monitor import ServableStateMonitor, StateMonitorOptions
 from managers.version_policy.resource_preserving import resource_preserving
+from managers.versions.retry import RetryOptions
 from tfs.core.clock import Clock
 from tfs.core.errors import (
     ServingError,

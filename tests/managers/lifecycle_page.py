@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from managers.basic_manager import PATIENCE_S
-from managers.harness_state import END_STATES, TRANSITIONS, HarnessState
-from managers.retry import PERMANENT_CODES, RetryOptions
+from managers.loading.version_executor import PATIENCE_S
+from managers.versions.harness_state import END_STATES, TRANSITIONS, HarnessState
+from managers.versions.retry import PERMANENT_CODES, RetryOptions
 from tests.managers.version_policy import (
     test_availability_preserving,
     test_resource_preserving,
@@ -87,7 +87,7 @@ def lifecycle_page() -> str:
             "",
             "## States of a loader harness",
             "",
-            "The manager's own, finer bookkeeping (`managers/harness_state.py`).",
+            "The manager's own, finer bookkeeping (`managers/versions/harness_state.py`).",
             "Any other move raises and changes nothing.",
             "",
             "| state | meaning | goes to |",

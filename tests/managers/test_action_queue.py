@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from managers.action_queue import ActionQueue
+from managers.steps.action_queue import ActionQueue
 from managers.version_policy.action import Action, ActionKind
 from tfs.core.servable_id import ServableId
 

@@ -8,13 +8,15 @@ from collections.abc import Sequence
 import pytest
 
 from managers.aspired_versions_manager import AspiredVersionsManagerOptions
-from managers.harness_snapshot import HarnessSnapshot
-from managers.resource_tracker import ResourceTracker
-from managers.retry import RetryOptions
+from managers.loading.resource_tracker import ResourceTracker
 from managers.serving_map import Handle, ServingMap
 from managers.version_policy.action import Action, TransitionPolicy
 from managers.version_policy.availability_preserving import availability_preserving
 from managers.version_policy.resource_preserving import resource_preserving
+from managers.versions.harness_snapshot import HarnessSnapshot
+from managers.versions.retry import RetryOptions
+from managers.versions.version import Version
+from managers.versions.version_table import VersionTable
 from tests.managers.environment import POOLS, Environment, Pools
 from tests.threads import run_together
 from tfs.core.errors import (
@@ -620,23 +622,29 @@ def test_closed_manager_ignores_sources(empty: Environment) -> None:
 def test_whoever_decides_takes_nothing_for_ready_that_cannot_be_requested(
     pools: Pools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A decision at the very moment of publication does not give up the old version."""
+    """A decision just before or after publication does not give up the old version."""
     env = Environment(pools)
     env.aspire("m", 1)
     env.settle()
-    at_publication: list[Sequence[int]] = []
-    publish = ServingMap.publish
+    seen: list[Sequence[int]] = []
+    make_available = VersionTable.make_available
 
-    def decide_first(serving_map: ServingMap, handle: Handle) -> Handle | None:
+    def decide() -> None:
         env.manager.set_transition_policy("m", None)  # something to decide about
-        run_together(env.manager.step)  # while this thread, which loads, publishes
-        at_publication.append(env.available("m"))
-        return publish(serving_map, handle)
+        run_together(env.manager.step)  # while this thread loads and publishes
+        seen.append(env.available("m"))
 
-    monkeypatch.setattr(ServingMap, "publish", decide_first)
+    def decide_around(
+        table: VersionTable, version: Version, handle: Handle, serving_map: ServingMap
+    ) -> None:
+        decide()
+        make_available(table, version, handle, serving_map)
+        decide()
+
+    monkeypatch.setattr(VersionTable, "make_available", decide_around)
     env.aspire("m", 2)
     env.settle()
-    assert at_publication == [(1,)]
+    assert seen == [(1,), (1, 2)]
     assert env.available("m") == (2,)
     assert env.close()
 

@@ -8,11 +8,11 @@ from functools import partial
 
 import pytest
 
-from managers.basic_manager import LoaderData
 from managers.caching_manager import CachingManager, PathPrefixLoaderFactory
-from managers.retry import RetryOptions
 from managers.serving_map import ServingMap
 from managers.state_monitor import ServableStateMonitor
+from managers.versions.retry import RetryOptions
+from managers.versions.version import LoaderData
 from tests.managers.environment import POOLS, Pools, executor
 from tests.threads import run_together
 from tfs.core.errors import (

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from managers.basic_manager import BasicManager, LoaderData
 from managers.caching_manager import CachingManager
 from managers.static_manager import StaticManagerBuilder
+from managers.versions.version import LoaderData
 from tests.core.conformance import TARGET_CHECKS, TargetCheck, check_name
 from tests.core.conformance.manager import (
     MANAGER_CHECKS,
@@ -22,7 +22,6 @@ from tests.core.conformance.manager import (
 )
 from tests.managers.environment import POOLS, Environment, Pools, executor
 from tfs.core.errors import NotFound
-from tfs.core.executor import ThreadExecutor
 from tfs.core.manager import Manager
 from tfs.core.servable_data import ServableData
 from tfs.core.servable_id import ServableId
@@ -55,46 +54,6 @@ class Aspired:
 
     def close(self) -> None:
         assert self._environment.close()
-
-
-class Basic:
-    """The manager that is told what to load and unload."""
-
-    def __init__(self, pools: Pools) -> None:
-        clock = FakeClock()
-        self._executors = (
-            executor(pools.num_load, "load", clock),
-            executor(pools.num_unload, "unload", clock),
-        )
-        self._basic = BasicManager(
-            event_bus=None,
-            load_executor=self._executors[0],
-            unload_executor=self._executors[1],
-            clock=clock,
-        )
-        self.manager: Manager[object] = self._basic
-        self._loaders = {each: FakeLoader(each) for each in IDS}
-        for servable_id, loader in self._loaders.items():
-            self._basic.manage(ServableData(servable_id, loader))
-            self._basic.load(servable_id)
-        self._work()
-
-    def withdraw(self, servable_id: ServableId) -> None:
-        self._basic.unload(servable_id)
-
-    def destroyed_on(self, servable_id: ServableId) -> threading.Thread | None:
-        self._work()
-        return self._loaders[servable_id].unload_thread
-
-    def close(self) -> None:
-        for each in self._executors:
-            each.close(None)
-
-    def _work(self) -> None:
-        self._basic.collect()
-        for each in self._executors:
-            if isinstance(each, ThreadExecutor):
-                assert each.wait_idle()
 
 
 class Caching:
@@ -147,11 +106,10 @@ class Static:
 
 MANAGERS: tuple[Callable[[Pools], ManagerUnderTest], ...] = (
     Aspired,
-    Basic,
     Caching,
     Static,
 )
-UNLOADING: tuple[Callable[[Pools], UnloadingManagerUnderTest], ...] = (Aspired, Basic)
+UNLOADING: tuple[Callable[[Pools], UnloadingManagerUnderTest], ...] = (Aspired,)
 
 
 @pytest.mark.parametrize("pools", POOLS, ids=str)

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Sequence
 
 from managers.aspired_versions_manager import AspiredVersionsManagerOptions
-from managers.harness_snapshot import HarnessSnapshot
 from managers.version_policy.action import Action
 from managers.version_policy.availability_preserving import availability_preserving
+from managers.versions.harness_snapshot import HarnessSnapshot
 from tests.managers.environment import POOLS, Environment
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.testing.sequencer import Sequencer

@@ -1,8 +1,8 @@
-"""managers.inbox."""
+"""managers.steps.inbox."""
 
 from __future__ import annotations
 
-from managers.inbox import Aspired, Inbox
+from managers.steps.inbox import Aspired, Inbox
 from tfs.core.servable_data import AspiredVersions
 
 

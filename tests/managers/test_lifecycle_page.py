@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from managers.harness_state import HarnessState
+from managers.versions.harness_state import HarnessState
 from tests.managers.lifecycle_page import MEANINGS, PAGE, PUBLISHED, lifecycle_page
 from tfs.core.servable_state import ManagerState
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from managers.harness_state import HarnessState
-from managers.retry import RetryOptions
-from tests.managers.basic_world import S1_1, S3_1, THREADS, World
+from managers.versions.harness_state import HarnessState
+from managers.versions.retry import RetryOptions
 from tests.managers.environment import POOLS
+from tests.managers.executor_world import S1_1, S3_1, THREADS, World
 from tfs.core.errors import (
     Code,
     Internal,
@@ -123,9 +123,9 @@ def test_load_waits_for_an_unload_that_makes_room(constrained: World) -> None:
     sequencer.wait_reached("unload")
     outcome = constrained.load(constrained.loader("S3", 1, ram_bytes=5))
     constrained.executors[0].wait_idle()  # type: ignore[attr-defined]
-    constrained.manager.collect()
+    constrained.executor.collect()
     assert not outcome.is_over
-    assert constrained.manager.num_deferred == 1
+    assert constrained.executor.admission.num_deferred == 1
     sequencer.open("unload")
     assert unload.error is None
     constrained.settle()
@@ -162,7 +162,7 @@ def test_deferred_loads_are_decided_in_order(constrained: World) -> None:
     constrained.executors[0].wait_idle()  # type: ignore[attr-defined]
     small = constrained.load(constrained.loader("small", 1, ram_bytes=1))
     constrained.executors[0].wait_idle()  # type: ignore[attr-defined]
-    assert constrained.manager.num_deferred == 2
+    assert constrained.executor.admission.num_deferred == 2
     constrained.begin_unload(ServableId("B", 1))
     sequencer.open("unload")
     constrained.settle()
@@ -174,14 +174,14 @@ def test_deferred_load_can_be_cancelled(constrained: World) -> None:
     """Giving it up needs nobody to make room."""
     constrained.load(constrained.loader("S1", 1, ram_bytes=10))
     constrained.settle()
-    handle = constrained.manager.acquire(ServableRequest.latest("S1"))
+    handle = constrained.serving_map.acquire_request(ServableRequest.latest("S1"))
     constrained.begin_unload(S1_1)
     outcome = constrained.load(constrained.loader("S3", 1, ram_bytes=5))
     constrained.executors[0].wait_idle()  # type: ignore[attr-defined]
-    assert constrained.manager.num_deferred == 1
-    constrained.manager.cancel_load(S3_1)
+    assert constrained.executor.admission.num_deferred == 1
+    constrained.executor.cancel_load(S3_1)
     assert outcome.code is Code.CANCELLED
-    assert constrained.manager.num_deferred == 0
+    assert constrained.executor.admission.num_deferred == 0
     handle.release()
     constrained.settle()
 
@@ -246,7 +246,7 @@ def test_unloaded_version_gives_back_all_it_reserved(constrained: World) -> None
     constrained.load(constrained.loader("S1", 1, ram_bytes=4, peak_bytes=6))
     constrained.load(constrained.loader("S3", 1, ram_bytes=3))
     constrained.settle()
-    for servable_id in constrained.manager.list_available_ids():
+    for servable_id in constrained.serving_map.list_ids():
         constrained.begin_unload(servable_id)
     constrained.settle()
     assert constrained.tracker is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from managers.planning_pace import PlanningPace
+from managers.steps.planning_pace import PlanningPace
 
 
 def test_few_versions_never_rest() -> None:

@@ -16,10 +16,10 @@ from managers.aspired_versions_manager import (
     AspiredVersionsManager,
     AspiredVersionsManagerOptions,
 )
-from managers.resource_tracker import ResourceTracker
-from managers.retry import RetryOptions
+from managers.loading.resource_tracker import ResourceTracker
 from managers.state_monitor import ServableStateMonitor
 from managers.version_policy.resource_preserving import resource_preserving
+from managers.versions.retry import RetryOptions
 from tfs.core.clock import MonotonicClock
 from tfs.core.errors import Internal, InvalidArgument, ServingError, Unavailable
 from tfs.core.event_bus import EventBus

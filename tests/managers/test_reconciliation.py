@@ -1,13 +1,12 @@
-"""managers.reconciliation."""
+"""managers.steps.reconciliation."""
 
 from __future__ import annotations
 
-from managers.basic_manager import LoaderData
-from managers.harness_state import HarnessState
-from managers.inbox import Aspired
-from managers.loader_harness import LoaderHarness
-from managers.reconciliation import Reconciliation, reconcile
-from managers.retry import RetryOptions
+from managers.steps.inbox import Aspired
+from managers.steps.reconciliation import Reconciliation, reconcile
+from managers.versions.harness_state import HarnessState
+from managers.versions.retry import RetryOptions
+from managers.versions.version import LoaderData, Version
 from tfs.core.errors import Internal, InvalidArgument
 from tfs.core.servable_data import AspiredVersions, ServableData
 from tfs.core.servable_id import ServableId
@@ -18,11 +17,9 @@ CLOCK = FakeClock()
 LOADERS = {version: FakeLoader(ServableId("m", version)) for version in range(1, 6)}
 
 
-def managed(
-    version: int, *, is_aspired: bool = True, is_ready: bool = True
-) -> LoaderHarness:
+def managed(version: int, *, is_aspired: bool = True, is_ready: bool = True) -> Version:
     """Returns a harness of a version's usual loader."""
-    harness = LoaderHarness(
+    harness = Version(
         ServableData(ServableId("m", version), LOADERS[version]),
         retry=RetryOptions(),
         clock=CLOCK,
@@ -109,7 +106,7 @@ def test_the_last_of_two_with_one_number_counts() -> None:
 def test_an_error_is_new_only_if_it_says_something_new() -> None:
     """Errors are compared by code and message."""
     error = InvalidArgument("no manifest")
-    harness = LoaderHarness(
+    harness = Version(
         ServableData(ServableId("m", 1), None, error),
         retry=RetryOptions(),
         clock=CLOCK,
@@ -131,9 +128,7 @@ def test_new_contents_go_when_the_old_ones_come_back() -> None:
     """A file that changes and changes back leaves what was made of it first."""
     old = managed(1, is_aspired=False)
     other = FakeLoader(ServableId("m", 1))
-    changed = LoaderHarness(
-        ServableData(other.id, other), retry=RetryOptions(), clock=CLOCK
-    )
+    changed = Version(ServableData(other.id, other), retry=RetryOptions(), clock=CLOCK)
     result = reconcile(aspired(1), [old, changed])
     assert result.wanted_again == [old]
     assert [harness for harness, _ in result.unaspired] == [changed]

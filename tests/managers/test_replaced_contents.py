@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from managers.planner import replaced_contents
+from managers.steps.planner import replaced_contents
 from tests.managers.version_policy.tables import versions
 
 CASES = {

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from managers.basic_manager import BasicManager, BasicManagerOptions
-from managers.harness_state import HarnessState
-from managers.retrier import Retrier
-from managers.retry import RetryOptions
+from managers.loading.version_executor import VersionExecutor
+from managers.steps.retrier import Retrier
+from managers.versions.harness_state import HarnessState
+from managers.versions.retry import RetryOptions
+from managers.versions.version_table import VersionTable
 from tfs.core.errors import Unavailable
 from tfs.core.executor import InlineExecutor
 from tfs.core.servable_data import ServableData
@@ -31,24 +32,21 @@ class Stage:
 
     def __init__(self) -> None:
         self.clock = FakeClock()
-        self.basic = BasicManager(
-            BasicManagerOptions(retry=RETRY),
-            event_bus=None,
-            load_executor=InlineExecutor(),
-            unload_executor=InlineExecutor(),
-            clock=self.clock,
+        self.table = VersionTable(None, self.clock, RETRY)
+        executor = VersionExecutor(
+            self.table, InlineExecutor(), InlineExecutor(), self.clock
         )
         loader = RenewableLoader(ID, errors=[Unavailable("busy")])
-        self.basic.manage(ServableData(ID, loader))
-        self.basic.load(ID)
-        self.retrier = Retrier(self.basic, RETRY, self.clock)
-        (version,) = self.basic.snapshots("a")
+        self.table.manage(ServableData(ID, loader))
+        executor.load(ID)
+        self.retrier = Retrier(self.table, executor, RETRY, self.clock)
+        (version,) = self.table.snapshots("a")
         assert version.is_pausing
         self.retrier.stand_back(version)
 
     def state(self) -> HarnessState:
-        (harness,) = self.basic.harnesses("a")
-        return harness.state
+        (version,) = self.table.stream("a")
+        return version.state
 
     def wait(self) -> float:
         """Lets the pause pass; returns how long it was."""
@@ -77,7 +75,7 @@ def test_a_load_that_stood_back_begins_anew_after_a_long_pause(stage: Stage) -> 
 
 def test_a_load_that_stood_back_in_vain_pauses_as_usual(stage: Stage) -> None:
     """Where no old version could return, nothing is gained by a long pause."""
-    stage.retrier.hurry("a", stage.basic.snapshots("a"))
+    stage.retrier.hurry("a", stage.table.snapshots("a"))
     assert stage.wait() == RETRY.pause_s(1, Unavailable(""))
 
 

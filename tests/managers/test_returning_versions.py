@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from managers.aspired_versions_manager import AspiredVersionsManagerOptions
-from managers.resource_tracker import ResourceTracker
-from managers.retry import RetryOptions
+from managers.loading.resource_tracker import ResourceTracker
 from managers.version_policy.resource_preserving import resource_preserving
+from managers.versions.retry import RetryOptions
 from tests.managers.environment import NO_RETRY, POOLS, Environment, Pools, saving
 from tests.managers.version_policy.tables import meaning
 from tfs.core.errors import (

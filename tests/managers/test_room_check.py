@@ -7,9 +7,9 @@ import random
 import pytest
 
 from managers.aspired_versions_manager import AspiredVersionsManagerOptions
-from managers.harness_state import HarnessState
-from managers.resource_tracker import ResourceTracker
+from managers.loading.resource_tracker import ResourceTracker
 from managers.version_policy.resource_preserving import resource_preserving
+from managers.versions.harness_state import HarnessState
 from tests.managers.environment import NO_RETRY, POOLS, Environment, Pools
 from tfs.core.errors import ResourceExhausted, Unavailable
 from tfs.core.resources import MAIN, RAM_BYTES, Resource

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import pytest
 
 from managers.aspired_versions_manager import AspiredVersionsManagerOptions
-from managers.harness_snapshot import HarnessSnapshot
 from managers.version_policy.action import Action
 from managers.version_policy.availability_preserving import availability_preserving
+from managers.versions.harness_snapshot import HarnessSnapshot
 from tests.managers.environment import POOLS, Environment, Pools
 
 NUM_MODELS = 1000

@@ -9,8 +9,8 @@ from managers.aspired_versions_manager import (
     AspiredVersionsManager,
     AspiredVersionsManagerOptions,
 )
-from managers.retry import RetryOptions
 from managers.state_monitor import ServableStateMonitor, StateMonitorOptions
+from managers.versions.retry import RetryOptions
 from sources.file_system import FileSystemSourceOptions
 from sources.storage_path import StoragePath
 from tests.server.puppet import PuppetLoader, PuppetServable, floats

@@ -12,12 +12,12 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from managers.aspired_versions_manager import AspiredVersionsManager
-from managers.harness_snapshot import HarnessSnapshot
-from managers.load_status import LoadStatus
 from managers.state_monitor import ServableStateMonitor
 from managers.version_policy.action import Action
 from managers.version_policy.availability_preserving import availability_preserving
 from managers.version_policy.resource_preserving import resource_preserving
+from managers.versions.harness_snapshot import HarnessSnapshot
+from managers.versions.load_status import LoadStatus
 from sources.servable_to_monitor import ServableToMonitor
 from sources.version_policy import Specific
 from tfs.core.clock import Clock

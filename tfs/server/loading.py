@@ -10,9 +10,9 @@ from managers.aspired_versions_manager import (
     AspiredVersionsManager,
     AspiredVersionsManagerOptions,
 )
-from managers.resource_tracker import ResourceTracker
-from managers.retry import RetryOptions
+from managers.loading.resource_tracker import ResourceTracker
 from managers.state_monitor import ServableStateMonitor
+from managers.versions.retry import RetryOptions
 from sources.file_system_options import FileSystemSourceOptions
 from sources.storage_threads import StorageThreads
 from sources.version_contents import KNOWN_PLATFORMS

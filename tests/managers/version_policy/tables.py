@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from managers.harness_snapshot import HarnessSnapshot
-from managers.harness_state import HarnessState
 from managers.version_policy.action import Action, ActionKind, TransitionPolicy
+from managers.versions.harness_snapshot import HarnessSnapshot
+from managers.versions.harness_state import HarnessState
 from tfs.core.servable_id import ServableId
 
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from managers.harness_snapshot import HarnessSnapshot
-from managers.harness_state import END_STATES, HarnessState
 from managers.version_policy.action import ActionKind
 from managers.version_policy.resource_preserving import resource_preserving
+from managers.versions.harness_snapshot import HarnessSnapshot
+from managers.versions.harness_state import END_STATES, HarnessState
 from tests.managers.version_policy.tables import (
     answer,
     meaning,

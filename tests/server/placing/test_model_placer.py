@@ -9,8 +9,8 @@ from typing import cast
 import pytest
 
 from managers.aspired_versions_manager import AspiredVersionsManager
-from managers.harness_snapshot import HarnessSnapshot
-from managers.harness_state import HarnessState
+from managers.versions.harness_snapshot import HarnessSnapshot
+from managers.versions.harness_state import HarnessState
 from tfs.core.event_bus import EventBus
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState

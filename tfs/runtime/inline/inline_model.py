@@ -173,7 +173,7 @@ class InlineModel:
             return
         # Modules and importers of a package hold each other: their memory goes when
         # whoever unloads collects, once for all that it unloads together
-        # (managers/freed_memory.py).
+        # (managers/loading/freed_memory.py).
         guest.close()
         if self._source.device != "cpu":
             # A device's is short, and nobody else returns what torch keeps of it: the

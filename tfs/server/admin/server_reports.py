@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from managers.resource_tracker import ResourceTracker
+from managers.loading.resource_tracker import ResourceTracker
 from tfs.core.clock import Clock
 from tfs.core.errors import NotFound, ServingError, Unavailable
 from tfs.core.servable_id import ServableId

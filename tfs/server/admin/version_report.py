@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from managers.load_status import LoadStatus
+from managers.versions.load_status import LoadStatus
 from tfs.core.batch_queue_options import BatchQueueOptions
 from tfs.core.errors import Code, Quarantined
 from tfs.core.process_memory import private_bytes

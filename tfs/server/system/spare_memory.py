@@ -23,7 +23,7 @@ from collections.abc import Callable
 from math import inf
 from typing import Final
 
-from managers.freed_memory import trim_heap
+from managers.loading.freed_memory import trim_heap
 from tfs.core.executor import Executor
 from tfs.core.process_memory import resident_bytes
 from tfs.core.serving_loop import ServingLoop

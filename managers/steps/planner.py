@@ -13,12 +13,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from managers.harness_snapshot import HarnessSnapshot
-from managers.harness_state import END_STATES, HarnessState
-from managers.preflight import Preflight
-from managers.room_check import RoomCheck
-from managers.stand_ins import StandIns
+from managers.steps.room_check import RoomCheck
+from managers.steps.stand_ins import StandIns
 from managers.version_policy.action import Action, ActionKind, TransitionPolicy, unload
+from managers.versions.harness_snapshot import HarnessSnapshot
+from managers.versions.harness_state import END_STATES, HarnessState
 
 log = logging.getLogger(__name__)
 
@@ -29,19 +28,18 @@ class Planner:
     """Decides on servables, one at a time. Confined to one step, but for ``set_policy``.
 
     Args:
-        preflight: Finds out about versions before their load, and acts on that.
+        room: Holds back plans that lack memory.
         stand_ins: The versions that may come back.
         policy: The policy of servables without one of their own.
 
     """
 
     def __init__(
-        self, preflight: Preflight, stand_ins: StandIns, policy: TransitionPolicy
+        self, room: RoomCheck, stand_ins: StandIns, policy: TransitionPolicy
     ) -> None:
-        self._preflight = preflight
+        self._room = room
         self._stand_ins = stand_ins
         self._policy = policy
-        self._room = RoomCheck(preflight)
         self._policies: dict[str, TransitionPolicy] = {}
 
     def set_policy(self, name: str, policy: TransitionPolicy | None) -> None:
@@ -110,7 +108,7 @@ class Planner:
         self, plan: Sequence[Action], versions: Sequence[HarnessSnapshot]
     ) -> Sequence[Action]:
         """Leaves out loads of versions whose loader is busy already."""
-        asking = {v.generation for v in versions if self._preflight.is_asking(v)}
+        asking = {v.generation for v in versions if self._room.is_asking(v)}
         if not asking:
             return plan
         return [action for action in plan if action.generation not in asking]

@@ -13,11 +13,12 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Final
 
-from managers.basic_manager import BasicManager
-from managers.harness_snapshot import HarnessSnapshot
-from managers.harness_state import END_STATES, HarnessState
-from managers.loader_harness import LoaderHarness
-from managers.retry import RetryOptions
+from managers.loading.version_executor import VersionExecutor
+from managers.versions.harness_snapshot import HarnessSnapshot
+from managers.versions.harness_state import END_STATES, HarnessState
+from managers.versions.retry import RetryOptions
+from managers.versions.version import Version
+from managers.versions.version_table import VersionTable
 from tfs.core.clock import Clock
 from tfs.core.errors import Quarantined
 from tfs.core.servable_data import ServableData
@@ -61,14 +62,22 @@ class Retrier:
     version costs seconds of service instead of all its retries.
 
     Args:
-        basic: Manages the versions.
+        table: The versions.
+        executor: Ends loads that stand back.
         retry: How long to pause.
         clock: For pauses.
 
     """
 
-    def __init__(self, basic: BasicManager, retry: RetryOptions, clock: Clock) -> None:
-        self._basic = basic
+    def __init__(
+        self,
+        table: VersionTable,
+        executor: VersionExecutor,
+        retry: RetryOptions,
+        clock: Clock,
+    ) -> None:
+        self._table = table
+        self._executor = executor
         self._retry = retry
         self._clock = clock
         self._later: list[_LaterTry] = []
@@ -80,50 +89,49 @@ class Retrier:
 
         It is tried again after a long pause, if it has any attempts left.
         """
-        harness = self._basic.harness(version.id, version.generation)
-        if harness is None or harness.error is None:
+        failing = self._table.find(version.id, version.generation)
+        if failing is None or failing.error is None:
             return
-        num_failures = harness.num_failures
-        pause_s = self._retry.pause_s(num_failures, harness.error)
-        long_pause_s = self._retry.long_pause_s(num_failures, harness.error)
+        num_failures = failing.num_failures
+        pause_s = self._retry.pause_s(num_failures, failing.error)
+        long_pause_s = self._retry.long_pause_s(num_failures, failing.error)
         if pause_s is None or long_pause_s is None:
             return
-        at_s = self._clock.now() + long_pause_s
         log.info(
             "event=load_put_off servable=%s again_in_s=%.0f why=%r",
             version.id.slashed,
             long_pause_s,
             "what was unloaded for it comes back meanwhile",
         )
-        self._later.append(_LaterTry(version.id, version.generation, at_s, pause_s))
-        self._basic.try_later(version.id, version.generation, at_s)
+        self._plan(failing, self._clock.now() + long_pause_s, pause_s)
+        self._executor.cancel_load(version.id, version.generation)
 
     def note_quarantines(self, name: str) -> None:
         """Plans when to try versions again that crash too often."""
-        for harness in self._basic.harnesses(name):
-            is_new = isinstance(self._basic.fault_of(harness), Quarantined)
-            if is_new and harness.is_aspired and not self._is_planned(harness):
-                self._plan_again(harness)
+        for version in self._table.stream(name):
+            if not (isinstance(version.fault, Quarantined) and version.is_aspired):
+                continue
+            if all(each.generation != version.generation for each in self._later):
+                self._plan_again(version)
 
-    def _is_planned(self, harness: LoaderHarness) -> bool:
-        return any(each.generation == harness.generation for each in self._later)
-
-    def _plan_again(self, harness: LoaderHarness) -> None:
+    def _plan_again(self, version: Version) -> None:
         now_s = self._clock.now()
         for servable_id, (_, last_s) in list(self._quarantines.items()):
             if now_s - last_s > _WELL_S:
                 del self._quarantines[servable_id]
-        num, _ = self._quarantines.get(harness.id, (0, now_s))
-        self._quarantines[harness.id] = (num + 1, now_s)
+        num, _ = self._quarantines.get(version.id, (0, now_s))
+        self._quarantines[version.id] = (num + 1, now_s)
         pause_s = min(_FIRST_PAUSE_S * 2.0 ** min(num, 10), _LONGEST_PAUSE_S)
         log.info(
             "event=quarantine_pause servable=%s again_in_s=%.0f",
-            harness.id.slashed,
+            version.id.slashed,
             pause_s,
         )
-        at_s = now_s + pause_s
-        self._later.append(_LaterTry(harness.id, harness.generation, at_s, pause_s))
-        self._basic.note_later(harness.id, harness.generation, at_s)
+        self._plan(version, now_s + pause_s, pause_s)
+
+    def _plan(self, version: Version, at_s: float, pause_s: float) -> None:
+        self._later.append(_LaterTry(version.id, version.generation, at_s, pause_s))
+        version.again_at_s = at_s
 
     def hurry(self, name: str, versions: Sequence[HarnessSnapshot]) -> None:
         """Shortens the pause of a load that stood back while nothing could return."""
@@ -141,44 +149,56 @@ class Retrier:
         """Returns when, by the clock, the next load is due; None if none waits."""
         return min((each.at_s for each in self._later), default=None)
 
-    def try_due(self, *, is_closing: bool) -> None:
-        """Begins the loads whose pause is over; drops them if the manager closes."""
+    def try_due(self, *, is_closing: bool) -> list[str]:
+        """Begins the loads whose pause is over; drops them if the manager closes.
+
+        Returns the names of the servables to plan.
+        """
         now_s = self._clock.now()
         due = [each for each in self._later if each.at_s <= now_s]
         if due:
             self._later = [each for each in self._later if each.at_s > now_s]
         for later in due:
-            harness = self._basic.harness(later.id, later.generation)
-            if harness is None or not harness.is_aspired or is_closing:
+            version = self._table.find(later.id, later.generation)
+            if version is None or not version.is_aspired or is_closing:
                 continue
-            if harness.state is HarnessState.READY:
-                self._replace_faulty(harness, "tried again after its crashes")
+            if version.state is HarnessState.READY:
+                self._replace_faulty(version, "tried again after its crashes")
             else:
-                why = f"tried again, {harness.num_failures} attempt(s) failed"
-                self._basic.try_again(later.id, later.generation, why, counts_on=True)
+                num = version.num_failures
+                self._table.renew(
+                    version,
+                    f"tried again, {num} attempt(s) failed",
+                    num_failures=num,
+                    estimate=version.estimate,
+                )
+        return [later.id.name for later in due]
 
     def try_now(self, name: str, numbers: AbstractSet[int]) -> None:
         """Has aspired versions that failed, or that pause between attempts, loaded now."""
-        for harness in self._basic.harnesses(name):
-            if harness.id.version not in numbers or not harness.is_aspired:
+        for version in self._table.stream(name):
+            if version.id.version not in numbers or not version.is_aspired:
                 continue
-            if harness.state is HarnessState.ERROR:
-                self._basic.try_again(harness.id, harness.generation, _BY_REQUEST)
-            elif harness.state is HarnessState.READY:
-                self._replace_faulty(harness, _BY_REQUEST)
+            if version.state is HarnessState.ERROR:
+                self._table.renew(version, _BY_REQUEST)
+            elif version.state is HarnessState.READY:
+                self._replace_faulty(version, _BY_REQUEST)
             else:
-                harness.end_pause()
+                version.end_pause()
 
-    def _replace_faulty(self, harness: LoaderHarness, why: str) -> None:
+    def _replace_faulty(self, version: Version, why: str) -> None:
         """Replaces a version that serves with a fault, as if its files had changed."""
-        make_another = harness.make_another
-        if make_another is None or self._basic.fault_of(harness) is None:
+        make_another = version.make_another
+        if make_another is None or version.fault is None:
             return
         try:
-            data = ServableData(harness.id, make_another())
+            data = ServableData(version.id, make_another())
         except Exception as error:  # its files may be gone
             log.warning(
-                "event=not_tried_again servable=%s error=%s", harness.id.slashed, error
+                "event=not_tried_again servable=%s error=%s", version.id.slashed, error
             )
             return
-        self._basic.replace(harness, data, why)
+        version.is_aspired = False
+        version.reason = f"replaced; {why}"
+        self._executor.cancel_load(version.id, version.generation)
+        self._table.manage(data, reason=why, is_replacement=True)

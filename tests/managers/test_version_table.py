@@ -1,13 +1,10 @@
-"""managers.version_events."""
+"""managers.versions.version_table."""
 
 from __future__ import annotations
 
-from managers.harness_state import HarnessState
-from managers.loader_harness import LoaderHarness
-from managers.managed_version import ManagedVersion
-from managers.retry import RetryOptions
 from managers.serving_map import ServingMap
-from managers.version_events import VersionEvents
+from managers.versions.harness_state import HarnessState
+from managers.versions.version_table import VersionTable
 from tfs.core.event_bus import EventBus
 from tfs.core.servable_data import ServableData
 from tfs.core.servable_handle import ServableHandle
@@ -25,26 +22,24 @@ def test_a_note_is_published_though_the_manager_is_still_at_it() -> None:
     bus: EventBus[ServableState] = EventBus(clock)
     states: list[ServableState] = []
     bus.subscribe(lambda event: states.append(event.event))
-    events = VersionEvents(bus, clock, lambda _: [])
-    harness = LoaderHarness(
-        ServableData(ID, FakeLoader(ID)), retry=RetryOptions(), clock=clock
-    )
-    managed = ManagedVersion(harness)
-    harness.request_load()
-    harness.approve_load()
-    harness.transition(HarnessState.LOADING)
-    events.annotate(managed, "too early", None)
+    table = VersionTable(bus, clock)
+    version = table.manage(ServableData(ID, FakeLoader(ID)))
+    states.clear()
+    version.request_load()
+    version.approve_load()
+    version.transition(HarnessState.LOADING)
+    table.annotate(ID, note="too early")
     assert states == []
-    events.make_available(managed, ServableHandle(ID, object()), ServingMap())
-    events.annotate(managed, "runs inline", None)
+    table.make_available(version, ServableHandle(ID, object()), ServingMap())
+    table.annotate(ID, note="runs inline")
     assert [(s.manager_state, s.note) for s in states] == [
         (ManagerState.AVAILABLE, "too early"),
         (ManagerState.AVAILABLE, "runs inline"),
     ]
-    harness.transition(HarnessState.READY)
-    harness.request_unload()
-    harness.transition(HarnessState.QUIESCING)
-    events.publish(managed, ManagerState.UNLOADING)
-    events.annotate(managed, "too late", None)
+    version.transition(HarnessState.READY)
+    version.request_unload()
+    version.transition(HarnessState.QUIESCING)
+    table.publish(version, ManagerState.UNLOADING)
+    table.annotate(ID, note="too late")
     assert states[-1].manager_state is ManagerState.UNLOADING
     assert states[-1].note == ""  # how it was is no news of a version on its way out

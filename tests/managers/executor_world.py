@@ -1,4 +1,4 @@
-"""A basic manager that a test steps, what is around it, and how its loads ended."""
+"""A table and an executor that a test steps, what is around them, and how loads ended."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from managers.basic_manager import BasicManager, BasicManagerOptions, LoaderData
-from managers.freed_memory import MemoryReleaser
-from managers.harness_state import HarnessState
-from managers.resource_tracker import ResourceTracker
-from managers.retry import RetryOptions
+from managers.loading.freed_memory import MemoryReleaser
+from managers.loading.resource_tracker import ResourceTracker
+from managers.loading.version_executor import VersionExecutor
+from managers.versions.harness_state import HarnessState
+from managers.versions.retry import RetryOptions
+from managers.versions.version import LoaderData
+from managers.versions.version_table import VersionTable
 from tests.managers.environment import Pools, Surroundings
 from tfs.core.errors import (
     Code,
@@ -55,7 +57,7 @@ class Outcome:
 
 
 class World(Surroundings):
-    """A basic manager and what is around it."""
+    """A table, an executor, and what is around them."""
 
     def __init__(
         self,
@@ -69,26 +71,28 @@ class World(Surroundings):
     ) -> None:
         super().__init__(pools)
         self.tracker = None if limit_bytes is None else ResourceTracker.ram(limit_bytes)
-        self.manager = BasicManager(
-            BasicManagerOptions(
-                retry=retry or RetryOptions(max_num_retries=10, interval_s=0.0),
-                pre_load_hook=pre_load_hook,
-            ),
-            event_bus=self.bus if has_bus else None,
-            load_executor=self.executors[0],
-            unload_executor=self.executors[1],
-            clock=self.clock,
+        self.table = VersionTable(
+            self.bus if has_bus else None,
+            self.clock,
+            retry or RetryOptions(max_num_retries=10, interval_s=0.0),
+        )
+        self.executor = VersionExecutor(
+            self.table,
+            *self.executors,
+            self.clock,
             tracker=self.tracker,
             releaser=releaser and releaser(self.clock),
+            pre_load_hook=pre_load_hook,
             on_change=self._note_change,
         )
+        self.serving_map = self.executor.serving_map
         self._changes: deque[str] = deque()
 
     def _note_change(self, name: str) -> None:
         self._changes.append(name)
 
     def manage(self, loader: FakeLoader) -> ServableId:
-        self.manager.manage(data(loader))
+        self.table.manage(data(loader))
         return loader.id
 
     def load(self, loader: FakeLoader) -> Outcome:
@@ -97,12 +101,12 @@ class World(Surroundings):
 
     def begin_load(self, servable_id: ServableId) -> Outcome:
         outcome = Outcome()
-        self.manager.load(servable_id, done=outcome)
+        self.executor.load(servable_id, done=outcome)
         return outcome
 
     def begin_unload(self, servable_id: ServableId) -> Outcome:
         outcome = Outcome()
-        self.manager.unload(servable_id, done=outcome)
+        self.executor.unload(servable_id, done=outcome)
         return outcome
 
     def settle(self) -> float | None:
@@ -110,7 +114,7 @@ class World(Surroundings):
         for _ in range(100):
             self.wait_idle()
             self._changes.clear()
-            next_s = self.manager.collect()
+            next_s = self.executor.collect()
             self.wait_idle()
             is_due = next_s is not None and next_s <= self.clock.now()
             if not is_due and not self._changes:
@@ -122,8 +126,8 @@ class World(Surroundings):
         return None if state is None else state.manager_state
 
     def harness_state(self, servable_id: ServableId) -> HarnessState | None:
-        snapshot = self.manager.snapshot(servable_id)
-        return None if snapshot is None else snapshot.state
+        version = self.table.find(servable_id)
+        return None if version is None else version.state
 
     def events(self, servable_id: ServableId) -> list[str]:
         return [
@@ -134,7 +138,7 @@ class World(Surroundings):
 
     def is_found(self, request: ServableRequest) -> bool:
         try:
-            self.manager.acquire(request).release()
+            self.serving_map.acquire_request(request).release()
         except NotFound:
             return False
         return True
@@ -142,8 +146,8 @@ class World(Surroundings):
     def close(self) -> None:
         """Unloads what is loaded and ends the pools."""
         self.settle()
-        for servable_id in self.manager.list_available_ids():
-            self.manager.unload(servable_id)
+        for servable_id in self.serving_map.list_ids():
+            self.executor.unload(servable_id)
         self.settle()
         for each in self.executors:
             assert each.close(self.clock.now() + 1.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from managers.harness_state import HarnessState
+from managers.versions.harness_state import HarnessState
 from tfs.core.errors import ServingError
 from tfs.core.servable_id import ServableId
 

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from managers.managed_version import ManagedVersion
+from managers.versions.version import Version
 from tfs.core.clock import Clock
 from tfs.core.executor import Executor
 
@@ -22,10 +22,10 @@ _MAX_NUM_LATE: Final = 32  # late calls whose threads are replaced by new ones
 class _Task:
     """A function that the pool runs, or will run."""
 
-    __slots__ = ("begun_s", "is_late", "managed", "submitted_s")
+    __slots__ = ("begun_s", "is_late", "submitted_s", "version")
 
-    def __init__(self, managed: ManagedVersion | None, submitted_s: float) -> None:
-        self.managed = managed
+    def __init__(self, version: Version | None, submitted_s: float) -> None:
+        self.version = version
         self.submitted_s = submitted_s
         self.begun_s: float | None = None
         self.is_late = False
@@ -48,7 +48,7 @@ class PatientPool:
         executor: Executor,
         clock: Clock,
         patience_s: float,
-        on_late: Callable[[ManagedVersion], None],
+        on_late: Callable[[Version], None],
     ) -> None:
         self._executor = executor
         self._clock = clock
@@ -66,14 +66,14 @@ class PatientPool:
 
     def submit(
         self,
-        managed: ManagedVersion | None,
+        version: Version | None,
         run: Callable[[], None],
         on_ended: Callable[[bool], None] = lambda _: None,
     ) -> None:
         """Has ``run`` called as soon as a thread is free.
 
         Args:
-            managed: The version that it is for; None if for none in particular.
+            version: The version that it is for; None if for none in particular.
             run: What to do.
             on_ended: Called when it has ended and is not counted any more, with
                 whether it had been late; on the same thread.
@@ -82,7 +82,7 @@ class PatientPool:
             RuntimeError: The executor is closed; neither will be called.
 
         """
-        task = _Task(managed, self._clock.now())
+        task = _Task(version, self._clock.now())
 
         def run_counted() -> None:
             with self._lock:
@@ -110,12 +110,12 @@ class PatientPool:
 
         """
         late, next_s = self._take_late()
-        for managed in late:
-            self._on_late(managed)
+        for version in late:
+            self._on_late(version)
         return next_s
 
-    def _take_late(self) -> tuple[list[ManagedVersion], float | None]:
-        late = list[ManagedVersion]()
+    def _take_late(self) -> tuple[list[Version], float | None]:
+        late = list[Version]()
         next_s: float | None = None
         with self._lock:
             num_late = self._num_late
@@ -130,8 +130,8 @@ class PatientPool:
                 if task.begun_s is not None and due_s <= now_s:
                     task.is_late = True
                     self._num_late += 1
-                    if task.managed is not None:
-                        late.append(task.managed)
+                    if task.version is not None:
+                        late.append(task.version)
                     continue
                 # Functions that still wait for a thread are looked at when they may
                 # have had one.

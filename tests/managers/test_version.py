@@ -7,9 +7,15 @@ import weakref
 
 import pytest
 
-from managers.harness_state import END_STATES, TRANSITIONS, HarnessState
-from managers.loader_harness import LoaderHarness, Progress
-from managers.retry import RetryOptions
+from managers.versions.harness_state import END_STATES, TRANSITIONS, HarnessState
+from managers.versions.load_attempts import (
+    Progress,
+    estimate_once,
+    load_once,
+    unload,
+)
+from managers.versions.retry import RetryOptions
+from managers.versions.version import Version
 from tfs.core.errors import (
     Cancelled,
     Code,
@@ -43,36 +49,34 @@ PATH_TO[S.DISABLED] = (*PATH_TO[S.UNLOADING], S.DISABLED)
 PATH_TO[S.ERROR] = (S.ERROR,)
 
 
-def make(
-    loader: FakeLoader | None = None, clock: FakeClock | None = None
-) -> LoaderHarness:
-    return LoaderHarness(
+def make(loader: FakeLoader | None = None, clock: FakeClock | None = None) -> Version:
+    return Version(
         ServableData(ID, loader or FakeLoader(ID)),
         retry=RETRIES,
         clock=clock or FakeClock(),
     )
 
 
-def harness_in(state: HarnessState) -> LoaderHarness:
-    harness = make()
+def harness_in(state: HarnessState) -> Version:
+    version = make()
     for each in PATH_TO[state]:
-        harness.transition(each)
-    return harness
+        version.transition(each)
+    return version
 
 
-def loading(loader: FakeLoader, clock: FakeClock | None = None) -> LoaderHarness:
-    harness = make(loader, clock)
+def loading(loader: FakeLoader, clock: FakeClock | None = None) -> Version:
+    version = make(loader, clock)
     for each in PATH_TO[S.LOADING]:
-        harness.transition(each)
-    return harness
+        version.transition(each)
+    return version
 
 
 def test_new_harness_is_new_and_healthy() -> None:
-    """A harness begins in NEW (loader_harness_test Init)."""
-    harness = make()
-    assert (harness.state, harness.error) == (S.NEW, None)
-    assert harness.is_dormant
-    assert not harness.is_over
+    """A version begins in NEW (loader_harness_test Init)."""
+    version = make()
+    assert (version.state, version.error) == (S.NEW, None)
+    assert version.is_dormant
+    assert not version.is_over
 
 
 @pytest.mark.parametrize("to", list(S))
@@ -84,16 +88,16 @@ def test_transition_follows_the_table_or_changes_nothing(
 
     The cases LoadRequested, LoadApproved, UnloadRequested and Quiesce upstream.
     """
-    harness = harness_in(source)
+    version = harness_in(source)
     if to in TRANSITIONS[source]:
-        harness.transition(to)
-        assert harness.state is to
+        version.transition(to)
+        assert version.state is to
         return
-    error = harness.error
+    error = version.error
     with pytest.raises(Internal, match="Illegal request to transition from state"):
-        harness.transition(to)
-    assert harness.state is source
-    assert harness.error is error
+        version.transition(to)
+    assert version.state is source
+    assert version.error is error
 
 
 def test_table_leaves_no_end_state_and_reaches_every_other() -> None:
@@ -108,83 +112,83 @@ def test_table_leaves_no_end_state_and_reaches_every_other() -> None:
 @pytest.mark.parametrize("state", [s for s in S if s is not S.NEW])
 def test_second_load_request_is_refused(state: HarnessState) -> None:
     """MultipleLoadRequestsOnlyFirstOneSucceeds: only NEW may be asked to load."""
-    harness = harness_in(state)
+    version = harness_in(state)
     with pytest.raises(FailedPrecondition, match="Duplicate load request"):
-        harness.request_load()
-    assert harness.state is state
+        version.request_load()
+    assert version.state is state
 
 
 @pytest.mark.parametrize("state", [s for s in S if s is not S.READY])
 def test_unload_request_is_refused_unless_ready(state: HarnessState) -> None:
     """MultipleUnloadRequestsOnlyFirstOneSucceeds: only READY may be asked to unload."""
-    harness = harness_in(state)
+    version = harness_in(state)
     with pytest.raises(
         FailedPrecondition,
         match="Servable not loaded, or unload already requested/ongoing",
     ):
-        harness.request_unload()
-    assert harness.state is state
+        version.request_unload()
+    assert version.state is state
 
 
 def test_load_gives_the_loader_its_id() -> None:
     """Load: the attempt passes the id on and leaves a servable."""
     loader = FakeLoader(ID)
-    harness = loading(loader)
-    assert harness.load_once() is Progress.DONE
-    assert harness.servable is loader.servable
-    assert harness.state is S.LOADING  # READY is the manager's to declare
-    harness.transition(S.READY)
+    version = loading(loader)
+    assert load_once(version) is Progress.DONE
+    assert version.servable is loader.servable
+    assert version.state is S.LOADING  # READY is the manager's to declare
+    version.transition(S.READY)
 
 
 def test_unload_disables_and_drops_the_loader() -> None:
     """Unload: QUIESCED goes to DISABLED through UNLOADING, the loader is let go."""
     loader = FakeLoader(ID)
-    harness = loading(loader)
-    harness.load_once()
-    harness.transition(S.READY)
-    harness.request_unload()
-    harness.transition(S.QUIESCING)
-    harness.transition(S.QUIESCED)
-    harness.unload()
-    assert harness.state is S.DISABLED
+    version = loading(loader)
+    load_once(version)
+    version.transition(S.READY)
+    version.request_unload()
+    version.transition(S.QUIESCING)
+    version.transition(S.QUIESCED)
+    unload(version)
+    assert version.state is S.DISABLED
     assert loader.num_unloads == 1
     with pytest.raises(Internal):
-        _ = harness.servable
+        _ = version.servable
 
 
 def test_unload_that_raises_ends_in_error() -> None:
     """A loader that cannot unload is over all the same, with its error."""
     loader = FakeLoader(ID, unload_error=RuntimeError("stuck"))
-    harness = loading(loader)
-    harness.load_once()
+    version = loading(loader)
+    load_once(version)
     for each in (S.READY, S.UNLOAD_REQUESTED, S.QUIESCING, S.QUIESCED):
-        harness.transition(each)
-    harness.unload()
-    assert harness.state is S.ERROR
-    assert harness.error is not None
-    assert "stuck" in harness.error.message
+        version.transition(each)
+    unload(version)
+    assert version.state is S.ERROR
+    assert version.error is not None
+    assert "stuck" in version.error.message
 
 
 def test_permanent_error_fails_at_the_first_attempt() -> None:
     """LoadError, UnloadDueToNonRetriableError: what cannot pass is not retried."""
     loader = FakeLoader(ID, errors=[InvalidArgument("corrupt")])
-    harness = loading(loader)
-    assert harness.load_once() is Progress.FAILED
-    assert harness.state is S.ERROR
-    assert harness.error is not None
-    assert harness.error.code is Code.INVALID_ARGUMENT
+    version = loading(loader)
+    assert load_once(version) is Progress.FAILED
+    assert version.state is S.ERROR
+    assert version.error is not None
+    assert version.error.code is Code.INVALID_ARGUMENT
     assert loader.num_loads == 1
 
 
 @pytest.mark.parametrize("fault", [ValueError("no"), SystemExit(3)])
 def test_foreign_exception_becomes_internal(fault: BaseException) -> None:
     """Whatever model code raises, sys.exit() too, is an INTERNAL of its version."""
-    harness = loading(FakeLoader(ID, errors=[fault] * 4))
-    while harness.load_once() is Progress.AGAIN:
+    version = loading(FakeLoader(ID, errors=[fault] * 4))
+    while load_once(version) is Progress.AGAIN:
         pass
-    assert harness.error is not None
-    assert harness.error.code is Code.INTERNAL
-    assert "half_plus_two/7" in harness.error.message
+    assert version.error is not None
+    assert version.error.code is Code.INTERNAL
+    assert "half_plus_two/7" in version.error.message
 
 
 @pytest.mark.parametrize("is_expected", [True, False])
@@ -197,7 +201,7 @@ def test_a_traceback_is_logged_only_of_what_nobody_expected(
     if is_expected:
         fault = DataLoss("model.pt is damaged")
         fault.__cause__ = cause
-    loading(FakeLoader(ID, errors=[fault])).load_once()
+    load_once(loading(FakeLoader(ID, errors=[fault])))
     (record,) = caplog.records
     assert "event=load_attempt_failed" in record.getMessage()
     assert bool(record.exc_info) is not is_expected
@@ -207,71 +211,71 @@ def test_retries_back_off_up_to_the_cap_and_then_succeed() -> None:
     """RetryOnLoadErrorFinallySucceeds: pauses double from the interval to the cap."""
     clock = FakeClock()
     loader = FakeLoader(ID, errors=[Unavailable("not yet")] * 3)
-    harness = loading(loader, clock)
+    version = loading(loader, clock)
     pauses_s = []
-    while harness.load_once() is Progress.AGAIN:
-        assert harness.retry_at_s is not None
-        pauses_s.append(harness.retry_at_s - clock.now())
+    while load_once(version) is Progress.AGAIN:
+        assert version.retry_at_s is not None
+        pauses_s.append(version.retry_at_s - clock.now())
     assert pauses_s == [1.0, 2.0, 3.0]
-    assert harness.error is None or harness.state is S.LOADING
-    harness.transition(S.READY)
-    assert harness.error is None
+    assert version.error is None or version.state is S.LOADING
+    version.transition(S.READY)
+    assert version.error is None
 
 
 def test_retries_end_after_their_number() -> None:
     """RetryOnLoadErrorFinallyFails: exactly 1 + max_num_retries attempts are made."""
     loader = FakeLoader(ID, errors=[Unavailable("never")] * 10)
-    harness = loading(loader)
-    while harness.load_once() is Progress.AGAIN:
+    version = loading(loader)
+    while load_once(version) is Progress.AGAIN:
         pass
     assert loader.num_loads == 1 + RETRIES.max_num_retries
-    assert harness.error == Unavailable("never") or harness.error is not None
+    assert version.error == Unavailable("never") or version.error is not None
 
 
 def test_cancel_between_attempts_ends_the_load_at_once() -> None:
     """A pause before a retry is over the moment the version is given up."""
-    harness = loading(FakeLoader(ID, errors=[Unavailable("not yet")]))
-    assert harness.load_once() is Progress.AGAIN
-    assert harness.cancel() is True
-    assert harness.state is S.ERROR
-    assert harness.error is not None
-    assert harness.error.code is Code.UNAVAILABLE
+    version = loading(FakeLoader(ID, errors=[Unavailable("not yet")]))
+    assert load_once(version) is Progress.AGAIN
+    assert version.cancel() is True
+    assert version.state is S.ERROR
+    assert version.error is not None
+    assert version.error.code is Code.UNAVAILABLE
 
 
 def test_cancel_during_a_failing_attempt_stops_the_retries() -> None:
     """RetryOnLoadErrorCancelledLoad: the error of the attempt is the outcome."""
-    harness: LoaderHarness
+    version: Version
     loader = FakeLoader(
-        ID, errors=[Unavailable("not yet")] * 9, on_load=lambda: harness.cancel()
+        ID, errors=[Unavailable("not yet")] * 9, on_load=lambda: version.cancel()
     )
-    harness = loading(loader)
-    assert harness.load_once() is Progress.FAILED
-    assert harness.error is not None
-    assert harness.error.code is Code.UNAVAILABLE
+    version = loading(loader)
+    assert load_once(version) is Progress.FAILED
+    assert version.error is not None
+    assert version.error.code is Code.UNAVAILABLE
     assert loader.num_loads == 1
 
 
 def test_cancel_during_an_attempt_that_succeeds_unloads_it() -> None:
     """UnloadDueToCancelledLoad: Unload is called, the end is ERROR, CANCELLED."""
-    harness: LoaderHarness
-    loader = FakeLoader(ID, on_load=lambda: harness.cancel())
-    harness = loading(loader)
-    assert harness.load_once() is Progress.FAILED
+    version: Version
+    loader = FakeLoader(ID, on_load=lambda: version.cancel())
+    version = loading(loader)
+    assert load_once(version) is Progress.FAILED
     assert loader.num_unloads == 1
-    assert harness.state is S.ERROR
-    assert harness.error is not None
-    assert harness.error.code is Code.CANCELLED
-    assert "Loading of servable cancelled" in harness.error.message
+    assert version.state is S.ERROR
+    assert version.error is not None
+    assert version.error.code is Code.CANCELLED
+    assert "Loading of servable cancelled" in version.error.message
 
 
 def test_cancel_before_the_attempt_never_calls_the_loader() -> None:
     """A load cancelled in the pool's queue does not begin."""
     loader = FakeLoader(ID)
-    harness = loading(loader)
-    assert harness.cancel() is False
-    assert harness.load_once() is Progress.FAILED
+    version = loading(loader)
+    assert version.cancel() is False
+    assert load_once(version) is Progress.FAILED
     assert loader.num_loads == 0
-    assert isinstance(harness.error, Cancelled)
+    assert isinstance(version.error, Cancelled)
 
 
 @pytest.mark.parametrize(
@@ -279,25 +283,25 @@ def test_cancel_before_the_attempt_never_calls_the_loader() -> None:
 )
 def test_cancel_outside_a_load_does_nothing(state: HarnessState) -> None:
     """Only a load can be cancelled."""
-    harness = harness_in(state)
-    assert harness.cancel() is False
-    assert harness.state is state
+    version = harness_in(state)
+    assert version.cancel() is False
+    assert version.state is state
 
 
 def test_estimate_is_retried_with_its_own_message() -> None:
     """EstimateResources errors are retried, and say what was attempted."""
     loader = FakeLoader(ID, ram_bytes=5, estimate_errors=[Unavailable("busy")])
-    harness = make(loader)
-    harness.request_load()
-    assert harness.estimate_once() is Progress.AGAIN
-    assert harness.estimate_once() is Progress.DONE
-    assert harness.estimate is not None
+    version = make(loader)
+    version.request_load()
+    assert estimate_once(version) is Progress.AGAIN
+    assert estimate_once(version) is Progress.DONE
+    assert version.estimate is not None
     loader = FakeLoader(ID, estimate_errors=[InvalidArgument("bad archive")])
-    harness = make(loader)
-    harness.request_load()
-    assert harness.estimate_once() is Progress.FAILED
-    assert harness.error is not None
-    assert harness.error.message == (
+    version = make(loader)
+    version.request_load()
+    assert estimate_once(version) is Progress.FAILED
+    assert version.error is not None
+    assert version.error.message == (
         "Error while attempting to reserve resources to load servable "
         f"{ID}: bad archive"
     )
@@ -305,35 +309,35 @@ def test_estimate_is_retried_with_its_own_message() -> None:
 
 def test_error_signalled_from_outside_is_kept() -> None:
     """ExternallySignalledError: fail() moves to ERROR with that status."""
-    harness = make()
-    harness.fail(Unavailable("told so"))
-    assert harness.state is S.ERROR
-    assert harness.snapshot().error is not None
+    version = make()
+    version.fail(Unavailable("told so"))
+    assert version.state is S.ERROR
+    assert version.snapshot().error is not None
     with pytest.raises(Internal):
-        harness.fail(Unavailable("again"))
-    assert "told so" in str(harness.error)
+        version.fail(Unavailable("again"))
+    assert "told so" in str(version.error)
 
 
 def test_erroneous_data_starts_in_error() -> None:
     """A version that carries an error is over before it begins."""
-    harness = LoaderHarness(
+    version = Version(
         ServableData(ID, None, Unavailable("no adapter")),
         retry=RETRIES,
         clock=FakeClock(),
     )
-    assert harness.state is S.ERROR
-    assert harness.holds(ServableData(ID, None, Unavailable("no adapter")))
-    assert not harness.holds(ServableData(ID, None, Unavailable("other")))
-    assert not harness.holds(ServableData(ID, FakeLoader(ID)))
+    assert version.state is S.ERROR
+    assert version.holds(ServableData(ID, None, Unavailable("no adapter")))
+    assert not version.holds(ServableData(ID, None, Unavailable("other")))
+    assert not version.holds(ServableData(ID, FakeLoader(ID)))
 
 
 def test_harness_holds_its_own_loader_only() -> None:
     """The same loader says nothing new; another one means that files changed."""
     loader = FakeLoader(ID)
-    harness = make(loader)
-    assert harness.holds(ServableData(ID, loader))
-    assert not harness.holds(ServableData(ID, FakeLoader(ID)))
-    assert not harness.holds(ServableData(ID, None, Unavailable("x")))
+    version = make(loader)
+    assert version.holds(ServableData(ID, loader))
+    assert not version.holds(ServableData(ID, FakeLoader(ID)))
+    assert not version.holds(ServableData(ID, None, Unavailable("x")))
 
 
 class Weights:
@@ -346,7 +350,9 @@ def test_an_error_that_is_kept_keeps_nothing_that_the_attempt_made(
     """The frames that it was raised through hold parts of the model."""
     made: list[weakref.ref[Weights]] = []
     # pytest keeps what is logged, tracebacks included.
-    monkeypatch.setattr(logging.getLogger("managers.loader_harness"), "disabled", True)
+    monkeypatch.setattr(
+        logging.getLogger("managers.versions.load_attempts"), "disabled", True
+    )
 
     class Loader(FakeLoader):
         def load(self, servable_id: ServableId) -> None:
@@ -357,14 +363,14 @@ def test_an_error_that_is_kept_keeps_nothing_that_the_attempt_made(
             except KeyError as error:
                 raise ValueError("cannot read the weights") from error
 
-    harness = LoaderHarness(
+    version = Version(
         ServableData(ID, Loader(ID)),
         retry=RetryOptions(max_num_retries=0),
         clock=FakeClock(),
     )
-    harness.request_load()
-    harness.approve_load()
-    harness.transition(HarnessState.LOADING)
-    assert harness.load_once() is Progress.FAILED
-    assert "cannot read the weights" in str(harness.error)
+    version.request_load()
+    version.approve_load()
+    version.transition(HarnessState.LOADING)
+    assert load_once(version) is Progress.FAILED
+    assert "cannot read the weights" in str(version.error)
     assert made[0]() is None

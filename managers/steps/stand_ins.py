@@ -12,10 +12,10 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from managers.harness_snapshot import HarnessSnapshot
-from managers.harness_state import HarnessState
-from managers.loader_harness import LoaderHarness
 from managers.version_policy.action import Action
+from managers.versions.harness_snapshot import HarnessSnapshot
+from managers.versions.harness_state import HarnessState
+from managers.versions.version import Version
 from tfs.core.errors import serving_error
 from tfs.core.loader import Loader
 from tfs.core.servable_data import ServableData
@@ -51,13 +51,13 @@ class StandIns:
         # The newest generation that is aspired of each servable that has one.
         self._newest: dict[str, int] = {}
 
-    def note_unload(self, harness: LoaderHarness) -> None:
+    def note_unload(self, going: Version) -> None:
         """Remembers a version that serves and is about to be unloaded.
 
         Versions that were unloaded for the same generation are kept too; all others are
         forgotten.
         """
-        make, version = harness.make_another, harness.snapshot()
+        make, version = going.make_another, going.snapshot()
         if make is None or version.state is not HarnessState.READY:
             return
         name = version.id.name

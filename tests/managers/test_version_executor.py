@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from managers.basic_manager import BasicManagerOptions
-from managers.freed_memory import MemoryReleaser
-from managers.harness_state import HarnessState
-from managers.retry import RetryOptions
-from tests.managers.basic_world import S1_1, S3_1, THREADS, Outcome, World
+from managers.aspired_versions_manager import AspiredVersionsManagerOptions
+from managers.loading.freed_memory import MemoryReleaser
+from managers.versions.harness_state import HarnessState
+from managers.versions.retry import RetryOptions
 from tests.managers.environment import POOLS, Pools
+from tests.managers.executor_world import S1_1, S3_1, THREADS, Outcome, World
 from tests.threads import run_together
 from tfs.core.errors import (
     Code,
@@ -78,7 +78,7 @@ def test_requests_choose_among_the_loaded(world: World) -> None:
         (ServableRequest.latest("S1"), 2),
         (ServableRequest.specific("S1", 1), 1),
     ):
-        with world.manager.acquire(request) as servable:
+        with world.serving_map.acquire_request(request) as servable:
             assert isinstance(servable, FakeServable)
             assert servable.id.version == version
     outcome = world.load(world.loader("S1", 9))
@@ -91,7 +91,7 @@ def test_latest_version_may_be_zero(world: World) -> None:
     """Version 0 is a version like any other (ServableHandleLatestVersionIsZero)."""
     world.load(world.loader("S3", 0))
     world.settle()
-    with world.manager.acquire(ServableRequest.latest("S3")) as servable:
+    with world.serving_map.acquire_request(ServableRequest.latest("S3")) as servable:
         assert isinstance(servable, FakeServable)
         assert servable.id.version == 0
 
@@ -104,7 +104,7 @@ def test_older_version_answers_while_the_newest_unloads(threaded: World) -> None
     threaded.settle()
     outcome = threaded.begin_unload(ServableId("S3", 2))
     sequencer.wait_reached("unload")
-    with threaded.manager.acquire(ServableRequest.latest("S3")) as servable:
+    with threaded.serving_map.acquire_request(ServableRequest.latest("S3")) as servable:
         assert isinstance(servable, FakeServable)
         assert servable.id.version == 1
     sequencer.open("unload")
@@ -120,13 +120,13 @@ def test_listing_leaves_out_what_failed_and_what_was_unloaded(world: World) -> N
     world.load(world.loader("S3", 7, errors=[InvalidArgument("bad")]))
     world.begin_unload(S1_1)
     world.settle()
-    listed = [i.slashed for i in world.manager.list_available_ids()]
+    listed = [i.slashed for i in world.serving_map.list_ids()]
     assert listed == ["S1/2", "S2/1", "S2/2"]
-    pinned = available_as(world.manager.serving_map.acquire_all(), FakeServable)
+    pinned = available_as(world.serving_map.acquire_all(), FakeServable)
     assert [servable_id.slashed for servable_id in pinned] == listed
     for handle in pinned.values():
         handle.release()
-    assert available_as(world.manager.serving_map.acquire_all(), float) == {}
+    assert available_as(world.serving_map.acquire_all(), float) == {}
 
 
 # -- managing --------------------------------------------------------------------------
@@ -143,7 +143,7 @@ def test_second_manage_is_refused_and_the_first_stays(world: World) -> None:
         world.manage(world.loader("S3", 1, value="second"))
     world.begin_load(S3_1)
     world.settle()
-    with world.manager.acquire(ServableRequest.from_id(S3_1)) as servable:
+    with world.serving_map.acquire_request(ServableRequest.from_id(S3_1)) as servable:
         assert isinstance(servable, FakeServable)
         assert servable.value == "first"
 
@@ -151,13 +151,13 @@ def test_second_manage_is_refused_and_the_first_stays(world: World) -> None:
 def test_unknown_version_cannot_be_forgotten(world: World) -> None:
     """Only what is managed can stop being it (StopManagingUnknownId)."""
     with pytest.raises(FailedPrecondition, match="is not being managed"):
-        world.manager.stop_managing(ServableId("S1", 100))
+        world.table.stop_managing(ServableId("S1", 100))
 
 
 def test_active_version_cannot_be_forgotten(world: World) -> None:
     """What is loaded is unloaded first (StopManagingActiveServable)."""
     with pytest.raises(FailedPrecondition, match="not in a new or end state"):
-        world.manager.stop_managing(S1_1)
+        world.table.stop_managing(S1_1)
     assert world.harness_state(S1_1) is HarnessState.READY
 
 
@@ -168,8 +168,8 @@ def test_unloaded_version_stays_until_it_is_forgotten(world: World) -> None:
     state = world.monitor.state(S1_1)
     assert state is not None
     assert (state.manager_state, state.error) == (ManagerState.END, None)
-    world.manager.stop_managing(S1_1)
-    assert world.manager.snapshot(S1_1) is None
+    world.table.stop_managing(S1_1)
+    assert world.table.find(S1_1) is None
 
 
 def test_failed_version_stays_until_it_is_forgotten(world: World) -> None:
@@ -177,14 +177,14 @@ def test_failed_version_stays_until_it_is_forgotten(world: World) -> None:
     outcome = world.load(world.loader("S3", 1, errors=[InvalidArgument("bad")]))
     assert outcome.code is Code.INVALID_ARGUMENT
     world.settle()
-    snapshot = world.manager.snapshot(S3_1)
+    snapshot = world.table.find(S3_1)
     assert snapshot is not None
     assert snapshot.state is HarnessState.ERROR
     assert snapshot.error is outcome.error
     state = world.monitor.state(S3_1)
     assert state is not None
     assert (state.manager_state, state.error) == (ManagerState.END, outcome.error)
-    world.manager.stop_managing(S3_1)
+    world.table.stop_managing(S3_1)
 
 
 def test_names_and_snapshots_tell_what_is_managed(world: World) -> None:
@@ -193,20 +193,20 @@ def test_names_and_snapshots_tell_what_is_managed(world: World) -> None:
     GetManagedServableNames, GetManagedServableStateSnapshot,
     GetManagedServableStateSnapshots upstream.
     """
-    assert sorted(world.manager.names()) == ["S1", "S2"]
-    assert [(s.id.version, s.state) for s in world.manager.snapshots("S1")] == [
+    assert sorted(world.table.names()) == ["S1", "S2"]
+    assert [(s.id.version, s.state) for s in world.table.snapshots("S1")] == [
         (1, HarnessState.READY),
         (2, HarnessState.READY),
     ]
-    assert world.manager.snapshots("S3") == []
-    assert world.manager.snapshot(S3_1) is None
+    assert world.table.snapshots("S3") == []
+    assert world.table.find(S3_1) is None
 
 
 def test_new_version_that_is_forgotten_ends() -> None:
     """A version that published START publishes END, also if it never loaded."""
     world = World(POOLS[0])
     world.manage(world.loader("S3", 1))
-    world.manager.stop_managing(S3_1)
+    world.table.stop_managing(S3_1)
     assert world.events(S3_1) == ["START", "END"]
 
 
@@ -216,14 +216,14 @@ def test_erroneous_version_cannot_be_loaded(world: World) -> None:
     ErroneousServable, EventBusErroneousVersion upstream.
     """
     error = Unknown("no adapter")
-    world.manager.manage(ServableData(S3_1, None, error))
+    world.table.manage(ServableData(S3_1, None, error))
     assert world.events(S3_1) == ["START", "END"]
     state = world.monitor.state(S3_1)
     assert state is not None
     assert state.error is error
     assert world.begin_load(S3_1).code is Code.FAILED_PRECONDITION
     assert not world.is_found(ServableRequest.latest("S3"))
-    snapshot = world.manager.snapshot(S3_1)
+    snapshot = world.table.find(S3_1)
     assert snapshot is not None
     assert snapshot.error is error
 
@@ -266,7 +266,7 @@ def test_destruction_is_the_unload_threads(threaded: World) -> None:
     loader = threaded.loader("S3", 1)
     threaded.load(loader)
     threaded.settle()
-    handle = threaded.manager.acquire(ServableRequest.latest("S3"))
+    handle = threaded.serving_map.acquire_request(ServableRequest.latest("S3"))
     outcome = threaded.begin_unload(S3_1)
     threaded.settle()
     assert not outcome.is_over
@@ -287,7 +287,7 @@ def test_pinned_version_occupies_no_unload_thread(threaded: World) -> None:
     threaded.load(threaded.loader("S3", 1))
     threaded.settle()
     held = [
-        threaded.manager.acquire(ServableRequest.latest(f"held{index}"))
+        threaded.serving_map.acquire_request(ServableRequest.latest(f"held{index}"))
         for index in range(4)
     ]
     for handle in held:
@@ -299,7 +299,7 @@ def test_pinned_version_occupies_no_unload_thread(threaded: World) -> None:
 
 def test_pin_released_behind_the_managers_back_is_found_later(world: World) -> None:
     """A release looked up before the unload and called after it wakes nobody."""
-    handle = world.manager.acquire(ServableRequest.from_id(S1_1))
+    handle = world.serving_map.acquire_request(ServableRequest.from_id(S1_1))
     release = handle.release
     outcome = world.begin_unload(S1_1)
     release()
@@ -408,7 +408,7 @@ def test_cancelled_load_ends_with_its_error_and_never_again(threaded: World) -> 
     )
     outcome = threaded.load(loader)
     sequencer.wait_reached("load")
-    threaded.manager.cancel_load(S3_1)
+    threaded.executor.cancel_load(S3_1)
     sequencer.open("load")
     assert outcome.code is Code.UNAVAILABLE
     assert loader.num_loads == 1
@@ -428,7 +428,7 @@ def test_load_cancelled_in_the_queue_never_begins(
     sequencer.wait_reached("load", 2)
     loader = threaded.loader("S3", 1)
     outcome = threaded.load(loader)
-    threaded.manager.cancel_load(S3_1)
+    threaded.executor.cancel_load(S3_1)
     assert outcome.code is Code.CANCELLED
     sequencer.open("load")
     threaded.settle()
@@ -442,16 +442,16 @@ def test_pause_before_a_retry_is_the_clocks(world: World) -> None:
     slow = World(POOLS[0], retry=RetryOptions(max_num_retries=2, interval_s=8.0))
     loader = slow.loader("S3", 1, errors=[Unavailable("x")] * 2)
     outcome = slow.load(loader)
-    assert slow.manager.collect() == slow.clock.now() + 8.0
+    assert slow.executor.collect() == slow.clock.now() + 8.0
     slow.clock.advance(7.9)
-    slow.manager.collect()
+    slow.executor.collect()
     assert loader.num_loads == 1
     slow.clock.advance(0.1)
-    slow.manager.collect()
+    slow.executor.collect()
     assert loader.num_loads == 2
-    assert slow.manager.collect() == slow.clock.now() + 16.0
+    assert slow.executor.collect() == slow.clock.now() + 16.0
     slow.clock.advance(16.0)
-    slow.manager.collect()
+    slow.executor.collect()
     assert outcome.error is None
 
 
@@ -489,7 +489,7 @@ def test_loader_without_a_servable_fails() -> None:
     loader = Empty(S3_1, log=world.log)
     assert world.load(loader).code is Code.INTERNAL
     assert loader.num_unloads == 1
-    assert world.manager.num_executing == 0
+    assert world.executor.admission.num_executing == 0
 
 
 def test_closed_pool_fails_loads_and_still_unloads() -> None:
@@ -516,7 +516,7 @@ def test_memory_that_cannot_be_given_back_keeps_no_version() -> None:
     world.settle()
     assert outcome.is_over
     assert world.events(S3_1)[-1] == "END"
-    world.manager.stop_managing(S3_1)
+    world.table.stop_managing(S3_1)
     world.close()
 
 
@@ -556,9 +556,9 @@ def test_memory_goes_back_on_the_unload_thread_and_not_too_often() -> None:
         world.load(world.loader("S3", version))
         world.begin_unload(ServableId("S3", version))
     assert released == [start_s]
-    assert world.manager.collect() == start_s + 2.0
+    assert world.executor.collect() == start_s + 2.0
     world.clock.advance(2.0)
-    assert world.manager.collect() is None
+    assert world.executor.collect() is None
     assert released == [start_s, start_s + 2.0]
 
 
@@ -574,7 +574,7 @@ def test_what_failed_loads_left_goes_back_too() -> None:
         broken = world.loader("S3", version, errors=[InvalidArgument("corrupt")])
         world.load(broken)
     assert released == []
-    assert world.manager.collect() is None
+    assert world.executor.collect() is None
     assert released == [world.clock.now()]
 
 
@@ -584,8 +584,8 @@ def test_state_says_since_when_it_holds(world: World) -> None:
     world.settle()
     since_s = world.clock.wall_s()
     world.clock.advance(60.0)
-    world.manager.annotate(S3_1, note="inline: 0.2 ms", resident_bytes=4096)
-    world.manager.report_error(S3_1, FailedPrecondition("quarantined"))
+    world.table.annotate(S3_1, note="inline: 0.2 ms", resident_bytes=4096)
+    world.table.report_error(S3_1, FailedPrecondition("quarantined"))
     state = world.monitor.state(S3_1)
     assert state is not None
     assert (state.since_s, state.note, state.resident_bytes) == (
@@ -607,7 +607,7 @@ def test_what_is_found_out_while_it_loads_is_published_with_it(world: World) -> 
         world.loader(
             "S3",
             1,
-            on_load=lambda: world.manager.annotate(S3_1, note="runs inline"),
+            on_load=lambda: world.table.annotate(S3_1, note="runs inline"),
         )
     )
     world.settle()
@@ -622,7 +622,7 @@ def test_what_is_known_already_is_not_published_again(world: World) -> None:
     world.load(world.loader("S3", 1))
     world.settle()
     for _ in range(2):
-        world.manager.annotate(S3_1, note="inline: 0.2 ms")
+        world.table.annotate(S3_1, note="inline: 0.2 ms")
     assert world.events(S3_1) == ["START", "LOADING", "AVAILABLE", "AVAILABLE"]
 
 
@@ -633,4 +633,4 @@ def test_a_bad_option_is_refused_on_creation(pause_s: float) -> None:
         with pytest.raises(ValueError, match="retry pauses are negative or no numbers"):
             RetryOptions(**{field: pause_s})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="patience_s must be positive"):
-        BasicManagerOptions(patience_s=pause_s)
+        AspiredVersionsManagerOptions(patience_s=pause_s)

@@ -1,0 +1,541 @@
+"""Carries out loads and unloads on their pools, up to AVAILABLE or END.
+
+Each load and each unload has two phases. *Deciding* is quick and happens in order: the
+version is asked to change its state, and memory is reserved (LoadAdmission).
+*Executing* blocks for as long as the loader does and happens on a pool, so that a slow
+load delays no unload.
+
+Each attempt to load estimates, is admitted, and loads. A load ends once: if it did not
+become AVAILABLE, the part that finds this out calls ``end_load``. An unload withdraws a
+version, waits for its pins, and destroys the servable on the pool, never on the thread of
+the request that released the last pin. Then memory is given back to the system, and only
+then is the unload over.
+
+Waiting occupies no thread: for memory, a load waits with LoadAdmission; for the end of a
+pause, and for pins, versions wait here until ``collect`` moves them on. Only one part at a
+time moves a version on, because its state refuses a second one.
+
+(TensorFlow Serving: core/basic_manager.h.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from managers.loading.freed_memory import MemoryReleaser
+from managers.loading.load_admission import LoadAdmission
+from managers.loading.patient_pool import PatientPool
+from managers.loading.resource_tracker import ResourceTracker
+from managers.serving_map import ServingMap, retire
+from managers.versions.harness_state import HarnessState
+from managers.versions.load_attempts import (
+    Progress,
+    abandon_load,
+    estimate_again,
+    estimate_ahead,
+    estimate_once,
+    load_once,
+    unload,
+)
+from managers.versions.load_status import LoadStatus
+from managers.versions.version import Done, Version
+from managers.versions.version_table import VersionTable
+from tfs.core.clock import Clock
+from tfs.core.errors import (
+    Cancelled,
+    FailedPrecondition,
+    NotFound,
+    ServingError,
+    serving_error,
+)
+from tfs.core.executor import Executor
+from tfs.core.pacing import yield_to_requests
+from tfs.core.servable_handle import ServableHandle
+from tfs.core.servable_id import ServableId
+from tfs.core.servable_state import ManagerState
+
+log = logging.getLogger(__name__)
+
+PATIENCE_S: Final = 60.0
+"""Seconds after which others stop waiting for a load. Healthy loads rarely take longer;
+one that does goes on."""
+
+# If a caller looked up ``release`` before its handle was retired and calls it
+# afterwards, nobody is told. So pins are looked at again: soon after retiring, because
+# such a call usually follows within two bytecodes, and then ever less often, because a
+# caller may keep the bound method.
+_FIRST_RECHECK_S: Final = 0.001
+_LAST_RECHECK_S: Final = 0.25
+
+
+class _QuiescingVersion:
+    """A retired version that was still pinned when last looked at."""
+
+    __slots__ = ("_recheck_s", "recheck_at_s", "version")
+
+    def __init__(self, version: Version, now_s: float) -> None:
+        self.version = version
+        self._recheck_s = _FIRST_RECHECK_S
+        self.recheck_at_s = now_s + self._recheck_s
+
+    def is_drained(self, now_s: float) -> bool:
+        """Returns whether nothing pins it any more; if not, looks again later."""
+        handle = self.version.handle
+        if handle is None or not handle.num_pins:
+            return True
+        if now_s >= self.recheck_at_s:
+            self._recheck_s = min(2 * self._recheck_s, _LAST_RECHECK_S)
+            self.recheck_at_s = now_s + self._recheck_s
+        return False
+
+
+class VersionExecutor:
+    """Loads and unloads the versions of a table. Thread-safe; does not own its executors.
+
+    Args:
+        table: The versions.
+        load_executor: Runs attempts to load.
+        unload_executor: Runs the loaders' unloading; may be the same.
+        clock: For pauses, and when to look at pins again.
+        tracker: What loads reserve from; None lets every load through.
+        releaser: Gives memory back after unloads and failed loads; None does not.
+        pre_load_hook: Called before each first attempt, on the pool.
+        patience_s: How long a load or an unload may take before others stop waiting for
+            it. It keeps its thread then, and the pool gets another one in its place.
+        on_change: Called with a servable's name when ``collect`` has something to do for
+            it, or when one of its versions has moved on. It must be quick, because it is
+            called on any thread, even a request's.
+
+    Attributes:
+        admission: Decides about memory.
+        serving_map: Where loaded versions appear; the same object for ever.
+
+    """
+
+    def __init__(
+        self,
+        table: VersionTable,
+        load_executor: Executor,
+        unload_executor: Executor,
+        clock: Clock,
+        *,
+        tracker: ResourceTracker | None = None,
+        releaser: MemoryReleaser | None = None,
+        pre_load_hook: Callable[[ServableId], None] | None = None,
+        patience_s: float = PATIENCE_S,
+        on_change: Callable[[str], None] = lambda _name: None,
+    ) -> None:
+        self._table = table
+        self._load_pool, self._unload_pool = (
+            PatientPool(executor, clock, patience_s, self._wait_no_longer)
+            for executor in (load_executor, unload_executor)
+        )
+        self._clock = clock
+        self.admission = LoadAdmission(tracker, table.lock)
+        self.serving_map = ServingMap()
+        self._releaser = releaser
+        self._pre_load_hook = pre_load_hook
+        self._on_change = on_change
+        # Guards the fields below, and is_ended, is_asking and was_asked of every version;
+        # leaf.
+        self._lock = threading.Lock()
+        self._paused: dict[Version, None] = {}
+        self._quiescing: list[_QuiescingVersion] = []
+
+    @property
+    def num_running(self) -> int:
+        """Functions on both pools that have not ended, without those that hang.
+
+        They may be more than are executing, because an unload that is over may still have
+        to report that.
+        """
+        return self._load_pool.num_running + self._unload_pool.num_running
+
+    @property
+    def num_running_loads(self) -> int:
+        """Functions on the load pool that have not ended, without those that hang."""
+        return self._load_pool.num_running
+
+    def load_status(self, servable_id: ServableId) -> LoadStatus | None:
+        """Returns how a version's load goes or went; None if it is not managed."""
+        version = self._table.find(servable_id)
+        if version is None:
+            return None
+        return version.load_status(is_deferred=self.admission.is_deferred(version))
+
+    # -- what others decide ------------------------------------------------------------
+
+    def load(
+        self,
+        servable_id: ServableId,
+        *,
+        generation: int | None = None,
+        reason: str = "",
+        done: Done | None = None,
+    ) -> None:
+        """Begins to load a managed version; does not block on a thread pool.
+
+        ``done`` is called with the outcome: None once the version can be requested,
+        NotFound if it is not managed, FailedPrecondition if a load was requested
+        before, or the error that the load ended with.
+        """
+        version = self._request(
+            Version.request_load, servable_id, generation, reason, done
+        )
+        if version is not None:
+            self._go_on(version)
+
+    def cancel_load(
+        self, servable_id: ServableId, generation: int | None = None
+    ) -> None:
+        """Gives a load up; see :meth:`Version.cancel`. Never blocks."""
+        version = self._table.find(servable_id, generation)
+        if version is not None and self.admission.cancel(version):
+            self.end_load(version)
+
+    def unload(
+        self,
+        servable_id: ServableId,
+        *,
+        generation: int | None = None,
+        reason: str = "",
+        done: Done | None = None,
+    ) -> None:
+        """Takes a version out of service and begins to unload it; never blocks.
+
+        The version is destroyed on the unload pool once nothing pins it. ``done`` is
+        called with the outcome: None once it is gone, NotFound if it is not managed,
+        FailedPrecondition if it is not loaded or is being unloaded already, or what its
+        loader raised.
+        """
+        version = self._request(
+            Version.request_unload, servable_id, generation, reason, done
+        )
+        if version is not None:
+            self.admission.begin_unload(version)
+            self._withdraw(version)
+
+    def _request(
+        self,
+        move: Callable[[Version], None],
+        servable_id: ServableId,
+        generation: int | None,
+        reason: str,
+        done: Done | None,
+    ) -> Version | None:
+        """Applies ``move`` to a version; tells ``done`` if it cannot."""
+        version = self._table.find(servable_id, generation)
+        error: ServingError | None = None
+        if version is None:
+            error = NotFound(
+                f"This servable is not being managed by the manager: {servable_id}"
+            )
+        else:
+            try:
+                move(version)
+            except FailedPrecondition as refusal:
+                error = refusal
+        if version is None or error is not None:
+            if done is not None:
+                done(error)
+            return None
+        version.done = done
+        if reason:
+            version.reason = reason
+        return version
+
+    # -- before a load is asked for ----------------------------------------------------
+
+    def ask_estimate(self, version: Version) -> bool:
+        """Asks what a NEW version takes; returns whether that is known.
+
+        The loader is asked once, on the load pool, and ``on_change`` is called
+        afterwards. Only permanent faults are kept; the load will report any others.
+        """
+        with self._lock:
+            if version.was_asked or version.is_asking:
+                return version.was_asked
+            version.is_asking = True
+
+        def ask() -> None:
+            estimate_ahead(version)
+            with self._lock:
+                version.is_asking, version.was_asked = False, True
+
+        self._submit(version, ask, on_closed=lambda: None)
+        return version.was_asked
+
+    def end_if_flawed(self, version: Version) -> bool:
+        """Ends a NEW version with a permanent fault; returns whether it has one."""
+        if version.state is not HarnessState.NEW or version.flaw is None:
+            return False
+        version.fail(version.flaw)
+        self.end_load(version)
+        return True
+
+    def refuse(self, version: Version, going: Sequence[Version]) -> None:
+        """Ends a NEW version that would not fit even if ``going`` were unloaded."""
+        if version.state is HarnessState.NEW:
+            self.admission.refuse(version, going)
+            self.end_load(version)
+
+    # -- what waits --------------------------------------------------------------------
+
+    def collect(self) -> float | None:
+        """Moves versions on that need not wait any more; returns when to call it again.
+
+        It begins retries whose pause is over and loads that fit now, ends loads that
+        will never fit, destroys versions that nothing pins any more, gives memory back
+        to the system, and lets others stop waiting for loads and unloads that hang.
+        Does not block if the executors are thread pools.
+
+        Returns:
+            The time, by the clock, when there will be something to do; None if only a
+            change can bring something.
+
+        """
+        now_s = self._clock.now()
+        drained = self._take_drained(now_s)
+        decided = self.admission.take_decided()
+        due = self._take_due(now_s)
+        for version in drained:
+            self._destroy(version)
+        for version in decided:
+            if version.is_over:
+                self.end_load(version)
+            else:
+                self._go_on(version)
+        for version in due:
+            self._go_on(version)
+        # Computed last, because inline executors have moved versions on by then.
+        with self._lock:
+            waits_s = [each.retry_at_s for each in self._paused]
+            waits_s += [each.recheck_at_s for each in self._quiescing]
+        times_s = (
+            *waits_s,
+            self._load_pool.relieve(),
+            self._unload_pool.relieve(),
+            self._release_memory(now_s),
+        )
+        return min((t for t in times_s if t is not None), default=None)
+
+    def _take_due(self, now_s: float) -> list[Version]:
+        """Takes out the loads whose pause is over."""
+        with self._lock:
+            due = [
+                version
+                for version in self._paused
+                if (retry_at_s := version.retry_at_s) is not None
+                and retry_at_s <= now_s
+            ]
+            for version in due:
+                del self._paused[version]
+        return due
+
+    def _take_drained(self, now_s: float) -> list[Version]:
+        """Takes out the versions that are no longer pinned."""
+        drained, pinned = list[Version](), list[_QuiescingVersion]()
+        with self._lock:
+            for each in self._quiescing:
+                if each.is_drained(now_s):
+                    drained.append(each.version)
+                else:
+                    pinned.append(each)
+            self._quiescing = pinned
+        return drained
+
+    def _release_memory(self, now_s: float) -> float | None:
+        """Gives back memory that is owed; returns when to call again if it is too early."""
+        owed_at_s = None if self._releaser is None else self._releaser.owed_at_s
+        if self._releaser is None or owed_at_s is None or owed_at_s > now_s:
+            return owed_at_s
+        with contextlib.suppress(RuntimeError):  # closing
+            self._unload_pool.submit(None, self._releaser.release_owed)
+        return None
+
+    def _wait_no_longer(self, version: Version) -> None:
+        """Lets others stop waiting for a version that hangs, and publishes that."""
+        log.warning(
+            "event=version_late servable=%s state=%s",
+            version.id.slashed,
+            version.state.value,
+        )
+        self._table.note_late(version, is_late=True)
+        self._on_change(version.id.name)
+
+    # -- loads -------------------------------------------------------------------------
+
+    def _go_on(self, version: Version) -> None:
+        """Continues a load, from wherever it stands, as soon as a thread is free."""
+
+        def give_up() -> None:
+            if not version.cancel():
+                version.fail(Cancelled(f"shutting down: {version.id}"))
+            self.end_load(version)
+
+        self._submit(version, lambda: self._attempt(version), give_up)
+
+    def _submit(
+        self,
+        version: Version,
+        run: Callable[[], None],
+        on_closed: Callable[[], None],
+    ) -> None:
+        """Has ``run`` called for a version on the pool; ``on_closed`` if that is closed."""
+
+        def note_ran(was_late: bool) -> None:
+            if was_late:
+                self._table.note_late(version, is_late=False)
+            self._on_change(version.id.name)  # the pool has room again
+
+        try:
+            self._load_pool.submit(version, run, note_ran)
+        except RuntimeError:
+            self._on_change(version.id.name)
+            on_closed()
+
+    def end_load(self, version: Version) -> None:
+        """Publishes that a load failed; the version is in ERROR. Idempotent."""
+        with self._lock:
+            if version.is_ended:
+                return
+            version.is_ended = True
+            self._paused.pop(version, None)
+        self.admission.release(version)
+        self.admission.end(version)
+        if self._releaser is not None:
+            self._releaser.owe()  # frees the memory that the attempt had allocated
+        if isinstance(version.error, Cancelled):  # nobody wants it; nothing is wrong
+            log.info("event=load_cancelled servable=%s", version.id.slashed)
+        else:
+            log.warning(
+                "event=load_failed servable=%s error=%s",
+                version.id.slashed,
+                version.error,
+            )
+        self._table.publish(version, ManagerState.END)
+        self._tell(version, version.error)
+
+    def _attempt(self, version: Version) -> None:
+        """Makes one attempt: estimates, is admitted, and loads."""
+        if version.state is HarnessState.LOAD_REQUESTED:
+            if version.estimate is None and not self._is_done(
+                version, estimate_once(version)
+            ):
+                return
+            if not self.admission.admit(version) or not version.approve_load():
+                if version.is_over:
+                    self.end_load(version)
+                return
+            version.transition(HarnessState.LOADING)
+            self._table.publish(version, ManagerState.LOADING)
+            if not self._ran_hook(version):
+                return
+        if version.state is HarnessState.LOADING and self._is_done(
+            version, load_once(version)
+        ):
+            self._make_available(version)
+
+    def _ran_hook(self, version: Version) -> bool:
+        if self._pre_load_hook is None:
+            return True
+        try:
+            self._pre_load_hook(version.id)
+        except Exception as error:
+            version.fail(
+                serving_error(error, f"cannot prepare to load {version.id.slashed}")
+            )
+            self.end_load(version)
+            return False
+        return True
+
+    def _is_done(self, version: Version, progress: Progress) -> bool:
+        """Whether an attempt is DONE; lets the load pause, or ends it, otherwise."""
+        if progress is Progress.FAILED:
+            self.end_load(version)
+        elif progress is Progress.AGAIN:
+            with self._lock:
+                if version.retry_at_s is not None:  # it was not cancelled meanwhile
+                    self._paused[version] = None
+            self._on_change(version.id.name)
+        return progress is Progress.DONE
+
+    def _make_available(self, version: Version) -> None:
+        try:
+            servable = version.servable
+        except Exception as error:
+            abandon_load(
+                version, serving_error(error, f"{version.id.slashed} has no servable")
+            )
+            self.end_load(version)
+            return
+        if version.reserved is not None:
+            too_large = self.admission.correct(version, estimate_again(version))
+            if too_large is not None:
+                abandon_load(version, too_large)
+                self.end_load(version)
+                return
+        yield_to_requests()
+        handle = ServableHandle(version.id, servable)
+        self._table.make_available(version, handle, self.serving_map)
+        # This comes only now, because the manager must not unload another version for
+        # one that cannot be requested yet.
+        version.transition(HarnessState.READY)
+        self.admission.end(version)
+        log.info(
+            "event=loaded servable=%s reason=%r", version.id.slashed, version.reason
+        )
+        self._tell(version, None)
+
+    def _tell(self, version: Version, error: ServingError | None) -> None:
+        version.tell(error)
+        self._on_change(version.id.name)
+
+    # -- unloads -----------------------------------------------------------------------
+
+    def _withdraw(self, version: Version) -> None:
+        """Takes a version out of service, and destroys it once nothing pins it."""
+        handle = version.handle
+        assert handle is not None
+        version.transition(HarnessState.QUIESCING)
+        self._table.publish(version, ManagerState.UNLOADING)
+        name = version.id.name
+        if retire(self.serving_map, handle, lambda: self._on_change(name)):
+            self._destroy(version)
+            return
+        log.info(
+            "event=waiting_for_pins servable=%s num_pins=%d",
+            version.id.slashed,
+            handle.num_pins,
+        )
+        with self._lock:
+            self._quiescing.append(_QuiescingVersion(version, self._clock.now()))
+        self._on_change(name)
+
+    def _destroy(self, version: Version) -> None:
+        """Destroys a version that nothing pins, as soon as a thread is free."""
+        version.transition(HarnessState.QUIESCED)
+        try:
+            self._unload_pool.submit(version, lambda: self._free(version))
+        except RuntimeError:
+            self._free(version)  # the pool is closed, so no other thread will
+
+    def _free(self, version: Version) -> None:
+        """Frees a version. On the unload pool."""
+        if version.handle is not None:
+            version.handle.drop()
+        unload(version)
+        if self._releaser is not None:
+            self._releaser.note_unload()
+        yield_to_requests()
+        self.admission.release(version)
+        self.admission.end(version)
+        log.info(
+            "event=unloaded servable=%s reason=%r", version.id.slashed, version.reason
+        )
+        self._table.publish(version, ManagerState.END)
+        self._tell(version, version.error)

@@ -1,0 +1,423 @@
+"""One version under management: its loader, where it stands, and what is known of it.
+
+The states and the moves between them are ``managers.versions.harness_state``. What calls
+the loader is ``managers.versions.load_attempts``; memory, pools, the serving map and
+events are others'.
+
+(TensorFlow Serving: core/loader_harness.h.)
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeAlias
+
+from managers.serving_map import Handle
+from managers.versions.harness_snapshot import HarnessSnapshot
+from managers.versions.harness_state import (
+    COMING_STATES,
+    END_STATES,
+    TRANSITIONS,
+    HarnessState,
+)
+from managers.versions.load_status import LoadStatus
+from managers.versions.retry import RetryOptions
+from tfs.core.clock import Clock
+from tfs.core.errors import Cancelled, FailedPrecondition, Internal, ServingError
+from tfs.core.loader import Loader, Renewable
+from tfs.core.resources import ResourceAllocation
+from tfs.core.servable_data import ServableData
+
+log = logging.getLogger(__name__)
+
+LoaderData: TypeAlias = ServableData[Loader[object]]
+
+Done: TypeAlias = Callable[[ServingError | None], None]
+"""Takes how a load or unload ended; called once, on any thread, under no lock."""
+
+_S = HarnessState
+
+
+class Version:
+    """A loader, its state, and what each part keeps about it.
+
+    ``cancel``, ``snapshot`` and reading ``state`` are thread-safe. The other methods
+    are called by whoever owns the next step, one at a time: a manager's deciding
+    thread, then a pool thread. Each attribute names its writer.
+
+    Attributes:
+        id: The version.
+        generation: Its number among all that the manager ever had. A version whose
+            payload changes gets another one, of a higher generation, beside this one.
+        why_managed: Why it is managed, for people. Never changes.
+        is_aspired: Whether a source wants it. Writer of this and of the next: the table.
+        reason: Why it is loaded or unloaded, for people.
+        error: Why it is in ERROR; None otherwise.
+        retry_at_s: When the next attempt is due, by the clock; None if none is planned.
+        loader: Does the work; None if there never was one, and once it is unloaded.
+            Writer of this and of what follows: load_attempts.
+        estimate: The resources that it takes, once they were estimated.
+        flaw: A permanent fault that was found before the load; None if none was.
+        load_s: How long the successful attempt to load took; None before it.
+        num_failures: Failed attempts since its memory was last estimated.
+        is_loaded: Whether the loader holds the servable.
+        is_late: Whether its load or unload takes so long that others have stopped
+            waiting for it. Writer: the table.
+        handle: What requests pin; None until it is loaded. Writer: the table.
+        done: Called with how its load or unload ends. Writer: VersionExecutor.
+        reserved: The memory reserved for it; None if there is no limit. Writers:
+            LoadAdmission, and the part that moves the version on.
+        is_executing: Whether its load or unload counts as in progress. Writer:
+            LoadAdmission.
+        is_refused: Whether it ended only because others had the memory. Writer:
+            LoadAdmission.
+        is_ended: Whether its load failed and that was published. Writer of this and of
+            the next two: VersionExecutor.
+        is_asking: Whether its loader is being asked for an estimate.
+        was_asked: Whether its loader was asked, even if it gave no answer.
+        again_at_s: When a version that has ended, or serves with a fault, is tried again,
+            by the clock; None if it is not. Writer: Retrier.
+        fault: What is wrong with it although it serves; None while it is well. Writer of
+            this and of what follows: the table.
+        heir_error: If it was unloaded for new contents of the same version and came
+            back because these failed: why they failed. Otherwise None.
+        note: What was found out about it, for people.
+        resident_bytes: Memory measured for it; None before.
+        is_started: Whether its published life has begun, usually with START.
+        is_end_told: Whether its END was published, or would have been if there were no
+            other generation.
+        is_replaced: Whether a newer generation was published in its place; what becomes
+            of this one is not published any more.
+
+    """
+
+    __slots__ = (
+        "_cancelled",
+        "_state",
+        "again_at_s",
+        "clock",
+        "done",
+        "error",
+        "estimate",
+        "fault",
+        "flaw",
+        "generation",
+        "handle",
+        "heir_error",
+        "id",
+        "is_asking",
+        "is_aspired",
+        "is_end_told",
+        "is_ended",
+        "is_executing",
+        "is_late",
+        "is_loaded",
+        "is_refused",
+        "is_replaced",
+        "is_started",
+        "load_s",
+        "loader",
+        "lock",
+        "note",
+        "num_failures",
+        "published",
+        "reason",
+        "reserved",
+        "resident_bytes",
+        "retry",
+        "retry_at_s",
+        "was_asked",
+        "why_managed",
+    )
+
+    def __init__(
+        self,
+        data: LoaderData,
+        *,
+        retry: RetryOptions,
+        clock: Clock,
+        generation: int = 0,
+        is_aspired: bool = True,
+        reason: str = "",
+        num_failures: int = 0,
+    ) -> None:
+        self.id = data.id
+        self.generation = generation
+        self.why_managed = reason
+        self.is_aspired = is_aspired
+        self.reason = reason
+        self.error = data.error
+        self.retry = retry
+        self.clock = clock
+        self.loader = data.payload
+        self.estimate: ResourceAllocation | None = None
+        self.flaw: ServingError | None = None
+        self.load_s: float | None = None
+        self.num_failures = num_failures
+        self.is_late = False
+        # Guards the state, error, is_loaded, retry_at_s and whether it was cancelled.
+        # Leaf: nothing is called under it.
+        self.lock = threading.Lock()
+        self._state = _S.NEW if data.error is None else _S.ERROR
+        self._cancelled = False
+        self.is_loaded = False
+        self.retry_at_s: float | None = None
+        self.handle: Handle | None = None
+        self.done: Done | None = None
+        self.reserved: ResourceAllocation | None = None
+        self.is_executing = self.is_refused = self.is_ended = False
+        self.is_asking = self.was_asked = False
+        self.again_at_s: float | None = None
+        self.fault: ServingError | None = None
+        self.heir_error: ServingError | None = None
+        self.note = ""
+        self.resident_bytes: int | None = None
+        self.is_started = self.is_end_told = self.is_replaced = False
+        # What was published last, and since when it serves; see published_state.
+        self.published: tuple[object, float, float | None] = (None, 0.0, None)
+
+    # -- where it stands ---------------------------------------------------------------
+
+    @property
+    def state(self) -> HarnessState:
+        """Where the loader stands now."""
+        return self._state
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is in a final state."""
+        return self._state in END_STATES
+
+    @property
+    def is_coming(self) -> bool:
+        """Whether its load is in progress and was not given up."""
+        return self._state in COMING_STATES and not self._cancelled
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether a load in progress was given up."""
+        return self._cancelled
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether requests can reach it."""
+        return self.handle is not None and self.handle.live
+
+    @property
+    def is_dormant(self) -> bool:
+        """Whether nothing is loaded or requested."""
+        return self._state is _S.NEW or self._state in END_STATES
+
+    @property
+    def can_be_forgotten(self) -> bool:
+        """Whether nothing is loaded or requested, and its end has been published.
+
+        A load is over a moment before its failure is published, on another thread. If
+        the version were replaced in between, its successor would be reported to have
+        ended.
+        """
+        return self.is_dormant and (self.is_end_told or not self.is_over)
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether no source wants it and its load or unload takes too long to wait for.
+
+        A version that serves is never abandoned, however long its load took.
+        """
+        return self.is_late and not self.is_aspired and not self.is_serving
+
+    @property
+    def make_another(self) -> Callable[[], Loader[object]] | None:
+        """Makes another loader of the version; None if its loader cannot be renewed."""
+        loader = self.loader
+        return loader.make_another if isinstance(loader, Renewable) else None
+
+    @property
+    def can_be_renewed(self) -> bool:
+        """Whether the version can be tried once more, which takes another loader.
+
+        If there is no loader because the source reported an error, only the source can
+        help.
+        """
+        has_loader = self.loader is not None
+        return has_loader and (not self.is_loaded or self.make_another is not None)
+
+    @property
+    def servable(self) -> object:
+        """The loaded servable; may be asked for only while it is loaded."""
+        if self.loader is None:
+            raise Internal(f"{self.id.slashed} is not loaded")
+        return self.loader.servable
+
+    def holds(self, data: LoaderData) -> bool:
+        """Whether it was made from ``data``: with the same loader, or an equal error.
+
+        A source may repeat itself. A loader that does not compare equal means that the
+        files of the version have changed.
+        """
+        if data.error is None:
+            return self.loader is not None and self.loader == data.payload
+        return (
+            self.loader is None
+            and self.error is not None
+            and (self.error.code, self.error.message)
+            == (data.error.code, data.error.message)
+        )
+
+    def snapshot(self) -> HarnessSnapshot:
+        """Returns state, error and the rest, consistent with each other."""
+        with self.lock:
+            return HarnessSnapshot(
+                self.id,
+                self._state,
+                self.error,
+                self.is_aspired,
+                self.generation,
+                is_late=self.is_late,
+                is_pausing=self.retry_at_s is not None,
+            )
+
+    def as_decided_on(self) -> HarnessSnapshot:
+        """Returns where it stands, for deciding what to do next.
+
+        Until its end has been published it counts as unloading, so that nothing that
+        follows from its end is published before it.
+        """
+        snapshot = self.snapshot()
+        if snapshot.state in END_STATES and not self.is_end_told:
+            return replace(snapshot, state=_S.UNLOADING)
+        return snapshot
+
+    def load_status(self, *, is_deferred: bool) -> LoadStatus:
+        """Returns how its load is going, or how it went."""
+        retry_at_s = self.retry_at_s
+        return LoadStatus(
+            num_failures=self.num_failures,
+            next_attempt_s=self.again_at_s if retry_at_s is None else retry_at_s,
+            error=self.error,
+            duration_s=self.load_s,
+            reserved=self.reserved,
+            is_deferred=is_deferred,
+        )
+
+    # -- moves -------------------------------------------------------------------------
+
+    def transition(self, to: HarnessState) -> None:
+        """Moves on as the table allows.
+
+        Raises:
+            Internal: ``Illegal request to transition from state X to Y``; nothing
+                changed.
+
+        """
+        with self.lock:
+            self._transition_locked(to)
+
+    def fail(self, error: ServingError) -> None:
+        """Moves to ERROR because of ``error``.
+
+        Raises:
+            Internal: It is over already; nothing changed.
+
+        """
+        with self.lock:
+            self.fail_locked(error)
+
+    def request_load(self) -> None:
+        """NEW to LOAD_REQUESTED.
+
+        Raises:
+            FailedPrecondition: ``Duplicate load request``; nothing changed.
+
+        """
+        with self.lock:
+            if self._state is not _S.NEW:
+                raise FailedPrecondition(f"Duplicate load request: {self.id}")
+            self._transition_locked(_S.LOAD_REQUESTED)
+
+    def approve_load(self) -> bool:
+        """LOAD_REQUESTED to LOAD_APPROVED; returns False if it was cancelled first."""
+        with self.lock:
+            if self._state is not _S.LOAD_REQUESTED:
+                return False
+            self._transition_locked(_S.LOAD_APPROVED)
+            return True
+
+    def request_unload(self) -> None:
+        """READY to UNLOAD_REQUESTED.
+
+        Raises:
+            FailedPrecondition: It is not READY, or unloading was asked for already;
+                nothing changed.
+
+        """
+        with self.lock:
+            if self._state is not _S.READY:
+                raise FailedPrecondition(
+                    "Servable not loaded, or unload already requested/ongoing: "
+                    f"{self.id}"
+                )
+            self._transition_locked(_S.UNLOAD_REQUESTED)
+
+    def cancel(self) -> bool:
+        """Gives up the load; returns whether that ended it at once.
+
+        It is ended at once in LOAD_REQUESTED and between two attempts, and the version
+        is then in ERROR. A running attempt goes on to its end, and what it loaded is
+        unloaded. In any other state nothing happens.
+        """
+        with self.lock:
+            if self.is_loaded:
+                return False
+            if self._state is _S.LOAD_REQUESTED:
+                self.fail_locked(self.cancelled_error())
+                return True
+            if self._state not in (_S.LOAD_APPROVED, _S.LOADING):
+                return False
+            self._cancelled = True
+            if self.retry_at_s is None:
+                return False
+            log.info("event=load_retries_cancelled servable=%s", self.id.slashed)
+            self.fail_locked(self.error or self.cancelled_error())
+            return True
+
+    def end_pause(self) -> None:
+        """Makes the next attempt due now, if one is planned."""
+        with self.lock:
+            if self.retry_at_s is not None:
+                self.retry_at_s = self.clock.now()
+
+    def tell(self, error: ServingError | None) -> None:
+        """Calls ``done``, once, with how the load or unload ended."""
+        done, self.done = self.done, None
+        if done is not None:
+            done(error)
+
+    def cancelled_error(self) -> ServingError:
+        """Returns the error of a load that was given up."""
+        return Cancelled(f"Loading of servable cancelled: {self.id}")
+
+    def fail_locked(self, error: ServingError) -> None:
+        """Does :meth:`fail`, with the lock."""
+        self._transition_locked(_S.ERROR)
+        self.error = error
+        self.retry_at_s = None
+
+    def _transition_locked(self, to: HarnessState) -> None:
+        if to not in TRANSITIONS[self._state]:
+            raise Internal(
+                f"Illegal request to transition from state {self._state.value} to "
+                f"{to.value}: {self.id}"
+            )
+        self._state = to
+        if to is not _S.ERROR:
+            self.error = None
+
+    def __repr__(self) -> str:
+        return (
+            f"<Version {self.id.slashed} generation={self.generation} "
+            f"{self._state.value}{'' if self.is_aspired else ' unaspired'}>"
+        )
