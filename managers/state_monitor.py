@@ -100,9 +100,10 @@ class ServableStateMonitor:
         self._clock = clock or MonotonicClock()
         self._options = options or StateMonitorOptions()
         # Guards every field below. Ranks after the bus's; callbacks are called
-        # outside it.
+        # outside it. A name's states are replaced, never changed, so that who asks for
+        # one name takes no lock.
         self._changed = threading.Condition()
-        self._states: dict[str, dict[int, ServableState]] = {}
+        self._states: dict[str, Mapping[int, ServableState]] = {}
         self._ended: dict[str, dict[int, None]] = {}
         self._ended_names: dict[str, None] = {}
         self._log: deque[EventAndTime[ServableState]] = deque(
@@ -118,23 +119,20 @@ class ServableStateMonitor:
 
     def state(self, servable_id: ServableId) -> ServableState | None:
         """Returns the version's last state; None if it was never seen or forgotten."""
-        with self._changed:
-            return self._states.get(servable_id.name, {}).get(servable_id.version)
+        return self._states.get(servable_id.name, {}).get(servable_id.version)
 
     def version_states(self, name: str) -> VersionStates:
         """Returns the states of one servable, highest version first."""
-        with self._changed:
-            return _descending(self._states.get(name, {}))
+        return _descending(self._states.get(name, {}))
 
     def available_versions(self, name: str) -> frozenset[int]:
         """Returns the versions of one servable that can be requested."""
         available = ManagerState.AVAILABLE
-        with self._changed:
-            return frozenset(
-                version
-                for version, state in self._states.get(name, {}).items()
-                if state.manager_state is available
-            )
+        return frozenset(
+            version
+            for version, state in self._states.get(name, {}).items()
+            if state.manager_state is available
+        )
 
     def all_states(self) -> Mapping[str, VersionStates]:
         """Returns everything known."""
@@ -158,9 +156,15 @@ class ServableStateMonitor:
         """Drops the states of ended versions, of one servable or of all."""
         with self._changed:
             for each in [name] if name is not None else list(self._ended):
-                for version in self._ended.pop(each, {}):
-                    del self._states[each][version]
-                if not self._states.get(each):
+                ended = self._ended.pop(each, {})
+                left = {
+                    version: state
+                    for version, state in self._states.get(each, {}).items()
+                    if version not in ended
+                }
+                if left:
+                    self._states[each] = left
+                else:
                     self._drop_name_locked(each)
 
     def listen(
@@ -250,7 +254,7 @@ class ServableStateMonitor:
         name, version = state.id.name, state.id.version
         due: list[Waiter] = []
         with self._changed:
-            self._states.setdefault(name, {})[version] = state
+            self._states[name] = {**self._states.get(name, {}), version: state}
             self._log.append(published)
             for waiter in self._waiters:
                 if name in waiter.waiting:
@@ -303,7 +307,7 @@ class ServableStateMonitor:
     def _forget_old_locked(self, state: ServableState) -> None:
         """Notes whether the version ended, and drops what ended long ago."""
         name, version = state.id.name, state.id.version
-        by_version = self._states[name]
+        by_version = dict(self._states[name])
         ended = self._ended.setdefault(name, {})
         ended.pop(version, None)
         if state.manager_state is ManagerState.END:
@@ -311,6 +315,7 @@ class ServableStateMonitor:
         while len(ended) > self._options.max_num_ended_per_name:
             oldest = next(iter(ended))
             del ended[oldest], by_version[oldest]
+        self._states[name] = by_version
         self._ended_names.pop(name, None)
         if len(ended) == len(by_version):
             self._ended_names[name] = None

@@ -27,10 +27,8 @@ ORDER: Final = (
     "UnarySourceAdapter._lock",
     "AspiredVersionsManager._stepping",
     "VersionLoader._moving",
-    "Interpreters._importing",
     "VersionTable.lock",
     "EventBus._delivery",
-    "ServedModels._lock",
 )
 """The locks of the table in ARCHITECTURE.md, but for the leaves that it names."""
 

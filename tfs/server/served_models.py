@@ -7,6 +7,7 @@ without labels, primary and canary has no entry and costs one failed look-up.
 
 from __future__ import annotations
 
+import functools
 import random
 import threading
 from collections.abc import Callable, Collection, Mapping
@@ -112,8 +113,8 @@ class ServedModels:
         self._parts = parts
         self._rng = rng
         self._routes = _Routes()
-        # Guards the read-modify-write of _routes, _config and _trials. Only leaves are
-        # taken under it: those of the monitor, the trials, and their notes.
+        # Orders the replacements of _routes, and guards _config and _trials; leaf: what
+        # it reads of the monitor, the trials and their notes takes no lock.
         self._lock = threading.Lock()
         self._config: ServerConfig | None = None
         self._trials: dict[str, Trial] = {}
@@ -264,21 +265,29 @@ class ServedModels:
         changed. A rejected version that the config names as primary is not rejected
         any more.
         """
+        for settings in config.models.values():
+            if settings.primary is not None:
+                self._notes.forget(settings.name, settings.primary)
         with self._lock:
             before, self._config = self._config, config
-            self._update_trials_locked(before, config)
+            changed = self._update_trials_locked(before, config)
             resolved = _Resolved()
             for settings in config.models.values():
                 self._resolve_locked(settings, resolved)
             self._routes = resolved.routes()
+        for change in changed:
+            change()
 
     def restart_trial(self, name: str) -> None:
         """Starts a rejected trial anew; harmless for any other."""
+        trial = self._trials.get(name)
+        if trial is None or not trial.is_rejected:
+            return
+        self._notes.forget(name, trial.settings.version)
         with self._lock:
-            trial, config = self._trials.get(name), self._config
-            if trial is None or config is None or not trial.is_rejected:
-                return
-            self._notes.forget(name, trial.settings.version)
+            config = self._config
+            if config is None or self._trials.get(name) is not trial:
+                return  # a config came in between, and has replaced it
             self._trials[name] = self._new_trial(config.models[name])
         self.refresh(name)
 
@@ -307,8 +316,9 @@ class ServedModels:
     def close(self) -> None:
         """Ends all trials; look-ups go on."""
         with self._lock:
-            for trial in self._trials.values():
-                trial.close()
+            trials = list(self._trials.values())
+        for trial in trials:
+            trial.close()
 
     def _resolve_locked(self, settings: ModelSettings, resolved: _Resolved) -> None:
         name, canary = settings.name, settings.canary
@@ -360,15 +370,15 @@ class ServedModels:
 
     def _update_trials_locked(
         self, before: ServerConfig | None, config: ServerConfig
-    ) -> None:
+    ) -> list[Callable[[], None]]:
+        """Replaces the trials; returns what is to be done to old ones outside the lock."""
+        changed: list[Callable[[], None]] = []
         for name in list(self._trials):
             settings = config.models.get(name)
             if settings is None or settings.canary is None:
-                self._trials.pop(name).close()
+                changed.append(self._trials.pop(name).close)
         for name, settings in config.models.items():
             canary, trial = settings.canary, self._trials.get(name)
-            if settings.primary is not None:
-                self._notes.forget(name, settings.primary)
             if canary is None:
                 continue
             old = None if before is None else before.models.get(name)
@@ -382,11 +392,12 @@ class ServedModels:
                 if trial.settings == canary:
                     continue
                 if not trial.is_rejected:
-                    trial.update(canary)
+                    changed.append(functools.partial(trial.update, canary))
                     continue
             if trial is not None:
-                trial.close()
+                changed.append(trial.close)
             self._trials[name] = self._new_trial(settings)
+        return changed
 
     def _new_trial(self, settings: ModelSettings) -> Trial:
         canary, name = settings.canary, settings.name

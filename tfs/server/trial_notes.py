@@ -13,7 +13,7 @@ import logging
 import os
 import threading
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -40,9 +40,9 @@ class Rejection:
     since_s: float
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _ModelNotes:
-    """The notes on one model under one base path. Guarded by the lock of the notes.
+    """The notes on one model under one base path. Immutable.
 
     Attributes:
         base_path: Where its versions lie.
@@ -53,7 +53,7 @@ class _ModelNotes:
 
     base_path: str
     held: int | None = None
-    rejected: dict[int, tuple[dict[str, object], Rejection]] = field(
+    rejected: Mapping[int, tuple[dict[str, object], Rejection]] = field(
         default_factory=dict
     )
 
@@ -73,9 +73,10 @@ class TrialNotes:
     def __init__(self, state_dir: str = "", executor: Executor | None = None) -> None:
         self._path = os.path.join(state_dir, _FILE_NAME) if state_dir else ""
         self._executor = executor or InlineExecutor()
-        # Guards _models; leaf lock: no file is read or written under it.
+        # Orders the replacements of _models, which readers take as it is; leaf: no file
+        # is read or written under it.
         self._lock = threading.Lock()
-        self._models: dict[str, _ModelNotes] = {}
+        self._models: Mapping[str, _ModelNotes] = {}
 
     @property
     def is_kept(self) -> bool:
@@ -103,60 +104,54 @@ class TrialNotes:
         self, name: str, base_path: str, settings: CanarySettings
     ) -> Rejection | None:
         """Returns why this trial, with these settings, was ended; None if it was not."""
-        with self._lock:
-            notes = self._find_locked(name, base_path)
-            tried, rejection = notes.rejected.get(settings.version, ({}, None))
+        notes = self._find(name, base_path)
+        tried, rejection = notes.rejected.get(settings.version, ({}, None))
         return rejection if tried == asdict(settings) else None
 
     def rejected(self, name: str, base_path: str) -> Mapping[int, str]:
         """Returns why versions were rejected, by version."""
-        with self._lock:
-            notes = self._find_locked(name, base_path)
-            return {version: why.reason for version, (_, why) in notes.rejected.items()}
+        rejected = self._find(name, base_path).rejected
+        return {version: why.reason for version, (_, why) in rejected.items()}
 
     def reject(
         self, name: str, base_path: str, settings: CanarySettings, rejection: Rejection
     ) -> None:
         """Remembers that a trial was ended."""
         with self._lock:
-            notes = self._models[name] = self._find_locked(name, base_path)
-            notes.rejected[settings.version] = (asdict(settings), rejection)
+            notes = self._find(name, base_path)
+            tried = {settings.version: (asdict(settings), rejection)}
+            notes = replace(notes, rejected={**notes.rejected, **tried})
+            self._models = {**self._models, name: notes}
         self._write_later()
 
     def forget(self, name: str, version: int) -> None:
         """Drops the rejection of a version; harmless without one."""
         with self._lock:
             notes = self._models.get(name)
-            if notes is None or notes.rejected.pop(version, None) is None:
+            if notes is None or version not in notes.rejected:
                 return
+            left = {v: each for v, each in notes.rejected.items() if v != version}
+            self._models = {**self._models, name: replace(notes, rejected=left)}
         self._write_later()
 
     def held(self, name: str, base_path: str) -> int | None:
         """Returns the version that is held as the primary; None if none is."""
-        with self._lock:
-            return self._find_locked(name, base_path).held
+        return self._find(name, base_path).held
 
     def hold(self, held: Mapping[str, tuple[str, int]]) -> None:
         """Replaces all held primaries: base path and version by model."""
         with self._lock:
-            before = self._held_locked()
-            if held == before:
-                return
-            for name in before.keys() - held.keys():
-                self._models[name].held = None
+            models = {
+                name: replace(notes, held=None) for name, notes in self._models.items()
+            }
             for name, (base_path, version) in held.items():
-                notes = self._models[name] = self._find_locked(name, base_path)
-                notes.held = version
+                models[name] = replace(self._find(name, base_path), held=version)
+            if models == self._models:
+                return
+            self._models = models
         self._write_later()
 
-    def _held_locked(self) -> dict[str, tuple[str, int]]:
-        return {
-            name: (notes.base_path, notes.held)
-            for name, notes in self._models.items()
-            if notes.held is not None
-        }
-
-    def _find_locked(self, name: str, base_path: str) -> _ModelNotes:
+    def _find(self, name: str, base_path: str) -> _ModelNotes:
         """Returns the notes on a model; those on another base path are not its own."""
         notes = self._models.get(name)
         if notes is None or notes.base_path != base_path:
@@ -169,12 +164,11 @@ class TrialNotes:
                 self._executor.submit(self._write)
 
     def _write(self) -> None:
-        with self._lock:
-            notes = {
-                name: _written(notes)
-                for name, notes in self._models.items()
-                if notes.held is not None or notes.rejected
-            }
+        notes = {
+            name: _written(notes)
+            for name, notes in self._models.items()
+            if notes.held is not None or notes.rejected
+        }
         text = json.dumps(notes, indent=1, sort_keys=True)
         try:
             os.makedirs(os.path.dirname(self._path), exist_ok=True)

@@ -113,13 +113,14 @@ class Interpreters:
                 ),
                 zygote,
             )
-        # Held while torch is imported, by a load thread or the main thread. Others that
-        # want torch wait for it. It is taken before _lock.
+        # Held while torch is imported, by a load thread or the main thread: others that
+        # want torch wait for it. Leaf.
         self._importing = threading.Lock()
         # Guards the fields below; leaf but for the process backend's: making
         # interpreters starts nothing.
         self._lock = threading.Lock()
         self._in_process: InProcessInterpreters | None = None
+        self._has_imported = False
         self._closed = False
 
     @property
@@ -171,29 +172,17 @@ class Interpreters:
         From then on garbage collections leave out what was imported, like all that a
         server imports at its start (:mod:`tfs.server.system.garbage`).
         """
-        options = self._options
         with self._importing:
-            if self._in_process is not None:
+            if not self._has_imported:
+                _import_torch()
+                self._has_imported = True
+        from tfs.server.placing.in_process_interpreters import InProcessInterpreters
+
+        options = self._options
+        with self._lock:
+            if self._in_process is not None or self._closed:
                 return
-            is_new = "torch" not in sys.modules
-            collects = gc.isenabled()
-            if is_new:
-                for name, value in UNCOMPILED.items():
-                    os.environ.setdefault(name, value)
-                map_torch_libraries()
-                gc.disable()  # importing makes no garbage to collect
-            try:
-                from tfs.runtime.inline import script_functions
-                from tfs.server.placing.in_process_interpreters import (
-                    InProcessInterpreters,
-                )
-            finally:
-                if is_new and collects:
-                    gc.enable()
-            if is_new:
-                script_functions.leave_alone()
-                gc.freeze()  # must precede any load in this process
-            made = InProcessInterpreters(
+            self._in_process = InProcessInterpreters(
                 self._loop,
                 num_threads=options.num_interpreters,
                 num_private_pythons=(
@@ -204,8 +193,6 @@ class Interpreters:
                 on_slow=self._on_slow,
                 on_hang=self._on_hang,
             )
-            with self._lock:
-                self._in_process = made
 
     def close(self, deadline_s: float) -> None:
         """Ends every interpreter, its process and the zygote; idempotent."""
@@ -216,6 +203,25 @@ class Interpreters:
             in_process.close(deadline_s)
         if self._processes is not None:
             self._processes.close(deadline_s)
+
+
+def _import_torch() -> None:
+    """Imports torch, and what of ours needs it; without a pause for garbage."""
+    is_new = "torch" not in sys.modules
+    collects = gc.isenabled()
+    if is_new:
+        for name, value in UNCOMPILED.items():
+            os.environ.setdefault(name, value)
+        map_torch_libraries()
+        gc.disable()  # importing makes no garbage to collect
+    try:
+        from tfs.runtime.inline import script_functions
+    finally:
+        if is_new and collects:
+            gc.enable()
+    if is_new:
+        script_functions.leave_alone()
+        gc.freeze()  # must precede any load in this process
 
 
 def interpreters_options(options: ServerOptions) -> InterpretersOptions:
