@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import io
+import json
 import signal
 import socket
 import tempfile
@@ -23,9 +25,12 @@ from tests.e2e.serving import Serving, free_port
 from tests.models.digits import DigitClassifier
 from tfs.client.arrays import fill_tensor
 from tfs.proto.tensorflow_serving.apis import predict_pb2
+from tfs.proto.tfs.v1 import admin_service_pb2
 from tfs.testing.patience import PATIENCE_S
 
 PIXELS = torch.rand(2, 64)
+MAX_JSON_BYTES = 16_000_000
+ADMIN = admin_service_pb2.DESCRIPTOR.services_by_name["AdminService"]
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +61,7 @@ def rest(
         f"--model_config_file={config}",
         f"--rest_api_port={port}",
         "--rest_api_enable_cors_support=true",
-        "--max_json_bytes=100000",
+        f"--max_json_bytes={MAX_JSON_BYTES}",
         f"--rest_api_socket_path={unix_path}",
     )
     with Serving(*flags) as serving:
@@ -76,7 +81,7 @@ def rest(
     ],
 )
 def test_predict_in_rows_and_in_columns(rest: Rest, path: str, factor: int) -> None:
-    """Of the newest version, or the one that is named."""
+    """Of the newest version, or the one that is named (Predict)."""
     rows = [[1, 2], [3, 4]]
     expected = [[factor * value for value in row] for row in rows]
     url = f"/v1/models/{path}:predict"
@@ -166,7 +171,7 @@ def test_tensors_that_are_none_are_refused(
 
 
 def test_classify_takes_examples_and_names_labels(rest: Rest) -> None:
-    """Its results are lists of labels and scores."""
+    """Its results are lists of labels and scores (Classify)."""
     examples = [{"pixels": row} for row in PIXELS.tolist()]
     status, reply, _ = rest.ask("/v1/models/digits:classify", {"examples": examples})
     assert status == 200, reply
@@ -177,7 +182,7 @@ def test_classify_takes_examples_and_names_labels(rest: Rest) -> None:
 
 
 def test_status_and_metadata(rest: Rest) -> None:
-    """In protobuf's JSON: names as in the messages, 64-bit integers as strings."""
+    """In protobuf's JSON: names as in the messages (GetStatus, GetModelMetadata)."""
     _, reply, _ = rest.ask("/v1/models/scale")
     found = [each["version"] for each in reply["model_version_status"]]
     assert found == ["2", "1"]
@@ -215,19 +220,229 @@ def test_status_and_metadata(rest: Rest) -> None:
             'Serving signature key "other" not found',
         ),
         ("/v1/models/scale:predict", {"instances": ["x"]}, 400, "not of expected type"),
-        ("/v1/models/scale:predict", b" " * 100_001, 429, "--max_json_bytes"),
+        (
+            "/v1/models/scale:predict",
+            b" " * (MAX_JSON_BYTES + 1),
+            429,
+            "--max_json_bytes",
+        ),
         ("/v1/models/scale:classify", {"examples": []}, 400, "empty array"),
     ],
 )
 def test_errors_are_json_with_the_status_of_their_code(
     rest: Rest, path: str, body: object, status: int, message: str
 ) -> None:
-    """``{"error": "..."}``, as TensorFlow Serving answers."""
+    """``{"error": "..."}``, as TensorFlow Serving answers.
+
+    PredictModelNameVersionErrors, PredictRequestErrors, StatusError, kPathRegex.
+    """
     found, reply, headers = rest.ask(path, body)
     assert found == status
     assert reply.keys() == {"error"}
     assert message in reply["error"]
     assert headers["Content-Type"] == "application/json"
+
+
+ROW = b'{"instances": [[1, 2]]}'
+QUIRKS = {
+    "any case": ("POST", "/v1/MODELS/scale:PREDICT", ROW, {}, 200, "predictions"),
+    "any content type": (
+        "POST",
+        "/v1/models/scale:predict",
+        ROW,
+        {"Content-Type": "text/html"},
+        200,
+        "predictions",
+    ),
+    "text behind the value": (
+        "POST",
+        "/v1/models/scale:predict",
+        ROW + b" and more",
+        {},
+        200,
+        "predictions",
+    ),
+    "unknown keys": (
+        "POST",
+        "/v1/models/scale:predict",
+        b'{"more": 1, "instances": [[1, 2]]}',
+        {},
+        200,
+        "predictions",
+    ),
+    "the first of two keys": (
+        "POST",
+        "/v1/models/scale:predict",
+        b'{"instances": [[1, 2]], "instances": 1}',
+        {},
+        200,
+        "predictions",
+    ),
+    "Inf": (
+        "POST",
+        "/v1/models/scale:predict",
+        b'{"instances": [[-Inf, NaN]]}',
+        {},
+        200,
+        "predictions",
+    ),
+    "a name that is encoded": ("GET", "/v1/models/%73cale", b"", {}, 200, "model_ver"),
+    "a status with a label": (
+        "GET",
+        "/v1/models/scale/labels/none",
+        b"",
+        {},
+        200,
+        "model_version_status",
+    ),
+    "metadata of a label": (
+        "GET",
+        "/v1/models/scale/labels/stable/metadata",
+        b"",
+        {},
+        200,
+        '"version": "1"',
+    ),
+    "a version that is no int64": (
+        "GET",
+        f"/v1/models/scale/versions/{1 << 63}",
+        b"",
+        {},
+        400,
+        "Failed to convert version: 9223372036854775808 to numeric.",
+    ),
+    "both layouts": (
+        "POST",
+        "/v1/models/scale:predict",
+        b'{"instances": [1], "inputs": 1}',
+        {},
+        400,
+        "expecting only one of",
+    ),
+    "an empty body": ("POST", "/v1/models/scale:predict", b"", {}, 400, "is empty"),
+    "a preflight of nobody": ("OPTIONS", "/v1/models/scale", b"", {}, 400, "Origin"),
+}
+
+
+@pytest.mark.parametrize("case", QUIRKS)
+def test_what_clients_of_tensorflow_serving_rely_on(rest: Rest, case: str) -> None:
+    """The quirks of its REST API."""
+    verb, path, body, headers, status, words = QUIRKS[case]
+    found, reply, given = rest.ask(path, body, verb=verb, **headers)
+    assert found == status, reply
+    assert words in json.dumps(reply)
+    assert given["Content-Type"] == "application/json"
+
+
+def keys(num: int) -> bytes:
+    return b'{"instances": [{%s}]}' % b",".join(b'"%d":0' % i for i in range(num))
+
+
+def packed(shape: list[int]) -> bytes:
+    tensor = {"dtype": "float32", "shape": shape, "data": b""}
+    return msgpack.packb({"inputs": {"x": tensor}})  # type: ignore[no-any-return]
+
+
+def twice_wanted() -> bytes:
+    request = predict_pb2.PredictRequest(output_filter=["y", "y"])
+    fill_tensor(request.inputs["x"], np.ones((1, 2), np.float32), "x")
+    return request.SerializeToString()
+
+
+MSGPACK, PROTOBUF = "application/msgpack", "application/x-protobuf"
+BOMB = gzip.compress(b" " * 100_000_000)
+HOSTILE = {
+    "nesting": ("scale:predict", b"[" * 250_000, {}, 400, "JSON Parse error"),
+    "deep lists": (
+        "scale:predict",
+        b'{"inputs":' + b"[" * 900 + b"]" * 900 + b"}",
+        {},
+        400,
+        "32 levels",
+    ),
+    "bomb": ("scale:predict", BOMB, {"Content-Encoding": "gzip"}, 429, "more than"),
+    "a million keys": ("scale:predict", keys(1_000_000), {}, 400, "named input: 0"),
+    "lone surrogate": ("scale:predict", b'{"inputs": "\\ud800"}', {}, 400, "float"),
+    "1e999": ("scale:predict", b'{"inputs": 1e999}', {}, 400, "too big"),
+    "a long number": ("scale:predict", b"{" + b"9" * 1_000_000, {}, 400, "a name"),
+    "ragged": ("scale:predict", b'{"inputs": [[1], [2, 3]]}', {}, 400, "size: 2"),
+    "not UTF-8": ("scale:predict", b'{"inputs": "\xff"}', {}, 400, "encoding"),
+    "a huge shape": (
+        "scale:predict",
+        packed([1 << 62, 4]),
+        {"Content-Type": MSGPACK},
+        400,
+        "",
+    ),
+    "a negative shape": (
+        "scale:predict",
+        packed([-1, 2]),
+        {"Content-Type": MSGPACK},
+        400,
+        "",
+    ),
+    "an output twice": (
+        "scale:predict",
+        twice_wanted(),
+        {"Content-Type": PROTOBUF},
+        400,
+        "y",
+    ),
+    "another folder": ("..%2F..%2Fetc:predict", b'{"inputs": 1}', {}, 404, "etc"),
+    "not a feature": (
+        "digits:classify",
+        b'{"examples": [{"pixels": [1e999]}]}',
+        {},
+        400,
+        "too big",
+    ),
+    "a feature beyond int64": (
+        "digits:classify",
+        b'{"examples": [{"pixels": 9223372036854775808}]}',
+        {},
+        400,
+        "Only int64_t",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_bad_input_gets_an_error_and_changes_nothing_else(
+    rest: Rest, case: str
+) -> None:
+    """In JSON, with the status of its code; the next request is answered as ever."""
+    path, body, headers, status, message = HOSTILE[case]
+    found, reply, _ = rest.ask(f"/v1/models/{path}", body, **headers)
+    assert (found, reply.keys()) == (status, {"error"}), reply
+    assert message in reply["error"]
+    good = {"instances": [[1, 2]]}
+    assert rest.ask("/v1/models/scale:predict", good)[1] == {"predictions": [[2, 4]]}
+
+
+def test_nothing_on_this_port_changes_the_server(rest: Rest) -> None:
+    """Whatever the verb, the path or its alias, and wherever the request is from."""
+    before = rest.ask("/v1/models/scale")[1]
+    known = rest.ask("/elsewhere")[1]["error"].partition("there are ")[2].split(", ")
+    assert {"/v1/models/MODEL", "/healthz", "/readyz", "/metrics"} <= set(known)
+    methods = [
+        "tensorflow.serving.ModelService/HandleReloadConfigRequest",
+        *(f"tfs.v1.AdminService/{each.name}" for each in ADMIN.methods),
+    ]
+    paths = [path.replace("MODEL", "scale") for path in known]
+    aliases = [
+        alias
+        for path in [*paths, *(f"/{method}" for method in methods)]
+        for alias in (path, f"/{path}", path.upper(), f"{path}/", f"{path}?a=/metrics")
+    ]
+    form = {
+        "Content-Type": "application/x-www-form-urlencoded",
+        "Origin": "http://example.test",
+    }
+    for alias in aliases:
+        assert rest.ask(alias, b"model=scale&version=1", **form)[0] in (400, 404, 501)
+        for verb in ("PUT", "DELETE", "PATCH", "TRACE"):
+            assert rest.ask(alias, verb=verb, **form)[0] in (400, 404, 501)
+    assert rest.ask("/v1/models/scale")[1] == before
 
 
 def test_pages_of_other_origins_may_use_it_if_the_operator_says_so(rest: Rest) -> None:

@@ -14,6 +14,11 @@ FILES = (
     "tests/handlers/test_warmup.py",
     "tests/handlers/test_request_gate.py",
     "tests/server/request_log/test_request_logs.py",
+    "tests/codec/json/test_examples.py",
+    "tests/codec/json/test_predict_body.py",
+    "tests/codec/json/test_tensor_writer.py",
+    "tests/e2e/test_rest.py",
+    "tests/handlers/rest/test_paths.py",
 )
 
 # Names of the cases, by upstream file, at its version of July 2026.
@@ -80,6 +85,27 @@ CASES = {
         MultipleLoggersOneModelErrors MultipleUpdatesSingleCreation StreamLoggingBasic
         StreamLoggingUpdateLoggingConfig
     """,
+    "json_tensor_test": """
+        SingleUnnamedTensor MixedInputForFloatTensor MixedInputForDoubleTensor
+        SingleUnnamedTensorWithSignature TensorFromNonNullTerminatedBuffer
+        SingleUnnamedTensorBase64Scalars SingleUnnamedTensorBase64Lists
+        SingleNamedTensorBase64 MultipleNamedTensor SingleUnnamedTensorColumnarFormat
+        MultipleNamedTensorColumnarFormat SingleUnnamedTensorErrors
+        MultipleNamedTensorErrors FromJsonSingleTensor FromJsonSingleScalarTensor
+        FromJsonSingleBytesTensor FromJsonSingleFloatTensorSixDigitPrecision
+        FromJsonSingleFloatTensorNonFinite FromJsonSingleTensorErrors
+        FromJsonMultipleNamedTensors FromJsonMultipleNamedTensorsErrors
+        FromJsonSingleZeroBatchTensor FromJsonMultipleZeroBatchTensors
+        FromJsonMultipleZeroBatchTensorsErrors RequestNoContext
+        RequestWithContextAndSignature JsonErrors JsonFromClassificationResult
+        JsonFromRegressionResult JsonFromRegressionResultWithNonFinite
+        JsonFromResultErrors StatusOK StatusError
+    """,
+    "http_rest_api_handler_test": """
+        kPathRegex UnsupportedApiCalls PredictModelNameVersionErrors
+        PredictRequestErrors Predict Regress Classify GetStatus GetModelMetadata
+    """,
+    "http_rest_api_util_test": "TestParseModelInfoForGet TestParseModelInfoForPost",
     "log_collector_test": "NotRegistered Registration DuplicateRegistration Creation",
 }
 

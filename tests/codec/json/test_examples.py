@@ -24,7 +24,10 @@ def parse(**document: object) -> ExampleBody:
 
 
 def test_features_have_the_type_of_their_values() -> None:
-    """Integers and booleans, decimals, text and base64; alone or in a list."""
+    """Integers and booleans, decimals, text and base64; alone or in a list.
+
+    RequestNoContext, RequestWithContextAndSignature.
+    """
     body = parse(
         signature_name="s",
         context={"c": 1},
@@ -62,13 +65,17 @@ def test_features_have_the_type_of_their_values() -> None:
 def test_what_is_wrong_is_said_in_tensorflow_servings_words(
     document: dict[str, object], message: str
 ) -> None:
-    """Messages are those of FillClassificationRequestFromJson and its kin."""
+    """Messages are those of upstream (JsonErrors)."""
     with pytest.raises(InvalidArgument, match=message):
         parse(**document)
 
 
 def test_results_are_labels_and_scores_or_values() -> None:
-    """Scores have as many digits as a float32 needs."""
+    """Scores have as many digits as a float32 needs.
+
+    JsonFromClassificationResult, JsonFromRegressionResult,
+    JsonFromRegressionResultWithNonFinite.
+    """
     classified = classification_pb2.ClassificationResponse()
     classified.result.classifications.add().classes.add(label="cat", score=0.9)
     body = write_classify_reply(classified.SerializeToString())

@@ -44,12 +44,12 @@ def read(body: object, of: Signature = ONE) -> dict[str, TensorView]:
     ],
 )
 def test_rows_become_one_tensor(instances: object, expected: TensorView) -> None:
-    """Its first dimension counts the rows (SingleUnnamedTensor, TensorFromNonListItem)."""
+    """Its first dimension counts the rows (SingleUnnamedTensor, MixedInputForFloatTensor)."""
     assert read({"instances": instances}) == {"x": expected}
 
 
 def test_named_rows_become_a_tensor_for_each_input() -> None:
-    """Each row has a value for each (MultipleNamedTensor, SharedShape)."""
+    """Each row has a value for each (MultipleNamedTensor)."""
     rows = [{"a": [1.5, 2], "b": 7}, {"b": 8, "a": [3, 4]}]
     body = PredictBody.parse(json.dumps({"instances": rows}).encode())
     assert body.layout is Layout.ROWS
@@ -75,32 +75,55 @@ def test_named_rows_become_a_tensor_for_each_input() -> None:
 def test_columns_are_tensors_as_they_are(
     inputs: object, of: Signature, expected: dict[str, TensorView]
 ) -> None:
-    """Inputs may have different first sizes (SingleUnnamedTensorColumnFormat and others)."""
+    """Inputs may have first sizes of their own.
+
+    SingleUnnamedTensorColumnarFormat, MultipleNamedTensorColumnarFormat.
+    """
     assert read({"inputs": inputs}, of) == expected
 
 
 def test_strings_are_text_or_base64() -> None:
-    """Also where one stands for a whole row (SingleNamedTensorB64, ...Base64)."""
+    """Also where one stands for a whole row.
+
+    SingleUnnamedTensorBase64Scalars, SingleUnnamedTensorBase64Lists,
+    SingleNamedTensorBase64.
+    """
     texts = signature(x="string")
     rows = ["ab", {"b64": "/wA="}, {"b64": "w7w"}]
     expected = strings((3,), b"ab", b"\xff\x00", "ü".encode())
     assert read({"instances": rows}, texts) == {"x": expected}
     assert read({"inputs": {"b64": "YQ=="}}, texts) == {"x": strings((), b"a")}
+    assert read({"instances": [[{"b64": "YQ=="}], ["b"]]}, texts) == {
+        "x": strings((2, 1), b"a", b"b")
+    }
     named = [{"x": {"b64": "YQ=="}}, {"x": "b"}]
     assert read({"instances": named}, texts) == {"x": strings((2,), b"a", b"b")}
 
 
 def test_signature_is_named_beside_the_values() -> None:
-    """Other keys of a request are ignored."""
+    """Other keys of a request are ignored (SingleUnnamedTensorWithSignature)."""
     body = PredictBody.parse(b'{"signature_name": "s", "inputs": 1, "more": {}}')
     assert (body.signature_name, body.layout) == ("s", Layout.COLUMNS)
 
 
-@pytest.mark.parametrize("text", [b"NaN", b"Infinity", b"-Infinity"])
+@pytest.mark.parametrize("text", [b"NaN", b"Infinity", b"-Infinity", b"Inf", b"-Inf"])
 def test_what_is_no_number_in_json_is_one_here(text: bytes) -> None:
-    """TensorFlow Serving reads and writes these tokens."""
+    """TensorFlow Serving reads these tokens (TensorFromNonNullTerminatedBuffer)."""
     view = read(b'{"instances": [%s]} and text behind' % text)["x"]
     assert view == floats((1,), float(text))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"inputs": [1], "inputs": [2]}',
+        b'{"inputs": {"x": [1], "x": [2]}}',
+        b'{"inputs": {"x": [1], "note": "Inf \\" Inf", "x": Inf}}',
+    ],
+)
+def test_of_a_key_that_comes_twice_the_first_value_counts(body: bytes) -> None:
+    """As rapidjson's FindMember finds it."""
+    assert read(body) == {"x": floats((1,), 1)}
 
 
 def test_integers_never_pass_through_a_float() -> None:
@@ -132,7 +155,8 @@ def test_types_that_tensorflow_serving_has_no_json_for() -> None:
     [
         (b"", ONE, "JSON Parse error: The document is empty"),
         (b"  ", ONE, "JSON Parse error: The document is empty at offset: 2"),
-        (b"{", ONE, "JSON Parse error: "),
+        (b"{", ONE, "JSON Parse error: Missing a name for object member. at offset: 1"),
+        (b"instances = [1]", ONE, "JSON Parse error: Invalid value. at offset: 0"),
         (b"\xff", ONE, "JSON Parse error: Invalid encoding"),
         (b"[" * 250_000, ONE, "JSON Parse error: "),
         (b'{"instances":' + b"[" * 900 + b"]" * 900 + b"}", ONE, "levels deep"),
@@ -204,7 +228,7 @@ def test_types_that_tensorflow_serving_has_no_json_for() -> None:
 def test_what_is_wrong_is_said_in_tensorflow_servings_words(
     body: object, of: Signature, message: str
 ) -> None:
-    """Clients that look into messages go on doing so."""
+    """Clients look into messages (SingleUnnamedTensorErrors, MultipleNamedTensorErrors)."""
     with pytest.raises(ServingError) as caught:
         read(body, of)
     assert message in caught.value.message
@@ -218,9 +242,9 @@ def test_a_long_value_is_shown_by_its_beginning() -> None:
 
 
 def test_every_dtype_is_read_alike_by_both_ways() -> None:
-    """numpy's way and the walk, which `true` elsewhere in the body leads to."""
+    """numpy's way and the walk, which `true` elsewhere leads to (MixedInputForDoubleTensor)."""
     for name in ("float32", "float64", "int8", "int64", "uint32", "float16"):
-        values = [[1, 2], [3, 4]]
+        values = [[1, 2.0], [3, 4]] if "float" in name else [[1, 2], [3, 4]]
         plain = read({"inputs": values}, signature(x=name))
         walked = read({"inputs": values, "note": True}, signature(x=name))
         assert plain == walked

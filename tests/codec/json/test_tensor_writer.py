@@ -22,7 +22,11 @@ def written(layout: Layout, **outputs: TensorView) -> bytes:
 
 
 def test_rows_of_one_output_are_its_values() -> None:
-    """Their rows stand in a list (MakeRowFormatJsonFromTensors: SingleUnnamedTensor)."""
+    """Their rows stand in a list.
+
+    FromJsonSingleTensor, FromJsonSingleScalarTensor; the digits read back as the same
+    float (FromJsonSingleFloatTensorSixDigitPrecision).
+    """
     body = written(Layout.ROWS, y=floats((2, 2), 1, 0.1, 3, 1e20))
     assert body == b'{"predictions":[[1.0,0.1],[3.0,1e20]]}' or json.loads(body) == {
         "predictions": [[1.0, 0.1], [3.0, 1e20]]
@@ -31,20 +35,20 @@ def test_rows_of_one_output_are_its_values() -> None:
 
 
 def test_rows_of_several_outputs_are_objects() -> None:
-    """Each object has a value of each output."""
+    """Each object has a value of each output (FromJsonMultipleNamedTensors)."""
     body = written(Layout.ROWS, a=integers((2,), 1, 2), b=strings((2,), b"x", b"y"))
     assert json.loads(body) == {"predictions": [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}]}
 
 
 def test_columns_have_the_outputs_by_name_or_alone() -> None:
-    """One output needs no name (MakeColumnarFormatJsonFromTensors)."""
+    """One output needs no name (FromJsonSingleTensor, FromJsonMultipleNamedTensors)."""
     body = written(Layout.COLUMNS, a=integers((), 1), b=strings((1, 1), b"x"))
     assert json.loads(body) == {"outputs": {"a": 1, "b": [["x"]]}}
     assert json.loads(written(Layout.COLUMNS, y=floats((1,), 2))) == {"outputs": [2.0]}
 
 
 def test_bytes_are_base64_where_the_name_says_so() -> None:
-    """Elsewhere bytes are text, whatever they hold."""
+    """Elsewhere bytes are text, whatever they hold (FromJsonSingleBytesTensor)."""
     body = written(
         Layout.COLUMNS, image_bytes=strings((1,), b"\xff"), s=strings((1,), b"\xffa")
     )
@@ -54,7 +58,7 @@ def test_bytes_are_base64_where_the_name_says_so() -> None:
 
 
 def test_what_is_not_finite_is_a_token() -> None:
-    """As TensorFlow Serving writes it; other floats keep their few digits."""
+    """Other floats keep their few digits (FromJsonSingleFloatTensorNonFinite)."""
     body = written(
         Layout.ROWS, y=floats((4,), float("nan"), float("inf"), -float("inf"), 0.1)
     )
@@ -90,9 +94,20 @@ def test_other_types_have_forms_by_rule() -> None:
 def test_outputs_that_are_no_rows_are_refused(
     outputs: dict[str, TensorView], message: str
 ) -> None:
-    """Messages are those of upstream (MakeJsonFromTensors)."""
+    """Messages are those of upstream.
+
+    FromJsonSingleTensorErrors, FromJsonMultipleNamedTensorsErrors,
+    FromJsonMultipleZeroBatchTensorsErrors.
+    """
     with pytest.raises(InvalidArgument, match=message):
         write_predict_reply(outputs, Layout.ROWS)
+
+
+def test_no_rows_are_an_empty_list() -> None:
+    """Also of several (FromJsonSingleZeroBatchTensor, FromJsonMultipleZeroBatchTensors)."""
+    assert written(Layout.ROWS, y=integers((0, 2))) == b'{"predictions":[]}'
+    both = written(Layout.ROWS, y=floats((0, 3, 4)), z=strings((0, 1, 2)))
+    assert both == b'{"predictions":[]}'
 
 
 @pytest.mark.parametrize("shape", [(2, 0), (0,), (1, 2, 0), (0, 3)])

@@ -36,7 +36,7 @@ from tfs.handlers.rest.paths import Action, RestPath, parse_path
 def test_paths_name_a_model_and_what_is_asked_of_it(
     verb: str, path: str, action: Action, model: ModelSpec
 ) -> None:
-    """In any case, with names that are URL-encoded."""
+    """In any case, URL-encoded (TestParseModelInfoForGet, TestParseModelInfoForPost)."""
     assert parse_path(verb, path) == RestPath(action, model)
 
 
@@ -44,6 +44,10 @@ def test_paths_name_a_model_and_what_is_asked_of_it(
     ("verb", "path", "message"),
     [
         ("GET", "/v1/models", "Missing model name in request."),
+        ("POST", "/v1/models", "Malformed request: POST /v1/models"),
+        ("POST", "/v1/models/m/metadata", "Malformed request: POST"),
+        ("POST", "/v1/models/m/version/50:regress", "Malformed request: POST"),
+        ("POST", "/v1/models/m/versions/5/labels/l:regress", "Malformed request: POST"),
         ("GET", "/v1/models/m:predict", "Malformed request: GET /v1/models/m:predict"),
         ("POST", "/v1/models/m", "Malformed request: POST /v1/models/m"),
         ("POST", "/v1/models/m:explain", "Malformed request: POST"),
@@ -61,7 +65,7 @@ def test_paths_name_a_model_and_what_is_asked_of_it(
 def test_other_paths_are_refused_in_tensorflow_servings_words(
     verb: str, path: str, message: str
 ) -> None:
-    """The code is INVALID_ARGUMENT, which is 400."""
+    """The code is INVALID_ARGUMENT, which is 400 (UnsupportedApiCalls)."""
     with pytest.raises(InvalidArgument) as caught:
         parse_path(verb, path)
     assert message in caught.value.message

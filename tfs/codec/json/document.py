@@ -1,14 +1,16 @@
 """Parses a body of JSON into Python values, and shows values in errors.
 
-orjson parses nearly all bodies. What it refuses and TensorFlow Serving takes (NaN and
-Infinity, text behind the value) goes to the standard library's parser. Of a key that
-comes twice in an object, the last value counts.
+orjson parses nearly all bodies. What it refuses and TensorFlow Serving takes (NaN,
+Infinity, Inf, text behind the value) goes to the standard library's parser, and so does
+an object in which a key comes twice, of which TensorFlow Serving takes the first value.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
+from collections.abc import Iterable
 from typing import Any, Final, TypeAlias
 
 import orjson
@@ -19,6 +21,7 @@ from tfs.core.tensor_view import Buffer
 Value: TypeAlias = Any
 """What JSON says: None, bool, int, float, str, or a list or dict of values."""
 
+SIGNATURE_NAME: Final = "signature_name"
 _MAX_SHOWN: Final = 256
 _TYPE_NAMES: Final[dict[type, str]] = {str: "String", list: "Array", dict: "Object"}
 
@@ -42,13 +45,35 @@ def parse_object(body: Buffer) -> dict[str, Value]:
     return value
 
 
+def with_first_values(
+    document: dict[str, Value], body: Buffer, keys: Iterable[str]
+) -> dict[str, Value]:
+    """Returns the object in which a key that comes twice has its first value.
+
+    Args:
+        document: What the body was parsed to, with the last values.
+        body: JSON.
+        keys: The keys that matter.
+
+    """
+    text = bytes(body)
+    if any(text.count(b'"%s"' % key.encode("utf-8", "replace")) > 1 for key in keys):
+        document = _parse_leniently(text)
+    return document
+
+
 def _parse_leniently(body: bytes) -> Value:
     try:
         text = body.decode("utf-8")
+        if "Inf" in text:
+            text = _INF.sub(_infinity, text)
         start = len(text) - len(text.lstrip(" \t\r\n"))
         value, _ = _LENIENT.raw_decode(text, start)
     except json.JSONDecodeError as error:
-        what = "The document is empty" if start == len(text) else f"{error.msg}."
+        if start == len(text):
+            what = "The document is empty"
+        else:
+            what = _RAPIDJSON_WORDS.get(error.msg, f"{error.msg}.")
         raise InvalidArgument(
             f"JSON Parse error: {what} at offset: {error.pos}"
         ) from None
@@ -75,7 +100,31 @@ def _integer(digits: str) -> int | float:
     return int(digits) if len(digits) <= 20 else _finite(digits)
 
 
-_LENIENT: Final = json.JSONDecoder(parse_float=_finite, parse_int=_integer)
+def _first_of_each(pairs: list[tuple[str, Value]]) -> dict[str, Value]:
+    return dict(reversed(pairs))
+
+
+_LENIENT: Final = json.JSONDecoder(
+    parse_float=_finite, parse_int=_integer, object_pairs_hook=_first_of_each
+)
+
+_INF: Final = re.compile(r'"(?:[^"\\]|\\.)*"|Inf\b')
+
+
+def _infinity(token: re.Match[str]) -> str:
+    return "Infinity" if token[0] == "Inf" else token[0]
+
+
+_RAPIDJSON_WORDS: Final = {
+    "Expecting value": "Invalid value.",
+    "Expecting property name enclosed in double quotes": "Missing a name for object "
+    "member.",
+    "Expecting ':' delimiter": "Missing a colon after a name of object member.",
+    "Unterminated string starting at": "Missing a closing quotation mark in string.",
+    "Invalid \\escape": "Invalid escape character in string.",
+    "Invalid \\uXXXX escape": "Incorrect hex digit after \\u escape in string.",
+}
+"""What TensorFlow Serving says of syntax, by the standard library's words."""
 
 
 def shown(value: Value) -> str:
@@ -111,7 +160,7 @@ def signature_name_of(document: dict[str, Value]) -> str:
         InvalidArgument: It is no string.
 
     """
-    name = document.get("signature_name", "")
+    name = document.get(SIGNATURE_NAME, "")
     if not isinstance(name, str):
         raise wrong_form(
             document,

@@ -11,10 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from tfs.codec.json.document import (
+    SIGNATURE_NAME,
     Value,
     parse_object,
     shown,
     signature_name_of,
+    with_first_values,
     wrong_form,
 )
 from tfs.codec.json.tensor_reader import is_bytes, num_elements, read_tensor
@@ -24,6 +26,7 @@ from tfs.core.tensor_view import Buffer, TensorView
 
 INSTANCES: Final = "instances"
 INPUTS: Final = "inputs"
+_KEYS: Final = (SIGNATURE_NAME, INSTANCES, INPUTS)
 
 
 class Layout(enum.Enum):
@@ -59,8 +62,12 @@ class PredictBody:
 
         """
         whole = bytes(body)
+        document = parse_object(whole)
+        inputs = document.get(INPUTS)
+        names = inputs if type(inputs) is dict else ()
         return cls.of(
-            parse_object(body), may_have_bools=b"true" in whole or b"false" in whole
+            with_first_values(document, whole, (*_KEYS, *names)),
+            may_have_bools=b"true" in whole or b"false" in whole,
         )
 
     @classmethod

@@ -161,7 +161,10 @@ class HttpRequestCall:
 
     def expire(self) -> None:
         """Ends the call because its deadline has passed. On the loop."""
-        self.cut_off(DeadlineExceeded("Deadline Exceeded: the request took too long"))
+        where = "it was computed" if self.cancel.has_begun else "it waited in a queue"
+        self.cut_off(
+            DeadlineExceeded(f"Deadline Exceeded: the request took too long; {where}")
+        )
 
     def cut_off(self, error: ServingError) -> None:
         """Ends the call without its handler. On the loop."""

@@ -200,6 +200,7 @@ class _JoinedTask(InferenceTask):
                 dead.append(task)
             else:
                 alive.append(task)
+                task.cancel.has_begun = True
         if not dead:
             return None
         if not alive:  # the batch ends with all of them

@@ -1,0 +1,215 @@
+"""A model answers the same, in whatever form it is asked; and its logs say the same."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.handlers.kept_log import KeptLog
+from tests.handlers.rest.asked import AskedCall
+from tests.handlers.served import EchoServable, OneModel
+from tfs.codec.json.packed import parse_msgpack, parse_npy, write_msgpack, write_npy
+from tfs.codec.json.predict_body import Layout, PredictBody
+from tfs.codec.json.tensor_writer import write_predict_reply
+from tfs.codec.tensor import fill_tensor_proto, tensor_view_of
+from tfs.core.dtype import DTYPES, STRING
+from tfs.core.errors import Unimplemented
+from tfs.core.servable import InferenceTask, Tensors
+from tfs.core.signature import Method, Signature, TensorSpec
+from tfs.core.tensor_view import TensorView
+from tfs.handlers import example_rpc
+from tfs.handlers.examples import ExampleHandler
+from tfs.handlers.predict import PredictHandler
+from tfs.handlers.request_gate import RequestGate
+from tfs.handlers.rest.handler import RestHandler
+from tfs.proto.tensorflow_serving.apis import predict_pb2
+from tfs.testing.fake_call import FakeCall
+
+PATH = "/v1/models/m:predict"
+NAME = "x_bytes"  # so that strings may be any bytes
+NAMES = sorted(name for name in DTYPES if not name.startswith("float8"))
+FLOATS = {"float16": 16, "float32": 32, "float64": 64, "complex64": 32}
+
+
+class Mirror(EchoServable):
+    """Its output is its input."""
+
+    def __init__(self, signature: Signature) -> None:
+        super().__init__()
+        self.signatures = {"serving_default": signature}  # type: ignore[misc]
+
+    def _outputs(self, task: InferenceTask) -> Tensors:
+        return dict(task.inputs)
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> TensorView:
+    """Draws tensors of every dtype, of all shapes that lists can show."""
+    dtype = DTYPES[draw(st.sampled_from(NAMES))]
+    shape: tuple[int, ...] = tuple(draw(st.lists(st.integers(1, 3), max_size=3)))
+    has_none = draw(st.booleans())
+    if shape and has_none:
+        shape = (*shape, 0)
+    size = int(np.prod(shape, dtype=int))
+    if dtype is STRING:
+        return TensorView(
+            dtype, shape, tuple(draw(st.binary(max_size=4)) for _ in range(size))
+        )
+    if dtype.name == "bool":
+        return TensorView(dtype, shape, bytes(draw(st.booleans()) for _ in range(size)))
+    if dtype.name == "bfloat16":
+        parts = [draw(st.integers(0, 0x7F80)) for _ in range(size)]
+        return TensorView(dtype, shape, struct.pack(f"<{size}H", *parts))
+    values: list[Any]
+    if dtype.name in ("complex64", "complex128"):
+        width = FLOATS.get(dtype.name, 64)
+        part = st.floats(width=width, allow_nan=False)  # type: ignore[arg-type]
+        values = [complex(draw(part), draw(part)) for _ in range(size)]
+    elif dtype.name in FLOATS:
+        element = st.floats(width=FLOATS[dtype.name], allow_nan=False)  # type: ignore[arg-type]
+        values = [draw(element) for _ in range(size)]
+    else:
+        limits = np.iinfo(dtype.name)
+        values = [
+            draw(st.integers(int(limits.min), int(limits.max))) for _ in range(size)
+        ]
+    return TensorView(dtype, shape, np.array(values, dtype.name).tobytes())
+
+
+def signature_of(view: TensorView) -> Signature:
+    spec = TensorSpec(view.dtype, (-1,) * len(view.shape))
+    batched = bool(view.shape)
+    return Signature(Method.PREDICT, {NAME: spec}, {NAME: spec}, batched=batched)
+
+
+def handler_of(view: TensorView, gate: RequestGate | None = None) -> PredictHandler:
+    """Returns what answers tensors like this with themselves."""
+    models = OneModel()
+    models.servable = Mirror(signature_of(view))
+    models.handle.servable = models.servable
+    return PredictHandler(models, gate)
+
+
+def elements_of(view: TensorView) -> object:
+    return view.strings if view.dtype is STRING else bytes(view.buffer)
+
+
+def no_rpc(call: object) -> None:
+    """Stands for the handlers of other RPCs."""
+    raise AssertionError(call)
+
+
+def message_of(view: TensorView) -> bytes:
+    request = predict_pb2.PredictRequest()
+    request.model_spec.name = "m"
+    fill_tensor_proto(request.inputs[NAME], view)
+    return request.SerializeToString()
+
+
+def over_grpc(handler: PredictHandler, view: TensorView) -> TensorView:
+    call = FakeCall(message_of(view))
+    handler(call)
+    reply = predict_pb2.PredictResponse.FromString(call.reply_bytes())
+    return tensor_view_of(reply.outputs[NAME])
+
+
+def as_json(view: TensorView) -> bytes:
+    body = write_predict_reply({NAME: view}, Layout.COLUMNS)
+    return body.replace(b'"outputs"', b'"inputs"', 1)
+
+
+def from_json(body: bytes, signature: Signature) -> TensorView:
+    sent = body.replace(b'"outputs"', b'"inputs"', 1)
+    return PredictBody.parse(sent).read(signature)[NAME]
+
+
+def as_msgpack(view: TensorView) -> bytes:
+    document = msgpack.unpackb(write_msgpack({NAME: view}))
+    return msgpack.packb({"inputs": document["outputs"]})  # type: ignore[no-any-return]
+
+
+def from_msgpack(body: bytes, signature: Signature) -> TensorView:
+    document = msgpack.unpackb(body)
+    sent = msgpack.packb({"inputs": document["outputs"]})
+    return parse_msgpack(sent).read(signature)[NAME]
+
+
+def as_npy(view: TensorView) -> bytes:
+    return b"".join(map(bytes, write_npy({NAME: view})))
+
+
+def from_npy(body: bytes, signature: Signature) -> TensorView:
+    return parse_npy(body).read(signature)[NAME]
+
+
+def from_message(body: bytes, _signature: Signature) -> TensorView:
+    reply = predict_pb2.PredictResponse.FromString(body)
+    return tensor_view_of(reply.outputs[NAME])
+
+
+FORMS: Mapping[
+    str,
+    tuple[Callable[[TensorView], bytes], Callable[[bytes, Signature], TensorView]],
+] = {
+    "application/json": (as_json, from_json),
+    "application/msgpack": (as_msgpack, from_msgpack),
+    "application/x-npy": (as_npy, from_npy),
+    "application/x-protobuf": (message_of, from_message),
+}
+
+
+@given(view=tensors(), form=st.sampled_from(sorted(FORMS)))
+def test_every_form_says_the_same_as_grpc(view: TensorView, form: str) -> None:
+    """Every dtype and shape that a form can express, there and back."""
+    handler = handler_of(view)
+    write, read = FORMS[form]
+    if form == "application/x-npy" and view.dtype.name in ("string", "bfloat16"):
+        with pytest.raises(Unimplemented):
+            write(view)
+        return
+    call = AskedCall("POST", PATH, write(view), content_type=form)
+    RestHandler(handler, no_rpc, no_rpc, no_rpc, no_rpc, max_json_bytes=1 << 20)(call)
+    found = read(call.body, signature_of(view))
+    expected = over_grpc(handler, view)
+    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+    assert elements_of(found) == elements_of(expected) == elements_of(view)
+
+
+@pytest.mark.parametrize("form", sorted(FORMS))
+def test_what_came_over_http_is_logged_as_grpcs_messages(form: str) -> None:
+    """A log is replayed, and read by other tools, whatever its requests came by."""
+    view = TensorView(DTYPES["float32"], (2, 1), struct.pack("<2f", 1, 2))
+    log, gate = KeptLog(), RequestGate()
+    gate.set_logs({"m": (log,)})
+    handler = handler_of(view, gate)
+    call = AskedCall("POST", PATH, FORMS[form][0](view), content_type=form)
+    RestHandler(handler, no_rpc, no_rpc, no_rpc, no_rpc, max_json_bytes=1 << 20)(call)
+    assert call.body
+    (entry,) = log.entries
+    assert entry[:4] == ("Predict", "m", 3, "serving_default")
+    request = predict_pb2.PredictRequest.FromString(entry.request)
+    assert request.model_spec.name == "m"
+    assert tensor_view_of(request.inputs[NAME]) == view
+    reply = predict_pb2.PredictResponse.FromString(entry.response)
+    assert reply.model_spec.version.value == 3
+    assert tensor_view_of(reply.outputs[NAME]) == view
+
+
+def test_regress_takes_examples() -> None:
+    """Its results are values (Regress)."""
+    models = OneModel()
+    regress = ExampleHandler(models, example_rpc.REGRESS)
+    handler = RestHandler(
+        PredictHandler(models), no_rpc, regress, no_rpc, no_rpc, max_json_bytes=1 << 20
+    )
+    body = b'{"signature_name": "regress", "examples": [{"x": [80.0, 1.0]}, {"x": [1.0, 2.0]}]}'
+    call = AskedCall("POST", "/v1/models/m/versions/3:regress", body)
+    handler(call)
+    assert call.body == b'{"results":[80.0,1.0]}'
