@@ -28,12 +28,12 @@ class Rest:
             self._context = ssl.create_default_context(cadata=authority)
 
     def ask(
-        self, path: str, body: object = None, **headers: str
+        self, path: str, body: object = None, verb: str | None = None, **headers: str
     ) -> tuple[int, Any, dict[str, str]]:
         """Returns the status, the document, and the headers; POST if there is a body."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         request = urllib.request.Request(
-            self.base + path, None if body is None else data, headers
+            self.base + path, None if body is None else data, headers, method=verb
         )
         try:
             with urllib.request.urlopen(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 import urllib.request
@@ -9,15 +10,20 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.deploy.monitored import asked_of, queries
 from tests.e2e.serving import Serving, config_text, free_port
 from tfs.client import Client
 from tfs.testing.patience import PATIENCE_S
 
 
 def test_prometheus_reads_what_clients_did(scale: Path, tmp_path: Path) -> None:
-    """Upstream's flags, upstream's place, upstream's names beside ours."""
+    """Upstream's flags, place and names beside ours; what boards and alerts ask for, too."""
+    base = tmp_path / "scale"
+    shutil.copytree(scale / "2", base / "2")
+    parameters = "max_batch_size { value: 8 }"
+    (base / "2" / "batching_params.pbtxt").write_text(parameters)
     config = tmp_path / "models"
-    config.write_text(config_text("scale", scale))
+    config.write_text(config_text("scale", base))
     monitoring = tmp_path / "monitoring"
     monitoring.write_text("prometheus_config { enable: true }")
     port = free_port()
@@ -40,7 +46,32 @@ def test_prometheus_reads_what_clients_did(scale: Path, tmp_path: Path) -> None:
         )
         assert 'tfs_model_primary_version{model="scale"} 2' in text
         assert "tfs_ready 1" in text
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S
+        ) as reply:
+            assert "tfs_ready 1" in reply.read().decode()
+        assert missing_in(text) == []
         assert serving.stop() == 0
+
+
+def missing_in(page: str) -> list[str]:
+    """Returns what the board and the alerts ask for and the page has not."""
+    labels: dict[str, set[str]] = {"up": {"job", "instance"}}
+    for line in page.splitlines():
+        found = re.fullmatch(r"([\w:]+)(?:{(.*)})? \S+", line)
+        if found is not None:
+            own = labels.setdefault(found[1], {"instance", "job"})
+            own.update(re.findall(r'(\w+)="', found[2] or ""))
+    missing = []
+    for query in queries():
+        asked = asked_of(query)
+        assert asked, query
+        missing += [
+            f"{name}{{{','.join(sorted(wanted - labels.get(name, set())))}}}"
+            for name, wanted in asked.items()
+            if not wanted <= labels.get(name, set())
+        ]
+    return missing
 
 
 def test_what_failed_is_past_once_another_version_serves(

@@ -419,16 +419,20 @@ def test_bad_input_gets_an_error_and_changes_nothing_else(
     assert rest.ask("/v1/models/scale:predict", good)[1] == {"predictions": [[2, 4]]}
 
 
-def test_nothing_on_this_port_changes_the_server(rest: Rest) -> None:
+REFUSED = (400, 401, 403, 404, 405, 501)
+
+
+def test_nobody_changes_the_server_without_its_key(rest: Rest) -> None:
     """Whatever the verb, the path or its alias, and wherever the request is from."""
     before = rest.ask("/v1/models/scale")[1]
     known = rest.ask("/elsewhere")[1]["error"].partition("there are ")[2].split(", ")
-    assert {"/v1/models/MODEL", "/healthz", "/readyz", "/metrics"} <= set(known)
+    assert {"/v1/", "/v2/", "/healthz", "/readyz", "/metrics"} <= {*known, "/v2/"}
     methods = [
         "tensorflow.serving.ModelService/HandleReloadConfigRequest",
         *(f"tfs.v1.AdminService/{each.name}" for each in ADMIN.methods),
     ]
-    paths = [path.replace("MODEL", "scale") for path in known]
+    changes = [f"/v2/repository/models/scale/{verb}" for verb in ("load", "unload")]
+    paths = [*known, *changes, "/v1/models/scale", "/v2/models/scale"]
     aliases = [
         alias
         for path in [*paths, *(f"/{method}" for method in methods)]
@@ -439,9 +443,9 @@ def test_nothing_on_this_port_changes_the_server(rest: Rest) -> None:
         "Origin": "http://example.test",
     }
     for alias in aliases:
-        assert rest.ask(alias, b"model=scale&version=1", **form)[0] in (400, 404, 501)
+        assert rest.ask(alias, b"model=scale&version=1", **form)[0] in REFUSED
         for verb in ("PUT", "DELETE", "PATCH", "TRACE"):
-            assert rest.ask(alias, verb=verb, **form)[0] in (400, 404, 501)
+            assert rest.ask(alias, verb=verb, **form)[0] in REFUSED
     assert rest.ask("/v1/models/scale")[1] == before
 
 

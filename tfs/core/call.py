@@ -76,6 +76,11 @@ class Call(Protocol):
         ...
 
     @property
+    def opened_s(self) -> float:
+        """When the headers arrived, monotonic."""
+        ...
+
+    @property
     def metadata(self) -> Metadata:
         """The request's metadata, lower-case keys; ``-bin`` values are bytes."""
         ...

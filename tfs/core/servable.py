@@ -29,18 +29,18 @@ class CancelToken:
     Attributes:
         error: None while somebody waits; afterwards the reason why nobody does
             (CANCELLED or DEADLINE_EXCEEDED). Set once, read anywhere.
-        has_begun: Whether a model has begun to compute the result.
+        begun_s: When a model began to compute the result, monotonic; None before.
         on_cancel: Called with that reason when the task is marked, on the marking
             thread; for a holder that must pass the mark on. Set it first, then look at
             ``error``. It must be quick and must not raise.
 
     """
 
-    __slots__ = ("error", "has_begun", "on_cancel")
+    __slots__ = ("begun_s", "error", "on_cancel")
 
     def __init__(self) -> None:
         self.error: ServingError | None = None
-        self.has_begun = False
+        self.begun_s: float | None = None
         self.on_cancel: Callable[[ServingError], None] | None = None
 
     def cancel(self, error: ServingError) -> None:
@@ -183,7 +183,7 @@ class InferenceTask:
             error = DeadlineExceeded(
                 f"{who}: the deadline passed before the model could run"
             )
-        self.cancel.has_begun = True
+        self.cancel.begun_s = now_s
         return error
 
 

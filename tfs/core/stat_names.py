@@ -24,6 +24,14 @@ REQUEST_LATENCY_S: Final = "request_latency_s"
 Labels: model, version, signature, method.
 """
 
+REQUEST_PHASE_S: Final = "request_phase_s"
+"""Histogram: where the time of requests that were answered went. Labels: model, phase
+(receive, from the headers until the handler began; queue, until a model began; compute;
+send, until the connection had the answer)."""
+
+REQUESTS_WAITING: Final = "requests_waiting"
+"""Gauge: requests that wait in batch queues or to be decoded, of all models."""
+
 REQUEST_EXAMPLES: Final = "request_examples"
 """Counter: tf.Examples in Classify, Regress, MultiInference. Label: model."""
 
@@ -103,6 +111,9 @@ BATCH_PADDING_ROWS: Final = "batch_padding_rows"
 BATCH_WAITING_ROWS: Final = "batch_waiting_rows"
 """Gauge: rows that wait now."""
 
+BATCH_WAITING_TASKS: Final = "batch_waiting_tasks"
+"""Gauge: requests that wait now."""
+
 BYPASS_TASKS: Final = "batch_bypass_tasks"
 """Gauge: requests of a batched signature that no queue had: larger than a batch, or
 unlike what can be joined."""
@@ -130,6 +141,9 @@ BATCH_DEPTH_TASKS: Final = "batch_depth_tasks"
 
 LATENCY_BOUNDS_S: Final = exponential_bounds(50e-6, 2.0, 20)
 """50 us, 100 us, ... 26 s."""
+
+PHASE_BOUNDS_S: Final = exponential_bounds(50e-6, 3.0, 11)
+"""50 us, 150 us, ... 3 s: with what is beyond, 12 buckets."""
 
 WARMUP_BOUNDS_S: Final = exponential_bounds(1e-3, 2.0, 20)
 """1 ms, 2 ms, ... 524 s."""

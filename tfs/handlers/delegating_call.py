@@ -36,6 +36,10 @@ class DelegatingCall(Generic[C]):
         return self._call.deadline_s
 
     @property
+    def opened_s(self) -> float:
+        return self._call.opened_s
+
+    @property
     def metadata(self) -> Metadata:
         return self._call.metadata
 

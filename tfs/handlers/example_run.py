@@ -67,6 +67,7 @@ class ExampleRun:
         self._model = model
         self._stats = stats
         self._begun_s = begun_s
+        self._done_s = begun_s
         self._outcomes: list[Outcome | None] = [None] * len(tasks)
         # One number for each task, 0 first. The task that pops 0 is the last one, and
         # replies. Popping is atomic under the GIL.
@@ -128,6 +129,7 @@ class ExampleRun:
 
     def _end(self) -> None:
         """Ends the request; on another thread, if its answer is long."""
+        self._done_s = self._gate.now()
         num_values = sum(
             view.num_elements
             for outcome in self._outcomes
@@ -165,9 +167,15 @@ class ExampleRun:
         except Exception as error:
             code = fail_call(call, error, f"{servable_id.slashed}: {method}")
         finally:
-            if call.cancel.error is not None:
-                code = call.cancel.error.code
-            self._stats.end(code, self._begun_s)
+            cancel = call.cancel
+            if cancel.error is not None:
+                code = cancel.error.code
+            if code is Code.OK:
+                self._stats.end_answered(
+                    call.opened_s, self._begun_s, cancel.begun_s, self._done_s
+                )
+            else:
+                self._stats.end(code, self._begun_s)
             self._handle.release()
 
 

@@ -12,6 +12,7 @@ from tfs.core.errors import Unavailable
 from tfs.core.servable_id import ServableId
 from tfs.core.stats import Stats
 from tfs.handlers.in_flight_limit import InFlightLimit
+from tfs.handlers.request_phases import RequestPhases
 from tfs.handlers.request_stats import RequestFigures, RequestStats
 
 RETRY_AFTER_S: Final = 0.05
@@ -73,6 +74,7 @@ class ModelGate:
 
     __slots__ = (
         "_clock",
+        "_phases",
         "_stats",
         "_stats_by",
         "_take",
@@ -104,6 +106,8 @@ class ModelGate:
             stats.gauge(
                 stat_names.REQUESTS_IN_FLIGHT, lambda: in_flight.num_taken, model=name
             )
+        self._phases = RequestPhases(name)
+        stats.add_source(self._phases)
         self.examples = stats.counter(stat_names.REQUEST_EXAMPLES, model=name)
         # Nested by method, version and signature, so that a look-up makes no key. Only
         # the loop changes it.
@@ -137,7 +141,13 @@ class ModelGate:
         found = by_signature.get(signature)
         if found is None:
             found = by_signature[signature] = RequestStats(
-                self._stats, self._clock, method, self.name, str(version), signature
+                self._stats,
+                self._clock,
+                method,
+                self.name,
+                str(version),
+                signature,
+                self._phases,
             )
         return found
 

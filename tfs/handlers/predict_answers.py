@@ -132,6 +132,7 @@ class PredictAnswers:
         outcome: Outcome,
     ) -> None:
         """Ends one request; on another thread, if its answer is long. Any thread."""
+        done_s = self._gate.now()
         response: Reply | None = None
         outputs: Tensors = {}
         if not isinstance(outcome, ServingError):
@@ -143,14 +144,19 @@ class PredictAnswers:
                     self._id, self._signature_name, outputs
                 )
                 if response is None or (self._logs and _is_large(call, response)):
-                    later = functools.partial(self._end_long, call, begun_s, outputs)
+                    later = functools.partial(
+                        self._end_long, call, begun_s, done_s, outputs
+                    )
                     self._decode_pool.write(later)
                     return
             except Exception as error:
                 outcome = failure_of(error, f"{self._id.slashed}: Predict")
-        self._finish(call, begun_s, outcome if response is None else response, outputs)
+        answer = outcome if response is None else response
+        self._finish(call, begun_s, done_s, answer, outputs)
 
-    def _end_long(self, call: Call, begun_s: float, outputs: Tensors) -> None:
+    def _end_long(
+        self, call: Call, begun_s: float, done_s: float, outputs: Tensors
+    ) -> None:
         """Writes a long answer, if somebody still waits for it, and ends its request."""
         answer: Reply | Outcome | None = call.cancel.error
         if answer is None:
@@ -158,10 +164,15 @@ class PredictAnswers:
                 answer = self._writer.write(self._id, self._signature_name, outputs)
             except Exception as error:
                 answer = failure_of(error, f"{self._id.slashed}: Predict")
-        self._finish(call, begun_s, answer, outputs)
+        self._finish(call, begun_s, done_s, answer, outputs)
 
     def _finish(
-        self, call: Call, begun_s: float, answer: Reply | Outcome, outputs: Tensors
+        self,
+        call: Call,
+        begun_s: float,
+        done_s: float,
+        answer: Reply | Outcome,
+        outputs: Tensors,
     ) -> None:
         code = _OK
         # This comes before the reply. A client that keeps as many requests in flight as
@@ -189,9 +200,13 @@ class PredictAnswers:
         except Exception as error:
             code = fail_call(call, error, f"{self._id.slashed}: Predict")
         finally:
-            if call.cancel.error is not None:
-                code = call.cancel.error.code
-            self._stats.end(code, begun_s)
+            cancel = call.cancel
+            if cancel.error is not None:
+                code = cancel.error.code
+            if code is _OK:
+                self._stats.end_answered(call.opened_s, begun_s, cancel.begun_s, done_s)
+            else:
+                self._stats.end(code, begun_s)
             self._handle.release()
 
     def _record(
@@ -215,6 +230,7 @@ class PredictAnswers:
             num_rows: Rows of each request.
 
         """
+        done_s = self._gate.now()
         calls = [each.call for each in asked]
         replies = self._replies(calls, outputs, num_rows)
         if replies is None:
@@ -225,7 +241,7 @@ class PredictAnswers:
         try:
             self._reply_all(calls, replies)
         finally:
-            self._count(asked)
+            self._count(asked, done_s)
             self._release_all(len(calls))
 
     def end_now(
@@ -245,6 +261,7 @@ class PredictAnswers:
             num_rows: Rows of each request.
 
         """
+        done_s = self._gate.now()
         replies = self._replies(calls, outputs, num_rows)
         if replies is None:
             for index, call in enumerate(calls):
@@ -253,7 +270,8 @@ class PredictAnswers:
         try:
             self._reply_all(calls, replies)
         finally:
-            self._stats.end_all(_OK, begun_s, len(calls))
+            opened_s = calls[0].opened_s
+            self._stats.end_answered(opened_s, begun_s, None, done_s, len(calls))
             self._release_all(len(calls))
 
     def _replies(
@@ -278,19 +296,26 @@ class PredictAnswers:
         for _ in range(num):
             release()
 
-    def _count(self, asked: Sequence[Asked]) -> None:
-        first_s = asked[0].begun_s
+    def _count(self, asked: Sequence[Asked], done_s: float) -> None:
+        stats, first = self._stats, asked[0]
+        first_s = first.begun_s
         others = [
             each
             for each in asked
             if each.begun_s != first_s or each.cancel.error is not None
         ]
         if not others:
-            self._stats.end_all(_OK, first_s, len(asked))
+            stats.end_answered(
+                first.call.opened_s, first_s, first.cancel.begun_s, done_s, len(asked)
+            )
             return
         for each in asked:
-            error = each.cancel.error
-            self._stats.end(_OK if error is None else error.code, each.begun_s)
+            cancel, begun_s = each.cancel, each.begun_s
+            if cancel.error is not None:
+                stats.end(cancel.error.code, begun_s)
+            else:
+                opened_s = each.call.opened_s
+                stats.end_answered(opened_s, begun_s, cancel.begun_s, done_s)
 
 
 def _is_large(call: Call, response: Reply) -> bool:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from tfs.core import stat_names
 from tfs.core.clock import Clock
 from tfs.core.errors import Code
 from tfs.core.stats import Counter, HistogramSnapshot, Stats
+from tfs.handlers.request_phases import RequestPhases
+
+_OK: Final = Code.OK  # kept because looking a member up in an enum is slow
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,7 @@ class RequestStats:
         "_latency",
         "_now",
         "_num_begun",
+        "_phases",
         "_stats",
         "is_forgotten",
     )
@@ -55,8 +60,10 @@ class RequestStats:
         model: str = "",
         version: str = "",
         signature: str = "",
+        phases: RequestPhases | None = None,
     ) -> None:
         self._stats = stats
+        self._phases = phases
         self._now = clock.now
         self._labels = {
             "method": method,
@@ -93,6 +100,38 @@ class RequestStats:
         counter = self._by_code.get(code) or self._counter(code)
         counter.add(num)
         self._latency.observe_all(self._now() - begun_s, num)
+
+    def end_answered(
+        self,
+        opened_s: float,
+        begun_s: float,
+        started_s: float | None,
+        done_s: float,
+        num: int = 1,
+    ) -> None:
+        """Counts requests that were answered, and where their time went.
+
+        Args:
+            opened_s: When the headers of the first arrived.
+            begun_s: When their handler began.
+            started_s: When the model began; None if it had nothing to wait for.
+            done_s: When the outputs were there.
+            num: How many; they were begun and computed together.
+
+        """
+        now_s = self._now()
+        (self._by_code.get(_OK) or self._counter(_OK)).add(num)
+        self._latency.observe_all(now_s - begun_s, num)
+        if self._phases is not None:
+            if started_s is None:
+                started_s = begun_s
+            self._phases.observe(
+                begun_s - opened_s,
+                started_s - begun_s,
+                done_s - started_s,
+                now_s - done_s,
+                num,
+            )
 
     def _counter(self, code: Code) -> Counter:
         counter = self._by_code.get(code)

@@ -168,6 +168,7 @@ class _ReplayCall:
         self.message = message
         # None, so that batching does not hurry; ``wait`` has a limit of its own.
         self.deadline_s: float | None = None
+        self.opened_s = clock.now()
         self.metadata: Metadata = ()
         self.peer = Peer("warm-up", "warm-up", is_loopback=True)
         self.cancel = CancelToken()

@@ -34,6 +34,7 @@ class FakeCall:
         self.method = method
         self.message: bytes | memoryview = message
         self.deadline_s = deadline_s
+        self.opened_s = 0.0
         self.metadata = metadata
         self.peer = peer or Peer("127.0.0.1:1", "test", is_loopback=True)
         self.cancel = CancelToken()

@@ -294,7 +294,7 @@ def test_a_request_that_takes_too_long_is_over_at_its_deadline(has_begun: bool) 
     calls: list[HttpCall] = []
 
     def take(call: HttpCall) -> None:
-        call.cancel.has_begun = has_begun
+        call.cancel.begun_s = 1.0 if has_begun else None
         calls.append(call)
 
     with Rig(take, request_timeout_s=0.1) as rig, rig.client() as client:

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.handlers.fake_http_call import FakeHttpCall
 from tests.handlers.kept_log import KeptLog
-from tests.handlers.rest.asked import AskedCall
 from tests.handlers.served import EchoServable, OneModel
 from tfs.codec.json.packed import parse_msgpack, parse_npy, write_msgpack, write_npy
 from tfs.codec.json.predict_body import Layout, PredictBody
@@ -26,6 +26,7 @@ from tfs.core.signature import Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
 from tfs.handlers import example_rpc
 from tfs.handlers.examples import ExampleHandler
+from tfs.handlers.http.json_room import JsonRoom
 from tfs.handlers.predict import PredictHandler
 from tfs.handlers.request_gate import RequestGate
 from tfs.handlers.rest.handler import RestHandler
@@ -55,7 +56,8 @@ def tensors(draw: st.DrawFn) -> TensorView:
     dtype = DTYPES[draw(st.sampled_from(NAMES))]
     shape: tuple[int, ...] = tuple(draw(st.lists(st.integers(1, 3), max_size=3)))
     has_none = draw(st.booleans())
-    if shape and has_none:
+    # A complex number is itself a list.
+    if shape and has_none and not dtype.name.startswith("complex"):
         shape = (*shape, 0)
     size = int(np.prod(shape, dtype=int))
     if dtype is STRING:
@@ -174,9 +176,9 @@ def test_every_form_says_the_same_as_grpc(view: TensorView, form: str) -> None:
         with pytest.raises(Unimplemented):
             write(view)
         return
-    call = AskedCall("POST", PATH, write(view), content_type=form)
-    RestHandler(handler, no_rpc, no_rpc, no_rpc, no_rpc, max_json_bytes=1 << 20)(call)
-    found = read(call.body, signature_of(view))
+    call = FakeHttpCall("POST", PATH, write(view), {"content-type": form})
+    RestHandler(handler, no_rpc, no_rpc, no_rpc, no_rpc, room=JsonRoom(1 << 20))(call)
+    found = read(call.reply_bytes(), signature_of(view))
     expected = over_grpc(handler, view)
     assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
     assert elements_of(found) == elements_of(expected) == elements_of(view)
@@ -189,9 +191,9 @@ def test_what_came_over_http_is_logged_as_grpcs_messages(form: str) -> None:
     log, gate = KeptLog(), RequestGate()
     gate.set_logs({"m": (log,)})
     handler = handler_of(view, gate)
-    call = AskedCall("POST", PATH, FORMS[form][0](view), content_type=form)
-    RestHandler(handler, no_rpc, no_rpc, no_rpc, no_rpc, max_json_bytes=1 << 20)(call)
-    assert call.body
+    call = FakeHttpCall("POST", PATH, FORMS[form][0](view), {"content-type": form})
+    RestHandler(handler, no_rpc, no_rpc, no_rpc, no_rpc, room=JsonRoom(1 << 20))(call)
+    assert call.reply_bytes()
     (entry,) = log.entries
     assert entry[:4] == ("Predict", "m", 3, "serving_default")
     request = predict_pb2.PredictRequest.FromString(entry.request)
@@ -207,9 +209,9 @@ def test_regress_takes_examples() -> None:
     models = OneModel()
     regress = ExampleHandler(models, example_rpc.REGRESS)
     handler = RestHandler(
-        PredictHandler(models), no_rpc, regress, no_rpc, no_rpc, max_json_bytes=1 << 20
+        PredictHandler(models), no_rpc, regress, no_rpc, no_rpc, room=JsonRoom(1 << 20)
     )
     body = b'{"signature_name": "regress", "examples": [{"x": [80.0, 1.0]}, {"x": [1.0, 2.0]}]}'
-    call = AskedCall("POST", "/v1/models/m/versions/3:regress", body)
+    call = FakeHttpCall("POST", "/v1/models/m/versions/3:regress", body)
     handler(call)
-    assert call.body == b'{"results":[80.0,1.0]}'
+    assert call.reply_bytes() == b'{"results":[80.0,1.0]}'

@@ -10,8 +10,10 @@ from tfs.core.errors import Code, NotFound
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.stats import Stats
+from tfs.handlers.model_gate import ModelGate
 from tfs.handlers.request_stats import RequestStats
 from tfs.server.metrics.metrics_page import MetricsPage, ServedModel
+from tfs.testing.fake_clock import FakeClock
 
 
 class Bench:
@@ -59,6 +61,33 @@ def test_models_and_the_server_say_how_they_stand(bench: Bench) -> None:
     assert bench.value("tfs_ready") == 1
     assert bench.value("process_start_time_seconds") == 1e9
     assert (bench.value("process_resident_memory_bytes") or 0) > 1e6
+
+
+def test_who_waits_is_one_number_and_what_runs_one_line(bench: Bench) -> None:
+    """A router sends requests where the fewest wait; a board shows what releases run."""
+    assert bench.value("tfs_requests_waiting") == 0
+    bench.stats.gauge(stat_names.SLOW_DECODES_QUEUED, lambda: 2)
+    bench.stats.gauge(stat_names.BATCH_WAITING_TASKS, lambda: 3, model="m")
+    assert bench.value("tfs_requests_waiting") == 5
+    (line,) = (each for each in bench.page.text().splitlines() if "build_info{" in each)
+    assert "torch=" in line
+    assert line.endswith("} 1")
+
+
+def test_the_time_of_a_request_is_told_by_phase(bench: Bench) -> None:
+    """Of those answered: waiting to be whole, for a model, for its outputs, to be sent."""
+    gate = ModelGate("m", 0, bench.stats, FakeClock(4.0))
+    gate.stats_of("Predict", 2, "default").end_answered(1.0, 1.25, 2.0, 3.5, num=2)
+    for phase, total in {"receive": 0.5, "queue": 1.5, "compute": 3, "send": 1}.items():
+        labels = f'{{model="m",phase="{phase}"}}'
+        assert bench.value(f"tfs_request_phase_seconds_sum{labels}") == total
+        assert bench.value(f"tfs_request_phase_seconds_count{labels}") == 2
+    buckets = [
+        line
+        for line in bench.page.text().splitlines()
+        if line.startswith('tfs_request_phase_seconds_bucket{model="m",phase="queue"')
+    ]
+    assert len(buckets) == 12
 
 
 def test_a_version_that_nobody_asks_for_has_ended_and_not_failed(bench: Bench) -> None:
@@ -148,9 +177,12 @@ def test_every_stat_is_a_count_or_says_how_something_is() -> None:
         stat_names.RPC_STREAMS,
         stat_names.RPC_RECEIVE_BYTES,
         stat_names.BATCH_WAITING_ROWS,
+        stat_names.BATCH_WAITING_TASKS,
+        stat_names.REQUESTS_WAITING,
     }
     histograms = {
         stat_names.REQUEST_LATENCY_S,
+        stat_names.REQUEST_PHASE_S,
         stat_names.WARMUP_LATENCY_S,
         stat_names.BATCH_ROWS,
         stat_names.BATCH_FILL,

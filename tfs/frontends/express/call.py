@@ -163,6 +163,11 @@ class ExpressCall:
         return self.route.path
 
     @property
+    def opened_s(self) -> float:
+        """When the headers arrived."""
+        return self.stream.opened_s
+
+    @property
     def peer(self) -> Peer:
         """Who calls."""
         return self._session.peer

@@ -61,6 +61,7 @@ class GrpcioCall:
         self.method = method
         self.message = message
         self.deadline_s = deadline_s
+        self.opened_s = host.loop.clock.now()
         self.metadata = metadata
         self.peer = peer
         self.cancel = CancelToken()

@@ -188,7 +188,7 @@ class HttpSession:
         kept_bytes = _CALL_BYTES
         if head.length is not None and head.length < LONG_BYTES:
             kept_bytes += head.length
-        call = HttpRequestCall(self, head, kept_bytes)
+        call = HttpRequestCall(self, head, kept_bytes, self._now())
         self._num_requests += 1
         has_room = self._budget.has_room(kept_bytes)
         self._budget.used_bytes += kept_bytes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import parse_qs
@@ -22,12 +22,12 @@ class TextPage:
     """A page that takes milliseconds to write, on a thread.
 
     Attributes:
-        write: Writes it.
+        write: Writes it, in pieces that are sent one after the other.
         content_type: Its content type.
 
     """
 
-    write: Callable[[], str]
+    write: Callable[[], Sequence[bytes]]
     content_type: str
 
 
@@ -90,12 +90,12 @@ class HttpRoot:
     def _write(self, call: HttpCall, page: TextPage) -> None:
         def write() -> None:
             try:
-                text = page.write()
+                parts = page.write()
             except Exception:
                 log.exception("event=page_failed path=%s", call.path)
                 call.fail(Internal("the page cannot be written; see the log"))
                 return
-            call.respond(HttpReply((text.encode(),), content_type=page.content_type))
+            call.respond(HttpReply(parts, content_type=page.content_type))
 
         try:
             self._run(write)

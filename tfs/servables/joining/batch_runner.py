@@ -73,6 +73,8 @@ class BatchRunner:
             self._name, lambda: inputs, batch.padded_rows, 1
         )
         if outcome is not None:
+            for task in tasks:
+                task.cancel.begun_s = batch.started_s
             end.end(outcome)
             return
         if len(tasks) == 1:
@@ -200,7 +202,7 @@ class _JoinedTask(InferenceTask):
                 dead.append(task)
             else:
                 alive.append(task)
-                task.cancel.has_begun = True
+                task.cancel.begun_s = now_s
         if not dead:
             return None
         if not alive:  # the batch ends with all of them

@@ -114,6 +114,7 @@ _GAUGES: Mapping[str, Callable[[Queue], float]] = {
     stat_names.BATCHES: lambda queue: queue.stats.num_batches,
     stat_names.BATCH_PADDING_ROWS: lambda queue: queue.stats.num_padding_rows,
     stat_names.BATCH_WAITING_ROWS: lambda queue: queue.waiting.num_rows,
+    stat_names.BATCH_WAITING_TASKS: lambda queue: len(queue.waiting),
 }
 
 _BYPASS: Mapping[str, Callable[[BypassCount], float]] = {

@@ -6,8 +6,9 @@ sample, and the samples of each stay together, as the format requires.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final, Literal
 
@@ -42,13 +43,16 @@ class Exposition:
     ) -> None:
         """Adds a histogram; ``scale`` brings its values to the unit of the name."""
         lines = self._lines(name, "histogram")
+        braced = _braced(labels)
+        begin = f"{name}_bucket{braced[:-1]}," if braced else f"{name}_bucket{{"
         seen = 0
-        for bound, count in zip((*found.bounds, math.inf), found.counts, strict=True):
+        for limit, count in zip(
+            _limits(found.bounds, scale), found.counts, strict=True
+        ):
             seen += count
-            limit = (*labels, ("le", _number(bound * scale)))
-            lines.append(f"{name}_bucket{_braced(limit)} {seen}")
-        lines.append(f"{name}_sum{_braced(labels)} {_number(found.total * scale)}")
-        lines.append(f"{name}_count{_braced(labels)} {seen}")
+            lines.append(f"{begin}{limit} {seen}")
+        lines.append(f"{name}_sum{braced} {_number(found.total * scale)}")
+        lines.append(f"{name}_count{braced} {seen}")
 
     def lines(self) -> Iterator[str]:
         """Yields the lines of the page, without line ends."""
@@ -63,7 +67,13 @@ class Exposition:
         return self._families.setdefault(name, (kind, []))[1]
 
 
-def _braced(labels: Sequence[tuple[str, str]]) -> str:
+@functools.lru_cache(maxsize=256)
+def _limits(bounds: tuple[float, ...], scale: float) -> tuple[str, ...]:
+    return tuple(f'le="{_number(bound * scale)}"}}' for bound in (*bounds, math.inf))
+
+
+@functools.lru_cache(maxsize=4096)
+def _braced(labels: Labels) -> str:
     if not labels:
         return ""
     inner = ",".join(f'{key}="{value.translate(_ESCAPES)}"' for key, value in labels)

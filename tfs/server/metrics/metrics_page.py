@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
+import platform
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +15,7 @@ from tfs.core import stat_names
 from tfs.core.pacing import yield_to_requests
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.stat_meanings import stat_meanings
-from tfs.core.stats import Stats
+from tfs.core.stats import Labels, Stats
 from tfs.server.metrics.exposition import Exposition, Kind
 from tfs.server.metrics.upstream_series import (
     REQUEST_COUNT,
@@ -21,8 +23,12 @@ from tfs.server.metrics.upstream_series import (
     UpstreamSeries,
 )
 from tfs.server.system.resident_memory import tree_resident_bytes
+from tfs.server.system.versions import distribution_version
 
 _PREFIX: Final = "tfs_"
+_WAITING: Final = (stat_names.BATCH_WAITING_TASKS, stat_names.SLOW_DECODES_QUEUED)
+_PIECE_LINES: Final = 2048  # about a millisecond
+BUILD_INFO: Final = "tfs_build_info"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +41,11 @@ class OtherFamily:
 
 
 OTHER_FAMILIES: Final = (
+    OtherFamily(
+        BUILD_INFO,
+        ("version", "python", "torch"),
+        "1, with what the server consists of",
+    ),
     OtherFamily(
         "tfs_ready", (), "1 when requests should be sent here, as health tells"
     ),
@@ -113,17 +124,28 @@ class MetricsPage:
 
     def text(self) -> str:
         """Returns the page."""
+        return b"".join(self.parts()).decode()
+
+    def parts(self) -> list[bytes]:
+        """Returns the page in pieces; gives way to requests while it writes them."""
         page = Exposition(_help_texts())
         models = self._models()
         with self._lock:
             self._upstream.add_to(page, self._stats, models)
+        num_waiting = 0.0
         for name, labels, value in self._stats.counters():
+            yield_to_requests()
             kind = kind_of(name)
+            if name in _WAITING:
+                num_waiting += value
             page.add(exported_name(name, kind), kind, labels, value)
         for name, labels, found in self._stats.histograms():
             yield_to_requests()  # the states of a thousand models take a tenth of a second
             page.add_histogram(exported_name(name, "histogram"), labels, found)
+        waiting = exported_name(stat_names.REQUESTS_WAITING, "gauge")
+        page.add(waiting, "gauge", (), num_waiting)
         self._add_models(page, models)
+        page.add(BUILD_INFO, "gauge", _build_labels(), 1)
         page.add("tfs_ready", "gauge", (), float(self._is_ready()))
         page.add("process_start_time_seconds", "gauge", (), self._started_s)
         page.add(
@@ -132,7 +154,12 @@ class MetricsPage:
             (),
             tree_resident_bytes(os.getpid()),
         )
-        return "\n".join((*page.lines(), ""))
+        parts = []
+        lines = page.lines()
+        while piece := list(itertools.islice(lines, _PIECE_LINES)):
+            yield_to_requests()
+            parts.append("\n".join((*piece, "")).encode())
+        return parts
 
     def _add_models(self, page: Exposition, models: Mapping[str, ServedModel]) -> None:
         for name, model in sorted(models.items()):
@@ -176,6 +203,15 @@ def _state_word(state: ServableState, failed: Collection[int]) -> str:
     if state.error is None or is_past:
         return state.manager_state.name
     return "FAILED"
+
+
+@functools.cache
+def _build_labels() -> Labels:
+    return (
+        ("version", distribution_version("tfs")),
+        ("python", platform.python_version()),
+        ("torch", distribution_version("torch")),
+    )
 
 
 def kind_of(name: str) -> Kind:

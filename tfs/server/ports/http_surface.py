@@ -164,4 +164,4 @@ def _metrics_page(
         }
 
     page = MetricsPage(stats, models, readiness.is_ready, started_s)
-    return TextPage(page.text, CONTENT_TYPE)
+    return TextPage(page.parts, CONTENT_TYPE)
