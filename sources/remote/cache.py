@@ -136,8 +136,8 @@ class VersionCache:
         result as often as it was fetched.
 
         Raises:
-            DataLoss: A file differs from what the manifest says.
-            InvalidArgument: The manifest cannot be read as one.
+            DataLoss: The manifest cannot be read as one, or a file differs from what it
+                says.
             ResourceExhausted: It does not fit into the cache; nothing was copied.
             Unavailable: The storage or the disk failed; worth another try.
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfs.core.errors import InvalidArgument
+from tfs.core.errors import DataLoss
 from tfs.core.manifest import Manifest
 
 GOOD: Final[dict[str, Any]] = {
@@ -84,7 +84,7 @@ def damaged(seed: int) -> str:
 @settings(max_examples=400, deadline=None)
 def test_a_damaged_manifest_is_read_or_refused(seed: int) -> None:
     """One that is read is written again, and read back equal."""
-    with contextlib.suppress(InvalidArgument):
+    with contextlib.suppress(DataLoss):
         manifest = Manifest.from_json(damaged(seed), "here")
         again = Manifest.from_json(manifest.to_json(), "here")
         # As text: what is not a number is never equal to itself.
@@ -111,7 +111,7 @@ def test_numbers_that_nothing_holds_are_refused(
     for key in before:
         inside = inside[key]
     inside[last] = value
-    with pytest.raises(InvalidArgument, match="here"):
+    with pytest.raises(DataLoss, match="here"):
         Manifest.from_json(json.dumps(form), "here")
 
 
@@ -119,6 +119,6 @@ def test_a_key_that_is_there_twice_is_refused() -> None:
     """Which of both was meant, nobody can tell."""
     text = json.dumps(GOOD).replace('"platform":', '"platform": "python", "platform":')
     with pytest.raises(
-        InvalidArgument, match="here: the key 'platform' is there twice"
+        DataLoss, match="here: the key 'platform' is there twice"
     ):
         Manifest.from_json(text, "here")

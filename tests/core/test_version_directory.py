@@ -250,7 +250,7 @@ def test_a_bad_manifest_is_refused_with_its_place(
 ) -> None:
     """Whatever is wrong in the file, the error says where and what."""
     (tmp_path / MANIFEST).write_text(text)
-    with pytest.raises(InvalidArgument, match=message) as caught:
+    with pytest.raises(DataLoss, match=message) as caught:
         read_manifest(str(tmp_path))
     assert str(tmp_path) in caught.value.message
 
@@ -258,14 +258,14 @@ def test_a_bad_manifest_is_refused_with_its_place(
 def test_a_huge_manifest_is_refused_unread(tmp_path: Path) -> None:
     """Reading it would hold up every request, and no writer makes one."""
     (tmp_path / "servable.json").write_bytes(b" " * (MAX_DESCRIPTION_BYTES + 1))
-    with pytest.raises(InvalidArgument, match="larger than 4 MiB"):
+    with pytest.raises(DataLoss, match="larger than 4 MiB"):
         read_manifest(str(tmp_path))
 
 
 def test_a_manifest_that_is_no_text_is_refused(tmp_path: Path) -> None:
     """Binary rubbish is a bad manifest, not a crash."""
     (tmp_path / MANIFEST).write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InvalidArgument, match="UTF-8"):
+    with pytest.raises(DataLoss, match="UTF-8"):
         read_manifest(str(tmp_path))
 
 
@@ -276,7 +276,7 @@ def test_a_file_outside_the_directory_is_refused(tmp_path: Path, name: str) -> N
     """A manifest cannot make the server read elsewhere."""
     form = {**good_form(), "files": {name: {"size_bytes": 0, "sha256": ""}}}
     (tmp_path / MANIFEST).write_text(json.dumps(form))
-    with pytest.raises(InvalidArgument, match="leaves the version directory"):
+    with pytest.raises(DataLoss, match="leaves the version directory"):
         read_manifest(str(tmp_path))
 
 

@@ -159,7 +159,7 @@ def test_damaged_table_is_refused_with_its_place(
 ) -> None:
     """The version's status says which line or key is wrong, and how."""
     (tmp_path / name).write_text(text)
-    with pytest.raises(InvalidArgument, match=message):
+    with pytest.raises(DataLoss, match=message):
         loaded(tmp_path)
 
 

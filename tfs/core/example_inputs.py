@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Mapping
 
-from tfs.core.errors import InvalidArgument
+from tfs.core.errors import DataLoss
 from tfs.core.manifest import MANIFEST
 from tfs.core.signature import Signature
 from tfs.core.tensor_view import TensorView
@@ -17,7 +17,7 @@ def check_examples(folder: str, signatures: Mapping[str, Signature]) -> None:
     """Checks that the example inputs of signatures lie within the file. Reads nothing.
 
     Raises:
-        InvalidArgument: One does not; names the signature, the input and both sizes.
+        DataLoss: One does not; names the signature, the input and both sizes.
 
     """
     try:
@@ -29,7 +29,7 @@ def check_examples(folder: str, signatures: Mapping[str, Signature]) -> None:
             item_bytes = signature.inputs[name].dtype.item_bytes
             end = slot.offset + math.prod(slot.shape) * item_bytes
             if slot.value is None and end > size_bytes:
-                raise InvalidArgument(
+                raise DataLoss(
                     f"signature {key!r}: the example of input {name!r} ends at byte "
                     f"{end} of {EXAMPLES}, which has {size_bytes}; correct its shape and "
                     "offset, or leave the example out"
@@ -40,7 +40,7 @@ def read_example(folder: str, signature: Signature) -> dict[str, TensorView]:
     """Returns a signature's example inputs, defaults included.
 
     Raises:
-        InvalidArgument: ``examples.bin`` is shorter than the signature says.
+        DataLoss: ``examples.bin`` is shorter than the signature says.
 
     """
     data = b""
@@ -58,7 +58,7 @@ def read_example(folder: str, signature: Signature) -> dict[str, TensorView]:
             end = slot.offset + math.prod(slot.shape) * dtype.item_bytes
             views[name] = TensorView.checked(dtype, slot.shape, data[slot.offset : end])
         except (KeyError, ValueError) as error:
-            raise InvalidArgument(
+            raise DataLoss(
                 f"the example of input {name!r} does not fit {EXAMPLES} beside "
                 f"{MANIFEST}: {error}"
             ) from error

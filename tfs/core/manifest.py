@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tfs.core.errors import InvalidArgument
+from tfs.core.errors import DataLoss, InvalidArgument
 from tfs.core.signature import Signature
 from tfs.core.signature_json import signature_from_json, signature_to_json
 from tfs.core.strict_json import read_strict
@@ -80,7 +80,7 @@ class Manifest:
         """Reads the file's text.
 
         Raises:
-            InvalidArgument: Not a manifest, or of a newer format; says where.
+            DataLoss: Not a manifest, or of a newer format; says where.
 
         """
         try:
@@ -109,7 +109,9 @@ class Manifest:
             OverflowError,
         ) as error:  # fmt: skip
             what = f"missing {error}" if isinstance(error, KeyError) else str(error)
-            raise InvalidArgument(f"bad {MANIFEST} in {where}: {what}") from error
+            raise DataLoss(f"bad {MANIFEST} in {where}: {what}") from error
+        except InvalidArgument as error:
+            raise DataLoss(error.message) from error
 
 
 def read_signatures(form: object, where: str) -> dict[str, Signature]:

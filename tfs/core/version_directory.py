@@ -68,7 +68,7 @@ def read_manifest(path: str) -> Manifest:
 
     Raises:
         NotFound: There is no manifest (any more).
-        InvalidArgument: It is not one.
+        DataLoss: It is not one.
         FailedPrecondition: It is there and may not be read.
         Unavailable: It cannot be read now.
 
@@ -78,9 +78,9 @@ def read_manifest(path: str) -> Manifest:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise NotFound(f"no {MANIFEST} in {path}") from error
     except UnicodeDecodeError as error:
-        raise InvalidArgument(f"bad {MANIFEST} in {path}: not UTF-8") from error
+        raise DataLoss(f"bad {MANIFEST} in {path}: not UTF-8") from error
     except ValueError as error:
-        raise InvalidArgument(f"bad {MANIFEST} in {path}: {error}") from error
+        raise DataLoss(f"bad {MANIFEST} in {path}: {error}") from error
     except OSError as error:
         raise read_failure(error, f"cannot read {MANIFEST} in {path}") from error
     return _parse_manifest(text, path)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tfs.core.dtype import DTYPES, FLOAT32, FLOAT64, INT32, INT64, STRING, DType
-from tfs.core.errors import InvalidArgument
+from tfs.core.errors import DataLoss
 from tfs.core.version_directory import read_failure
 
 VALUE: Final = "value"
@@ -67,7 +67,7 @@ def read_table(path: str) -> LookupTable:
     """Reads ``table.csv`` or ``table.json``.
 
     Raises:
-        InvalidArgument: It is damaged; the message names the line or key and what is
+        DataLoss: It is damaged; the message names the line or key and what is
             wrong.
         ServingError: It cannot be read.
 
@@ -79,13 +79,13 @@ def read_table(path: str) -> LookupTable:
                 _from_json(file.read()) if name.endswith(".json") else _from_csv(file)
             )
     except FileNotFoundError as error:
-        raise InvalidArgument(f"no {name} in the version") from error
+        raise DataLoss(f"no {name} in the version") from error
     except OSError as error:
         raise read_failure(error, f"cannot read {name}") from error
     except RecursionError as error:
-        raise InvalidArgument(f"bad {name}: it is nested too deep") from error
+        raise DataLoss(f"bad {name}: it is nested too deep") from error
     except (csv.Error, ValueError) as error:
-        raise InvalidArgument(f"bad {name}: {error}") from error
+        raise DataLoss(f"bad {name}: {error}") from error
 
 
 def _from_csv(lines: Iterable[str]) -> LookupTable:

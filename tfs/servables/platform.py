@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from tfs.core.clock import Clock, MonotonicClock
-from tfs.core.errors import InvalidArgument, ServingError
+from tfs.core.errors import DataLoss, InvalidArgument, ServingError
 from tfs.core.loader import Loader
 from tfs.core.manifest import read_signatures
 from tfs.core.model_profile import ModelProfile
@@ -212,6 +212,8 @@ def describe(
 def _read_by_hand(path: str) -> Mapping[str, Signature]:
     try:
         form = read_strict(read_description(path))
+        return read_signatures(form, SIGNATURES)
     except (OSError, ValueError, RecursionError) as error:
-        raise InvalidArgument(f"bad {SIGNATURES}: {error}") from error
-    return read_signatures(form, SIGNATURES)
+        raise DataLoss(f"bad {SIGNATURES}: {error}") from error
+    except InvalidArgument as error:
+        raise DataLoss(error.message) from error
