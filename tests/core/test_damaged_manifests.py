@@ -118,7 +118,5 @@ def test_numbers_that_nothing_holds_are_refused(
 def test_a_key_that_is_there_twice_is_refused() -> None:
     """Which of both was meant, nobody can tell."""
     text = json.dumps(GOOD).replace('"platform":', '"platform": "python", "platform":')
-    with pytest.raises(
-        DataLoss, match="here: the key 'platform' is there twice"
-    ):
+    with pytest.raises(DataLoss, match="here: the key 'platform' is there twice"):
         Manifest.from_json(text, "here")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.servables.fakes import ID, FakeInterpreter, task_for
 from tfs.core.dtype import BOOL, FLOAT32, INT64, STRING
-from tfs.core.errors import Cancelled, DataLoss, InvalidArgument, ServingError
+from tfs.core.errors import Cancelled, DataLoss, ServingError
 from tfs.core.manifest import Producer
 from tfs.core.resources import MAIN, RAM_BYTES, Resource
 from tfs.core.servable import Outcome, Servable

@@ -6,7 +6,7 @@ import pytest
 
 from tests.runtime.packaged import SCALE_SIGNATURES, SHOUT_SIGNATURES, floats
 from tfs.core.dtype import STRING, UINT8
-from tfs.core.errors import InvalidArgument, Unavailable
+from tfs.core.errors import InvalidArgument, ServingError, Unavailable
 from tfs.core.servable import InferenceTask, Outcome
 from tfs.core.signature import Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
@@ -24,6 +24,21 @@ TEXTS = SHOUT_SIGNATURES["serving_default"]
 
 def task(signature: Signature, **inputs: TensorView) -> InferenceTask:
     return InferenceTask("serving_default", signature, inputs, lambda _: None)
+
+
+def never(_: InferenceTask) -> None:
+    raise AssertionError("no row was left out")
+
+
+class Shrinking(InferenceTask):
+    """A joined task whose rows but the last nobody waits for from the fifth second on."""
+
+    may_shrink = True
+
+    def begin(self, now_s: float, who: str) -> ServingError | None:
+        if now_s >= 5.0:
+            self.inputs, self.num_rows = {"x": floats((7, 8))}, 1
+        return None
 
 
 def strings(*items: bytes) -> TensorView:
@@ -52,7 +67,7 @@ def test_a_spilled_task_is_written_as_often_as_its_worker_dies() -> None:
     outcomes: list[Outcome] = []
     plain = task(signature, x=floats((1, 2)), text=strings(b"ab", b"c"))
     plain.on_done = outcomes.append
-    spilled = SpilledTask(plain)
+    spilled = SpilledTask(plain, never)
     assert (spilled.cancel, spilled.inputs) == (plain.cancel, {})
     slab = Slab.create(1 << 20, 1)
     slot = slab.slots[0]
@@ -73,6 +88,24 @@ def test_a_spilled_task_is_written_as_often_as_its_worker_dies() -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+def test_rows_left_out_when_it_begins_are_not_computed() -> None:
+    """The task is handed over again without them, and their copy goes."""
+    before = len(os.listdir("/proc/self/fd"))
+    signature = SCALE_SIGNATURES["serving_default"]
+    x = floats((1, 2), (3, 4), (7, 8))
+    joined = Shrinking("serving_default", signature, {"x": x}, print, 3)
+    again: list[InferenceTask] = []
+    spilled = SpilledTask(joined, again.append)
+    assert (spilled.num_rows, joined.inputs) == (3, {})
+    assert spilled.begin(4.0, "m/1") is None
+    assert not spilled.handed_over_again()
+    assert spilled.begin(5.0, "m/1") is None
+    assert spilled.handed_over_again()
+    assert again == [joined]
+    assert (joined.num_rows, joined.inputs["x"].shape) == (1, (1, 2))
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_what_no_descriptor_holds_is_not_spilled() -> None:
     """It ends with the same error as a smaller one."""
     names = [f"x{index}" for index in range(MAX_WORDS // 6)]
@@ -80,4 +113,4 @@ def test_what_no_descriptor_holds_is_not_spilled() -> None:
     signature = Signature(Method.PREDICT, dict.fromkeys(names, spec), {"y": spec})
     view = TensorView(UINT8, (0,), b"")
     with pytest.raises(InvalidArgument, match=r"take \d+ words, .* send fewer inputs"):
-        SpilledTask(task(signature, **dict.fromkeys(names, view)))
+        SpilledTask(task(signature, **dict.fromkeys(names, view)), never)

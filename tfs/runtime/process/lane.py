@@ -26,7 +26,7 @@ from tfs.runtime.process.slab_call import (
     read_reply,
     write_request,
 )
-from tfs.runtime.process.spilled_task import why_not_handed_over
+from tfs.runtime.process.spilled_task import SpilledTask, why_not_handed_over
 from tfs.runtime.task_outcome import finish, queue_full
 
 log = logging.getLogger(__name__)
@@ -322,6 +322,8 @@ class Lane:
         task: InferenceTask,
         now_s: float,
     ) -> None:
+        if type(task) is SpilledTask and task.handed_over_again():
+            return
         slab, slot_index = channel.slab, self._free[-1]
         words, times = slab.words, model.times
         index = model.signature_indexes[task.signature_name]

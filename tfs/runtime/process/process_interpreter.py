@@ -382,7 +382,7 @@ class ProcessInterpreter:
         error = task.cancel.error
         if error is None:
             try:
-                task = SpilledTask(task)
+                task = SpilledTask(task, partial(self.enqueue, model))
             except Exception as failure:
                 error = why_not_handed_over(model.who, failure)
         self._spilling.pop()

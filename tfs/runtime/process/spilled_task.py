@@ -7,7 +7,7 @@ strings, are made on other threads before the task joins its lane.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -76,7 +76,13 @@ class Spill:
 class SpilledTask(InferenceTask):
     """Another task with its tensors in a memfd, which is closed when it ends.
 
-    It has no inputs, so that their memory can go. For lanes alone.
+    It has no inputs, so that their memory can go; nor has the other, if it can make
+    them anew. For lanes alone.
+
+    Args:
+        task: The other task.
+        hand_over: Takes the other task where rows of it were left out after they had
+            been copied. On the loop.
 
     Raises:
         InvalidArgument: More tensors than a descriptor holds; the other is untouched.
@@ -84,10 +90,16 @@ class SpilledTask(InferenceTask):
 
     """
 
-    __slots__ = ("spill",)
+    __slots__ = ("_hand_over", "_whole", "spill")
 
-    def __init__(self, task: InferenceTask) -> None:
+    def __init__(
+        self, task: InferenceTask, hand_over: Callable[[InferenceTask], None]
+    ) -> None:
         self.spill = Spill.of(task)
+        self._hand_over = hand_over
+        self._whole = task if task.may_shrink else None
+        if self._whole is not None:
+            self._whole.inputs = {}
         on_done = task.on_done
 
         def end(outcome: Outcome) -> None:
@@ -105,6 +117,20 @@ class SpilledTask(InferenceTask):
             task.cancel,
             task.is_low,
         )
+
+    def begin(self, now_s: float, who: str) -> ServingError | None:
+        if self._whole is None:
+            return super().begin(now_s, who)
+        return self._whole.begin(now_s, who)
+
+    def handed_over_again(self) -> bool:
+        """Hands the task over without the rows that were left out when it began, if any."""
+        whole = self._whole
+        if whole is None or not whole.inputs:
+            return False
+        os.close(self.spill.fd)
+        self._hand_over(whole)
+        return True
 
 
 def why_not_handed_over(who: str, error: Exception) -> ServingError:
