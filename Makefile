@@ -106,8 +106,10 @@ pages: $(STAMP) ## reprint the pages of docs/ that are printed from code
 	@$(BIN)/python -m tests.managers.lifecycle_page
 	@$(BIN)/python -m tests.frontends.features
 
-test-clients: $(STAMP) ## clients that are not ours (pip, npm, curl, h2load), over both transports
+test-clients: $(STAMP) ## clients that are not ours (pip, npm, curl, h2load), and every recipe of the docs
 	@$(BIN)/python tests/clients/run.py
+	@echo "==> the recipes of docs/recipes.md"
+	@TFS_RECIPES=required $(BIN)/python -m pytest -q -rs tests/e2e/test_recipes.py
 
 compare: $(STAMP) ## this tree's server beside the one of an earlier commit, request by request
 	@$(BIN)/python -m tests.compare $(COMPARE_ARGS)
