@@ -43,6 +43,8 @@ class BatchingOptions:
             padded to the longest.
         max_lone_rows: A request with more rows than a batch, but not more than this, is
             computed as it is; 0 computes none so.
+        in_stages: Whether the model is cut into stages if it can be, so that requests join
+            a batch that is computed; what waits then waits where the model runs.
         batches_unproven: Whether to batch a signature although it was not shown that
             its rows are independent of each other.
 
@@ -54,12 +56,22 @@ class BatchingOptions:
     pads_variable_length: bool = False
     length_buckets: tuple[int, ...] = ()
     max_lone_rows: int = 0
+    in_stages: bool = False
     batches_unproven: bool = False
 
     def __post_init__(self) -> None:
         if self.num_batch_threads is not None and self.num_batch_threads < 1:
             raise InvalidArgument(
                 f"num_batch_threads must be positive; was {self.num_batch_threads}"
+            )
+        if self.in_stages and (
+            self.policy.window is not None
+            or self.queue.timeout_s
+            or self.length_buckets
+        ):
+            raise InvalidArgument(
+                "layered mode waits for nobody and joins what came in one length: leave "
+                "out batch_timeout_micros, deadline_window and length_buckets"
             )
         buckets = self.length_buckets
         if any(a >= b for a, b in pairwise((0, *buckets))):
@@ -106,11 +118,12 @@ def options_from_parameters(
     policy: QueuePolicy | None = None,
     low: LowPriority | None = None,
     length_buckets: Sequence[int] = (),
+    in_stages: bool = False,
 ) -> BatchingOptions:
     """Returns what the fields of a ``BatchingParameters`` message ask for.
 
     None means that the message leaves out the field, and stands for TensorFlow
-    Serving's default. The last three fields are not TensorFlow Serving's.
+    Serving's default. The last four fields are not TensorFlow Serving's.
 
     Raises:
         InvalidArgument: A field is out of range; in TensorFlow Serving's words if it
@@ -158,6 +171,7 @@ def options_from_parameters(
         num_batch_threads=num_batch_threads,
         pads_variable_length=bool(pad_variable_length_inputs),
         length_buckets=tuple(length_buckets),
+        in_stages=in_stages,
         max_lone_rows=max_lone,
     )
 

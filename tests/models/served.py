@@ -53,3 +53,31 @@ class Busy(nn.Module):
             while True:
                 square = square @ square
         return {"y": x}
+
+
+class Slow(nn.Module):
+    """Takes some milliseconds, however many rows there are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("much", torch.ones(1 << 19))
+
+    def forward(self, x: Tensor) -> Tensor:
+        much = self.much
+        assert isinstance(much, Tensor)
+        for _ in range(5):
+            x = x + torch.sin(much).sum() * 0
+        return x + 1
+
+
+class TwoStreams(nn.Module):
+    """Two tensors cross from its first operator to its last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slow = Slow()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y, z = self.slow(x), x * 2
+        y = self.slow(y)
+        return torch.cat([y, z], 1)

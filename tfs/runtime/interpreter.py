@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Tensors
+from tfs.runtime.guest.layered.auto import AutoStatus
 from tfs.runtime.guest.model_source import ModelSource
 
 
@@ -191,6 +192,31 @@ class RehearsableModel(Protocol):
             None if the backend cannot do this, so that nothing was called.
 
         """
+        ...
+
+
+@runtime_checkable
+class StageableModel(Protocol):
+    """A model whose backend can compute it in stages. Thread-safe."""
+
+    def cut(self, signature_name: str, inputs: Tensors) -> int:
+        """Cuts a signature into stages, measures them, and returns how many there are.
+
+        Blocks for seconds. Only of a source with ``staged_rows``, and before it serves.
+
+        Args:
+            signature_name: Which signature.
+            inputs: Three rows that differ.
+
+        Raises:
+            ServingError: It is computed whole; the message says why.
+
+        """
+        ...
+
+    @property
+    def staged_status(self) -> AutoStatus | None:
+        """What joining between stages was worth; None if it is computed whole."""
         ...
 
 

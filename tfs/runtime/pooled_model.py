@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from tfs.core.errors import ServingError
+from tfs.core.errors import FailedPrecondition, ServingError
 from tfs.core.servable import InferenceTask, Tensors
+from tfs.runtime.guest.layered.auto import AutoStatus
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.interpreter import (
     InterpreterModel,
@@ -18,6 +19,7 @@ from tfs.runtime.interpreter import (
     OnAnotherThread,
     RehearsableModel,
     SeedableModel,
+    StageableModel,
 )
 
 log = logging.getLogger(__name__)
@@ -148,6 +150,19 @@ class PooledModel(OnAnotherThread, Generic[M, V]):
             for _, model in self._members
         ]
         return all(done)
+
+    def cut(self, signature_name: str, inputs: Tensors) -> int:
+        """Has its one interpreter cut a signature; see ``StageableModel``."""
+        model = self._members[0][1]
+        if not isinstance(model, StageableModel):
+            raise FailedPrecondition("its interpreter computes it whole")
+        return model.cut(signature_name, inputs)
+
+    @property
+    def staged_status(self) -> AutoStatus | None:
+        """What joining between stages was worth; None if it is computed whole."""
+        model = self._members[0][1]
+        return model.staged_status if isinstance(model, StageableModel) else None
 
     def submit(self, task: InferenceTask) -> None:
         """Hands the task to the interpreter with the fewest calls before it."""

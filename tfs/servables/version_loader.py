@@ -15,7 +15,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from batching.cost_table import CostTable
@@ -40,12 +40,14 @@ from tfs.core.version_directory import (
     verify_sizes,
 )
 from tfs.runtime.guest.model_source import ModelSource, concurrency_of
-from tfs.runtime.interpreter import MeasurableModel
+from tfs.runtime.interpreter import MeasurableModel, StageableModel
 from tfs.runtime.placement import Backend, Placement, place
 from tfs.servables.code_digest import code_digest
+from tfs.servables.joining.batched import BatchedServable
 from tfs.servables.loaded_version import LoadedVersion
 from tfs.servables.measuring.example_warm_up import TRANSIENT, failing_examples, warm_up
 from tfs.servables.measuring.probe import LoadMeasures
+from tfs.servables.measuring.probe_inputs import ProbeInputs
 from tfs.servables.measuring.probe_subject import ServableSubject
 from tfs.servables.measuring.profiler import ProfileRequest
 from tfs.servables.placed_model import PlacedModel
@@ -287,7 +289,8 @@ class VersionLoader:
             if placement.backend is not before.backend or (was_called and remembers):
                 interpreter = context.interpreter_for(placement.backend)
                 deadline_s = context.clock.now() + _MOVE_S
-                model.move(interpreter.load(model.source), deadline_s)
+                whole = replace(model.source, staged_rows=0)
+                model.move(interpreter.load(whole), deadline_s)
                 version.placement = placement
         backend, why = placement.backend, placement.reason
         front: Servable = model
@@ -298,6 +301,12 @@ class VersionLoader:
             why += "; its requests are not joined before it"
         else:
             front = context.batch(model, self._path, profile, backend)
+            if isinstance(front, BatchedServable) and isinstance(model, PlacedModel):
+                in_stages = self._compute_in_stages(model, front, backend)
+                if in_stages.is_done:
+                    front.close()
+                    front = model
+                why += in_stages.note
         if remembers:
             why += (
                 "; its answers to the same inputs differ, not by chance: it serves as it "
@@ -326,6 +335,48 @@ class VersionLoader:
             self._try_examples(version)
         if profile is not None:
             self._warm_up(version, profile)
+
+    def _compute_in_stages(
+        self, model: PlacedModel, queues: BatchedServable, backend: Backend
+    ) -> _InStages:
+        """Has the version computed in stages where it is, if that is asked for.
+
+        Requests then wait where the model runs, and not in ``queues``.
+        """
+        rows = queues.staged_rows
+        if not rows:
+            return _InStages()
+        if backend is Backend.FRONT:
+            return _InStages(
+                note="; it is computed whole: on the serving loop nobody comes meanwhile"
+            )
+        if model.source.staged_rows:
+            return _InStages(is_done=True, note="; it is computed in stages")
+        context = self._context
+        source = replace(model.source, staged_rows=max(rows.values()))
+        try:
+            staged = context.interpreter_for(backend).load(source)
+            try:
+                if not isinstance(staged, StageableModel):
+                    raise FailedPrecondition("its interpreter computes it whole")
+                nums = {
+                    name: staged.cut(
+                        name,
+                        ProbeInputs.of(self._path, source.signatures[name]).take(
+                            0, 1, 2
+                        ),
+                    )
+                    for name in rows
+                }
+                model.move(staged, context.clock.now() + _MOVE_S)
+            except BaseException:
+                staged.unload()
+                raise
+        except ServingError as error:
+            log.info("event=not_staged servable=%s why=%r", model.id.slashed, error)
+            return _InStages(note=f"; it is computed whole: {error.message}")
+        num = " and ".join(map(str, nums.values()))
+        return _InStages(is_done=True, note=f"; it is computed in {num} stages")
 
     def _is_gated(self, servable_id: ServableId) -> bool:
         """Whether the version must not serve if it fails on its own example."""
@@ -435,6 +486,14 @@ class VersionLoader:
                 log.warning(
                     "event=move_failed servable=%s error=%s", version.id.slashed, error
                 )
+
+
+@dataclass(frozen=True, slots=True)
+class _InStages:
+    """Whether a version is computed in stages, and what to say of it."""
+
+    is_done: bool = False
+    note: str = ""
 
 
 def learned_estimate(

@@ -16,7 +16,8 @@ from tfs.core.clock import MonotonicClock
 from tfs.core.errors import Cancelled
 from tfs.core.servable import CancelToken
 from tfs.runtime.guest.layered.batched_values import rows_of
-from tfs.runtime.guest.layered.cutter import Cuttable, NotCut, cut
+from tfs.runtime.guest.layered.cuttable import Cuttable
+from tfs.runtime.guest.layered.cutter import NotCut, cut
 from tfs.runtime.guest.layered.part_call import PartCall
 from tfs.runtime.guest.layered.stage_run import Stage, StageRun
 

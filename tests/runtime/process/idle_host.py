@@ -18,6 +18,7 @@ class IdleHost:
     """
 
     num_pending = 0
+    staged_words: tuple[int, int] | None = None
 
     def __init__(self, pid: int | None = None) -> None:
         self.pid = pid

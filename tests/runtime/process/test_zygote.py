@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -80,7 +81,7 @@ def test_what_this_process_imports_its_children_can_import() -> None:
         {"oom_score_adj": 1001},
     ],
 )
-def test_worker_options_are_checked(wrong: dict[str, int]) -> None:
+def test_worker_options_are_checked(wrong: dict[str, Any]) -> None:
     """A value that means nothing is refused where it is given."""
     with pytest.raises(ValueError, match=next(iter(wrong))):
         WorkerOptions(**wrong)

@@ -88,6 +88,10 @@ def load_guest_model(source: ModelSource, files: VersionFiles) -> GuestModel:
         )
         with current_device(source.device):
             model: GuestModel = platform.load(source, files)
+            if source.staged_rows:
+                # Imported only here: it knows what platforms make.
+                staged = importlib.import_module("tfs.runtime.guest.staged_model")
+                model = staged.staged(source, model)
     except ServingError as error:
         if isinstance(error.__cause__, torch.OutOfMemoryError):
             raise _does_not_fit(source) from error

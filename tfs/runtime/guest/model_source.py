@@ -41,6 +41,8 @@ class ModelSource:
             weights; empty if unknown.
         was_measured: Whether a version of the same code was measured before, so that
             nobody asks what loading this one changes in its process.
+        staged_rows: Most rows that are computed together if the model is computed in
+            stages, which its interpreter cuts it into; 0 computes it whole.
 
     """
 
@@ -53,6 +55,7 @@ class ModelSource:
     intra_op_threads: int = 1
     code_digest: str = ""
     was_measured: bool = False
+    staged_rows: int = 0
 
     def __post_init__(self) -> None:
         who = self.id.slashed
@@ -73,12 +76,15 @@ class ModelSource:
     def concurrency(self) -> int:
         """How many requests the model takes at once in one interpreter.
 
-        Entry "concurrency"; 1 if it is absent. A backend may give it fewer.
+        Entry "concurrency"; 1 if it is absent. A backend may give it fewer. A model in
+        stages takes those that run and as many that wait to join.
 
         Raises:
             InvalidArgument: It is no such number.
 
         """
+        if self.staged_rows:
+            return min(max(2, 2 * self.staged_rows), MAX_CONCURRENCY)
         return concurrency_of(self.entry, self.id.slashed)
 
     def text(self, key: str, default: str) -> str:

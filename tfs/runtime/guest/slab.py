@@ -1,7 +1,8 @@
 """The memory a worker shares with its host: slots for calls, and their tensors.
 
     bytes 0..63      counters: requests (host), started (worker); then whether the host
-                     has requests for any worker (host)
+                     has requests for any worker (host), and what a model in stages has
+                     to say of them (worker)
     from byte 64 on  two rings of slots, and two words per slot
     slot 0, slot 1   request words | reply words | input area | output area
 
@@ -46,6 +47,11 @@ REQUESTS: Final = 0
 STARTED: Final = 1
 HOST_TRAFFIC: Final = 3
 """What a loading worker is told of the host's requests, a ``pacing.Traffic``."""
+
+JOINED: Final = 4
+RULE: Final = 5
+"""How many calls joined a batch, and which rule let them (``AutoStatus.as_word``), of a
+model in stages."""
 
 REQUEST_WORDS: Final = 5
 REPLY_WORDS: Final = 4

@@ -28,6 +28,7 @@ class WorkerOptions:
             runs out, 0 to 1000.
         concurrency: Calls that the worker runs at once, each on a thread of its own, at
             least 1; an interpreter asks for as many as its model takes.
+        is_staged: Whether one thread takes all of these calls, for a model in stages.
 
     """
 
@@ -39,6 +40,7 @@ class WorkerOptions:
     group_id: int | None = None
     oom_score_adj: int = 300
     concurrency: int = 1
+    is_staged: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.spin_us <= 1000:

@@ -25,10 +25,12 @@ from tfs.core.servable_id import ServableId
 from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.guest.guest_model import GuestModel, load_guest_model
 from tfs.runtime.guest.model_source import ModelSource
+from tfs.runtime.guest.staged_model import StagedModel
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.inline.call_threads import UNLOAD_WAIT_S, CallThreads
 from tfs.runtime.inline.front_calls import FrontCalls
 from tfs.runtime.inline.inline_model import InlineModel
+from tfs.runtime.inline.staged_thread import StagedThread
 from tfs.runtime.interpreter import InterpreterStats
 from tfs.runtime.task_outcome import closed, finish, unloaded
 
@@ -84,7 +86,7 @@ class InlineInterpreter:
         self._lock = threading.Lock()
         self._is_closing = False
         self._models: set[InlineModel] = set()
-        self._own_threads: dict[InlineModel, CallThreads] = {}
+        self._own_threads: dict[InlineModel, CallThreads | StagedThread] = {}
         self._past = InterpreterStats()  # of unloaded models with threads of their own
 
     @property
@@ -128,9 +130,15 @@ class InlineInterpreter:
                 self._models.add(model)
                 if is_concurrent:
                     name = f"{self._name}-{source.id.slashed}"
-                    threads = CallThreads(
-                        name, self._max_queued, self._clock, source.concurrency
-                    )
+                    threads: CallThreads | StagedThread
+                    if isinstance(guest, StagedModel):
+                        threads = StagedThread(
+                            name, self._max_queued, self._clock, guest
+                        )
+                    else:
+                        threads = CallThreads(
+                            name, self._max_queued, self._clock, source.concurrency
+                        )
                     self._own_threads[model] = threads
                     threads.start()
                 return model
@@ -148,8 +156,8 @@ class InlineInterpreter:
         with self._lock:
             self._is_closing = True
             own = dict(self._own_threads)
-        for threads in (self._thread, *own.values()):
-            threads.refuse(closed(self._name))
+        for each in (self._thread, *own.values()):
+            each.refuse(closed(self._name))
         hanging = {m for m, threads in own.items() if not threads.join(deadline_s)}
         if not self._thread.join(deadline_s):
             return
@@ -204,7 +212,9 @@ class InlineInterpreter:
             )
         model.drop()
 
-    def _close_threads(self, model: InlineModel, threads: CallThreads) -> bool:
+    def _close_threads(
+        self, model: InlineModel, threads: CallThreads | StagedThread
+    ) -> bool:
         """Ends a model's own threads; returns whether they have ended."""
         threads.refuse(unloaded(model.source.id))
         has_ended = threads.join(self._clock.now() + UNLOAD_WAIT_S)

@@ -11,12 +11,14 @@ from typing import Protocol
 
 import torch
 
-from tfs.core.errors import forget_frames, serving_error
+from tfs.core.errors import FailedPrecondition, forget_frames, serving_error
 from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Tensors
 from tfs.runtime.guest.forked_call import FORKS
 from tfs.runtime.guest.guest_model import GuestModel, give_device_memory_back
+from tfs.runtime.guest.layered.auto import AutoStatus
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.random_numbers import seed_random
+from tfs.runtime.guest.staged_model import StagedModel
 from tfs.runtime.guest.two_thread_scaling import two_thread_scaling
 from tfs.runtime.inline.thread_use import SlowCalls
 from tfs.runtime.interpreter import LoadMemory
@@ -145,6 +147,19 @@ class InlineModel:
         """Sets the server's random numbers; see ``SeedableModel``."""
         seed_random(seed)
         return True
+
+    def cut(self, signature_name: str, inputs: Tensors) -> int:
+        """Cuts a signature into stages; see ``StagedModel``."""
+        guest = self.guest
+        if not isinstance(guest, StagedModel):
+            raise FailedPrecondition("its interpreter computes it whole")
+        return guest.cut(signature_name, inputs)
+
+    @property
+    def staged_status(self) -> AutoStatus | None:
+        """What joining between stages was worth; None if it is computed whole."""
+        guest = self.guest
+        return guest.status if isinstance(guest, StagedModel) else None
 
     # -- for its interpreter ---------------------------------------------------------
 

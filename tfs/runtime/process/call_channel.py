@@ -35,8 +35,9 @@ class CallChannel:
 
     def __init__(self, options: WorkerOptions) -> None:
         self.concurrency = options.concurrency
-        # Each read of the doorbell lets one thread take one request.
-        one_each = os.EFD_SEMAPHORE if options.concurrency > 1 else 0
+        # Each read of the doorbell lets one thread take one request, if there are several.
+        has_threads = options.concurrency > 1 and not options.is_staged
+        one_each = os.EFD_SEMAPHORE if has_threads else 0
         self._spins = bool(options.spin_us)
         with contextlib.ExitStack() as undo:
             self.slab = Slab.create(options.slab_bytes, options.concurrency)

@@ -28,6 +28,7 @@ from tfs.core.servable import InferenceTask
 from tfs.core.serving_loop import ServingLoop
 from tfs.core.thread_priority import give_way
 from tfs.runtime.guest.model_source import ModelSource
+from tfs.runtime.guest.slab import JOINED, RULE
 from tfs.runtime.guest.version_files import VersionFiles, payload_paths
 from tfs.runtime.interpreter import InterpreterStats, LoadMemory
 from tfs.runtime.process.crash_policy import WorkerEnd
@@ -124,6 +125,16 @@ class ProcessInterpreter:
     def pid(self) -> int | None:
         """The worker's process id; None while there is none."""
         return self._worker.pid
+
+    @property
+    def staged_words(self) -> tuple[int, int] | None:
+        """What the worker says of its model in stages; None while there is no worker."""
+        process = self._worker.process
+        try:
+            words = None if process is None else process.calls.slab.words
+            return None if words is None else (words[RULE], words[JOINED])
+        except ValueError:  # its memory was released meanwhile
+            return None
 
     @property
     def generation(self) -> int:

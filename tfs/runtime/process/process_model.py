@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from tfs.core.errors import DeadlineExceeded, FailedPrecondition, ServingError
 from tfs.core.servable import InferenceTask, Tensors
 from tfs.core.tensor_view import TensorView
+from tfs.runtime.guest.layered.auto import AutoStatus
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.sealed_file import new_memfd
 from tfs.runtime.guest.version_files import VersionFiles
@@ -29,6 +30,7 @@ log = logging.getLogger(__name__)
 
 # Added to the time that calls before it serves should take.
 _PATIENCE_S: Final = 5.0
+_CUT_S: Final = 60.0  # for all that is tried and measured before it serves in stages
 _WORKED_WELL_CALLS: Final = 100
 
 
@@ -102,6 +104,11 @@ class ModelHost(Protocol):
     @property
     def pid(self) -> int | None:
         """The worker's process id, None while there is none."""
+        ...
+
+    @property
+    def staged_words(self) -> tuple[int, int] | None:
+        """What the worker says of its model in stages; None while there is no worker."""
         ...
 
     def enqueue(self, model: ProcessModel, task: InferenceTask) -> None:
@@ -263,6 +270,25 @@ class ProcessModel(OnAnotherThread):
             return math.inf
         took_s = reply.get("call_s")
         return took_s if isinstance(took_s, float) else math.inf
+
+    def cut(self, signature_name: str, inputs: Tensors) -> int:
+        """Has the worker cut a signature into stages; see ``StageableModel``."""
+        reply = self._try(
+            "cut",
+            signature_name,
+            inputs,
+            self._host.options.call_timeout_s + _CUT_S,
+            hangs="cutting it into stages hangs",
+        )
+        stages = reply["stages"]
+        assert isinstance(stages, int)
+        return stages
+
+    @property
+    def staged_status(self) -> AutoStatus | None:
+        """What joining between stages was worth; None if it is computed whole."""
+        words = self._host.staged_words if self._source.staged_rows else None
+        return None if words is None else AutoStatus.of_words(*words)
 
     def seed(self, seed: int | None) -> bool:
         """Sets the worker's random numbers; see ``SeedableModel``."""

@@ -124,6 +124,7 @@ class Worker:
         # Of the version that was loaded last: decide how new processes are made.
         self._platform = ""
         self._concurrency = 1
+        self._is_staged = False
         self._num_holds = 0
         self._when_ready: list[OnReady] = []
         self._respawn_timer: Timer | None = None
@@ -247,6 +248,7 @@ class Worker:
         self._num_holds += 1
         if source is not None:
             self._platform, self._concurrency = source.platform, source.concurrency
+            self._is_staged = source.staged_rows > 0
 
         def told(error: ServingError | None) -> None:
             if error is not None:
@@ -342,7 +344,11 @@ class Worker:
             self._ask_for_fork()
 
     def _ask_for_fork(self) -> None:
-        options = replace(self._options.worker, concurrency=self._concurrency)
+        options = replace(
+            self._options.worker,
+            concurrency=self._concurrency,
+            is_staged=self._is_staged,
+        )
         try:
             process = self.process = WorkerProcess(self._loop, options)
         except OSError as error:

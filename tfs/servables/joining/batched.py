@@ -155,6 +155,18 @@ class BatchedServable:
         """The options of the queues of each signature."""
         return {name: queues.queue_options for name, queues in self._batched.items()}
 
+    @property
+    def staged_rows(self) -> Mapping[str, int]:
+        """Most rows of a batch, by signature that may be computed in stages, if asked for.
+
+        No more than pay by the times that were measured.
+        """
+        return {
+            name: min(queues.queue_options.max_batch_rows, queues.worthwhile_rows)
+            for name, queues in self._batched.items()
+            if queues.in_stages
+        }
+
     def queues(self) -> Sequence[SharedQueue[InferenceTask]]:
         """Returns the present queues; their stats may be read on any thread."""
         return [queue for queues in self._batched.values() for queue in queues.queues()]

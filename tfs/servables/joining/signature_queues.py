@@ -33,6 +33,8 @@ from tfs.servables.joining.tensor_join import element, is_shared
 _MAX_SHAPES = 64
 """Most queues of a signature, whatever number of shapes a client invents."""
 
+_UNMEASURED_ROWS = 32
+
 _MAX_SHARED_BYTES = 1024
 """Largest input, in bytes, that is no rows and with which requests are joined. Such
 inputs are compared byte by byte."""
@@ -201,6 +203,16 @@ class SignatureQueues:
     def queue_options(self) -> BatchQueueOptions:
         """The options of each queue."""
         return self._options.queue
+
+    @property
+    def in_stages(self) -> bool:
+        """Whether requests are to join batches that are computed."""
+        return self._options.in_stages
+
+    @property
+    def worthwhile_rows(self) -> int:
+        """The smallest batch with the best rows per second, as far as that is known."""
+        return CostTable(self._call_s).best_batch_rows() or _UNMEASURED_ROWS
 
     def queues(self) -> list[SharedQueue[InferenceTask]]:
         """Returns the present queues."""

@@ -73,6 +73,7 @@ def _options(message: session_bundle_config_pb2.BatchingParameters) -> BatchingO
         policy=_policy(message.policy),
         low=_low_priority(message.policy.low_priority),
         length_buckets=tuple(message.policy.length_buckets),
+        in_stages=_choice(_MODES, message.policy.layered.mode, "policy.layered.mode"),
     )
 
 
@@ -115,6 +116,12 @@ _PADDINGS: Final[Mapping[int, Padding]] = {
     batching_policy_pb2.BatchingPolicy.UP: Padding.UP,
     batching_policy_pb2.BatchingPolicy.DOWN: Padding.DOWN,
     batching_policy_pb2.BatchingPolicy.CHEAPEST: Padding.CHEAPEST,
+}
+
+_MODES: Final[Mapping[int, bool]] = {
+    batching_policy_pb2.Layered.MODE_UNSPECIFIED: False,
+    batching_policy_pb2.Layered.OFF: False,
+    batching_policy_pb2.Layered.AUTO: True,
 }
 
 _MIXINGS: Final[Mapping[int, Mixing]] = {

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _POOL.AddSerializedFile(b'\n\x1ctfs/v1/batching_policy.proto\x12\x06tfs.v1\"\xb8\x02\n\x0e\x42\x61tchingPolicy\x12\x13\n\x06weight\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x1d\n\x15max_in_flight_batches\x18\x02 \x01(\x03\x12/\n\x07padding\x18\x03 \x01(\x0e\x32\x1e.tfs.v1.BatchingPolicy.Padding\x12\x16\n\x0elength_buckets\x18\x04 \x03(\x03\x12/\n\x0f\x64\x65\x61\x64line_window\x18\x05 \x01(\x0b\x32\x16.tfs.v1.DeadlineWindow\x12)\n\x0clow_priority\x18\x06 \x01(\x0b\x32\x13.tfs.v1.LowPriority\"B\n\x07Padding\x12\x17\n\x13PADDING_UNSPECIFIED\x10\x00\x12\x06\n\x02UP\x10\x01\x12\x08\n\x04\x44OWN\x10\x02\x12\x0c\n\x08\x43HEAPEST\x10\x03\x42\t\n\x07_weight\"0\n\x0e\x44\x65\x61\x64lineWindow\x12\x13\n\x06margin\x18\x01 \x01(\x01H\x00\x88\x01\x01\x42\t\n\x07_margin\"\xfe\x01\n\x0bLowPriority\x12*\n\x06mixing\x18\x01 \x01(\x0e\x32\x1a.tfs.v1.LowPriority.Mixing\x12\x1a\n\rageing_micros\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x1c\n\x14\x62\x61tch_timeout_micros\x18\x03 \x01(\x03\x12\x19\n\x11max_enqueued_rows\x18\x04 \x01(\x03\"\\\n\x06Mixing\x12\x16\n\x12MIXING_UNSPECIFIED\x10\x00\x12\x0b\n\x07ISOLATE\x10\x01\x12\x12\n\x0ePAD_TO_ALLOWED\x10\x02\x12\x0e\n\nPAD_TO_MAX\x10\x03\x12\t\n\x05MERGE\x10\x04\x42\x10\n\x0e_ageing_microsb\x06proto3')
+DESCRIPTOR = _POOL.AddSerializedFile(b'\n\x1ctfs/v1/batching_policy.proto\x12\x06tfs.v1\"\xda\x02\n\x0e\x42\x61tchingPolicy\x12\x13\n\x06weight\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x1d\n\x15max_in_flight_batches\x18\x02 \x01(\x03\x12/\n\x07padding\x18\x03 \x01(\x0e\x32\x1e.tfs.v1.BatchingPolicy.Padding\x12\x16\n\x0elength_buckets\x18\x04 \x03(\x03\x12/\n\x0f\x64\x65\x61\x64line_window\x18\x05 \x01(\x0b\x32\x16.tfs.v1.DeadlineWindow\x12)\n\x0clow_priority\x18\x06 \x01(\x0b\x32\x13.tfs.v1.LowPriority\x12 \n\x07layered\x18\x07 \x01(\x0b\x32\x0f.tfs.v1.Layered\"B\n\x07Padding\x12\x17\n\x13PADDING_UNSPECIFIED\x10\x00\x12\x06\n\x02UP\x10\x01\x12\x08\n\x04\x44OWN\x10\x02\x12\x0c\n\x08\x43HEAPEST\x10\x03\x42\t\n\x07_weight\"^\n\x07Layered\x12\"\n\x04mode\x18\x01 \x01(\x0e\x32\x14.tfs.v1.Layered.Mode\"/\n\x04Mode\x12\x14\n\x10MODE_UNSPECIFIED\x10\x00\x12\x07\n\x03OFF\x10\x01\x12\x08\n\x04\x41UTO\x10\x02\"0\n\x0e\x44\x65\x61\x64lineWindow\x12\x13\n\x06margin\x18\x01 \x01(\x01H\x00\x88\x01\x01\x42\t\n\x07_margin\"\xfe\x01\n\x0bLowPriority\x12*\n\x06mixing\x18\x01 \x01(\x0e\x32\x1a.tfs.v1.LowPriority.Mixing\x12\x1a\n\rageing_micros\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x1c\n\x14\x62\x61tch_timeout_micros\x18\x03 \x01(\x03\x12\x19\n\x11max_enqueued_rows\x18\x04 \x01(\x03\"\\\n\x06Mixing\x12\x16\n\x12MIXING_UNSPECIFIED\x10\x00\x12\x0b\n\x07ISOLATE\x10\x01\x12\x12\n\x0ePAD_TO_ALLOWED\x10\x02\x12\x0e\n\nPAD_TO_MAX\x10\x03\x12\t\n\x05MERGE\x10\x04\x42\x10\n\x0e_ageing_microsb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,13 +32,17 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'tfs.proto.tfs.v1.batching_p
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_BATCHINGPOLICY']._serialized_start=41
-  _globals['_BATCHINGPOLICY']._serialized_end=353
-  _globals['_BATCHINGPOLICY_PADDING']._serialized_start=276
-  _globals['_BATCHINGPOLICY_PADDING']._serialized_end=342
-  _globals['_DEADLINEWINDOW']._serialized_start=355
-  _globals['_DEADLINEWINDOW']._serialized_end=403
-  _globals['_LOWPRIORITY']._serialized_start=406
-  _globals['_LOWPRIORITY']._serialized_end=660
-  _globals['_LOWPRIORITY_MIXING']._serialized_start=550
-  _globals['_LOWPRIORITY_MIXING']._serialized_end=642
+  _globals['_BATCHINGPOLICY']._serialized_end=387
+  _globals['_BATCHINGPOLICY_PADDING']._serialized_start=310
+  _globals['_BATCHINGPOLICY_PADDING']._serialized_end=376
+  _globals['_LAYERED']._serialized_start=389
+  _globals['_LAYERED']._serialized_end=483
+  _globals['_LAYERED_MODE']._serialized_start=436
+  _globals['_LAYERED_MODE']._serialized_end=483
+  _globals['_DEADLINEWINDOW']._serialized_start=485
+  _globals['_DEADLINEWINDOW']._serialized_end=533
+  _globals['_LOWPRIORITY']._serialized_start=536
+  _globals['_LOWPRIORITY']._serialized_end=790
+  _globals['_LOWPRIORITY_MIXING']._serialized_start=680
+  _globals['_LOWPRIORITY_MIXING']._serialized_end=772
 # @@protoc_insertion_point(module_scope)

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class BatchingPolicy(_message.Message):
-    __slots__ = ("weight", "max_in_flight_batches", "padding", "length_buckets", "deadline_window", "low_priority")
+    __slots__ = ("weight", "max_in_flight_batches", "padding", "length_buckets", "deadline_window", "low_priority", "layered")
     class Padding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         PADDING_UNSPECIFIED: _ClassVar[BatchingPolicy.Padding]
@@ -25,13 +25,29 @@ class BatchingPolicy(_message.Message):
     LENGTH_BUCKETS_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_WINDOW_FIELD_NUMBER: _ClassVar[int]
     LOW_PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    LAYERED_FIELD_NUMBER: _ClassVar[int]
     weight: float
     max_in_flight_batches: int
     padding: BatchingPolicy.Padding
     length_buckets: _containers.RepeatedScalarFieldContainer[int]
     deadline_window: DeadlineWindow
     low_priority: LowPriority
-    def __init__(self, weight: _Optional[float] = ..., max_in_flight_batches: _Optional[int] = ..., padding: _Optional[_Union[BatchingPolicy.Padding, str]] = ..., length_buckets: _Optional[_Iterable[int]] = ..., deadline_window: _Optional[_Union[DeadlineWindow, _Mapping]] = ..., low_priority: _Optional[_Union[LowPriority, _Mapping]] = ...) -> None: ...
+    layered: Layered
+    def __init__(self, weight: _Optional[float] = ..., max_in_flight_batches: _Optional[int] = ..., padding: _Optional[_Union[BatchingPolicy.Padding, str]] = ..., length_buckets: _Optional[_Iterable[int]] = ..., deadline_window: _Optional[_Union[DeadlineWindow, _Mapping]] = ..., low_priority: _Optional[_Union[LowPriority, _Mapping]] = ..., layered: _Optional[_Union[Layered, _Mapping]] = ...) -> None: ...
+
+class Layered(_message.Message):
+    __slots__ = ("mode",)
+    class Mode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        MODE_UNSPECIFIED: _ClassVar[Layered.Mode]
+        OFF: _ClassVar[Layered.Mode]
+        AUTO: _ClassVar[Layered.Mode]
+    MODE_UNSPECIFIED: Layered.Mode
+    OFF: Layered.Mode
+    AUTO: Layered.Mode
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    mode: Layered.Mode
+    def __init__(self, mode: _Optional[_Union[Layered.Mode, str]] = ...) -> None: ...
 
 class DeadlineWindow(_message.Message):
     __slots__ = ("margin",)

@@ -29,6 +29,8 @@ _BETTER: Final = 0.97  # a rule replaces another only if its score is below this
 _WORSE: Final = 1.05  # a rule that takes so much longer than simulated gives way
 _BOUND_ROWS: Final = 16.0  # LBCI's bound, in times of one row, as in its paper
 
+_KINDS: Final = ("greedy", "lbci", "look-ahead")
+
 
 @dataclass(frozen=True, slots=True)
 class AutoStatus:
@@ -45,6 +47,20 @@ class AutoStatus:
     rule: str
     gain: float
     num_joined: int
+
+    @property
+    def as_word(self) -> int:
+        """Rule and gain as one number, for memory that is shared."""
+        kind = next(
+            (i for i, name in enumerate(_KINDS) if self.rule.startswith(name)), 0
+        )
+        return kind + (round(1000 * max(-9.0, min(self.gain, 1.0))) << 8)
+
+    @classmethod
+    def of_words(cls, word: int, num_joined: int) -> AutoStatus:
+        """Returns what ``as_word`` has left of it; whatever the words are."""
+        kind = _KINDS[(word & 0xFF) % len(_KINDS)]
+        return cls(kind, (word >> 8) / 1000, max(num_joined, 0))
 
 
 def candidates(times: StageTimes) -> list[Rule]:

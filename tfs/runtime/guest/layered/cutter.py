@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
@@ -20,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from tfs.core.errors import FailedPrecondition
 from tfs.runtime.guest.fault_text import one_line
+from tfs.runtime.guest.layered.cuttable import Cuttable
 from tfs.runtime.guest.layered.stage_run import Stage
 
 LEAST_STAGE_S: Final = 1e-3
@@ -30,24 +30,6 @@ _LEAST_SHARE: Final = 0.03  # of the time of one row
 
 _TOLERANCE: Final = {torch.bfloat16: 3e-2, torch.float16: 5e-3}
 _USUAL_TOLERANCE: Final = 1e-4  # relative to the largest value of an output
-
-
-@dataclass(frozen=True, slots=True)
-class Cuttable:
-    """A module, and how its inputs are given. Immutable.
-
-    Attributes:
-        module: Is called once for a batch.
-        positional: Names of the inputs that it takes by position; others are keywords.
-
-    """
-
-    module: nn.Module
-    positional: tuple[str, ...] = ()
-
-    def __call__(self, **inputs: Any) -> Any:
-        args = [inputs.pop(name) for name in self.positional]
-        return self.module(*args, **inputs)
 
 
 class NotCut(FailedPrecondition):

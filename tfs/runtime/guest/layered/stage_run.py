@@ -9,7 +9,6 @@ those for which nobody waits leave, and the deadlines are those of the callers.)
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
@@ -137,7 +136,7 @@ class StageRun:
             if round_index and self._clock.now() >= end_s:
                 break
         for (index, num_rows), each in found.items():
-            self.times.put(index, num_rows, statistics.median(each))
+            self.times.put(index, num_rows, sorted(each)[len(each) // 2])
         self.times.begin()
 
     def _joined(self, stage: int, value: Any, theirs: Any, num_rows: int) -> Any:

@@ -78,21 +78,30 @@ class SignatureCall:
         """Calls the function, checks its outputs against the signature, and returns them."""
         try:
             result = self._function(**inputs)
-        except ServingError as error:
-            if self._who in error.message:
-                raise
-            raise type(error)(f"{self._who}: {error.message}") from error
         except BaseException as error:  # a model's sys.exit() must not end its thread
-            if is_out_of_memory(error):
-                raise Internal(
-                    f"{self._who} ran out of memory: {one_line(error)}"
-                ) from error
-            if not num_rows:
-                raise InvalidArgument(
-                    f"{self._who} takes no request without rows: {one_line(error)}"
-                ) from error
-            self._failures.note(error)
-            raise Internal(f"{self._who} failed: {one_line(error)}") from error
+            fault = self.fault(error, num_rows)
+            if fault is error:
+                raise
+            raise fault from error
+        return self.of_result(result, num_rows)
+
+    def fault(self, error: BaseException, num_rows: int) -> ServingError:
+        """Returns what a call fails with whose function raised ``error``."""
+        if isinstance(error, ServingError):
+            if self._who in error.message:
+                return error
+            return type(error)(f"{self._who}: {error.message}")
+        if is_out_of_memory(error):
+            return Internal(f"{self._who} ran out of memory: {one_line(error)}")
+        if not num_rows:
+            return InvalidArgument(
+                f"{self._who} takes no request without rows: {one_line(error)}"
+            )
+        self._failures.note(error)
+        return Internal(f"{self._who} failed: {one_line(error)}")
+
+    def of_result(self, result: object, num_rows: int) -> dict[str, Output]:
+        """Checks what the function returned against the signature; returns the outputs."""
         named: Mapping[str, object]
         try:
             if type(result) is dict:

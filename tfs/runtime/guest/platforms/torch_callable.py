@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import torch
 
@@ -12,6 +13,7 @@ from tfs.core.signature import Signature
 from tfs.core.tensor_view import TensorView
 from tfs.runtime.guest.devices.current_device import current_device
 from tfs.runtime.guest.guest_model import Output, Value
+from tfs.runtime.guest.layered.cuttable import Cuttable
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.platforms.large_outputs import is_large, take_views
 from tfs.runtime.guest.platforms.nested_values import FindClass, called_by_name
@@ -28,6 +30,10 @@ class TorchCallable:
 
     A :class:`~tfs.runtime.guest.guest_model.GuestModel` for every platform whose
     models are called with keyword tensors.
+
+    Attributes:
+        cuttable: The modules of signatures that may be computed in stages.
+
     """
 
     def __init__(
@@ -36,7 +42,9 @@ class TorchCallable:
         functions: Mapping[str, Function],
         written_pages: Callable[[], int] = lambda: 0,
         on_close: Callable[[], None] = lambda: None,
+        cuttable: Mapping[str, Cuttable] = MappingProxyType({}),
     ) -> None:
+        self.cuttable = cuttable
         self._device = source.device
         self._is_on_cpu = source.device == "cpu"
         self._calls = {
@@ -49,7 +57,7 @@ class TorchCallable:
 
     def call(self, signature_name: str, inputs: Tensors) -> dict[str, TensorView]:
         """Runs one signature on views; copies each input and output once, or not at all."""
-        call = self._calls.get(signature_name) or self._call_of(signature_name)
+        call = self._calls.get(signature_name) or self.call_of(signature_name)
         num_rows = num_rows_of(call.signature, inputs)
         # Loops, because a comprehension is a call, and calls are what a small model costs.
         values: dict[str, Value] = {}
@@ -80,7 +88,7 @@ class TorchCallable:
         self, signature_name: str, inputs: Mapping[str, Value], num_rows: int
     ) -> dict[str, Output]:
         """Runs one signature on tensors the model may keep and write to."""
-        call = self._calls.get(signature_name) or self._call_of(signature_name)
+        call = self._calls.get(signature_name) or self.call_of(signature_name)
         if self._is_on_cpu:
             return call.run(inputs, num_rows)
         with current_device(self._device):
@@ -99,11 +107,18 @@ class TorchCallable:
     def close(self) -> None:
         """Drops the model; idempotent."""
         self._calls = {}
+        self.cuttable = {}
         self._on_close()
         self._on_close = lambda: None
         self._written_pages = lambda: 0
 
-    def _call_of(self, name: str) -> SignatureCall:
+    def call_of(self, name: str) -> SignatureCall:
+        """Returns what runs a signature.
+
+        Raises:
+            FailedPrecondition: There is no such signature.
+
+        """
         call = self._calls.get(name)
         if call is None:
             raise FailedPrecondition(

@@ -29,6 +29,7 @@ from tfs.core.errors import DataLoss, InvalidArgument, ServingError
 from tfs.core.signature import Signature
 from tfs.runtime.guest.fault_text import what_is_missing
 from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, one_line
+from tfs.runtime.guest.layered.cuttable import Cuttable
 from tfs.runtime.guest.machine_code import (
     ARCHIVE,
     MACHINE_CODE,
@@ -60,10 +61,10 @@ def load(source: ModelSource, files: VersionFiles) -> GuestModel:
         with _reading, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if is_compiled(file.path):
-                function = _load_compiled(source, files)
+                function, cuttable = _load_compiled(source, files), None
             else:
                 reader = MappedReader(file)
-                function = _load_program(source, file, reader)
+                function, cuttable = _load_program(source, file, reader)
     except ServingError:
         raise
     except Exception as error:
@@ -78,6 +79,7 @@ def load(source: ModelSource, files: VersionFiles) -> GuestModel:
         source,
         dict.fromkeys(source.signatures, function),
         written_pages=reader.num_written_pages if reader is not None else lambda: 0,
+        cuttable={} if cuttable is None else dict.fromkeys(source.signatures, cuttable),
     )
 
 
@@ -142,7 +144,7 @@ def _load_program(
     source: ModelSource,
     file: SealedFile,
     reader: MappedReader,
-) -> Callable[..., object]:
+) -> tuple[Callable[..., object], Cuttable]:
     program = _read_mapped(file, reader)
     if program is None:
         with open(file.path, "rb") as opened:
@@ -154,7 +156,9 @@ def _load_program(
     call_signature = program.module_call_graph[0].signature
     names = list(call_signature.forward_arg_names or ()) if call_signature else []
     in_spec = program.call_spec.in_spec
-    return _by_name(source, program.module(), in_spec, names)
+    module = program.module()
+    function, positional = _by_name(source, module, in_spec, names)
+    return function, Cuttable(module, positional)
 
 
 def _read_mapped(
@@ -194,7 +198,7 @@ def _load_compiled(source: ModelSource, files: VersionFiles) -> Callable[..., ob
         outputs = runner.run([*args, *(keywords[name] for name in names)])
         return pytree.tree_unflatten(outputs, out_spec)
 
-    return _by_name(source, run, in_spec, [])
+    return _by_name(source, run, in_spec, [])[0]
 
 
 def _load_in_folder(source: ModelSource, path: str) -> Callable[..., object]:
@@ -206,7 +210,7 @@ def _load_in_folder(source: ModelSource, path: str) -> Callable[..., object]:
     with open(path, "rb") as file:
         compiled = aoti_load_package(file, device_index=-1 if index is None else index)
     in_spec = pytree.treespec_loads(compiled.loader.get_call_spec()[0])
-    return _by_name(source, compiled, in_spec, [])
+    return _by_name(source, compiled, in_spec, [])[0]
 
 
 def _by_name(
@@ -214,8 +218,10 @@ def _by_name(
     function: Callable[..., Any],
     in_spec: pytree.TreeSpec | None,
     names: Sequence[str],
-) -> Callable[..., object]:
+) -> tuple[Callable[..., object], tuple[str, ...]]:
     """Returns a function that calls ``function`` with keywords, however it was exported.
+
+    Also returns the names of the inputs that ``function`` takes by position.
 
     The program names its positional arguments. If it does not, the manifest's entry
     ``args`` does, or else the signature's inputs in their order.
@@ -270,7 +276,7 @@ def _by_name(
                 ) from error
             raise
 
-    return call
+    return call, tuple(ordered)
 
 
 _REFUSES_SIZES: Final = re.compile(

@@ -28,6 +28,7 @@ from torch.package.package_importer import PackageImporter
 from tfs.core.errors import DataLoss, NotFound
 from tfs.core.pacing import yield_to_requests
 from tfs.runtime.guest.guest_model import GuestModel
+from tfs.runtime.guest.layered.cuttable import called_modules
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.platforms.nested_values import class_in
 from tfs.runtime.guest.platforms.torch_callable import TorchCallable, methods_of
@@ -71,6 +72,7 @@ def load(source: ModelSource, files: VersionFiles) -> GuestModel:
         functions,
         written_pages=reader.num_written_pages,
         on_close=lambda: close_package(importer),
+        cuttable=called_modules(source, model),
     )
 
 

@@ -13,6 +13,7 @@ import torch
 
 from tfs.core.errors import InvalidItems, forget_frames, serving_error
 from tfs.runtime.guest.devices.device_faults import leave_if_device_is_lost
+from tfs.runtime.guest.guest_model import Output, Value
 from tfs.runtime.guest.loaded_model import ForkWatch, LoadedModel, not_loaded
 from tfs.runtime.guest.memory_exhaustion import is_out_of_memory
 from tfs.runtime.guest.slab import (
@@ -70,66 +71,93 @@ class CallAnswerer:
             the slot, which the caller sends and closes.
 
         """
-        slab = self._slab
         begun_ns = time.perf_counter_ns()
         loaded: LoadedModel | None = None
-        signature_index = -1
-        overflow_fd: int | None = None
-        ran_out = False
+        name = ""
         try:
-            model_id, signature_index, num_rows, _, num_words = _read_header(
-                slab.map, slot.request_byte
-            )
-            start = slot.request_byte + _HEADER_BYTES
-            descriptor = slab.map[start : start + num_words * WORD_BYTES]
-            loaded = self._models.get(model_id)
-            if loaded is None:
-                raise not_loaded()
-            if loaded.source.intra_op_threads != self._num_threads:
-                self._num_threads = loaded.source.intra_op_threads
-                torch.set_num_threads(self._num_threads)
+            loaded, name, inputs, num_rows = self.read(slot, overflow)
             try:
-                result = loaded.guest.run(
-                    loaded.signature_names[signature_index],
-                    self._inputs.read(
-                        loaded.input_names[signature_index],
-                        descriptor,
-                        overflow,
-                    ),
-                    num_rows,
-                )
+                result = loaded.guest.run(name, inputs, num_rows)
             finally:
                 self._forks.leave_if_copy()
-            words, overflow_fd = self._outputs.write(slot, result)
+            return loaded, self.reply(slot, result, begun_ns)
+        except BaseException as error:  # reading what a model returned may raise it
+            self.fail(slot, error, loaded, name, begun_ns)
+        return loaded, None
+
+    def read(
+        self, slot: Slot, overflow: mmap.mmap | None
+    ) -> tuple[LoadedModel, str, dict[str, Value], int]:
+        """Returns whose call it is, of which signature, with which inputs and rows.
+
+        The thread gets as many threads of torch as the model wants.
+
+        Raises:
+            ServingError: There is no such model here.
+
+        """
+        slab = self._slab
+        model_id, signature_index, num_rows, _, num_words = _read_header(
+            slab.map, slot.request_byte
+        )
+        start = slot.request_byte + _HEADER_BYTES
+        descriptor = slab.map[start : start + num_words * WORD_BYTES]
+        loaded = self._models.get(model_id)
+        if loaded is None:
+            raise not_loaded()
+        if loaded.source.intra_op_threads != self._num_threads:
+            self._num_threads = loaded.source.intra_op_threads
+            torch.set_num_threads(self._num_threads)
+        names = loaded.input_names[signature_index]
+        inputs = self._inputs.read(names, descriptor, overflow)
+        return loaded, loaded.signature_names[signature_index], inputs, num_rows
+
+    def reply(
+        self, slot: Slot, result: Mapping[str, Output], begun_ns: int
+    ) -> int | None:
+        """Writes outputs; returns a memfd with those that do not fit the slot."""
+        slab = self._slab
+        words, overflow_fd = self._outputs.write(slot, result)
+        try:
             overflow_out = 0
             if overflow_fd is not None:
                 overflow_out = os.fstat(overflow_fd).st_size
             ns = time.perf_counter_ns() - begun_ns
             slab.write_words(slot.reply_word, (0, ns, overflow_out, len(words), *words))
-        except BaseException as error:  # reading what a model returned may raise it
+        except BaseException:
             if overflow_fd is not None:
                 with contextlib.suppress(OSError):
                     os.close(overflow_fd)
-                overflow_fd = None
-            if loaded is not None:
-                leave_if_device_is_lost(error, loaded.source.device)
-            ran_out = is_out_of_memory(error)
-            who = "a model"
-            if loaded is not None:
-                name = loaded.signature_names[signature_index]
-                who = f"{loaded.source.id.slashed}, signature {name!r}"
-            fault = serving_error(error, who)
-            # This frame refers to the error, and so to all that the model had made.
-            forget_frames(fault)
-            text = (
-                fault.to_bytes(_MAX_TEXT_BYTES)
-                if isinstance(fault, InvalidItems)
-                else fault.message.encode()[:_MAX_TEXT_BYTES]
-            )
-            ns = time.perf_counter_ns() - begun_ns
-            slab.write_words(slot.reply_word, (int(fault.code), ns, 0, len(text)))
-            slab.write_text(slot.reply_word + REPLY_WORDS, text)
-            del fault  # frees what the model's frames held
+            raise
+        return overflow_fd
+
+    def fail(
+        self,
+        slot: Slot,
+        error: BaseException,
+        loaded: LoadedModel | None,
+        name: str,
+        begun_ns: int,
+    ) -> None:
+        """Writes why a call failed, of signature ``name`` if it is known whose it was."""
+        slab = self._slab
+        if loaded is not None:
+            leave_if_device_is_lost(error, loaded.source.device)
+        ran_out = is_out_of_memory(error)
+        who = "a model"
+        if loaded is not None:
+            who = f"{loaded.source.id.slashed}, signature {name!r}"
+        fault = serving_error(error, who)
+        # This frame refers to the error, and so to all that the model had made.
+        forget_frames(fault)
+        text = (
+            fault.to_bytes(_MAX_TEXT_BYTES)
+            if isinstance(fault, InvalidItems)
+            else fault.message.encode()[:_MAX_TEXT_BYTES]
+        )
+        ns = time.perf_counter_ns() - begun_ns
+        slab.write_words(slot.reply_word, (int(fault.code), ns, 0, len(text)))
+        slab.write_text(slot.reply_word + REPLY_WORDS, text)
+        del fault  # frees what the model's frames held
         if ran_out:
             self._on_out_of_memory()
-        return loaded, overflow_fd

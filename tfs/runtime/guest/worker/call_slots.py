@@ -13,10 +13,37 @@ from typing import Final
 from tfs.core.errors import BY_CODE, Code, ServingError
 from tfs.core.request_scope import request_scope
 from tfs.runtime.guest.loaded_model import LoadedModel
-from tfs.runtime.guest.slab import STARTED, Slab
+from tfs.runtime.guest.slab import STARTED, Slab, Slot
 from tfs.runtime.guest.worker.call_answerer import CallAnswerer
 
 _ONE: Final = (1).to_bytes(8, sys.byteorder)  # as an eventfd takes it
+
+
+class TakenCall:
+    """A call in a slot, from when it is taken until it is answered.
+
+    Attributes:
+        index: Number of its slot.
+        slot: The slot.
+        memory: Its inputs, if the slot is too small for them.
+        mark: Tells whether somebody waits for it, if calls overlap.
+
+    """
+
+    __slots__ = ("_slab", "index", "mark", "memory", "slot")
+
+    def __init__(self, slab: Slab, index: int, memory: mmap.mmap | None) -> None:
+        self._slab = slab
+        self.index = index
+        self.slot: Slot = slab.slots[index]
+        self.memory = memory
+        self.mark = _SlotMark(slab, index)
+
+    @property
+    def deadline_s(self) -> float | None:
+        """Its deadline, if calls overlap; None for none."""
+        deadline_ns = self._slab.words[self._slab.deadlines + self.index]
+        return deadline_ns / 1e9 if deadline_ns else None
 
 
 class CallSlots:
@@ -27,16 +54,17 @@ class CallSlots:
             the worker rings for each reply, a pipe or an eventfd; and the socket for
             memfds with the tensors that no slot holds, in the order of requests one way
             and of replies the other. Owned from now on.
-        num_threads: How many threads answer. If there are several, a batched part of a
-            model may ask for a call's deadline, and whether somebody still waits for it.
+        num_calls: How many calls are under way at once. If there are several, a batched
+            part of a model may ask for a call's deadline, and whether somebody still waits
+            for it.
 
     """
 
-    def __init__(self, fds: list[int], num_threads: int) -> None:
+    def __init__(self, fds: list[int], num_calls: int) -> None:
         slab_fd, self._request_fd, self._reply_fd, tensors_fd = fds
-        self.slab = Slab(slab_fd, num_threads)
+        self.slab = Slab(slab_fd, num_calls)
         self._tensors = socket.socket(fileno=tensors_fd)
-        self._in_scope = num_threads > 1
+        self._in_scope = num_calls > 1
         # Guards the slab's counters and rings, the order of memfds on the socket, and
         # the fields below; leaf lock. No model runs under it.
         self._lock = threading.Lock()
@@ -49,28 +77,37 @@ class CallSlots:
 
     def answer_next(self, answerer: CallAnswerer) -> LoadedModel | None:
         """Answers the next request, of which ``wait`` has told; returns whose it was."""
-        slab, lock = self.slab, self._lock
-        with lock:
+        call = self.take()
+        if self._in_scope:
+            with request_scope(call.deadline_s, call.mark):
+                loaded, overflow_fd = answerer.answer(call.slot, call.memory)
+        else:
+            loaded, overflow_fd = answerer.answer(call.slot, call.memory)
+        self.give(call, overflow_fd)
+        return loaded
+
+    def take(self) -> TakenCall:
+        """Takes the next request, of which ``wait`` has told."""
+        slab = self.slab
+        with self._lock:
             index = slab.words[slab.request_ring + self.num_taken % slab.num_slots]
             self.num_taken += 1
             slab.words[STARTED] = self.num_taken
             slot = slab.slots[index]
             overflow_bytes = slab.words[slot.request_word + 3]
             memory = self._receive_tensors(overflow_bytes) if overflow_bytes else None
-        if self._in_scope:
-            deadline_ns = slab.words[slab.deadlines + index]
-            mark = _SlotMark(slab, index)
-            with request_scope(deadline_ns / 1e9 if deadline_ns else None, mark):
-                loaded, overflow_fd = answerer.answer(slot, memory)
-        else:
-            loaded, overflow_fd = answerer.answer(slot, memory)
-        with lock:
+        return TakenCall(slab, index, memory)
+
+    def give(self, call: TakenCall, overflow_fd: int | None) -> None:
+        """Says that a call is answered; sends and closes a memfd with its outputs."""
+        slab = self.slab
+        with self._lock:
             if overflow_fd is not None:
                 self._send_tensors(overflow_fd)
-            slab.words[slab.reply_ring + self._num_given % slab.num_slots] = index
+            ring = slab.reply_ring + self._num_given % slab.num_slots
+            slab.words[ring] = call.index
             self._num_given += 1
             self._ring()
-        return loaded
 
     def close_descriptors(self) -> None:
         """Closes what leads to the host; the slab stays mapped."""

@@ -26,6 +26,7 @@ from tfs.runtime.guest.slab import REQUESTS
 from tfs.runtime.guest.worker.call_answerer import CallAnswerer
 from tfs.runtime.guest.worker.call_slots import CallSlots
 from tfs.runtime.guest.worker.memory_limit import MemoryLimit
+from tfs.runtime.guest.worker.staged_calls import StagedCalls
 from tfs.runtime.guest.worker.worker_control import WorkerControl
 from tfs.runtime.guest.worker.worker_models import WorkerModels
 from tfs.runtime.guest.worker_options import WorkerOptions
@@ -56,10 +57,11 @@ class Worker:
         self._spin_s = options.spin_us / 1e6
         self._spin_backoff = SpinBackoff()
         self._forks = ForkWatch()
-        self._num_threads = options.concurrency
+        self._is_staged = options.is_staged
+        self._num_threads = 1 if options.is_staged else options.concurrency
         self._limit = MemoryLimit(options.memory_limit_bytes)
         self._models = WorkerModels(control, self._limit, self._forks, known)
-        self._slots = CallSlots(call_fds, self._num_threads)
+        self._slots = CallSlots(call_fds, options.concurrency)
         self._control = WorkerControl(
             control, self._models, self._slots.slab, self._limit
         )
@@ -99,6 +101,8 @@ class Worker:
             slots.slab, self._models.by_id, self._forks, self._limit.leave_if_leaking
         )
         with torch.inference_mode():
+            if self._is_staged:
+                StagedCalls(slots, answerer, self._forks, note_call).run()
             while True:
                 if self._spin_s:
                     self._spin()

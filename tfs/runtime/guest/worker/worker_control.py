@@ -62,6 +62,7 @@ class WorkerControl:
             "load": models.load,
             "unload": models.unload,
             "scale": models.scale,
+            "cut": models.cut,
             "rehearse": models.rehearse,
             "seed": _seed,
         }

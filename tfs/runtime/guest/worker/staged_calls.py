@@ -1,0 +1,114 @@
+"""The calls of a worker whose model is computed in stages, all on one thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from tfs.core.errors import ServingError, serving_error
+from tfs.runtime.guest.loaded_model import ForkWatch, LoadedModel
+from tfs.runtime.guest.slab import JOINED, REQUESTS, RULE
+from tfs.runtime.guest.staged_model import GuestCall, Outputs, StagedModel
+from tfs.runtime.guest.worker.call_answerer import CallAnswerer
+from tfs.runtime.guest.worker.call_slots import CallSlots, TakenCall
+
+
+class StagedCalls:
+    """Hands the calls in a slab to the staged model that they are for. On one thread.
+
+    What comes while the model computes is seen between two stages by a word in the slab.
+
+    Args:
+        slots: Where calls come from.
+        answerer: Reads and answers them.
+        forks: Knows whether this process is a copy that a model forked.
+        note_call: Called after each call, with the model.
+
+    """
+
+    def __init__(
+        self,
+        slots: CallSlots,
+        answerer: CallAnswerer,
+        forks: ForkWatch,
+        note_call: Callable[[LoadedModel], None],
+    ) -> None:
+        self._slots = slots
+        self._answerer = answerer
+        self._forks = forks
+        self._note_call = note_call
+        self._waiting: list[GuestCall] = []
+        self._loaded: LoadedModel | None = None
+
+    def run(self) -> None:
+        """Answers calls until the process ends."""
+        waiting, words = self._waiting, self._slots.slab.words
+        while True:
+            was_idle = not waiting
+            if was_idle:
+                self._take(self._slots.wait())
+            else:
+                self._look()
+            loaded = self._loaded
+            if loaded is None or not waiting:
+                continue
+            guest = loaded.guest
+            assert isinstance(guest, StagedModel)  # others are answered at once
+            try:
+                guest.serve(waiting, self._look, was_idle=was_idle)
+            finally:
+                self._forks.leave_if_copy()
+            self._note_call(loaded)
+            status = guest.status
+            if status is not None:
+                words[JOINED] = status.num_joined
+                words[RULE] = status.as_word
+            del loaded, guest
+
+    def _look(self) -> None:
+        slots = self._slots
+        if slots.slab.words[REQUESTS] > slots.num_taken:
+            # The doorbell orders the accesses to memory, and is about to ring.
+            self._take(slots.wait())
+
+    def _take(self, num: int) -> None:
+        for _ in range(num):
+            self._take_one(self._slots.take())
+
+    def _take_one(self, taken: TakenCall) -> None:
+        begun_ns, now_s = time.perf_counter_ns(), time.monotonic()
+        slots, answerer = self._slots, self._answerer
+        loaded: LoadedModel | None = None
+        name = ""
+        try:
+            loaded, name, inputs, num_rows = answerer.read(taken.slot, taken.memory)
+        except BaseException as error:
+            answerer.fail(taken.slot, error, loaded, name, begun_ns)
+            slots.give(taken, None)
+            return
+        whose = loaded
+        if isinstance(whose.guest, StagedModel):
+            self._loaded = whose
+
+        def end(outcome: Outputs | ServingError) -> None:
+            overflow_fd = None
+            try:
+                if isinstance(outcome, ServingError):
+                    raise outcome
+                overflow_fd = answerer.reply(taken.slot, outcome, begun_ns)
+            except BaseException as error:  # also of outputs that cannot be read
+                answerer.fail(taken.slot, error, whose, name, begun_ns)
+            slots.give(taken, overflow_fd)
+
+        call = GuestCall(
+            name, inputs, num_rows, now_s, taken.deadline_s, taken.mark, end
+        )
+        guest = whose.guest
+        if isinstance(guest, StagedModel):
+            guest.note_arrival(call)
+            self._waiting.append(call)
+            return
+        try:
+            end(guest.run(name, inputs, num_rows))
+        except BaseException as error:
+            end(serving_error(error, whose.source.id.slashed))
