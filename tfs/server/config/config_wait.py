@@ -50,7 +50,7 @@ def failure_of(
     ]
     if late:
         newest = max(late, key=lambda state: state.id.version)
-        return f"{{{newest.id} does not come to an end: {newest.note}}}"
+        return f"{newest.id} does not come to an end: {newest.note}"
     failed = [state for state in states if _has_failed(state)]
     fresh = [state for state in failed if state not in stale]
     if fresh:
@@ -146,7 +146,7 @@ def failure_of_primary(
         if answers is None
         else f"version {answers} answers meanwhile"
     )
-    return f"{{version {primary}, which is to be the primary, {why}; {meanwhile}}}"
+    return f"version {primary}, which is to be the primary, {why}; {meanwhile}"
 
 
 def _has_failed(state: ServableState) -> bool:
@@ -161,12 +161,12 @@ def _is_on_its_way(state: ServableState) -> bool:
 
 
 def _all(problems: Sequence[str]) -> str:
-    return f"{{{'; '.join(problems)}}}"
+    return "; ".join(problems)
 
 
 def _newest(failed: Sequence[ServableState]) -> str:
     newest = max(failed, key=lambda state: state.id.version)
-    return f"{{{newest.id} due to error: {newest.error}}}"
+    return f"{newest.id} due to error: {newest.error}"
 
 
 def late_error(unsettled: Sequence[str]) -> ServingError:
@@ -186,7 +186,7 @@ def margin_s(remaining_s: float) -> float:
 
 def model_error(why: str) -> ServingError | None:
     """Returns the error for one model that will not become available; None for ""."""
-    return Unknown(why.removeprefix("{").removesuffix("}")) if why else None
+    return Unknown(why) if why else None
 
 
 def error_of(failures: Mapping[str, str]) -> ServingError | None:
@@ -194,5 +194,5 @@ def error_of(failures: Mapping[str, str]) -> ServingError | None:
     bad = [why for _, why in sorted(failures.items()) if why]
     if not bad:
         return None
-    listed = "".join(f"{why}, " for why in bad)
+    listed = "".join(f"{{{why}}}, " for why in bad)
     return Unknown(f"{len(bad)} model(s) did not become available: {{{listed}}}")

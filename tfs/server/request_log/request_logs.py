@@ -135,11 +135,6 @@ class RequestLogs:
         """Closes every logger."""
         self.update({})
 
-    @property
-    def num_loggers(self) -> int:
-        """The number of loggers; shared ones count once."""
-        return len(self._loggers)
-
     def _make(self, settings: LoggingSettings) -> SampledLog:
         collector = self._make_collector(settings.filename_prefix)
         rate = settings.rate_for(self._dc, self._task_index)
