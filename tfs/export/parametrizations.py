@@ -44,7 +44,8 @@ def is_parametrized(part: nn.Module) -> bool:
     """Whether tensors of this very module are computed from others.
 
     torch's function of this name asks for an attribute, which a module that forwards
-    unknown ones to another would answer for that one.
+    unknown ones to another would answer for that one. ``_modules`` is where every module
+    keeps its parts; without it, no part of one can be told from its owner's.
     """
     return not isinstance(part, torch.jit.ScriptModule) and isinstance(
         part._modules.get("parametrizations"), nn.ModuleDict
@@ -69,9 +70,9 @@ def _fix_parametrizations(part: nn.Module) -> None:
             part.register_parameter(name, nn.Parameter(value.detach().clone()))
         else:
             part.register_buffer(name, value.detach().clone())
-    hooks = part._load_state_dict_pre_hooks
     # These hooks read older checkpoints. They are local functions, which cannot be
-    # pickled.
+    # pickled; if torch renames the attribute, such modules are refused.
+    hooks = part._load_state_dict_pre_hooks
     for key, hook in list(hooks.items()):
         function = getattr(hook, "hook", hook)
         if function.__module__ == torch.nn.utils.parametrizations.__name__:

@@ -123,6 +123,7 @@ def _is_compiled(module: nn.Module) -> bool:
 
 
 def _inside(wrapper: nn.Module, name: str) -> nn.Module:
+    # Hooks and parts have no public names; without them, no wrapper can be removed.
     if wrapper._forward_hooks or wrapper._forward_pre_hooks:
         raise InvalidArgument(
             f"the wrapper {type(wrapper).__name__} has hooks, and is not saved with the "

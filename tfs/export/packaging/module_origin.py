@@ -30,6 +30,20 @@ _TRAINING_ONLY: Final = frozenset(
 """Packages whose use in a model's files is nearly always about training."""
 
 
+_OF_A_PACKAGE: Final = "<torch_package_"
+"""How torch.package begins the names of the modules of an archive that was opened."""
+
+
+def is_of_a_package(name: str) -> bool:
+    """Whether a module comes from an archive that was opened."""
+    return name.startswith(_OF_A_PACKAGE)
+
+
+def plain_name(name: str) -> str:
+    """Returns a module's name without the prefix of the package that it came from."""
+    return name.partition(".")[2] or name if is_of_a_package(name) else name
+
+
 def default_action(name: str) -> tuple[Action, str]:
     """Decides about a module by where it comes from; returns the action and the reason."""
     top = name.partition(".")[0]

@@ -37,6 +37,7 @@ from tfs.export.packaging.dependency_report import (
 )
 from tfs.export.packaging.module_origin import (
     default_action,
+    plain_name,
     takes_pythons_name,
     trouble,
 )
@@ -70,7 +71,9 @@ def package_of(module: nn.Module, rules: Packaging) -> str:
 
     """
     own = {type(part).__module__ for part in module.modules()}
-    repackaged = [name for name in own if name != PACKAGE and _plain(name) == PACKAGE]
+    repackaged = [
+        name for name in own if name != PACKAGE and plain_name(name) == PACKAGE
+    ]
     if not _is_file_of_the_authors(PACKAGE, rules) and not any(
         not hasattr(sys.modules.get(name), "__path__") for name in repackaged
     ):
@@ -226,7 +229,12 @@ class _Graph(Protocol):
 
 
 class Exporter(PackageExporter):
-    """Decides about every module when the graph first reaches it."""
+    """Decides about every module when the graph first reaches it.
+
+    It extends three private methods of torch's: without them, sources in other encodings,
+    files that have a name of Python's, and objects whose attributes are items cannot be
+    packaged.
+    """
 
     def __init__(
         self, file: IO[bytes], rules: Packaging, importers: Sequence[Importer]
@@ -266,7 +274,7 @@ class Exporter(PackageExporter):
 
     def _can_implicitly_extern(self, module_name: str) -> bool:
         """Like torch's method, but an author's file is not taken for Python's of that name."""
-        if takes_pythons_name(_plain(module_name)):
+        if takes_pythons_name(plain_name(module_name)):
             return False
         known: bool = super()._can_implicitly_extern(module_name)
         return known
@@ -299,16 +307,18 @@ class Exporter(PackageExporter):
                 continue
             if name == "torch_package_importer" or name == "_mock":
                 continue
-            imports = tuple(_plain(each) for each in graph.successors(name))
-            modules[_plain(name)] = self._module(name, attributes, imports)
+            imports = tuple(plain_name(each) for each in graph.successors(name))
+            modules[plain_name(name)] = self._module(name, attributes, imports)
             if not list(graph.predecessors(name)):
-                included.append(_plain(name))
-        roots = [_plain(each) for name in pickles for each in graph.successors(name)]
+                included.append(plain_name(name))
+        roots = [
+            plain_name(each) for name in pickles for each in graph.successors(name)
+        ]
         return DependencyReport(modules, (*roots, *included), unsaved)
 
     def _decide(self, name: str) -> tuple[Action, str]:
         for globs, action in self._rules:
-            if globs.matches(_plain(name)):
+            if globs.matches(plain_name(name)):
                 return action, "you said so"
         if self._is_again and _is_packaged(self.importer, name):
             return Action.INTERNED, "code of the package it was loaded from"
@@ -317,7 +327,7 @@ class Exporter(PackageExporter):
     def _module(
         self, name: str, attributes: Mapping[str, Any], imports: tuple[str, ...]
     ) -> ModuleReport:
-        plain = _plain(name)
+        plain = plain_name(name)
         reason = self._reasons.get(name, "included by hand")
         error: PackagingErrorReason | None = attributes.get("error")
         if error is not None:
@@ -326,13 +336,6 @@ class Exporter(PackageExporter):
         action = Action[attributes["action"].name.replace("INTERN", "INTERNED")
                         .replace("MOCK", "MOCKED")]  # fmt: skip
         return ModuleReport(plain, action, reason, "", imports)
-
-
-def _plain(name: str) -> str:
-    """Returns a module's name without the prefix of the package that it came from."""
-    if name.startswith("<torch_package_"):
-        return name.partition(".")[2] or name
-    return name
 
 
 def _importers(module: nn.Module, rules: Packaging) -> list[Importer]:
@@ -383,7 +386,7 @@ def _refuse_two_of_a_name(module: nn.Module) -> None:
     sources: dict[str, tuple[str, str]] = {}
     for part in module.modules():
         name = type(part).__module__
-        plain = _plain(name)
+        plain = plain_name(name)
         if plain.partition(".")[0] == "torch":
             continue
         source = _source(part)
@@ -399,7 +402,7 @@ def _refuse_two_of_a_name(module: nn.Module) -> None:
 def _source(part: nn.Module) -> str:
     loader = getattr(_globals(part).get("__spec__"), "loader", None)
     if isinstance(loader, PackageImporter):
-        return str(loader.get_source(_plain(type(part).__module__)))
+        return str(loader.get_source(plain_name(type(part).__module__)))
     try:
         return inspect.getsource(sys.modules[type(part).__module__])
     except (KeyError, OSError, TypeError):

@@ -12,10 +12,9 @@ from typing import Any, Final
 
 import torch
 from torch import nn
-from torch.package._mangling import is_mangled
 
 from tfs.export.packaging.dependency_report import Action, Unsaved
-from tfs.export.packaging.module_origin import default_action
+from tfs.export.packaging.module_origin import default_action, is_of_a_package
 from tfs.export.packaging.pickling_advice import advice_on
 
 _MOST_DEPTH: Final = 12
@@ -42,7 +41,7 @@ class TrialPickler(pickle.Pickler):
     def reducer_override(self, obj: object) -> Any:
         if isinstance(obj, type | types.FunctionType):
             # A class of a package; its importer finds it.
-            if is_mangled(obj.__module__ or ""):
+            if is_of_a_package(obj.__module__ or ""):
                 return str, ()
             if obj.__module__ == "__main__":
                 self.names.add(obj.__qualname__.partition(".")[0])

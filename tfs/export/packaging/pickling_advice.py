@@ -1,14 +1,18 @@
-"""Advice for authors about a value that cannot be pickled."""
+"""Advice for authors about a value that cannot be pickled, by its type."""
 
 from __future__ import annotations
 
 import inspect
-import re
 import types
 import weakref
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Final
 
 import torch
+
+_Advice = Callable[[str, Any, Exception], tuple[str, str]]
+"""Takes a value's place, the value and the error; returns what it is, and what to do."""
 
 
 def advice_on(path: str, value: object, error: Exception) -> tuple[str, str]:
@@ -20,60 +24,32 @@ def advice_on(path: str, value: object, error: Exception) -> tuple[str, str]:
         error: The error that pickling it raised.
 
     """
-    attribute = path.rpartition(".")[2]
-    if isinstance(value, types.FunctionType):
-        return _on_function(value, attribute, error)
-    if isinstance(value, type):
-        return _on_class(value, error)
-    if isinstance(value, torch.jit.ScriptFunction):
-        return (
-            "a scripted function, which no pickle takes",
-            f"call it by its name in forward instead of keeping it in {attribute}",
-        )
-    if isinstance(value, weakref.ReferenceType):
-        return (
-            "a weak reference",
-            f"keep the object itself in {attribute}, in a list if it is a module that "
-            "must not become a part, or set it anew in __setstate__",
-        )
-    if isinstance(value, torch.memory_format):
-        return (
-            f"{value}, which no pickle finds",
-            "write it where it is used",
-        )
-    if isinstance(value, types.ModuleType):
-        return (
-            f"the module {value.__name__}",
-            "import it at the top of the file or in the method that uses it, instead "
-            "of keeping it in an attribute",
-        )
+    advice = next((advice for kind, advice in _ADVICE if isinstance(value, kind)), None)
+    if advice is not None:
+        return advice(path, value, error)
+    owner, _, attribute = path.rpartition(".")
     return (
         f"{_shown(value)}: {error}",
         f"open or make it at its first use; leave {attribute} out of what "
-        f"{_owner(path)} saves by a __getstate__ that drops it",
+        f"{owner or 'the model'} saves by a __getstate__ that drops it",
     )
 
 
 def _on_function(
-    value: types.FunctionType, attribute: str, error: Exception
+    path: str, value: types.FunctionType, error: Exception
 ) -> tuple[str, str]:
     if _is_typed_in(value):
         return _on_typed_in(value)
-    captured = value.__code__.co_freevars
     if value.__name__ == "<lambda>":
-        return (
-            f"a lambda{_where(value)}, which has no name to be found by",
-            _as_named("name", value.__module__, attribute, captured),
-        )
+        what = f"a lambda{_where(value)}, which has no name to be found by"
+        return what, _as_named("name", value, path)
     if "<locals>" in value.__qualname__:
-        return (
-            f"{value.__qualname__}{_where(value)}, a function within another one",
-            _as_named(value.__name__, value.__module__, attribute, captured),
-        )
+        what = f"{value.__qualname__}{_where(value)}, a function within another one"
+        return what, _as_named(value.__name__, value, path)
     return _on_other_object(value, error)
 
 
-def _on_class(value: type, error: Exception) -> tuple[str, str]:
+def _on_class(path: str, value: type, error: Exception) -> tuple[str, str]:
     if _is_typed_in(value):
         return _on_typed_in(value)
     if "<locals>" in value.__qualname__:
@@ -86,6 +62,43 @@ def _on_class(value: type, error: Exception) -> tuple[str, str]:
             "__init__",
         )
     return _on_other_object(value, error)
+
+
+_ADVICE: Final[tuple[tuple[type, _Advice], ...]] = (
+    (types.FunctionType, _on_function),
+    (type, _on_class),
+    (
+        torch.jit.ScriptFunction,
+        lambda path, value, error: (
+            "a scripted function, which no pickle takes",
+            "call it by its name in forward instead of keeping it in "
+            f"{path.rpartition('.')[2]}",
+        ),
+    ),
+    (
+        weakref.ReferenceType,
+        lambda path, value, error: (
+            "a weak reference",
+            f"keep the object itself in {path.rpartition('.')[2]}, in a list if it is a "
+            "module that must not become a part, or set it anew in __setstate__",
+        ),
+    ),
+    (
+        torch.memory_format,
+        lambda path, value, error: (
+            f"{value}, which no pickle finds",
+            "write it where it is used",
+        ),
+    ),
+    (
+        types.ModuleType,
+        lambda path, value, error: (
+            f"the module {value.__name__}",
+            "import it at the top of the file or in the method that uses it, instead "
+            "of keeping it in an attribute",
+        ),
+    ),
+)
 
 
 def _is_typed_in(value: types.FunctionType | type) -> bool:
@@ -114,21 +127,18 @@ def _on_other_object(
     )
 
 
-def _as_named(name: str, module: str, attribute: str, captured: tuple[str, ...]) -> str:
-    is_hook = re.match(r"_\w*hooks\[", attribute) is not None
-    text = f"write `def {name}(...):` at the top of {module} and " + (
-        "register that as the hook" if is_hook else f"keep that in {attribute}"
-    )
+def _as_named(name: str, function: types.FunctionType, path: str) -> str:
+    attribute = path.rpartition(".")[2]
+    is_hook = attribute.partition("[")[0].endswith("hooks")
+    keep = "register that as the hook" if is_hook else f"keep that in {attribute}"
+    text = f"write `def {name}(...):` at the top of {function.__module__} and {keep}"
+    captured = function.__code__.co_freevars
     if captured:
         text += (
             f"; it uses {', '.join(captured)} of the function around it: pass them by "
             f"functools.partial({name}, ...), or make it a method of the model"
         )
     return text
-
-
-def _owner(path: str) -> str:
-    return path.rpartition(".")[0] or "the model"
 
 
 def _where(value: types.FunctionType | type) -> str:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 import torch
-from torch.package._mangling import is_mangled
 
 from tfs.core.errors import InvalidArgument
+from tfs.export.packaging.module_origin import is_of_a_package
 from tfs.export.signatures.signature import ExampleInputs
 from tfs.export.values import (
     Value,
@@ -205,7 +205,7 @@ def _path_of(kind: type, name: str, where: str) -> str:
     found: object = sys.modules.get(module)
     for part in path.split("."):
         found = getattr(found, part, None)
-    if found is not kind or is_mangled(module):
+    if found is not kind or is_of_a_package(module):
         raise InvalidArgument(
             f"example input {name!r} of {where} is a {path}, which is not found by that "
             f"name in {module}: move the class to the top of a module, or take a plain "

@@ -84,9 +84,8 @@ def _tensors_of(scripted: torch.jit.ScriptModule) -> Iterator[tuple[str, torch.T
         prefix = f"{name}." if name else ""
         yield from part.named_parameters(prefix=name, recurse=False)
         yield from part.named_buffers(prefix=name, recurse=False)
-        script: Any = getattr(
-            part, "_c", None
-        )  # torch's own; without it, no more is seen
+        # torch's own, with its methods; without it, no constants and attributes are seen.
+        script: Any = getattr(part, "_c", None)
         for method in script._method_names() if script is not None else ():
             graph = script._get_method(method).graph
             for node in graph.findAllNodes("prim::Constant"):
