@@ -11,7 +11,8 @@ import functools
 import random
 import threading
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Final
 
 from managers.serving_map import ServingMap
 from managers.state_monitor import ServableStateMonitor
@@ -50,38 +51,23 @@ class _Route:
 
 
 @dataclass(frozen=True, slots=True)
-class _Routes:
-    """What names mean at one moment: labels and routes by model.
+class _Meaning:
+    """What requests for a model mean at one moment. Immutable.
 
     Attributes:
-        labels: What each label means, by model.
-        routes: The route of each model.
-        last_labels: The last version that each label meant and that could answer, by
-            model.
+        labels: The version that each label means.
+        last_labels: The last version that each label meant and that could answer.
+        route: Where requests go that name no version and no label; None: to the latest.
 
     """
 
-    labels: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    routes: Mapping[str, _Route] = field(default_factory=dict)
-    last_labels: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    labels: Mapping[str, int]
+    last_labels: Mapping[str, int]
+    route: _Route | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Resolved:
-    """Routes that are being computed. Confined to whoever computes them."""
-
-    labels: dict[str, Mapping[str, int]] = field(default_factory=dict)
-    by_name: dict[str, _Route] = field(default_factory=dict)
-    last_labels: dict[str, Mapping[str, int]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, routes: _Routes) -> _Resolved:
-        """Begins with the current routes."""
-        return cls(dict(routes.labels), dict(routes.routes), dict(routes.last_labels))
-
-    def routes(self) -> _Routes:
-        """Returns the finished routes."""
-        return _Routes(self.labels, self.by_name, self.last_labels)
+_PLAIN: Final = _Meaning({}, {}, None)
+"""The meaning of a model without labels, primary and canary."""
 
 
 class ServedModels:
@@ -112,8 +98,8 @@ class ServedModels:
         self._monitor = monitor
         self._parts = parts
         self._rng = rng
-        self._routes = _Routes()
-        # Orders the replacements of _routes, and guards _config and _trials; leaf: what
+        self._meanings: Mapping[str, _Meaning] = {}  # of models that are not plain
+        # Orders the replacements of _meanings, and guards _config and _trials; leaf: what
         # it reads of the monitor, the trials and their notes takes no lock.
         self._lock = threading.Lock()
         self._config: ServerConfig | None = None
@@ -131,7 +117,7 @@ class ServedModels:
         if version is None:
             if label is not None:
                 return self._acquire_labelled(name, label)
-            if (route := self._routes.routes.get(name)) is None:
+            if (route := self._meanings.get(name, _PLAIN).route) is None:
                 if not name:
                     raise InvalidArgument("ModelSpec has no name specified.")
                 return self._map.acquire(name)  # type: ignore[return-value]
@@ -145,7 +131,7 @@ class ServedModels:
     ) -> ServableHandle[Servable] | None:
         """Pins, ``num`` times, what serves that many requests alike; see the protocol."""
         if version is None and label is None:
-            route = self._routes.routes.get(name)
+            route = self._meanings.get(name, _PLAIN).route
             if route is not None and route.trial is not None:
                 return None
         handle = self.acquire(name, version, label)
@@ -158,7 +144,7 @@ class ServedModels:
         if not name:
             raise InvalidArgument("ModelSpec has no name specified.")
         while True:
-            version = self._routes.labels.get(name, {}).get(label)
+            version = self._meanings.get(name, _PLAIN).labels.get(label)
             if version is None:
                 raise InvalidArgument(f"Unrecognized servable version label: {label}")
             try:
@@ -166,7 +152,7 @@ class ServedModels:
             except NotFound:
                 # The version was unloaded after the label was read. If the label means
                 # another version by now, that one answers.
-                if self._routes.labels.get(name, {}).get(label) == version:
+                if self._meanings.get(name, _PLAIN).labels.get(label) == version:
                     raise
 
     def _acquire_version(self, name: str, version: int) -> ServableHandle[Servable]:
@@ -194,7 +180,7 @@ class ServedModels:
             except NotFound:
                 # The version was unloaded after the route was read, so read the route
                 # again.
-                now = self._routes.routes.get(name)
+                now = self._meanings.get(name, _PLAIN).route
                 if now is route:
                     raise
                 if now is None:
@@ -207,11 +193,11 @@ class ServedModels:
 
     def labels(self, name: str) -> Mapping[str, int]:
         """Returns what the model's labels mean now."""
-        return self._routes.labels.get(name, {})
+        return self._meanings.get(name, _PLAIN).labels
 
     def primary(self, name: str) -> int | None:
         """Returns the version that answers requests which name none; None if none does."""
-        route = self._routes.routes.get(name)
+        route = self._meanings.get(name, _PLAIN).route
         if route is not None:
             return route.primary
         return max(self._available(name), default=None)
@@ -230,16 +216,16 @@ class ServedModels:
         Only for the primary and for labels whose new version is not available yet. The
         old one may have been unloaded for it. Any thread; takes no lock.
         """
-        config, routes = self._config, self._routes
+        config, meaning = self._config, self._meanings.get(name, _PLAIN)
         settings = None if config is None else config.models.get(name)
         if settings is None or not (settings.labels or settings.primary is not None):
             return {}
         heirs: dict[int, set[int]] = {}
-        route = routes.routes.get(name)
+        route = meaning.route
         moves = [] if route is None else [(route.last, settings.primary)]
-        meant = routes.last_labels.get(name, {})
         moves += [
-            (meant.get(label), wanted) for label, wanted in settings.labels.items()
+            (meaning.last_labels.get(label), wanted)
+            for label, wanted in settings.labels.items()
         ]
         for now, wanted in moves:
             if now is not None and wanted is not None and now != wanted:
@@ -271,10 +257,8 @@ class ServedModels:
         with self._lock:
             before, self._config = self._config, config
             changed = self._update_trials_locked(before, config)
-            resolved = _Resolved()
-            for settings in config.models.values():
-                self._resolve_locked(settings, resolved)
-            self._routes = resolved.routes()
+            found = ((s.name, self._meaning_locked(s)) for s in config.models.values())
+            self._meanings = {n: each for n, each in found if each is not _PLAIN}
         for change in changed:
             change()
 
@@ -301,7 +285,7 @@ class ServedModels:
             or settings.primary is not None
             or self.rejected(settings)
             or self._faulty(name)
-            or name in self._routes.routes
+            or name in self._meanings
         ):
             return  # no route depends on this model; keeps 1,000 loads cheap
         with self._lock:
@@ -309,9 +293,10 @@ class ServedModels:
             settings = None if config is None else config.models.get(name)
             if settings is None:
                 return
-            resolved = _Resolved.of(self._routes)
-            self._resolve_locked(settings, resolved)
-            self._routes = resolved.routes()
+            meanings = {**self._meanings, name: self._meaning_locked(settings)}
+            if meanings[name] is _PLAIN:
+                del meanings[name]
+            self._meanings = meanings
 
     def close(self) -> None:
         """Ends all trials; look-ups go on."""
@@ -320,24 +305,30 @@ class ServedModels:
         for trial in trials:
             trial.close()
 
-    def _resolve_locked(self, settings: ModelSettings, resolved: _Resolved) -> None:
+    def _meaning_locked(self, settings: ModelSettings) -> _Meaning:
         name, canary = settings.name, settings.canary
-        if settings.labels:
-            available = self._available(name)
-            last = self._routes.last_labels.get(name, {})
-            meant = effective_labels(settings.labels, last, available)
-            resolved.labels[name] = meant
-            resolved.last_labels[name] = {
-                label: version if version in available else last[label]
-                for label, version in meant.items()
-                if version in available or label in last
-            }
+        before = self._meanings.get(name, _PLAIN)
         rejected, faulty = self.rejected(settings), self._faulty(name)
-        if settings.primary is None and canary is None and not (rejected or faulty):
-            resolved.by_name.pop(name, None)
-            return
+        is_routed = (
+            settings.primary is not None or canary or bool(rejected) or bool(faulty)
+        )
+        if not is_routed and not settings.labels:
+            return _PLAIN
         available = self._available(name)
-        before = self._routes.routes.get(name)
+        last = before.last_labels
+        labels = effective_labels(settings.labels, last, available)
+        last_labels = {
+            label: version if version in available else last[label]
+            for label, version in labels.items()
+            if version in available or label in last
+        }
+        route = self._route_locked(settings, before.route) if is_routed else None
+        return _Meaning(labels, last_labels, route)
+
+    def _route_locked(self, settings: ModelSettings, before: _Route | None) -> _Route:
+        name, canary = settings.name, settings.canary
+        available = self._available(name)
+        rejected, faulty = self.rejected(settings), self._faulty(name)
         # Without a route, the latest version answered.
         last_primary = max(available, default=None) if before is None else before.last
         canary_version = None if canary is None else canary.version
@@ -351,7 +342,7 @@ class ServedModels:
         )
         trial = self._trial_route_locked(settings, available)
         last_primary = last_primary if primary is None else primary
-        resolved.by_name[name] = _Route(primary, trial, settings.primary, last_primary)
+        return _Route(primary, trial, settings.primary, last_primary)
 
     def _trial_route_locked(
         self, settings: ModelSettings, available: Collection[int]
