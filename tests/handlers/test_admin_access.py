@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tfs.core.call import Peer
@@ -76,20 +78,18 @@ class Recorder:
     def __init__(self) -> None:
         self.seen: list[tuple[str, object]] = []
 
-    def list_models(self, request: pb.ListModelsRequest, done: object) -> None:
-        self.seen.append(("list_models", request))
-        done(pb.ListModelsResponse())  # type: ignore[operator]
+    def list_models(self, asked: Any) -> None:
+        self.seen.append(("list_models", asked.request))
+        asked.done(pb.ListModelsResponse())
 
-    def get_config(self, request: pb.GetConfigRequest, done: object) -> None:
-        self.seen.append(("get_config", request))
-        done(InvalidArgument("no"))  # type: ignore[operator]
+    def get_config(self, asked: Any) -> None:
+        self.seen.append(("get_config", asked.request))
+        asked.done(InvalidArgument("no"))
 
     def __getattr__(self, name: str) -> object:
-        def answer(
-            request: object, caller: str, deadline_s: object, done: object
-        ) -> None:
-            self.seen.append((name, caller))
-            done(pb.PromoteResponse(version=3))  # type: ignore[operator]
+        def answer(asked: Any) -> None:
+            self.seen.append((name, asked.caller))
+            asked.done(pb.PromoteResponse(version=3))
 
         return answer
 

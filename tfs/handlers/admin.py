@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
@@ -20,166 +21,118 @@ from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 
 SERVICE: Final = "tfs.v1.AdminService"
 
+Q = TypeVar("Q")
 R = TypeVar("R")
 
 Done = Callable[[R | ServingError], None]
 """Takes the reply, or the error; called once, on any thread."""
 
 
+@dataclass(frozen=True, slots=True)
+class Asked(Generic[Q, R]):
+    """A request to operate the server, and how it is answered. Immutable.
+
+    Attributes:
+        request: The request.
+        caller: Who asks, for the log.
+        deadline_s: When the caller stops waiting, monotonic; None for never.
+        done: Takes the reply, or the error; called once, on any thread.
+
+    """
+
+    request: Q
+    caller: str
+    deadline_s: float | None
+    done: Done[R]
+
+
 class Admin(Protocol):
     """Operates the server. Thread-safe; never blocks, never raises.
 
-    Every method answers through ``done``, shortly before ``deadline_s`` at the latest
+    Every method answers through ``asked.done``, shortly before its deadline at the latest
     if it has to wait for models.
     """
 
     def list_models(
-        self, request: pb.ListModelsRequest, done: Done[pb.ListModelsResponse]
+        self, asked: Asked[pb.ListModelsRequest, pb.ListModelsResponse]
     ) -> None:
         """Reports the models, their versions, and the state of each."""
         ...
 
     def get_config(
-        self, request: pb.GetConfigRequest, done: Done[pb.GetConfigResponse]
+        self, asked: Asked[pb.GetConfigRequest, pb.GetConfigResponse]
     ) -> None:
         """Reads the configuration back."""
         ...
 
     def apply_config(
-        self,
-        request: pb.ApplyConfigRequest,
-        caller: str,
-        deadline_s: float | None,
-        done: Done[pb.ApplyConfigResponse],
+        self, asked: Asked[pb.ApplyConfigRequest, pb.ApplyConfigResponse]
     ) -> None:
         """Makes a configuration the base."""
         ...
 
     def set_canary(
-        self,
-        request: pb.SetCanaryRequest,
-        caller: str,
-        deadline_s: float | None,
-        done: Done[pb.SetCanaryResponse],
+        self, asked: Asked[pb.SetCanaryRequest, pb.SetCanaryResponse]
     ) -> None:
         """Puts a version on trial, changes the trial, or ends it."""
         ...
 
-    def promote(
-        self,
-        request: pb.PromoteRequest,
-        caller: str,
-        deadline_s: float | None,
-        done: Done[pb.PromoteResponse],
-    ) -> None:
+    def promote(self, asked: Asked[pb.PromoteRequest, pb.PromoteResponse]) -> None:
         """Makes a version the primary and ends its trial."""
         ...
 
-    def rollback(
-        self,
-        request: pb.RollbackRequest,
-        caller: str,
-        deadline_s: float | None,
-        done: Done[pb.RollbackResponse],
-    ) -> None:
+    def rollback(self, asked: Asked[pb.RollbackRequest, pb.RollbackResponse]) -> None:
         """Pins an older version as the primary, until ended."""
         ...
 
     def reset_override(
-        self,
-        request: pb.ResetOverrideRequest,
-        caller: str,
-        deadline_s: float | None,
-        done: Done[pb.ResetOverrideResponse],
+        self, asked: Asked[pb.ResetOverrideRequest, pb.ResetOverrideResponse]
     ) -> None:
         """Drops a model's override."""
         ...
 
     def retry_load(
-        self,
-        request: pb.RetryLoadRequest,
-        caller: str,
-        deadline_s: float | None,
-        done: Done[pb.RetryLoadResponse],
+        self, asked: Asked[pb.RetryLoadRequest, pb.RetryLoadResponse]
     ) -> None:
         """Tries versions that failed again."""
         ...
 
-    def aspire(self, request: pb.AspireRequest, done: Done[pb.AspireResponse]) -> None:
+    def aspire(self, asked: Asked[pb.AspireRequest, pb.AspireResponse]) -> None:
         """Puts what a fleet wants in force."""
         ...
 
     def leave_fleet(
-        self, request: pb.LeaveFleetRequest, done: Done[pb.LeaveFleetResponse]
+        self, asked: Asked[pb.LeaveFleetRequest, pb.LeaveFleetResponse]
     ) -> None:
         """Forgets the fleet."""
         ...
 
-    def get_page(
-        self, request: pb.GetPageRequest, done: Done[pb.GetPageResponse]
-    ) -> None:
+    def get_page(self, asked: Asked[pb.GetPageRequest, pb.GetPageResponse]) -> None:
         """Tells where the page is, and the server's key."""
         ...
 
 
 def admin_methods(admin: Admin, access: AdminAccess) -> list[RpcMethod]:
     """Returns the methods of AdminService."""
-
-    def method(
-        name: str,
-        request_type: Any,
-        answer: Callable[[Any, Call, Any], None],
-        max_bytes: int = QUESTION_BYTES,
-    ) -> RpcMethod:
-        handler = _Handler(request_type, answer, access, max_bytes)
-        return RpcMethod(f"/{SERVICE}/{name}", handler)
-
-    def changing(answer: Callable[..., None]) -> Callable[[Any, Call, Any], None]:
-        return lambda request, call, done: answer(
-            request, call.peer.address, call.deadline_s, done
-        )
-
+    answers: list[tuple[type[Message], Callable[[Any], None], int]] = [
+        (pb.ListModelsRequest, admin.list_models, NAMES_BYTES),
+        (pb.GetConfigRequest, admin.get_config, QUESTION_BYTES),
+        (pb.ApplyConfigRequest, admin.apply_config, CONFIG_BYTES),
+        (pb.SetCanaryRequest, admin.set_canary, QUESTION_BYTES),
+        (pb.PromoteRequest, admin.promote, QUESTION_BYTES),
+        (pb.RollbackRequest, admin.rollback, QUESTION_BYTES),
+        (pb.ResetOverrideRequest, admin.reset_override, QUESTION_BYTES),
+        (pb.RetryLoadRequest, admin.retry_load, QUESTION_BYTES),
+        (pb.AspireRequest, admin.aspire, CONFIG_BYTES),
+        (pb.LeaveFleetRequest, admin.leave_fleet, QUESTION_BYTES),
+        (pb.GetPageRequest, admin.get_page, QUESTION_BYTES),
+    ]
     return [
-        method(
-            "ListModels",
-            pb.ListModelsRequest,
-            lambda request, _, done: admin.list_models(request, done),
-            NAMES_BYTES,
-        ),
-        method(
-            "GetConfig",
-            pb.GetConfigRequest,
-            lambda request, _, done: admin.get_config(request, done),
-        ),
-        method(
-            "ApplyConfig",
-            pb.ApplyConfigRequest,
-            changing(admin.apply_config),
-            CONFIG_BYTES,
-        ),
-        method("SetCanary", pb.SetCanaryRequest, changing(admin.set_canary)),
-        method("Promote", pb.PromoteRequest, changing(admin.promote)),
-        method("Rollback", pb.RollbackRequest, changing(admin.rollback)),
-        method(
-            "ResetOverride", pb.ResetOverrideRequest, changing(admin.reset_override)
-        ),
-        method("RetryLoad", pb.RetryLoadRequest, changing(admin.retry_load)),
-        method(
-            "Aspire",
-            pb.AspireRequest,
-            lambda request, _, done: admin.aspire(request, done),
-            CONFIG_BYTES,
-        ),
-        method(
-            "LeaveFleet",
-            pb.LeaveFleetRequest,
-            lambda request, _, done: admin.leave_fleet(request, done),
-        ),
-        method(
-            "GetPage",
-            pb.GetPageRequest,
-            lambda request, _, done: admin.get_page(request, done),
-        ),
+        RpcMethod(
+            f"/{SERVICE}/{request_type.__name__.removesuffix('Request')}",
+            _Handler(request_type, answer, access, max_bytes),
+        )
+        for request_type, answer, max_bytes in answers
     ]
 
 
@@ -188,8 +141,8 @@ class _Handler:
 
     def __init__(
         self,
-        request_type: Any,
-        answer: Callable[[Any, Call, Any], None],
+        request_type: type[Message],
+        answer: Callable[[Any], None],
         access: AdminAccess,
         max_bytes: int,
     ) -> None:
@@ -213,4 +166,4 @@ class _Handler:
             else:
                 call.reply(outcome.SerializeToString())
 
-        self._answer(request, call, done)
+        self._answer(Asked(request, call.peer.address, call.deadline_s, done))

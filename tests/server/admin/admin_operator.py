@@ -10,6 +10,7 @@ from tfs.core.errors import (
     ServingError,
 )
 from tfs.core.stats import Stats
+from tfs.handlers.admin import Asked
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.server.admin.core_admin import CoreAdmin
 from tfs.server.admin.server_reports import ProcessFacts, ServerReports
@@ -30,10 +31,8 @@ class Operator:
     def ask(self, method: str, request: Any, settles: bool = True) -> Any:
         """Returns the reply; raises the error."""
         answers: list[Any] = []
-        if method in ("list_models", "get_config"):
-            getattr(self.admin, method)(request, answers.append)
-        else:
-            getattr(self.admin, method)(request, "test", None, answers.append)
+        asked = Asked(request, "test", None, answers.append)
+        getattr(self.admin, method)(asked)
         if settles:
             self.env.settle()
         (answer,) = answers

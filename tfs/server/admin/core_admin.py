@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tfs.core.clock import Clock
 from tfs.core.errors import (
@@ -19,7 +19,7 @@ from tfs.core.errors import (
     Unavailable,
     serving_error,
 )
-from tfs.handlers.admin import Done
+from tfs.handlers.admin import Asked, Done
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.proto.tfs.v1 import model_config_pb2
 from tfs.server.admin.config_report import apply_reply
@@ -80,36 +80,30 @@ class CoreAdmin:
     # -- reading -----------------------------------------------------------------------
 
     def list_models(
-        self, request: pb.ListModelsRequest, done: Done[pb.ListModelsResponse]
+        self, asked: Asked[pb.ListModelsRequest, pb.ListModelsResponse]
     ) -> None:
         """Reports models, their versions and their states."""
+        request = asked.request
         names, include_stats = request.models, request.include_stats
-        self._run(lambda: self._reports.models(names, include_stats), done)
+        self._run(lambda: self._reports.models(names, include_stats), asked.done)
 
     def get_config(
-        self, request: pb.GetConfigRequest, done: Done[pb.GetConfigResponse]
+        self, asked: Asked[pb.GetConfigRequest, pb.GetConfigResponse]
     ) -> None:
         """Reads the configuration back."""
-        del request
-        self._run(self._reports.config, done)
+        self._run(self._reports.config, asked.done)
 
-    def get_page(
-        self, request: pb.GetPageRequest, done: Done[pb.GetPageResponse]
-    ) -> None:
+    def get_page(self, asked: Asked[pb.GetPageRequest, pb.GetPageResponse]) -> None:
         """Tells where the page is, and the server's key."""
-        del request
-        done(self._page())
+        asked.done(self._page())
 
     # -- changing ----------------------------------------------------------------------
 
     def apply_config(
-        self,
-        request: pb.ApplyConfigRequest,
-        caller: str,
-        deadline_s: float | None,
-        done: Done[pb.ApplyConfigResponse],
+        self, asked: Asked[pb.ApplyConfigRequest, pb.ApplyConfigResponse]
     ) -> None:
         """Makes a configuration the base."""
+        request, done = asked.request, asked.done
 
         def read() -> Message:
             match request.WhichOneof("source"):
@@ -128,9 +122,9 @@ class CoreAdmin:
             self._core.config.apply(
                 message,
                 Origin.APPLY_CONFIG,
-                f"ApplyConfig from {caller}",
+                f"ApplyConfig from {asked.caller}",
                 lambda outcome: done(apply_reply(outcome)),
-                deadline_s=deadline_s,
+                deadline_s=asked.deadline_s,
                 waits_for_all=True,
                 validate_only=request.validate_only,
             )
@@ -140,14 +134,11 @@ class CoreAdmin:
         self._run(read, apply)
 
     def set_canary(
-        self,
-        request: pb.SetCanaryRequest,
-        caller: str,
-        deadline_s: float | None,
-        done: Done[pb.SetCanaryResponse],
+        self, asked: Asked[pb.SetCanaryRequest, pb.SetCanaryResponse]
     ) -> None:
         """Puts a version on trial, changes the trial, or ends it."""
-        name, core = request.model, self._core
+        request, core = asked.request, self._core
+        name = request.model
         canary = request.canary if request.HasField("canary") else None
 
         def make(running: RunningConfig) -> Override:
@@ -175,25 +166,16 @@ class CoreAdmin:
                 self._core.served.restart_trial(name)
 
         self._override(
-            name,
+            asked,
             make,
-            f"SetCanary from {caller}",
-            request.validate_only,
-            deadline_s,
-            done,
             finish,
             then=restart,
         )
 
-    def promote(
-        self,
-        request: pb.PromoteRequest,
-        caller: str,
-        deadline_s: float | None,
-        done: Done[pb.PromoteResponse],
-    ) -> None:
+    def promote(self, asked: Asked[pb.PromoteRequest, pb.PromoteResponse]) -> None:
         """Makes a version the primary and ends its trial."""
-        name, core = request.model, self._core
+        request, core = asked.request, self._core
+        name = request.model
         chosen: list[int] = []
 
         def make(running: RunningConfig) -> Override:
@@ -209,24 +191,15 @@ class CoreAdmin:
             return self._pin(running, name, version, PROMOTE)
 
         self._override(
-            name,
+            asked,
             make,
-            f"Promote from {caller}",
-            request.validate_only,
-            deadline_s,
-            done,
             lambda outcome: pb.PromoteResponse(outcome=outcome, version=chosen[0]),
         )
 
-    def rollback(
-        self,
-        request: pb.RollbackRequest,
-        caller: str,
-        deadline_s: float | None,
-        done: Done[pb.RollbackResponse],
-    ) -> None:
+    def rollback(self, asked: Asked[pb.RollbackRequest, pb.RollbackResponse]) -> None:
         """Pins an older version as the primary, until ended."""
-        name, core = request.model, self._core
+        request, core = asked.request, self._core
+        name = request.model
         chosen: list[int] = []
         notes: list[str] = []
 
@@ -264,25 +237,17 @@ class CoreAdmin:
             return reply
 
         self._override(
-            name,
+            asked,
             make,
-            f"Rollback from {caller}",
-            request.validate_only,
-            deadline_s,
-            done,
             finish,
-            waits_for_version=lambda _: chosen[0] if chosen else None,
+            waits_for_version=lambda: chosen[0] if chosen else None,
         )
 
     def reset_override(
-        self,
-        request: pb.ResetOverrideRequest,
-        caller: str,
-        deadline_s: float | None,
-        done: Done[pb.ResetOverrideResponse],
+        self, asked: Asked[pb.ResetOverrideRequest, pb.ResetOverrideResponse]
     ) -> None:
         """Drops a model's override."""
-        name, served = request.model, self._core.served
+        name, served = asked.request.model, self._core.served
         before: list[int | None] = []
 
         def make(running: RunningConfig) -> None:
@@ -300,24 +265,17 @@ class CoreAdmin:
             return pb.ResetOverrideResponse(outcome=outcome)
 
         self._override(
-            name,
+            asked,
             make,
-            f"ResetOverride from {caller}",
-            request.validate_only,
-            deadline_s,
-            done,
             finish,
         )
 
     def retry_load(
-        self,
-        request: pb.RetryLoadRequest,
-        caller: str,
-        deadline_s: float | None,
-        done: Done[pb.RetryLoadResponse],
+        self, asked: Asked[pb.RetryLoadRequest, pb.RetryLoadResponse]
     ) -> None:
         """Tries versions that failed again."""
-        name, core = request.model, self._core
+        request, core = asked.request, self._core
+        name = request.model
 
         def choose() -> list[int]:
             require_configured(self._reports.running(), name)
@@ -329,25 +287,26 @@ class CoreAdmin:
 
         def begin(chosen: list[int] | ServingError) -> None:
             if isinstance(chosen, ServingError):
-                done(chosen)
+                asked.done(chosen)
                 return
 
             def finish(error: ServingError | None) -> None:
-                self._run(lambda: self._retried(name, chosen, error), done)
+                self._run(lambda: self._retried(name, chosen, error), asked.done)
 
             if request.validate_only:
                 reply = pb.RetryLoadResponse(versions=chosen)
                 reply.status.SetInParent()
                 reply.notes.append("it could be done; nothing was tried")
-                done(reply)
+                asked.done(reply)
                 return
-            log.info("event=retry_asked servable=%s by=%s", name, caller)
-            core.try_again(name, frozenset(chosen), deadline_s, finish)
+            log.info("event=retry_asked servable=%s by=%s", name, asked.caller)
+            core.try_again(name, frozenset(chosen), asked.deadline_s, finish)
 
         self._run(choose, begin)
 
-    def aspire(self, request: pb.AspireRequest, done: Done[pb.AspireResponse]) -> None:
+    def aspire(self, asked: Asked[pb.AspireRequest, pb.AspireResponse]) -> None:
         """Puts what a fleet wants in force; answers when it is, and on disk."""
+        request, done = asked.request, asked.done
 
         def apply(refused: ServingError | None) -> None:
             if refused is not None:
@@ -374,13 +333,12 @@ class CoreAdmin:
         self._run(lambda: self._of_fleet().admit(request), apply)
 
     def leave_fleet(
-        self, request: pb.LeaveFleetRequest, done: Done[pb.LeaveFleetResponse]
+        self, asked: Asked[pb.LeaveFleetRequest, pb.LeaveFleetResponse]
     ) -> None:
         """Forgets the fleet; what is served stays."""
-        del request
         self._run(
             lambda: pb.LeaveFleetResponse(claim=claim_report(self._of_fleet().leave())),
-            done,
+            asked.done,
         )
 
     def _of_fleet(self) -> FleetSource:
@@ -425,36 +383,34 @@ class CoreAdmin:
 
     def _override(
         self,
-        name: str,
+        asked: Asked[Any, R],
         make: Callable[[RunningConfig], Override | None],
-        reason: str,
-        validate_only: bool,
-        deadline_s: float | None,
-        done: Done[R],
         finish: Callable[[pb.OverrideOutcome], R],
         *,
-        waits_for_version: Callable[[RunningConfig], int | None] = lambda _: None,
+        waits_for_version: Callable[[], int | None] = lambda: None,
         then: Callable[[], None] = lambda: None,
     ) -> None:
-        core = self._core
-        before = core.config.running
+        """Makes, or drops, the override of the model that the request names."""
+        core, request = self._core, asked.request
+        before, name = core.config.running, request.model
+        method = type(request).__name__.removesuffix("Request")
 
         def finished(outcome: ConfigOutcome) -> None:
             if outcome.error is not None and not outcome.is_applied:
-                done(outcome.error)
+                asked.done(outcome.error)
                 return
             if outcome.is_applied:
                 then()
-            self._run(lambda: finish(self._outcome(name, before, outcome)), done)
+            self._run(lambda: finish(self._outcome(name, before, outcome)), asked.done)
 
         core.config.override(
             name,
             make,
-            reason,
+            f"{method} from {asked.caller}",
             finished,
             waits_for_version=waits_for_version,
-            deadline_s=deadline_s,
-            validate_only=validate_only,
+            deadline_s=asked.deadline_s,
+            validate_only=request.validate_only,
         )
 
     def _outcome(
@@ -462,12 +418,11 @@ class CoreAdmin:
     ) -> pb.OverrideOutcome:
         running = self._reports.running()
         override = running.overrides.get(name)
-        kept = running.overrides.get(name)
         old = None if before is None else before.overrides.get(name)
         notes = list(outcome.notes)
         if outcome.error is not None:
             notes.append(f"in force, but: {outcome.error.message}")
-        reply = pb.OverrideOutcome(changed=kept != old, notes=notes)
+        reply = pb.OverrideOutcome(changed=override != old, notes=notes)
         if override is not None:
             reply.override.CopyFrom(self._reports.override(running, name, override))
         if name in running.effective.models:

@@ -257,7 +257,7 @@ class ConfigInForce:
         reason: str,
         on_done: OnOutcome,
         *,
-        waits_for_version: Callable[[RunningConfig], int | None] = lambda _: None,
+        waits_for_version: Callable[[], int | None] = lambda: None,
         deadline_s: float | None = None,
         validate_only: bool = False,
     ) -> None:
@@ -295,7 +295,7 @@ class ConfigInForce:
                 on_done(_only_checked(mine))
                 return
             log.info("event=override_changed servable=%s reason=%r", name, reason)
-            version = waits_for_version(new)
+            version = waits_for_version()
             waits_for = frozenset((name,) if version is not None else ())
             self._wait(
                 Waiter(
