@@ -11,6 +11,7 @@ lets every peer call the server:
   one process, in both orders, and passes bytes both ways; then status, Predict,
   Classify, a reload to the older version and back, through the real stubs;
 - the peers of peers.py: @grpc/grpc-js from npm, curl, h2load;
+- schemathesis, which fuzzes what /openapi.json describes, in an environment of its own;
 - tritonclient and KServe's client, which speak the Open Inference Protocol over gRPC and
   HTTP, each in a .venv-clients-… of its own with what oip/*.txt lists.
 
@@ -270,6 +271,27 @@ def oip_peer(name: str, client: str) -> Peer:
     return Peer(name, set_up, talk, None)
 
 
+def schemathesis_peer() -> Peer:
+    """Returns what makes requests up from /openapi.json, as a peer."""
+    venv = ROOT / ".venv-clients-schemathesis"
+
+    def set_up() -> None:
+        make_environment(venv, HERE / "openapi" / "schemathesis.txt")
+
+    def fuzz(server: Server) -> str:
+        if not server.http:
+            raise Failed("it needs --http")
+        # Not whether answers fit their schemas: Infinity is no number to its parser.
+        checks = "not_a_server_error,content_type_conformance,status_code_conformance"
+        command = [str(venv / "bin" / "schemathesis"), "run", "--seed", "1"]
+        command += [f"http://{server.http}/openapi.json", "--checks", checks]
+        command += ["--phases", "examples,coverage,fuzzing", "--max-examples", "50"]
+        call(command, CLIENT_TIMEOUT_S)
+        return "requests made up from /openapi.json, none a fault of the server"
+
+    return Peer("schemathesis", set_up, fuzz, None)
+
+
 def wait_until_served(server: Server) -> None:
     """Blocks until the model answers.
 
@@ -307,6 +329,7 @@ def check(arguments: argparse.Namespace, model_dir: Path) -> dict[str, str]:
         *PEERS,
         oip_peer("tritonclient", "triton"),
         oip_peer("KServe's client", "kserve"),
+        schemathesis_peer(),
     ]
     wanted = arguments.peers.split(",") if arguments.peers else []
     unknown = set(wanted) - {peer.name for peer in peers}

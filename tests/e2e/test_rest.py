@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import html
 import io
 import json
+import re
+import shlex
 import signal
 import socket
 import tempfile
@@ -17,6 +20,8 @@ import msgpack
 import numpy as np
 import pytest
 import torch
+from openapi_schema_validator import OAS31Validator
+from openapi_spec_validator import validate
 
 import tfs.export
 from tests.certificates import Certificates
@@ -461,6 +466,39 @@ def test_pages_of_other_origins_may_use_it_if_the_operator_says_so(rest: Rest) -
         assert reply.read() == b""
     _, _, headers = rest.ask("/v1/models/none")
     assert headers["Access-Control-Allow-Methods"] == "POST, GET"
+
+
+def test_what_is_pasted_from_its_description_works(rest: Rest) -> None:
+    """/openapi.json is valid; each example of it, and each line of /docs, is answered."""
+    document = rest.ask("/openapi.json")[1]
+    validate(document)
+    paths = document["paths"]
+    assert "/v1/models/digits:classify" in paths
+    one = rest.ask("/v1/models/scale/labels/stable/openapi.json")[1]
+    validate(one)
+    paths = paths | one["paths"]
+    assert "/v1/models/scale/labels/stable:predict" in paths
+    num_examples = 0
+    for path, item in paths.items():
+        if "get" in item:
+            assert rest.ask(path)[0] == 200
+            continue
+        content = item["post"]["requestBody"]["content"]["application/json"]
+        for example in content["examples"].values():
+            num_examples += 1
+            status, reply, _ = rest.ask(path, example["value"])
+            assert status == 200, reply
+            answer = item["post"]["responses"]["200"]["content"]["application/json"]
+            OAS31Validator(answer["schema"]).validate(reply)
+    status, page, _ = rest.ask("/docs")
+    lines = re.findall("<pre>(.*?)</pre>", page)
+    assert len(lines) == num_examples - 1
+    for line in lines:
+        _, _, data, url = shlex.split(html.unescape(line))
+        path = url.removeprefix(rest.base)
+        assert rest.ask(path, data.encode())[0] == 200
+    assert rest.ask("/v1/models/none/openapi.json")[0] == 404
+    assert "digits" in rest.ask("/docs?model=scale")[1]
 
 
 def test_health_and_metrics_lie_beside_it(rest: Rest) -> None:

@@ -6,6 +6,7 @@ Most cases are those of TensorFlow Serving's util/json_tensor_test.cc, named in 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -24,6 +25,7 @@ def signature(**inputs: str) -> Signature:
 
 ONE = signature(x="float32")
 TWO = signature(a="float32", b="int64")
+TWO_FLOATS = signature(x="float32", scale="float32")
 
 
 def read(body: object, of: Signature = ONE) -> dict[str, TensorView]:
@@ -80,6 +82,23 @@ def test_columns_are_tensors_as_they_are(
     SingleUnnamedTensorColumnarFormat, MultipleNamedTensorColumnarFormat.
     """
     assert read({"inputs": inputs}, of) == expected
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"inputs": [[1, 2]]},
+        {"inputs": {"x": [[1, 2]]}},
+        {"instances": [[1, 2]]},
+        {"instances": [{"x": [1, 2]}]},
+    ],
+)
+def test_what_has_a_default_may_be_left_out(body: object) -> None:
+    """The default stands for it later; one that is sent counts."""
+    defaulted = replace(TWO_FLOATS, defaults={"scale": floats((1,), 1)})
+    assert read(body, defaulted) == {"x": floats((1, 2), 1, 2)}
+    sent = {"inputs": {"x": [1], "scale": [3]}}
+    assert read(sent, defaulted)["scale"] == floats((1,), 3)
 
 
 def test_strings_are_text_or_base64() -> None:

@@ -6,7 +6,7 @@ TensorFlow Serving: util/json_tensor.cc, FillPredictRequestFromJson.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -118,6 +118,13 @@ class PredictBody:
 
         """
         specs = signature.inputs
+        if signature.defaults:
+            sent = self._names_sent()
+            specs = {
+                name: spec
+                for name, spec in specs.items()
+                if name in sent or name not in signature.defaults
+            }
         if self.layout is Layout.COLUMNS or type(self.values) is TensorView:
             return self._columns(specs)
         first = self.values[0]
@@ -129,6 +136,12 @@ class PredictBody:
         if type(first) is dict and not is_bytes(first):
             return self._named_rows(specs)
         return self._plain_rows(specs)
+
+    def _names_sent(self) -> Collection[str]:
+        """Returns the inputs that are named, judging rows by the first."""
+        values = self.values
+        first = values[0] if type(values) is list and values else values
+        return first.keys() if type(first) is dict and not is_bytes(first) else ()
 
     def _plain_rows(self, specs: Mapping[str, TensorSpec]) -> dict[str, TensorView]:
         ((name, spec),) = specs.items()

@@ -22,7 +22,7 @@ from tfs.codec.json.predict_body import Layout, PredictBody
 from tfs.codec.model_spec import ModelSpec, fill_model_spec
 from tfs.codec.predict import read_predict_request
 from tfs.core.call import Handler, MethodTable
-from tfs.core.errors import FailedPrecondition, ServingError
+from tfs.core.errors import FailedPrecondition, ServingError, Unimplemented
 from tfs.core.http_call import HttpCall, HttpReply
 from tfs.core.tensor_view import Buffer
 from tfs.handlers.http.json_room import JsonRoom
@@ -53,6 +53,10 @@ _CORS: Final = (
 )
 
 
+Describe = Callable[[HttpCall, ModelSpec], None]
+"""Answers with a description of a model. On the loop; never blocks."""
+
+
 class RestHandler:
     """Answers requests under ``/v1/``. Confined to the serving loop.
 
@@ -64,6 +68,7 @@ class RestHandler:
         metadata: Answers GetModelMetadata.
         room: Takes room for JSON.
         has_cors: Whether pages of other origins may use the API.
+        describe: Answers with the OpenAPI document of a model.
 
     """
 
@@ -77,8 +82,10 @@ class RestHandler:
         *,
         room: JsonRoom,
         has_cors: bool = False,
+        describe: Describe | None = None,
     ) -> None:
         self._predict = predict
+        self._describe = describe or _undescribed
         self._examples: dict[Action, tuple[Handler, Callable[[bytes], bytes]]] = {
             Action.CLASSIFY: (classify, write_classify_reply),
             Action.REGRESS: (regress, write_regress_reply),
@@ -90,7 +97,12 @@ class RestHandler:
 
     @classmethod
     def over(
-        cls, methods: MethodTable, room: JsonRoom, *, has_cors: bool = False
+        cls,
+        methods: MethodTable,
+        room: JsonRoom,
+        *,
+        has_cors: bool = False,
+        describe: Describe | None = None,
     ) -> RestHandler:
         """Returns the handler that answers as the RPCs of a method table do."""
         predict = methods[f"/{PREDICTION}/Predict"].handler
@@ -112,6 +124,7 @@ class RestHandler:
             metadata,
             room=room,
             has_cors=has_cors,
+            describe=describe,
         )
 
     def __call__(self, call: HttpCall) -> None:
@@ -142,6 +155,8 @@ class RestHandler:
                 self._metadata(
                     TranslatedCall(call, metadata.SerializeToString(), metadata_reply)
                 )
+            elif action is Action.OPENAPI:
+                self._describe(call, path.model)
             else:
                 self._answer_examples(call, action, path.model)
         except ServingError as error:
@@ -209,3 +224,7 @@ _PARSERS: Final[dict[Form, Callable[[Buffer], PredictBody]]] = {
     Form.MSGPACK: parse_msgpack,
     Form.NPY: parse_npy,
 }
+
+
+def _undescribed(call: HttpCall, model: ModelSpec) -> None:
+    call.fail(Unimplemented(f"{model.name} is not described here"))

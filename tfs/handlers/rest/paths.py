@@ -19,7 +19,9 @@ PREFIX: Final = "/v1/"
 _MODEL: Final = r"/v1/models(?:/(?P<name>[^/:]+))?"
 _WHICH: Final = r"(?:/versions/(?P<version>\d+)|/labels/(?P<label>[^/:]+))?"
 _POST: Final = re.compile(rf"(?i){_MODEL}{_WHICH}:(?P<action>classify|regress|predict)")
-_GET: Final = re.compile(rf"(?i){_MODEL}{_WHICH}(?:/(?P<action>metadata))?")
+_GET: Final = re.compile(
+    rf"(?i){_MODEL}{_WHICH}(?:/(?P<action>metadata|openapi\.json))?"
+)
 _MAX_VERSION: Final = (1 << 63) - 1
 
 
@@ -31,6 +33,7 @@ class Action(enum.Enum):
     REGRESS = "regress"
     STATUS = "status"
     METADATA = "metadata"
+    OPENAPI = "openapi.json"
 
 
 @dataclass(frozen=True, slots=True)

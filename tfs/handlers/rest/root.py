@@ -22,12 +22,12 @@ class TextPage:
     """A page that takes milliseconds to write, on a thread.
 
     Attributes:
-        write: Writes it, in pieces that are sent one after the other.
+        write: Writes it, given the query, in pieces that are sent one after the other.
         content_type: Its content type.
 
     """
 
-    write: Callable[[], Sequence[bytes]]
+    write: Callable[[str], Sequence[bytes]]
     content_type: str
 
 
@@ -90,7 +90,7 @@ class HttpRoot:
     def _write(self, call: HttpCall, page: TextPage) -> None:
         def write() -> None:
             try:
-                parts = page.write()
+                parts = page.write(call.query)
             except Exception:
                 log.exception("event=page_failed path=%s", call.path)
                 call.fail(Internal("the page cannot be written; see the log"))

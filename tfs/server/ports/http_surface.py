@@ -27,6 +27,7 @@ from tfs.server.metrics.metrics_page import MetricsPage, ServedModel
 from tfs.server.metrics.monitoring_config import read_monitoring_config
 from tfs.server.options import ServerOptions
 from tfs.server.ports.listeners import http_listeners
+from tfs.server.ports.openapi_pages import OpenApiPages
 
 log = logging.getLogger(__name__)
 
@@ -110,11 +111,16 @@ class HttpSurface:
             path = read_monitoring_config(options.monitoring_config_file)
             if path:
                 pages[path] = page
+        described = OpenApiPages(core, self._base_url, self._executor.submit)
+        pages |= described.pages
         room = JsonRoom(options.max_json_bytes)
         root = HttpRoot(
             {
                 REST: RestHandler.over(
-                    methods, room, has_cors=options.rest_api_enable_cors_support
+                    methods,
+                    room,
+                    has_cors=options.rest_api_enable_cors_support,
+                    describe=described.describe,
                 ),
                 OIP: OipRestHandler(methods, room, now),
             },
@@ -136,6 +142,10 @@ class HttpSurface:
     def addresses(self) -> Sequence[str]:
         """Where it listens; empty if it does not."""
         return self._addresses
+
+    def _base_url(self) -> str:
+        scheme = "https" if self._options.rest_api_tls else "http"
+        return f"{scheme}://{self._addresses[0].replace('0.0.0.0', 'localhost')}"
 
     def drain(self, deadline_s: float) -> bool:
         """See :meth:`HttpTransport.drain`."""
@@ -164,4 +174,4 @@ def _metrics_page(
         }
 
     page = MetricsPage(stats, models, readiness.is_ready, started_s)
-    return TextPage(page.parts, CONTENT_TYPE)
+    return TextPage(lambda _: page.parts(), CONTENT_TYPE)

@@ -1,0 +1,234 @@
+"""Describes the REST API of models as an OpenAPI document. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import quote
+
+from tfs.codec.json.document import SIGNATURE_NAME
+from tfs.codec.json.predict_body import INPUTS, INSTANCES
+from tfs.codec.json.tensor_writer import OUTPUTS, PREDICTIONS, array_of, json_value
+from tfs.core.dtype import STRING
+from tfs.core.errors import ServingError
+from tfs.core.servable import Tensors
+from tfs.core.signature import DEFAULT_SIGNATURE, Method, Signature
+from tfs.handlers.openapi.schemas import (
+    Schema,
+    example_schema,
+    object_schema,
+    tensor_schema,
+    tensors_schema,
+)
+
+_MAX_EXAMPLE_ELEMENTS: Final = 4096  # longer ones are no use on a page
+_JSON: Final = "application/json"
+PREDICT: Final = "predict"
+_ERROR: Final = {"$ref": "#/components/responses/Error"}
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedModel:
+    """A version that answers requests. Immutable.
+
+    Attributes:
+        name: The model.
+        version: Which version was looked at.
+        signatures: By key.
+        examples: Inputs that it takes, by signature.
+        path: Of its REST API: with the version or label, if one was asked for.
+
+    """
+
+    name: str
+    version: int
+    signatures: Mapping[str, Signature]
+    examples: Mapping[str, Tensors] = field(default_factory=dict)
+    path: str = ""
+
+
+def openapi_document(models: Iterable[DescribedModel], release: str) -> dict[str, Any]:
+    """Returns the document for some models; ``release`` is the server's."""
+    paths: dict[str, Any] = {}
+    for model in models:
+        paths.update(_paths_of(model))
+    error = object_schema({"error": {"type": "string"}}, ["error"])
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "TFS",
+            "version": release,
+            "description": "TensorFlow Serving's REST API of the models on this server. "
+            "NaN, Infinity and -Infinity are numbers here.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": {"Error": error},
+            "responses": {
+                "Error": {
+                    "description": "What is wrong, and what to do.",
+                    "content": {
+                        _JSON: {"schema": {"$ref": "#/components/schemas/Error"}}
+                    },
+                }
+            },
+        },
+    }
+
+
+def request_example(
+    method: str, signature_name: str, signature: Signature, inputs: Tensors
+) -> dict[str, Any] | None:
+    """Returns the body of a request with these inputs; None if it has no short form.
+
+    Arrays in it are numpy's; see :func:`tfs.codec.json.tensor_writer.dump`.
+    """
+    inputs = {
+        key: view for key, view in inputs.items() if key not in signature.defaults
+    }
+    num = sum(view.num_elements for view in inputs.values())
+    if not inputs or num > _MAX_EXAMPLE_ELEMENTS:
+        return None
+    try:
+        values = {name: _plain(name, view) for name, view in inputs.items()}
+    except ServingError:
+        return None
+    body: dict[str, Any] = {}
+    if signature_name != DEFAULT_SIGNATURE:
+        body[SIGNATURE_NAME] = signature_name
+    if method != PREDICT:
+        if any(each.input not in inputs for each in signature.features.values()):
+            return None
+        example = {
+            name: _feature_values(name, inputs[feature.input])
+            for name, feature in signature.features.items()
+        }
+        return body | {"examples": [example]} if example else None
+    if not signature.batched:
+        return body | {INPUTS: values}
+    if len(values) == 1:
+        return body | {INSTANCES: next(iter(values.values()))}
+    num_rows = min(view.num_rows for view in inputs.values())
+    rows = [
+        {name: column[row] for name, column in values.items()}
+        for row in range(num_rows)
+    ]
+    return body | {INSTANCES: rows}
+
+
+def _plain(name: str, view: Any) -> Any:
+    if view.dtype is STRING and not all(map(_is_text, view.strings)):
+        name = f"{name}_bytes"
+    return json_value(name, view)
+
+
+def _is_text(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _feature_values(name: str, view: Any) -> Any:
+    row = view.rows(0, 1) if view.shape else view
+    if view.dtype is STRING:
+        return _plain(name, type(view)(STRING, (len(row.strings),), row.strings))
+    values = array_of(row).ravel()
+    return values.astype(int) if values.dtype.kind == "b" else values
+
+
+def _paths_of(model: DescribedModel) -> Mapping[str, Any]:
+    base = model.path or f"/v1/models/{quote(model.name, safe='')}"
+    tag = model.name
+    paths: dict[str, Any] = {}
+    by_method: dict[str, dict[str, Signature]] = {}
+    for name, signature in model.signatures.items():
+        by_method.setdefault(PREDICT, {})[name] = signature
+        if signature.features:
+            verb = "regress" if signature.method is Method.REGRESS else "classify"
+            by_method.setdefault(verb, {})[name] = signature
+    for method, signatures in by_method.items():
+        paths[f"{base}:{method}"] = {"post": _operation(model, tag, method, signatures)}
+    answer = {"description": "In protobuf's JSON.", "content": {_JSON: {"schema": {}}}}
+    for path, summary in (
+        (base, "Versions and their states"),
+        (f"{base}/metadata", "Signatures"),
+    ):
+        paths[path] = {
+            "get": {
+                "tags": [tag],
+                "summary": summary,
+                "responses": {"200": answer, "default": _ERROR},
+            }
+        }
+    return paths
+
+
+def _operation(
+    model: DescribedModel, tag: str, method: str, signatures: Mapping[str, Signature]
+) -> Schema:
+    bodies: list[Schema] = []
+    answers: list[Schema] = []
+    examples: dict[str, Schema] = {}
+    for name, signature in signatures.items():
+        key = {} if name == DEFAULT_SIGNATURE else {SIGNATURE_NAME: {"const": name}}
+        if method == PREDICT:
+            bodies += _predict_bodies(key, signature)
+            answers += _predict_answers(signature)
+        else:
+            rows = {"type": "array", "items": example_schema(signature), "minItems": 1}
+            bodies.append(_body(key, "examples", rows))
+            answers.append(_body({}, "results", {"type": "array"}))
+        inputs = model.examples.get(name, {})
+        value = request_example(method, name, signature, inputs)
+        if value is not None:
+            examples[name] = {"value": value}
+    content: Schema = {"schema": {"anyOf": bodies}}
+    if examples:
+        content["examples"] = examples
+    return {
+        "tags": [tag],
+        "summary": f"{method.capitalize()} with {model.name} {model.version}",
+        "requestBody": {"required": True, "content": {_JSON: content}},
+        "responses": {
+            "200": {
+                "description": "The answer.",
+                "content": {_JSON: {"schema": {"anyOf": answers}}},
+            },
+            "default": _ERROR,
+        },
+    }
+
+
+def _predict_bodies(key: Schema, signature: Signature) -> list[Schema]:
+    optional = signature.defaults
+    columns = tensors_schema(signature.inputs, 0, optional)
+    bodies = [_body(key, INPUTS, columns)]
+    if signature.batched:
+        row = tensors_schema(signature.inputs, 1, optional)
+        rows = {"type": "array", "items": row, "minItems": 1}
+        bodies.append(_body(key, INSTANCES, rows))
+    return bodies
+
+
+def _predict_answers(signature: Signature) -> list[Schema]:
+    outputs = signature.outputs
+    columns = object_schema(
+        {name: tensor_schema(spec) for name, spec in outputs.items()}, list(outputs)
+    )
+    row = object_schema(
+        {name: tensor_schema(spec, 1) for name, spec in outputs.items()}, list(outputs)
+    )
+    if len(outputs) == 1:
+        (spec,) = outputs.values()
+        columns, row = tensor_schema(spec), tensor_schema(spec, 1)
+    answers = [_body({}, OUTPUTS, columns)]
+    if signature.batched:
+        answers.append(_body({}, PREDICTIONS, {"type": "array", "items": row}))
+    return answers
+
+
+def _body(key: Schema, name: str, schema: Schema) -> Schema:
+    return object_schema({**key, name: schema}, [*key, name])

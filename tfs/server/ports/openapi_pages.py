@@ -1,0 +1,121 @@
+"""The pages that describe the models: /openapi.json, /docs, and one for each model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
+from urllib.parse import parse_qs, quote
+
+from tfs.codec.json.tensor_writer import dump
+from tfs.codec.model_spec import ModelSpec
+from tfs.core.errors import ServingError, Unavailable, serving_error
+from tfs.core.http_call import JSON, HttpCall, HttpReply
+from tfs.core.pacing import yield_to_requests
+from tfs.handlers.openapi.docs_page import docs_page
+from tfs.handlers.openapi.document import DescribedModel, openapi_document
+from tfs.handlers.rest.root import TextPage
+from tfs.servables.measuring.probe_inputs import ProbeInputs
+from tfs.server.core import ServerCore
+from tfs.server.system.versions import distribution_version
+
+DOCUMENT: Final = "/openapi.json"
+DOCS: Final = "/docs"
+
+_HTML: Final = "text/html; charset=utf-8"
+_MAX_SHOWN: Final = 10
+
+
+class OpenApiPages:
+    """Describes the models that answer now. Thread-safe; blocks on the disk.
+
+    Args:
+        core: Has the models.
+        address: Where this server can be reached, for lines to paste.
+        run: Runs a function on a thread; raises RuntimeError when the server closes.
+
+    """
+
+    def __init__(
+        self,
+        core: ServerCore,
+        address: Callable[[], str],
+        run: Callable[[Callable[[], None]], object],
+    ) -> None:
+        self._core = core
+        self._address = address
+        self._run = run
+        self._release = distribution_version("tfs")
+
+    @property
+    def pages(self) -> Mapping[str, TextPage]:
+        """The pages of all models, by path."""
+        return {
+            DOCUMENT: TextPage(self._document, JSON),
+            DOCS: TextPage(self._docs, _HTML),
+        }
+
+    def describe(self, call: HttpCall, asked: ModelSpec) -> None:
+        """Answers with the document of one model. On the loop."""
+
+        def write() -> None:
+            try:
+                model = self._model(asked)
+            except Exception as error:
+                call.fail(serving_error(error, f"{asked.name}: OpenAPI"))
+                return
+            document = dump(openapi_document([model], self._release))
+            call.respond(HttpReply((document,)))
+
+        try:
+            self._run(write)
+        except RuntimeError:
+            call.fail(Unavailable("the server is shutting down"))
+
+    def _document(self, _query: str) -> Sequence[bytes]:
+        models = self._models(list(self._core.config.models))
+        return (dump(openapi_document(models, self._release)),)
+
+    def _docs(self, query: str) -> Sequence[bytes]:
+        names = sorted(self._core.config.models)
+        wanted = parse_qs(query).get("model", names[:_MAX_SHOWN])
+        shown = list(self._models([name for name in wanted if name in names]))
+        return (docs_page(names, shown, self._address()).encode(),)
+
+    def _models(self, names: Sequence[str]) -> Iterator[DescribedModel]:
+        for name in names:
+            yield_to_requests()
+            primary = self._core.served.primary(name)
+            if primary is not None:
+                try:
+                    model = self._model(ModelSpec(name, primary))
+                except ServingError:  # it is being unloaded
+                    continue
+                yield DescribedModel(
+                    name, model.version, model.signatures, model.examples
+                )
+
+    def _model(self, asked: ModelSpec) -> DescribedModel:
+        name = asked.name
+        version, path = asked.version, f"/v1/models/{quote(name, safe='')}"
+        if asked.version_label:
+            path += f"/labels/{quote(asked.version_label, safe='')}"
+        elif version is not None:
+            path += f"/versions/{version}"
+        else:
+            version = self._core.served.primary(name)
+        handle = self._core.served.acquire(name, version, asked.version_label)
+        try:
+            signatures = dict(handle.servable.signatures)
+            version = handle.id.version
+        finally:
+            handle.release()
+        settings = self._core.config.models.get(name)
+        folders = (
+            self._core.sources.paths_at_hand(settings.base_path) if settings else {}
+        )
+        folder = folders.get(version, "")
+        examples = {
+            key: ProbeInputs.of(folder, signature).batch(1)
+            for key, signature in signatures.items()
+        }
+        return DescribedModel(name, version, signatures, examples, path)
