@@ -3,35 +3,108 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 
+from tests.hosted.fleets import MIB, EditedFleet, model
 from tfs.core.errors import InvalidArgument
+from tfs.hosted import fleet_edits
+from tfs.hosted.fleet import Job
+from tfs.hosted.job_report import JobReport
 from tfs.hosted.load_following import LoadFollowing, LoadOptions
+from tfs.hosted.scaling import Scaling
 
 
-def test_growth_is_taken_at_once_and_shrinking_by_and_by() -> None:
-    """Callers wait for the first; a quiet minute is no reason for the second."""
-    following = LoadFollowing(LoadOptions(per_replica=4, window_s=100))
-    assert following.wanted(0, 3.9, 1) == 1
-    assert following.wanted(10, 9.0, 1) == 3
-    assert following.wanted(20, 0.0, 3) == 3
-    assert following.wanted(109, 0.0, 3) == 3
-    assert following.wanted(111, 0.0, 3) == 2
-    assert following.wanted(120, 0.0, 2) == 2
-    assert following.wanted(212, 0.0, 2) == 1
-    assert following.wanted(400, 0.0, 1) == 1
+class Scaled:
+    """Replicas that follow a load given once a second."""
+
+    def __init__(self, num_replicas: int = 1) -> None:
+        self.following = LoadFollowing(LoadOptions())
+        self.now_s = 0.0
+        self.num = num_replicas
+        self.numbers: list[int] = []
+
+    def run(self, num_seconds: int, load: float | None, noise: float = 0.0) -> None:
+        draw = random.Random(1)
+        for _ in range(num_seconds):
+            self.now_s += 1
+            seen = load
+            if seen is not None:
+                seen *= 1 + noise * draw.uniform(-1, 1)
+            self.num = self.following.wanted(self.now_s, seen, self.num)
+            self.numbers.append(self.num)
 
 
-def test_what_was_needed_within_the_window_stays() -> None:
-    """One peak a window keeps its replicas."""
-    following = LoadFollowing(LoadOptions(per_replica=4, window_s=100))
-    for start_s in range(0, 1000, 90):
-        assert following.wanted(start_s, 8.0, 2) == 2
-        assert following.wanted(start_s + 45, 0.0, 2) == 2
+def test_ten_times_the_load_has_its_replicas_within_half_a_minute() -> None:
+    """Within 1.3 times of what is needed, and they stay while the load does."""
+    scaled = Scaled()
+    scaled.run(120, 3.0)
+    assert scaled.num == 1
+    scaled.run(30, 30.0)
+    assert 30 / 4 <= scaled.num <= 1.3 * math.ceil(30 / 4)
+    before = scaled.num
+    scaled.run(300, 30.0)
+    assert before / 1.3 <= scaled.num <= before
 
 
-@pytest.mark.parametrize("field", ["per_replica", "window_s"])
+def test_noise_moves_nothing_back_and_forth() -> None:
+    """A fifth more or less, at any second: the number settles and stays."""
+    for load in (3.9, 7.5, 12.2, 31.0):
+        scaled = Scaled(num_replicas=math.ceil(load / 4))
+        scaled.run(600, load, noise=0.2)
+        steps = [
+            b - a for a, b in zip(scaled.numbers, scaled.numbers[1:], strict=False)
+        ]
+        assert sum(1 for each in steps if each) <= 1
+
+
+def test_one_goes_for_each_minute_in_which_fewer_were_enough() -> None:
+    """Not at once, because callers may come back; and none while servers are silent."""
+    scaled = Scaled(num_replicas=4)
+    scaled.run(60, 0.5)
+    assert scaled.num == 4
+    scaled.run(50, 0.5)
+    assert scaled.num == 3
+    scaled.run(300, None)
+    assert scaled.num == 3
+    scaled.run(400, 0.5)
+    assert scaled.num == 1
+
+
+def test_a_model_s_load_is_the_time_its_requests_take_on_all_its_servers() -> None:
+    """What servers report grows by ten seconds a second: ten requests are under way."""
+    there = EditedFleet(
+        Job("j", 100 * MIB, num_replicas=2, addresses=("a", "b"), is_ours=True)
+    )
+    fleet = there.apply(fleet_edits.add_model(model("m", MIB, 1, 5)))
+    scaling = Scaling(LoadOptions())
+    wanted: dict[str, int] = {}
+    for second in range(20):
+        reports = {
+            address: JobReport(1.0, request_s={"m": 5.0 * second}, at_s=float(second))
+            for address in ("a", "b")
+        }
+        wanted = scaling.wanted(float(second), fleet, reports) or wanted
+    assert wanted == {"m": 3}
+
+
+def test_a_job_has_as_many_replicas_as_the_busiest_of_its_models_wants() -> None:
+    """Between its bounds; the servers are started and drained by whoever keeps it."""
+    job = Job(
+        "j", 100 * MIB, num_replicas=2, is_ours=True, min_replicas=2, max_replicas=4
+    )
+    there = EditedFleet(job)
+    for name in ("m", "n"):
+        there.apply(fleet_edits.add_model(model(name, MIB, 1, 9)))
+    assert there.apply(fleet_edits.follow_load({"m": 3})).jobs["j"].num_replicas == 3
+    assert there.apply(fleet_edits.follow_load({"n": 9})).jobs["j"].num_replicas == 4
+    assert there.apply(fleet_edits.follow_load({"n": 4})).jobs["j"].num_replicas == 4
+    assert there.apply(fleet_edits.follow_load({"n": 1})).jobs["j"].num_replicas == 3
+    assert there.apply(fleet_edits.follow_load({"m": 1})).jobs["j"].num_replicas == 2
+
+
+@pytest.mark.parametrize("field", ["per_replica", "window_s", "panic_s"])
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan])
 def test_a_bad_option_is_refused_on_creation(field: str, value: float) -> None:
     """A replica that should have no requests would want infinitely many others."""

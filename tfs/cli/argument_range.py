@@ -57,3 +57,14 @@ def _whole(text: str, least: int, most: int, what: str) -> int:
             f"{what} is a whole number from {least} to {most}: {text!r}"
         )
     return value
+
+
+def replicas(text: str) -> tuple[int, int]:
+    """Reads "N", or "N-M" for at least N and at most M.
+
+    Raises:
+        argparse.ArgumentTypeError: It is something else.
+
+    """
+    least, _, most = text.partition("-")
+    return count(least), count(most or least)

@@ -25,6 +25,9 @@ class Job:
         partition: The partition it belongs to ("gpu", "eu"); models are placed only in
             their own.
         num_replicas: How many replicas it has.
+        min_replicas: How few it may have; 0 for ``num_replicas``.
+        max_replicas: How many it may have when models want so many; 0 for as many as
+            ``num_replicas``.
         cpus: How many processors each replica may use; 0 for all.
         is_ours: Whether the fleet starts its replicas.
         addresses: The gRPC ports of its replicas, "HOST:PORT" or "unix:/path"; of ours
@@ -45,6 +48,8 @@ class Job:
     is_down: bool = False
     is_leaving: bool = False
     generation: int = 1
+    min_replicas: int = 0
+    max_replicas: int = 0
 
     @property
     def takes_models(self) -> bool:
@@ -59,6 +64,13 @@ class Job:
         if self.num_replicas < 1 or self.cpus < 0:
             raise InvalidArgument(
                 f"{self.name}: replicas are 1 or more, cpus 0 or more"
+            )
+        if self.max_replicas and not (
+            1 <= self.min_replicas <= self.num_replicas <= self.max_replicas
+        ):
+            raise InvalidArgument(
+                f"{self.name}: it has {self.num_replicas} replicas, which is not in "
+                f"{self.min_replicas}..{self.max_replicas}"
             )
 
 

@@ -211,9 +211,15 @@ def follow_load(wanted: Mapping[str, int]) -> Edit:
             if model is None:
                 continue
             now = min(max(number, model.min_replicas), model.max_replicas)
-            grown = _with(fleet, replace(model, num_replicas=now))
-            if grown.num_placed(name) >= now:
-                fleet = grown
+            for each in (
+                *range(now, model.num_replicas, -1),
+                min(now, model.num_replicas),
+            ):
+                changed = _with(fleet, replace(model, num_replicas=each))
+                changed = _with_jobs_for(changed, name)
+                if each <= model.num_replicas or changed.num_placed(name) >= each:
+                    fleet = changed
+                    break
         return fleet
 
     said = ", ".join(f"{name} to {number}" for name, number in wanted.items())
@@ -320,6 +326,22 @@ def _complete(before: Fleet, after: Fleet) -> Fleet:
 
 def _with(fleet: Fleet, model: HostedModel) -> Fleet:
     return _placed(replace(fleet, models={**fleet.models, model.name: model}))
+
+
+def _with_jobs_for(fleet: Fleet, name: str) -> Fleet:
+    """Gives the jobs of a model as many replicas as their models want, within limits."""
+    jobs = dict(fleet.jobs)
+    for job in (jobs[each] for each in fleet.placement.get(name, ()) if each in jobs):
+        if not job.max_replicas:
+            continue
+        wanted = max(
+            model.num_replicas
+            for model in fleet.models.values()
+            if job.name in fleet.placement[model.name]
+        )
+        number = min(max(wanted, job.min_replicas), job.max_replicas)
+        jobs[job.name] = replace(job, num_replicas=number)
+    return _placed(replace(fleet, jobs=jobs))
 
 
 def _without(fleet: Fleet, name: str) -> Fleet:

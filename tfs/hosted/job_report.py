@@ -25,6 +25,8 @@ class JobReport:
         base_paths: The base path of every model that it is configured to serve.
         models: How each of them fares; without generations.
         version_bytes: How much the largest version of each model takes there.
+        request_s: How long the requests of each model took, all together.
+        at_s: When it answered.
 
     """
 
@@ -32,6 +34,9 @@ class JobReport:
     base_paths: Mapping[str, str] = field(default_factory=dict)
     models: Mapping[str, ReplicaSighting] = field(default_factory=dict)
     version_bytes: Mapping[str, int] = field(default_factory=dict)
+    # Changes all the time, and is no reason to look again.
+    request_s: Mapping[str, float] = field(default_factory=dict, compare=False)
+    at_s: float = field(default=0.0, compare=False)
 
     def answers(self, name: str) -> bool:
         """Whether a model answers requests that name no version."""
@@ -39,8 +44,10 @@ class JobReport:
         return seen is not None and seen.primary is not None
 
 
-def report_of(reply: admin_service_pb2.ListModelsResponse) -> JobReport:
-    """Returns the report in a reply of AdminService.ListModels."""
+def report_of(
+    reply: admin_service_pb2.ListModelsResponse, at_s: float = 0.0
+) -> JobReport:
+    """Returns the report in a reply of AdminService.ListModels, that came at ``at_s``."""
     version_bytes = {}
     for model in reply.models:
         taken = [
@@ -54,6 +61,8 @@ def report_of(reply: admin_service_pb2.ListModelsResponse) -> JobReport:
         {each.name: each.base_path for each in reply.models},
         {each.name: _sighting(each) for each in reply.models},
         version_bytes,
+        {each.name: each.request_s for each in reply.models},
+        at_s,
     )
 
 

@@ -1,9 +1,11 @@
 """Decides how many replicas a model's load asks for: reactive scaling.
 
-Load is the mean number of the model's requests under way. Replicas are added at once,
-since callers wait. They are removed one at a time, when fewer were enough for a whole
-window. ("TensorFlow-Serving", section 3.1: load that nobody announced "is handled
-automatically by a separate system that reactively auto-scales".)
+Load is the mean number of the model's requests under way, waiting ones included. It is
+averaged over a stable window; when the last seconds alone ask for twice as many replicas
+as there are, these decide, and nothing is removed for a while. Otherwise one replica at a
+time is removed, when fewer were enough throughout the window. ("TensorFlow-Serving",
+section 3.1: load that nobody announced "is handled automatically by a separate system that
+reactively auto-scales". The two windows are Knative's.)
 """
 
 from __future__ import annotations
@@ -12,8 +14,11 @@ import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from tfs.core.errors import InvalidArgument
+
+_TOLERANCE: Final = 0.1  # a load so near what replicas are meant for changes nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,15 +27,17 @@ class LoadOptions:
 
     Attributes:
         per_replica: How many requests under way one replica should have on average.
-        window_s: For how long fewer must be enough before one is removed.
+        window_s: The stable window.
+        panic_s: The window of the last seconds.
 
     """
 
     per_replica: float = 4.0
-    window_s: float = 300.0
+    window_s: float = 60.0
+    panic_s: float = 6.0
 
     def __post_init__(self) -> None:
-        for name in ("per_replica", "window_s"):
+        for name in ("per_replica", "window_s", "panic_s"):
             if not getattr(self, name) > 0:
                 raise InvalidArgument(f"{name} must be positive: {getattr(self, name)}")
 
@@ -40,33 +47,47 @@ class LoadFollowing:
 
     def __init__(self, options: LoadOptions) -> None:
         self._options = options
-        self._needs: deque[tuple[float, int]] = deque()
-        self._since_s: float | None = None
+        self._loads: deque[tuple[float, float]] = deque()
+        self._low_since_s: float | None = None
+        self._panic_until_s = -math.inf
 
-    def wanted(self, now_s: float, mean_in_flight: float, num_replicas: int) -> int:
+    def wanted(self, now_s: float, load: float | None, num_replicas: int) -> int:
         """Returns how many replicas there should be.
 
         Args:
             now_s: The time; does not go back.
-            mean_in_flight: Requests under way since the last call, as a mean over time.
+            load: The mean number of requests under way since the last call; None if not
+                all replicas said: then none is removed.
             num_replicas: How many there are.
 
         """
-        if self._since_s is None:
-            self._since_s = now_s
-        need = max(1, math.ceil(mean_in_flight / self._options.per_replica))
-        self._needs.append((now_s, need))
-        start_s = now_s - self._options.window_s
-        while self._needs and self._needs[0][0] < start_s:
-            self._needs.popleft()
+        options = self._options
+        if load is not None:
+            self._loads.append((now_s, load))
+        while self._loads and self._loads[0][0] <= now_s - options.window_s:
+            self._loads.popleft()
+        just_now = [
+            each for at_s, each in self._loads if at_s > now_s - options.panic_s
+        ]
+        if self._need(just_now) >= 2 * num_replicas:
+            self._panic_until_s = now_s + options.window_s
+        if now_s < self._panic_until_s:
+            self._low_since_s = None
+            return max(num_replicas, self._need(just_now))
+        need = self._need(each for _, each in self._loads)
         if need > num_replicas:
             return need
-        most = _largest(each for _, each in self._needs)
-        if most < num_replicas and now_s - self._since_s >= self._options.window_s:
-            self._since_s = now_s  # a new window begins
+        highest = max((each for _, each in self._loads), default=0.0)
+        if load is None or self._need([highest]) >= num_replicas:
+            self._low_since_s = None
+        elif self._low_since_s is None:
+            self._low_since_s = now_s
+        elif now_s - self._low_since_s >= options.window_s:
+            self._low_since_s = now_s
             return num_replicas - 1
         return num_replicas
 
-
-def _largest(numbers: Iterable[int]) -> int:
-    return max(numbers, default=1)
+    def _need(self, loads: Iterable[float]) -> int:
+        found = list(loads)
+        mean = sum(found) / len(found) if found else 0.0
+        return max(1, math.ceil(mean / self._options.per_replica - _TOLERANCE))

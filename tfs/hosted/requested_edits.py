@@ -210,6 +210,8 @@ class EditReader:
             asked.memory_bytes,
             asked.partition,
             num_replicas=asked.num_replicas or 1,
+            min_replicas=asked.num_replicas if asked.max_replicas else 0,
+            max_replicas=asked.max_replicas,
             cpus=asked.cpus,
             is_ours=is_ours,
             addresses=() if is_ours else (asked.job,),

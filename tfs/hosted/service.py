@@ -11,12 +11,10 @@ import os
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final
 
 from tfs.core.call import ListenerOptions, MethodKind, RpcMethod
 from tfs.core.clock import Clock, MonotonicClock
-from tfs.core.errors import InvalidArgument
 from tfs.core.executor import ThreadExecutor
 from tfs.core.serving_loop import ServingLoop
 from tfs.core.stats import Stats
@@ -24,14 +22,12 @@ from tfs.frontends.express.transport import ExpressTransport
 from tfs.handlers.health import HealthHandler
 from tfs.handlers.methods import HEALTH
 from tfs.handlers.open_streams import OpenStreams
-from tfs.hosted import fleet_edits
 from tfs.hosted.controller import Controller
 from tfs.hosted.controller_service import ControllerService
 from tfs.hosted.fleet_copy import FleetCopy
 from tfs.hosted.fleet_state import FleetState, Snapshot
 from tfs.hosted.jobs.job_keeper import JobKeeper
 from tfs.hosted.jobs.local_process import LocalProcesses
-from tfs.hosted.load_following import LoadFollowing, LoadOptions
 from tfs.hosted.requested_edits import EditReader
 from tfs.hosted.routing.envoy_config import EnvoyOptions
 from tfs.hosted.routing.envoy_router import EnvoyRouter
@@ -67,8 +63,6 @@ class ServiceOptions:
         listeners: Where it takes commands.
         router: How it answers requests for models; None: it does not.
         synchronizing: How jobs are watched and told what to serve.
-        load: How replicas follow load.
-        follow_load_s: Seconds between two adjustments to load.
         copy_path: Where the wanted state is kept for a start without the store; empty:
             nowhere.
         model_stores: Where versions of new models are uploaded to, by partition.
@@ -78,16 +72,8 @@ class ServiceOptions:
     listeners: Sequence[ListenerOptions]
     router: PythonRouterOptions | EnvoyOptions | None
     synchronizing: SynchronizerOptions = field(default_factory=SynchronizerOptions)
-    load: LoadOptions = field(default_factory=LoadOptions)
-    follow_load_s: float = 10.0
     copy_path: str = ""
     model_stores: Mapping[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if not self.follow_load_s > 0:
-            raise InvalidArgument(
-                f"follow_load_s must be positive: {self.follow_load_s}"
-            )
 
 
 class HostedService:
@@ -146,8 +132,6 @@ class HostedService:
         self._follower = StoreFollower(state, self._follow)
         self._revision = 0  # the last one that was followed
         self._transport = ExpressTransport(self._loop, stats=Stats())
-        self._following: dict[str, LoadFollowing] = {}
-        self._followed_s = self._clock.now()
         self._draining = False
         self._is_keeping = True
 
@@ -243,29 +227,3 @@ class HostedService:
             self._health.refresh()
 
         self._loop.post(take)
-        now_s = self._clock.now()
-        is_due = now_s - self._followed_s >= self._options.follow_load_s
-        if is_due and self.router is not None and self._synchronizer.leads:
-            self._loop.post(partial(self._read_load, self.router))
-
-    def _read_load(self, router: FleetRouter) -> None:
-        """Reads how busy models were, and adjusts their replicas. On the loop."""
-        now_s = self._clock.now()
-        period_s, self._followed_s = now_s - self._followed_s, now_s
-        load = router.take_load(period_s) if period_s > 0 else None
-        if load is not None:
-            self._callers.submit(lambda: self._follow_load(now_s, load))
-
-    def _follow_load(self, now_s: float, load: Mapping[str, float]) -> None:
-        wanted = {}
-        for name, model in self._state.read().fleet.models.items():
-            if model.min_replicas == model.max_replicas:
-                continue
-            following = self._following.setdefault(
-                name, LoadFollowing(self._options.load)
-            )
-            number = following.wanted(now_s, load.get(name, 0.0), model.num_replicas)
-            if number != model.num_replicas:
-                wanted[name] = number
-        if wanted:
-            self._state.change(fleet_edits.follow_load(wanted))

@@ -23,7 +23,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol
 
@@ -42,6 +42,8 @@ from tfs.hosted.job_report import (
     routes_of,
     sightings_of,
 )
+from tfs.hosted.load_following import LoadOptions
+from tfs.hosted.scaling import Scaling
 from tfs.hosted.sightings import JobSighting
 from tfs.hosted.store.state_store import Lease
 from tfs.hosted.wanted_models import wanted_models
@@ -91,6 +93,7 @@ class SynchronizerOptions:
             than ``look_s``, because a job answers once for each look.
         only_routes: Whether jobs are only asked, and neither they nor the store are
             told anything: for routers beside the one synchronizer that does that.
+        load: How replicas follow load.
         take_over: Whether servers of another fleet, or of a newer copy of the store, are
             taken from it by the first message to each.
 
@@ -100,6 +103,7 @@ class SynchronizerOptions:
     down_after_s: float = 10.0
     only_routes: bool = False
     take_over: bool = False
+    load: LoadOptions = field(default_factory=LoadOptions)
 
     def __post_init__(self) -> None:
         if not self.look_s > 0:
@@ -177,6 +181,7 @@ class Synchronizer:
         self._lease: Lease | None = None
         self._lease_s = clock.now()  # until then nobody else has it
         self._num_told = 0
+        self._scaling = Scaling(self._options.load)
         self._servers: dict[str, _ServerRecord] = {}
         self._learned_s = clock.now()
         self._trouble = ""  # why the last look failed; empty if it did not
@@ -244,6 +249,9 @@ class Synchronizer:
         if self._clock.now() - self._learned_s >= _LEARN_EVERY_S:
             self._learned_s = self._clock.now()
             self._change(fleet_edits.learn(measured(reports)))
+        scaled = self._scaling.wanted(self._clock.now(), fleet, reports)
+        if scaled:
+            self._change(fleet_edits.follow_load(scaled))
         known = {
             address: (report, self._servers[address].is_current)
             for address, report in reports.items()
@@ -375,7 +383,8 @@ class Synchronizer:
             return
         told, before = record.told, (record.report, record.told_before)
         try:
-            report = report_of(self._client.list_models(address))
+            reply = self._client.list_models(address)
+            report = report_of(reply, self._clock.now())
             if before[0] is None:
                 record.problem = ""
             record.told_before = told

@@ -253,20 +253,3 @@ def test_a_model_that_the_router_does_not_know_yet_is_looked_for(fleet: Fleet) -
     fleet.clock.advance(2)
     fleet.loop.step()
     assert call.num_finishes == 1
-
-
-def test_traffic_sums_up_the_time_that_requests_take(fleet: Fleet) -> None:
-    """Two requests for a second and one for another are three; gone models are let go."""
-    fleet.ask()
-    fleet.ask()
-    fleet.clock.advance(1)
-    fleet.answer(0, b"")
-    fleet.clock.advance(1)
-    traffic = fleet.router.traffic["m"]
-    assert traffic.take_busy_s(fleet.clock.now()) == pytest.approx(3)
-    assert traffic.take_busy_s(fleet.clock.now()) == 0
-    fleet.router.set_routes({})
-    assert fleet.router.traffic == {"m": traffic}
-    fleet.answer(1, b"")
-    fleet.router.set_routes({})
-    assert not fleet.router.traffic

@@ -6,7 +6,7 @@ import argparse
 import re
 from typing import TYPE_CHECKING
 
-from tfs.cli.argument_range import count, version_number
+from tfs.cli.argument_range import count, replicas, version_number
 from tfs.cli.hosted.controller import add_change_command, change
 from tfs.cli.hosted.release import add_release
 from tfs.cli.hosted.run import add_run
@@ -60,7 +60,10 @@ def _add_jobs(commands: Subparsers) -> None:
         help="what the models of each server may take together: 8G",
     )
     parser.add_argument(
-        "--servers", type=count, metavar="N", help="with a NAME: how many to start"
+        "--servers",
+        type=replicas,
+        metavar="N[-M]",
+        help="with a NAME: how many to start; up to M when models want so many",
     )
     parser.add_argument(
         "--cpus",
@@ -179,7 +182,7 @@ def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_replicas(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--replicas",
-        type=_replicas,
+        type=replicas,
         default=(1, 1),
         metavar="N[-M]",
         help="on how many servers; 2-6: two, and up to six if load asks for it",
@@ -211,11 +214,6 @@ def job_address(text: str) -> str:
     return text
 
 
-def _replicas(text: str) -> tuple[int, int]:
-    least, _, most = text.partition("-")
-    return count(least), count(most or least)
-
-
 def _add_job(arguments: argparse.Namespace) -> int:
     from tfs.proto.tfs.v1 import controller_pb2 as pb
 
@@ -223,11 +221,13 @@ def _add_job(arguments: argparse.Namespace) -> int:
         job_address(arguments.job)
         if arguments.cpus:
             raise InvalidArgument("--cpus is for servers that the fleet starts")
+    least, most = arguments.servers or (0, 0)
     request = pb.AddJobRequest(
         job=arguments.job,
         memory_bytes=arguments.memory,
         partition=arguments.partition,
-        num_replicas=arguments.servers or 0,
+        num_replicas=least,
+        max_replicas=most if most > least else 0,
         cpus=arguments.cpus,
     )
     return change(arguments, "AddJob", request)

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tfs.cli.argument_range import count
+from tfs.cli.argument_range import replicas
 from tfs.cli.hosted.controller import DEFAULT_CONTROLLER
 from tfs.cli.hosted.run import door, edit_reader, serve_until_told
 from tfs.cli.hosted.upload import add_store_flag, read_stores
@@ -47,9 +47,10 @@ def add_up(commands: Subparsers) -> None:
     )
     parser.add_argument(
         "--servers",
-        type=count,
-        metavar="N",
-        help=f"equal servers, up to {_MOST_SERVERS} (default 2, or as it was)",
+        type=replicas,
+        metavar="N[-M]",
+        help=f"equal servers, up to {_MOST_SERVERS}; 2-6: two, and up to six when "
+        "models want so many (default 2, or as it was)",
     )
     parser.add_argument(
         "--memory",
@@ -97,7 +98,7 @@ def _up(arguments: argparse.Namespace) -> int:
     from tfs.server.system.malloc import apply_settings
 
     started_s = time.monotonic()
-    if arguments.servers is not None and arguments.servers > _MOST_SERVERS:
+    if arguments.servers is not None and arguments.servers[1] > _MOST_SERVERS:
         raise InvalidArgument(f"--servers is at most {_MOST_SERVERS} on one machine")
     open_missing_streams()
     log_to_stderr("info")
@@ -167,14 +168,23 @@ def _want_job(state: FleetState, arguments: argparse.Namespace) -> None:
     known = state.read().fleet.jobs.get(JOB)
     if known is not None and arguments.servers is arguments.memory is None:
         return
-    num_servers = arguments.servers or (known.num_replicas if known else 2)
+    least, most = (known.min_replicas, known.max_replicas) if known else (2, 2)
+    if arguments.servers is not None:
+        least, most = arguments.servers
     if arguments.memory is not None:
-        each_bytes = arguments.memory // num_servers
+        each_bytes = arguments.memory // most
     elif known is not None:
-        each_bytes = known.memory_bytes * known.num_replicas // num_servers
+        each_bytes = known.memory_bytes * known.max_replicas // most
     else:
-        each_bytes = _half_of_memory_bytes() // num_servers
-    job = Job(JOB, each_bytes, num_replicas=num_servers, is_ours=True)
+        each_bytes = _half_of_memory_bytes() // most
+    job = Job(
+        JOB,
+        each_bytes,
+        num_replicas=least,
+        is_ours=True,
+        min_replicas=least,
+        max_replicas=most,
+    )
     state.change(fleet_edits.put_job(job))
 
 

@@ -98,9 +98,6 @@ class EnvoyRouter:
         if self._warm_at_s:
             self._loop.call_at(now_s + _WARM_S, self._let_go)
 
-    def take_load(self, period_s: float) -> Mapping[str, float] | None:
-        return None
-
     def drain(self, deadline_s: float) -> bool:
         """Has Envoy take no new connections, and waits for its requests."""
         clock = self._loop.clock

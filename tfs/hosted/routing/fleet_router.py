@@ -55,13 +55,6 @@ class FleetRouter(Protocol):
         """Uses ``routes`` for later requests."""
         ...
 
-    def take_load(self, period_s: float) -> Mapping[str, float] | None:
-        """Returns the mean number of requests under way of each model since the last call.
-
-        None if that is not known.
-        """
-        ...
-
     def drain(self, deadline_s: float) -> bool:
         """Refuses new requests; returns whether those accepted before were answered.
 

@@ -11,7 +11,7 @@ for a second while the router looks again: a model is there for who was told tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol
@@ -65,9 +65,6 @@ class ModelTraffic:
         num_moved: Requests that went to another job because the first could not take
             them.
         in_flight: Requests under way.
-        busy_s: Sum of the times of all requests under way, up to ``noted_s`` and since
-            it was last taken.
-        noted_s: When ``busy_s`` was last updated.
 
     """
 
@@ -78,20 +75,6 @@ class ModelTraffic:
     num_won: int = 0
     num_moved: int = 0
     in_flight: int = 0
-    busy_s: float = 0.0
-    noted_s: float = 0.0
-
-    def note(self, now_s: float, change: int = 0) -> None:
-        """Adds up the time since the last call, then counts ``change`` more."""
-        self.busy_s += self.in_flight * (now_s - self.noted_s)
-        self.noted_s = now_s
-        self.in_flight += change
-
-    def take_busy_s(self, now_s: float) -> float:
-        """Returns how long requests were under way, all together, since the last call."""
-        self.note(now_s)
-        busy_s, self.busy_s = self.busy_s, 0.0
-        return busy_s
 
 
 @dataclass(slots=True)
@@ -144,13 +127,6 @@ class PythonRouter:
     def methods(self) -> Sequence[RpcMethod]:
         return [RpcMethod(path, self.handle) for path in FORWARDED]
 
-    def take_load(self, period_s: float) -> Mapping[str, float] | None:
-        now_s = self._now()
-        return {
-            name: traffic.take_busy_s(now_s) / period_s
-            for name, traffic in self.traffic.items()
-        }
-
     def drain(self, deadline_s: float) -> bool:
         return True  # the transport waits for its calls
 
@@ -188,9 +164,7 @@ class PythonRouter:
     def _begin(self, call: Call, name: str) -> None:
         traffic = self.traffic.get(name)
         if traffic is None:
-            traffic = self.traffic[name] = ModelTraffic(
-                Hedging(self._options), noted_s=self._now()
-            )
+            traffic = self.traffic[name] = ModelTraffic(Hedging(self._options))
         _Request(self, call, name, traffic).start()
 
     def _give_up(self, call: Call, name: str) -> None:
@@ -273,7 +247,7 @@ class _Request:
         """Sends the request; the call is answered when the request is."""
         self._traffic.num_requests += 1
         self._traffic.hedging.note_request()
-        self._traffic.note(self._started_s, +1)
+        self._traffic.in_flight += 1
         self._call.on_cancel(self._end)
         if self._is_ended:
             return
@@ -332,7 +306,7 @@ class _Request:
         if self._is_ended:
             return
         self._is_ended = True
-        self._traffic.note(self._router.now(), -1)
+        self._traffic.in_flight -= 1
         if self._timer is not None:
             self._timer.cancel()
         for attempt in self._running:

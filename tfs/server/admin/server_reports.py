@@ -220,6 +220,11 @@ class ServerReports:
             overridden=name in running.active,
         )
         for state in states:
+            report.request_s += sum(
+                each.latency_s.total
+                for found in self._facts.figures(name, state.id.version).values()
+                for each in found
+            )
             path = paths.get(state.id.version, "")
             report.versions.append(self._version(state, path, include_stats))
         if primary is not None:

@@ -117,7 +117,7 @@ class ListenerReport(_message.Message):
     def __init__(self, address: _Optional[str] = ..., services: _Optional[_Iterable[str]] = ..., tls: bool = ...) -> None: ...
 
 class ModelReport(_message.Message):
-    __slots__ = ("name", "base_path", "platform", "versions", "labels", "primary", "canary", "overridden", "error", "notes")
+    __slots__ = ("name", "base_path", "platform", "versions", "labels", "primary", "canary", "overridden", "error", "notes", "request_s")
     NAME_FIELD_NUMBER: _ClassVar[int]
     BASE_PATH_FIELD_NUMBER: _ClassVar[int]
     PLATFORM_FIELD_NUMBER: _ClassVar[int]
@@ -128,6 +128,7 @@ class ModelReport(_message.Message):
     OVERRIDDEN_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_S_FIELD_NUMBER: _ClassVar[int]
     name: str
     base_path: str
     platform: str
@@ -138,7 +139,8 @@ class ModelReport(_message.Message):
     overridden: bool
     error: _status_pb2.Status
     notes: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., base_path: _Optional[str] = ..., platform: _Optional[str] = ..., versions: _Optional[_Iterable[_Union[VersionReport, _Mapping]]] = ..., labels: _Optional[_Iterable[_Union[LabelReport, _Mapping]]] = ..., primary: _Optional[int] = ..., canary: _Optional[_Union[CanaryReport, _Mapping]] = ..., overridden: bool = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
+    request_s: float
+    def __init__(self, name: _Optional[str] = ..., base_path: _Optional[str] = ..., platform: _Optional[str] = ..., versions: _Optional[_Iterable[_Union[VersionReport, _Mapping]]] = ..., labels: _Optional[_Iterable[_Union[LabelReport, _Mapping]]] = ..., primary: _Optional[int] = ..., canary: _Optional[_Union[CanaryReport, _Mapping]] = ..., overridden: bool = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., notes: _Optional[_Iterable[str]] = ..., request_s: _Optional[float] = ...) -> None: ...
 
 class LabelReport(_message.Message):
     __slots__ = ("label", "version", "pending_version")

@@ -166,20 +166,22 @@ class GetOpRequest(_message.Message):
     def __init__(self, request_id: _Optional[str] = ...) -> None: ...
 
 class AddJobRequest(_message.Message):
-    __slots__ = ("edit", "job", "memory_bytes", "partition", "num_replicas", "cpus")
+    __slots__ = ("edit", "job", "memory_bytes", "partition", "num_replicas", "cpus", "max_replicas")
     EDIT_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     NUM_REPLICAS_FIELD_NUMBER: _ClassVar[int]
     CPUS_FIELD_NUMBER: _ClassVar[int]
+    MAX_REPLICAS_FIELD_NUMBER: _ClassVar[int]
     edit: Edit
     job: str
     memory_bytes: int
     partition: str
     num_replicas: int
     cpus: int
-    def __init__(self, edit: _Optional[_Union[Edit, _Mapping]] = ..., job: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., partition: _Optional[str] = ..., num_replicas: _Optional[int] = ..., cpus: _Optional[int] = ...) -> None: ...
+    max_replicas: int
+    def __init__(self, edit: _Optional[_Union[Edit, _Mapping]] = ..., job: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., partition: _Optional[str] = ..., num_replicas: _Optional[int] = ..., cpus: _Optional[int] = ..., max_replicas: _Optional[int] = ...) -> None: ...
 
 class DrainJobRequest(_message.Message):
     __slots__ = ("edit", "job", "force")
