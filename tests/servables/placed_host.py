@@ -13,8 +13,8 @@ from tfs.runtime.interpreter import Interpreter
 from tfs.runtime.placement import Backend, PlacementOptions
 from tfs.servables.built_in import default_registry
 from tfs.servables.measuring.probe import ProbeOptions
-from tfs.servables.measuring.profile_cache import ProfileCache
 from tfs.servables.measuring.profiler import Profiler
+from tfs.servables.measuring.profiles import Profiles
 from tfs.servables.platform import LeaveFront, LoadContext
 from tfs.servables.version_loader import VersionLoader
 
@@ -24,7 +24,7 @@ class Host:
 
     def __init__(self, *, budget_s: float = 0.0) -> None:
         self.interpreters: dict[Backend, Interpreter] = {}
-        self.cache = ProfileCache()
+        self.cache = Profiles()
         self.is_crowded = False
         self.profiler = Profiler(
             self.cache,

@@ -34,8 +34,8 @@ from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.runtime.interpreter import LoadMemory
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.servables.measuring.probe import ProbeOptions
-from tfs.servables.measuring.profile_cache import ProfileCache
 from tfs.servables.measuring.profiler import Profiler, ProfileRequest
+from tfs.servables.measuring.profiles import Profiles
 from tfs.servables.platform import LoadContext
 from tfs.servables.torch_package import TorchPackage
 from tfs.servables.version_loader import VersionLoader
@@ -225,7 +225,7 @@ def test_estimate_learns_from_what_was_measured_of_the_same_code(
         code_digest=first.code_digest,
         signatures={DEFAULT_SIGNATURE: SignatureProfile(peak_bytes=619 << 20)},
     )
-    cache = ProfileCache()
+    cache = Profiles()
     cache.put(profile)
     context = LoadContext(lambda _: FakeInterpreter(), profiler=Profiler(cache))
     learned = TorchPackage().loader(paths[1], context).estimate_resources()
@@ -238,7 +238,7 @@ def test_interpreters_are_told_what_runs_the_same_code(tmp_path: Path) -> None:
     interpreter = FakeInterpreter()
     for number in (1, 2):
         path = save(DigitClassifier(), EXAMPLE, tmp_path, number)
-        for profiler in (Profiler(ProfileCache(), ProbeOptions(budget_s=0.0)), None):
+        for profiler in (Profiler(Profiles(), ProbeOptions(budget_s=0.0)), None):
             context = LoadContext(lambda _: interpreter, profiler=profiler)
             TorchPackage().loader(path, context).load(ID)
     first, unknown, second, _ = (m.source.code_digest for m in interpreter.models)
@@ -248,7 +248,7 @@ def test_interpreters_are_told_what_runs_the_same_code(tmp_path: Path) -> None:
 
 def test_an_interpreter_is_told_that_code_was_measured(version: Path) -> None:
     """What loading it changes of a process is looked at once, and known from then on."""
-    cache, interpreter = ProfileCache(), FakeInterpreter()
+    cache, interpreter = Profiles(), FakeInterpreter()
     profiler = Profiler(cache, ProbeOptions(budget_s=0.0))
     context = LoadContext(lambda _: interpreter, profiler=profiler)
     loader = TorchPackage().loader(str(version), context)
@@ -281,7 +281,7 @@ def test_code_measured_anew_keeps_what_it_changes_of_a_process(version: Path) ->
             self.request = request
             return None
 
-    cache = ProfileCache()
+    cache = Profiles()
     profiler = Noting(cache)
     context = LoadContext(lambda _: Interpreter(), profiler=profiler)
     loader = TorchPackage().loader(str(version), context)

@@ -29,10 +29,10 @@ from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.runtime.interpreter import Interpreter
 from tfs.servables.built_in import default_registry
 from tfs.servables.measuring import probe as probe_module
-from tfs.servables.measuring import provisional_profiles as provisional_module
+from tfs.servables.measuring import profiles as profiles_module
 from tfs.servables.measuring.probe import LoadMeasures, ProbeOptions
-from tfs.servables.measuring.profile_cache import ProfileCache
 from tfs.servables.measuring.profiler import Profiler, ProfileRequest
+from tfs.servables.measuring.profiles import Profiles
 from tfs.servables.platform import LoadContext
 from tfs.servables.version_loader import VersionLoader
 
@@ -51,7 +51,8 @@ class Wanted:
         self.crowded = False
         self.told: list[ModelProfile] = []
         self.path = path
-        self.cache = ProfileCache()
+        self.kept = path / "state" / "profiles"
+        self.cache = Profiles(str(path / "state"), self.subject.clock)
         self.profiler = Profiler(
             self.cache,
             ProbeOptions(budget_s, 8),
@@ -268,7 +269,7 @@ def test_measurement_that_may_mislead_is_used_and_not_kept(
     """A busy host or a failing example says little about the next version."""
     make(monkeypatch, wanted)
     assert wanted.profiler.profile(wanted.request()) is not None
-    assert wanted.cache.get("d") is None
+    assert not wanted.kept.exists()
 
 
 def test_spoiled_profile_stands_in_for_the_next_versions_of_the_code(
@@ -291,13 +292,13 @@ def test_spoiled_profile_is_replaced_when_the_pause_is_over_and_the_host_quiet(
     busy(monkeypatch, wanted)
     first = wanted.profiler.profile(wanted.request(1))
     monkeypatch.setattr(probe_module, "foreign_share", lambda *_: 0.0)
-    monkeypatch.setattr(provisional_module, "foreign_share", lambda *_: 0.0)
-    wanted.subject.clock.advance(provisional_module.FIRST_PAUSE_S)
+    monkeypatch.setattr(profiles_module, "foreign_share", lambda *_: 0.0)
+    wanted.subject.clock.advance(profiles_module.FIRST_PAUSE_S)
     assert wanted.profiler.known("d") is first
     second = wanted.profiler.profile(wanted.request(2))
     assert second is not first
-    assert wanted.cache.get("d") is second
     assert wanted.profiler.known("d") is second
+    assert wanted.kept.exists()
 
 
 def test_dependent_rows_are_known_for_the_next_version_too(wanted: Wanted) -> None:
@@ -327,7 +328,7 @@ def test_loader_measures_what_it_loaded(
 ) -> None:
     """Loading a version directory yields a profile with all that a host can tell."""
     path = save(DigitClassifier(), torch.rand(2, 64) * 16, tmp_path)
-    profiler = Profiler(ProfileCache(), ProbeOptions(3.0, 4))
+    profiler = Profiler(Profiles(), ProbeOptions(3.0, 4))
     context = LoadContext(lambda _: interpreter, profiler=profiler)
     loader = default_registry().loader(path, context)
     assert isinstance(loader, VersionLoader)
@@ -365,7 +366,7 @@ def test_import_is_measured_in_processor_time(
         "    def predict(self, x):\n"
         "        return x\n"
     )
-    context = LoadContext(lambda _: interpreter, profiler=Profiler(ProfileCache()))
+    context = LoadContext(lambda _: interpreter, profiler=Profiler(Profiles()))
     loader = default_registry().loader(str(path), context)
     assert isinstance(loader, VersionLoader)
     loader.load(ID)
@@ -386,7 +387,7 @@ def test_what_calls_were_seen_to_take_is_reserved_for_the_first_version_too(
     with process_host() as host:
         interpreter = host.interpreter()
         interpreter.start()
-        profiler = Profiler(ProfileCache(), ProbeOptions(3.0, 16))
+        profiler = Profiler(Profiles(), ProbeOptions(3.0, 16))
         context = LoadContext(lambda _: interpreter, profiler=profiler)
         loader = default_registry().loader(path, context)
         peak = Resource(MAIN, PEAK_RAM_BYTES, 0)

@@ -33,6 +33,7 @@ from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.servables.measuring.host_load import foreign_share, sample_cpu
 from tfs.servables.measuring.probe_inputs import ProbeInputs
 from tfs.servables.measuring.probe_subject import ProbeSubject
+from tfs.servables.measuring.profiles import MAX_FOREIGN_SHARE
 from tfs.servables.measuring.row_independence import (
     SMALL_ROWS,
     RowIndependence,
@@ -42,9 +43,6 @@ from tfs.servables.measuring.row_independence import (
 )
 
 log = logging.getLogger(__name__)
-
-MAX_FOREIGN_SHARE: Final = 0.15
-"""Share of all processors used by others above which measured times are not kept."""
 
 _LARGEST_SHARE: Final = 0.4
 _SCALING_SHARE: Final = 0.3

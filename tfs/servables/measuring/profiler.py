@@ -15,23 +15,15 @@ from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import ServingError
 from tfs.core.model_profile import ModelProfile, SignatureProfile, row_limit
 from tfs.core.pacing import yield_to_requests
-from tfs.core.processor_share import num_processors
 from tfs.core.servable import Tensors
 from tfs.core.servable_id import ServableId
 from tfs.core.tensor_view import TensorView
 from tfs.core.version_directory import WARMUP_REQUESTS
-from tfs.servables.measuring.code_turns import CodeTurns
 from tfs.servables.measuring.example_warm_up import warm_up
-from tfs.servables.measuring.probe import (
-    MAX_FOREIGN_SHARE,
-    LoadMeasures,
-    ProbeOptions,
-    probe,
-)
+from tfs.servables.measuring.probe import LoadMeasures, ProbeOptions, probe
 from tfs.servables.measuring.probe_inputs import ProbeInputs
 from tfs.servables.measuring.probe_subject import ProbeSubject
-from tfs.servables.measuring.profile_cache import ProfileCache
-from tfs.servables.measuring.provisional_profiles import ProvisionalProfiles
+from tfs.servables.measuring.profiles import MAX_TURNS, Profiles
 from tfs.servables.measuring.row_independence import (
     RowIndependence,
     keeps_rows,
@@ -43,11 +35,6 @@ log = logging.getLogger(__name__)
 _WARM: Final = 4.0
 """Factor over the measured time that a first call may take. Cold code takes nine times
 as long or more; warm code with cold weights takes up to three times."""
-
-
-_MAX_TURNS: Final = 2
-"""Versions of one code that others of it wait for. If both end without a profile, because
-they fail or hang, the others do not wait any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,26 +65,27 @@ class Profiler:
     While versions wait to be loaded, measuring would only make them wait longer. It is
     postponed until somebody calls :meth:`measure_postponed` in idle time, but for the
     second version of some code: further ones are likely, and need not be measured then.
-    A profile
-    that was measured while other programs kept the processors busy is used but not
-    kept. It only stands in for the next versions of the same code until there is a
-    quieter moment (``tfs.servables.measuring.provisional_profiles``).
+
+    Args:
+        profiles: What is known already, and where measurements are kept.
+        options: How much a measurement may cost.
+        is_crowded: Whether versions wait to be loaded.
+        clock: Tells the time.
+
     """
 
     def __init__(
         self,
-        cache: ProfileCache,
+        profiles: Profiles,
         options: ProbeOptions | None = None,
         *,
         is_crowded: Callable[[], bool] = lambda: False,
         clock: Clock | None = None,
     ) -> None:
-        self._cache = cache
+        self._profiles = profiles
         self._options = options or ProbeOptions()
         self._is_crowded = is_crowded
         self._clock = clock or MonotonicClock()
-        self._provisional = ProvisionalProfiles(self._clock)
-        self._turns = CodeTurns(num_processors())
         # Guards both fields. It is not held while a version is measured; unloading the
         # version waits for the condition meanwhile.
         self._changed = threading.Condition()
@@ -111,27 +99,18 @@ class Profiler:
 
     def known(self, code_digest: str) -> ModelProfile | None:
         """Returns the known or provisional profile of some code; may read a file."""
-        return self._cache.get(code_digest) or self._provisional.get(code_digest)
+        return self._profiles.get(code_digest)
 
     @contextlib.contextmanager
     def turn(self, code_digest: str) -> Iterator[ModelProfile | None]:
-        """Yields the known profile of some code, to be used while a version is loaded.
+        """Yields the known profile of some code, as :meth:`.Profiles.turn` does.
 
-        If there is none, versions of that code are loaded one after the other, so that
-        most of them find the profile of one that was measured. Blocks meanwhile.
+        Nobody waits if nothing is measured.
         """
-        known = self.known(code_digest)
-        if (
-            known is not None
-            or not self._options.budget_s
-            or self._turns.num_taken(code_digest) >= _MAX_TURNS
-        ):
-            yield known
+        if not self._options.budget_s:
+            yield self.known(code_digest)
             return
-        with self._turns.turn(code_digest):
-            known = self.known(code_digest)
-            if known is not None:
-                self._turns.forget(code_digest)
+        with self._profiles.turn(code_digest) as known:
             yield known
 
     def profile(self, request: ProfileRequest) -> ModelProfile | None:
@@ -154,7 +133,7 @@ class Profiler:
             if not rehearsed:
                 self._warm_up(request, known)
             return known
-        is_shared = self._turns.num_taken(request.code_digest) == _MAX_TURNS
+        is_shared = self._profiles.num_taken(request.code_digest) == MAX_TURNS
         if self._is_crowded() and not is_shared:
             with self._changed:
                 self._postponed[request.id] = request
@@ -195,12 +174,9 @@ class Profiler:
     def _known_well_enough(self, request: ProfileRequest) -> ModelProfile | None:
         """Returns the profile of the code; None if it should be measured now."""
         digest = request.code_digest
-        known = self._cache.get(digest)
-        if known is None and not self._provisional.is_time_to_measure(
-            digest, request.subject.pid, MAX_FOREIGN_SHARE
-        ):
-            return self._provisional.get(digest)
-        return known
+        if self._profiles.needs_measuring(digest, request.subject.pid):
+            return None
+        return self._profiles.get(digest)
 
     def _checked(self, request: ProfileRequest, known: ModelProfile) -> ModelProfile:
         """Returns the known profile, corrected by how these weights treat rows.
@@ -308,13 +284,8 @@ class Profiler:
                 for name, signature in result.profile.signatures.items()
             ),
         )
-        if result.failures:
-            return result.profile
-        if result.is_quiet:
-            self._cache.put(result.profile)
-            self._provisional.forget(request.code_digest)
-        else:
-            self._provisional.put(result.profile)
+        if not result.failures:
+            self._profiles.put(result.profile, is_quiet=result.is_quiet)
         return result.profile
 
 

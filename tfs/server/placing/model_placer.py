@@ -28,8 +28,8 @@ from tfs.runtime.interpreter import Interpreter
 from tfs.runtime.placement import Backend, PlacementOptions
 from tfs.runtime.process.zygote_process import ZygoteProcess
 from tfs.servables.measuring.probe import ProbeOptions
-from tfs.servables.measuring.profile_cache import ProfileCache
 from tfs.servables.measuring.profiler import Profiler
+from tfs.servables.measuring.profiles import Profiles
 from tfs.servables.platform import LeaveFront, LoadContext
 from tfs.server.model_settings import ConfiguredBackend, RuntimeSettings
 from tfs.server.options import ServerOptions
@@ -111,7 +111,7 @@ class ModelPlacer:
             stats=stats,
         )
         self._profiler = Profiler(
-            ProfileCache(options.state_dir or None),
+            Profiles(options.state_dir or None, loop.clock),
             ProbeOptions(options.load_probe_budget_s),
             is_crowded=self._is_crowded,
             clock=loop.clock,
