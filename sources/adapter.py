@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Generic, TypeVar
@@ -37,9 +36,7 @@ class UnarySourceAdapter(Generic[In, Out]):
     def __init__(self, convert: Convert[In, Out]) -> None:
         self._convert = convert
         self._outlet: Outlet[Out] = Outlet()
-        # Guards _made. It is held while converting, which orders the calls for a name.
-        # Converting is quick by contract: it makes a loader, but loads nothing.
-        self._lock = threading.Lock()
+        # By name, of which calls come one after the other, as every source promises.
         self._made: dict[str, dict[int, tuple[In, Out]]] = {}
 
     def aspired_versions_callback(self) -> AspiredVersionsCallback[In]:
@@ -68,28 +65,26 @@ class UnarySourceAdapter(Generic[In, Out]):
         """Converts a whole set, keeping order, name and reason."""
         made: dict[int, tuple[In, Out]] = {}
         versions: list[ServableData[Out]] = []
-        with self._lock:
-            before = self._made.get(aspired.name, {})
-            for data in aspired.versions:
-                kept = before.get(data.id.version)
-                if kept is not None and data.error is None and kept[0] == data.payload:
-                    adapted = data.with_payload(kept[1])
-                else:
-                    adapted = self.adapt_one(data)
-                versions.append(adapted)
-                if data.payload is not None and adapted.payload is not None:
-                    made[data.id.version] = (data.payload, adapted.payload)
-            if made:
-                self._made[aspired.name] = made
+        before = self._made.get(aspired.name, {})
+        for data in aspired.versions:
+            kept = before.get(data.id.version)
+            if kept is not None and data.error is None and kept[0] == data.payload:
+                adapted = data.with_payload(kept[1])
             else:
-                self._made.pop(aspired.name, None)
+                adapted = self.adapt_one(data)
+            versions.append(adapted)
+            if data.payload is not None and adapted.payload is not None:
+                made[data.id.version] = (data.payload, adapted.payload)
+        if made:
+            self._made[aspired.name] = made
+        else:
+            self._made.pop(aspired.name, None)
         return AspiredVersions(aspired.name, tuple(versions), aspired.reason)
 
     def close(self) -> None:
         """Makes later calls do nothing and ends those that wait."""
         self._outlet.close()
-        with self._lock:
-            self._made.clear()
+        self._made.clear()
 
     def _take(self, aspired: AspiredVersions[In]) -> None:
         # It waits before it converts, so that results are handed on at once.

@@ -21,12 +21,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 
 ORDER: Final = (
     "FileSystemSource._turn",
-    "FetchingSourceAdapter._turn",
-    "FetchingSourceAdapter._lock",
-    "VersionCache",
-    "UnarySourceAdapter._lock",
     "AspiredVersionsManager._stepping",
-    "VersionLoader._moving",
     "VersionTable.lock",
     "EventBus._delivery",
 )

@@ -99,6 +99,20 @@ class _Stream:
             here += [data for data in self.told if data.id not in ids]
         return replace(self.wanted, versions=tuple(here))
 
+    @property
+    def is_over(self) -> bool:
+        """Whether no version is wanted, and the target knows."""
+        return not (self.wanted.versions or self.told)
+
+    def unneeded(self) -> dict[StoragePath, _Fetch]:
+        """Returns the versions that are neither wanted nor handed on, the last first."""
+        kept = {data.payload for data in (*self.wanted.versions, *self.told)}
+        return {
+            path: fetch
+            for path, fetch in reversed(self.fetches.items())
+            if path not in kept and (fetch.copy is None or fetch.copy not in kept)
+        }
+
     def _local(
         self, data: ServableData[StoragePath]
     ) -> ServableData[StoragePath] | None:
@@ -149,11 +163,10 @@ class FetchingSourceAdapter:
         self._schedule = schedule
         self._is_used = is_used
         self._outlet: Outlet[StoragePath] = Outlet()
-        # Held while the target is called, which orders the calls for a name. Rank:
-        # before any lock of the target, after the source's.
-        self._turn = threading.Lock()
-        # Guards the fields below. Rank: after _turn, before the cache's and is_used's.
-        self._lock = threading.Lock()
+        # Guards the fields below; leaf.
+        self._lock = threading.Condition()
+        # Whether a thread calls the target; one at a time, which orders the calls.
+        self._is_telling = False
         self._streams: dict[str, _Stream] = {}
         # Servables of which the target is to be told now.
         self._due: dict[str, None] = {}
@@ -221,8 +234,8 @@ class FetchingSourceAdapter:
                 fetch = stream.fetches.setdefault(path, _Fetch(servable_id))
                 if self._begin_locked(fetch):
                     missing.append(path)
-            self._release_unused_locked(stream)
             self._due[name] = None
+        self._release_unused(name)
         self._tell(waits=True)
         for path in missing:
             self._submit(name, path)
@@ -237,20 +250,27 @@ class FetchingSourceAdapter:
         fetch.since_s = now_s
         return True
 
-    def _release_unused_locked(self, stream: _Stream) -> None:
+    def _release_unused(self, name: str) -> None:
         """Forgets versions that are neither wanted, nor handed on, nor in use."""
-        versions = (*stream.wanted.versions, *stream.told)
-        kept = {data.payload for data in versions if data.payload is not None}
-        newest: set[ServableId] = set()
-        for path, fetch in reversed(stream.fetches.copy().items()):
-            if path in kept or fetch.copy in kept:
-                continue
+        with self._lock:
+            stream = self._streams.get(name)
+            if stream is None:
+                return
+            unneeded, is_over = stream.unneeded(), stream.is_over
+        used: set[ServableId] = set()
+        for path, fetch in list(unneeded.items()):
             # Of a version that was replaced in place, only the last contents may serve.
-            is_used = bool(versions) and fetch.copy is not None
-            if is_used and fetch.id not in newest and self._is_used(fetch.id):
-                newest.add(fetch.id)
+            if is_over or fetch.copy is None or fetch.id in used:
                 continue
-            del stream.fetches[path]
+            if self._is_used(fetch.id):
+                used.add(fetch.id)
+                del unneeded[path]
+        with self._lock:
+            unneeded = {p: f for p, f in stream.unneeded().items() if p in unneeded}
+            for path in unneeded:
+                del stream.fetches[path]
+        gone = unneeded.values()
+        for fetch in gone:
             if fetch.copy is not None:
                 self._cache.release(fetch.copy)
 
@@ -272,17 +292,22 @@ class FetchingSourceAdapter:
         with self._lock:
             stream = self._streams.get(name)
             fetch = None if stream is None else stream.fetches.get(path)
-            if stream is None or fetch is None or fetch.since_s is None:
-                if copy is not None:  # nobody waits for it any more
-                    self._cache.release(copy)
-                return
-            fetch.since_s, fetch.copy = None, copy
-            if error is None:
-                fetch.error, fetch.num_failures = None, 0
-            elif fetch.fail(error, self._clock.now()):
-                again = functools.partial(self._fetch_again, name, path)
-                self._schedule(fetch.pauses_until_s, again)
-            self._due[name] = None
+            is_awaited = fetch is not None and fetch.since_s is not None
+            is_tried_again = False
+            if fetch is not None and is_awaited:
+                fetch.since_s, fetch.copy = None, copy
+                if error is None:
+                    fetch.error, fetch.num_failures = None, 0
+                else:
+                    is_tried_again = fetch.fail(error, self._clock.now())
+                self._due[name] = None
+        if fetch is None or not is_awaited:
+            if copy is not None:
+                self._cache.release(copy)
+            return
+        if is_tried_again:
+            again = functools.partial(self._fetch_again, name, path)
+            self._schedule(fetch.pauses_until_s, again)
         self._tell(waits=False)
 
     def _fetch_again(self, name: str, path: StoragePath) -> None:
@@ -304,21 +329,22 @@ class FetchingSourceAdapter:
             waits: Whether the target knows when this returns.
 
         """
-        while self._turn.acquire(blocking=waits):
-            try:
-                while (name := self._next_due()) is not None:
-                    self._tell_of(name)
-            finally:
-                self._turn.release()
-            with self._lock:
-                if not self._due:
-                    return
-            waits = False  # later news is other threads' to wait for
+        with self._lock:
+            if self._is_telling and not waits:
+                return
+            self._lock.wait_for(lambda: not self._is_telling)
+            self._is_telling = True
+        while (name := self._next_due()) is not None:
+            self._tell_of(name)
 
     def _next_due(self) -> str | None:
+        """Returns what the target is to be told of; if there is nothing, ends telling."""
         with self._lock:
             name = next(iter(self._due), None)
-            if name is not None:
+            if name is None:
+                self._is_telling = False
+                self._lock.notify_all()
+            else:
                 del self._due[name]
             return name
 
@@ -334,8 +360,9 @@ class FetchingSourceAdapter:
             log.exception("event=target_failed servable=%s", name)
         with self._lock:
             stream.told = local.versions
-            self._release_unused_locked(stream)
-            if not stream.wanted.versions:
+        self._release_unused(name)
+        with self._lock:
+            if not stream.wanted.versions and self._streams.get(name) is stream:
                 del self._streams[name]
 
 

@@ -101,13 +101,12 @@ class VersionCache:
         self._remote = remote
         # Guards the fields below, and the removal of copies. A leaf, never held while
         # bytes are copied.
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self._lock_file: BinaryIO | None = None
         # Bytes by key, of copies that are here or on their way, the longest unused first.
         self._sizes: dict[str, int] = {}
         self._num_users: Counter[str] = Counter()  # by key
-        # By key. Held by the one thread that copies it, before _lock; others wait for it.
-        self._turns: dict[str, threading.Lock] = {}
+        self._copying: set[str] = set()  # keys; who wants one of them waits
 
     def open(self) -> None:
         """Makes the directories, locks the cache for this process, clears leftovers.
@@ -234,17 +233,21 @@ class VersionCache:
 
     def _copy_unless_here(self, url: str, key: str, manifest: bytes | None) -> None:
         with self._lock:
-            turn = self._turns.setdefault(key, threading.Lock())
-        with turn:
+            self._lock.wait_for(lambda: key not in self._copying)
             if (self._versions / key).is_dir():
                 return
-            try:
-                self._copy(url, key, manifest)
-            except OSError as error:
-                if error.errno not in _DISK_FULL or not self._evict_unused():
-                    raise
-                log.warning("event=cache_disk_full root=%s", self._root)
-                self._copy(url, key, manifest)
+            self._copying.add(key)
+        try:
+            self._copy(url, key, manifest)
+        except OSError as error:
+            if error.errno not in _DISK_FULL or not self._evict_unused():
+                raise
+            log.warning("event=cache_disk_full root=%s", self._root)
+            self._copy(url, key, manifest)
+        finally:
+            with self._lock:
+                self._copying.discard(key)
+                self._lock.notify_all()
 
     def _copy(self, url: str, key: str, manifest: bytes | None) -> None:
         """Copies a version next to its place and renames it into it."""
@@ -324,7 +327,6 @@ class VersionCache:
             log.info("event=cache_evicted version=%s", key)
             shutil.rmtree(self._versions / key, ignore_errors=True)
             held -= self._sizes.pop(key)
-            self._turns.pop(key, None)
         return held
 
 

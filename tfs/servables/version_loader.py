@@ -88,9 +88,10 @@ class VersionLoader:
         self._concurrency = 1
         self._resident_bytes: int | None = None
         self._has_loaded = False
-        # Held while a late profile moves the version; unloading waits for that. Guards
-        # the fields below. Rank: that of loaders, outside of every other lock.
-        self._moving = threading.Lock()
+        # Guards the fields below; leaf.
+        self._changed = threading.Condition()
+        # Whether a late profile moves the version; unloading waits for that.
+        self._is_moving = False
         self._version: LoadedVersion | None = None
         # Seconds of a slow call that came before the load's end.
         self._slow_s: float | None = None
@@ -141,7 +142,7 @@ class VersionLoader:
         else:
             payload.load(servable_id)
             version = LoadedVersion(payload.servable)
-        with self._moving:
+        with self._changed:
             self._version = version
             slow_s, self._slow_s = self._slow_s, None
         try:
@@ -154,7 +155,8 @@ class VersionLoader:
             raise
 
     def unload(self) -> None:
-        with self._moving:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_moving)
             version, self._version = self._version, None
         if version is not None:
             self._free(version)
@@ -457,7 +459,7 @@ class VersionLoader:
 
     def _leave_front(self, call_s: float) -> None:
         """Moves the version to a process, because it is slower than was measured."""
-        with self._moving:
+        with self._changed:
             version = self._version
             if version is None:
                 self._slow_s = call_s
@@ -476,16 +478,23 @@ class VersionLoader:
 
     def _take_late_profile(self, profile: ModelProfile) -> None:
         """Moves the serving version to where its profile says. On the measuring thread."""
-        with self._moving:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_moving)
             version = self._version
-            if version is None or version.placement is None:
-                return
-            try:
-                self._settle(version, profile, version.placement, was_called=True)
-            except ServingError as error:
-                log.warning(
-                    "event=move_failed servable=%s error=%s", version.id.slashed, error
-                )
+            self._is_moving = version is not None
+        if version is None:
+            return
+        try:
+            placement = version.placement or _ANYWHERE
+            self._settle(version, profile, placement, was_called=True)
+        except ServingError as error:
+            log.warning(
+                "event=move_failed servable=%s error=%s", version.id.slashed, error
+            )
+        finally:
+            with self._changed:
+                self._is_moving = False
+                self._changed.notify_all()
 
 
 @dataclass(frozen=True, slots=True)
