@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +51,21 @@ def test_version_that_ends_its_process_leaves_the_authors_alone(
         save(Ends(how), X, tmp_path)
     assert os.listdir(tmp_path) == []
     save(AddsOne(), X, tmp_path)
+
+
+def test_a_programs_timeout_for_sockets_does_not_end_the_process(
+    tmp_path: Path,
+) -> None:
+    """It waits for the next version, however long that takes."""
+    prepare_trials().close()
+    socket.setdefaulttimeout(30.0)
+    try:
+        save(AddsOne(), X, tmp_path)
+    finally:
+        socket.setdefaulttimeout(None)
+    process = prepare_trials()
+    save(AddsOne(), X, tmp_path)
+    assert prepare_trials() is process
 
 
 def test_trials_go_on_after_their_process_was_ended(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -13,6 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tfs.core.errors import Unavailable
+from tfs.runtime.guest import control_channel
 from tfs.runtime.process.zygote_process import worker_environment
 
 _PROGRAM: Final = (
@@ -35,7 +35,9 @@ class TrialProcess:
         self._owner_pid = os.getpid()
         # Guards the socket; leaf. Held while a version is tried.
         self._lock = threading.Lock()
-        self._socket, theirs = socket.socketpair()
+        self._socket, theirs = control_channel.pair()
+        for each in (self._socket, theirs):
+            each.settimeout(None)  # whatever the author's program has as a default
         fd = theirs.fileno()
         with theirs:
             self._process = subprocess.Popen(
@@ -68,13 +70,14 @@ class TrialProcess:
         """
         with self._lock:
             try:
-                self._socket.sendall(json.dumps(request).encode() + b"\n")
-                with self._socket.makefile("rb") as answers:
-                    line = answers.readline()
-                return int(line)
+                control_channel.send(self._socket, json.dumps(request).encode())
+                answer = control_channel.receive(self._socket)
+                if answer is None:
+                    raise EOFError("no answer")
+                return int(answer[0])
             except BaseException as error:
                 self.close()
-                if isinstance(error, OSError | ValueError):
+                if isinstance(error, OSError | EOFError):
                     raise Unavailable(
                         "the process in which versions are tried ended with status "
                         f"{self._process.returncode}; what it wrote to stderr says why"

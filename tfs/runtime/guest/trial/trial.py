@@ -32,13 +32,13 @@ from tfs.core.servable_id import ServableId
 from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.core.tensor_view import TensorView
 from tfs.core.version_directory import read_manifest
+from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, load_guest_model
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.random_numbers import seed_random
 from tfs.runtime.guest.trial.watched_reads import WatchedReads
 from tfs.runtime.guest.zygote.parent_death import die_with_parent
 
-_LINE_BYTES: Final = 16 << 20
 _MAX_ERRORS: Final = 8
 
 
@@ -107,23 +107,20 @@ class TrialResult:
 def main(socket_fd: int) -> None:
     """Serves trials until the other end of the socket is closed."""
     channel = socket.socket(fileno=socket_fd)
-    with channel, channel.makefile("rb") as lines:
-        while line := lines.readline(_LINE_BYTES):
-            request = json.loads(line)
-            importlib.import_module(
-                f"tfs.runtime.guest.platforms.{request['platform']}"
-            )
-            gc.freeze()
-            program_pid = os.getpid()
-            pid = os.fork()
-            if not pid:
-                die_with_parent(program_pid)
-                channel.close()
-                _run(request)
-            status = _status_of(pid, socket_fd)
-            if status is None:
-                return  # nobody waits for it any more
-            channel.sendall(f"{status}\n".encode())
+    while (message := control_channel.receive(channel)) is not None:
+        request = json.loads(message[0])
+        importlib.import_module(f"tfs.runtime.guest.platforms.{request['platform']}")
+        gc.freeze()
+        program_pid = os.getpid()
+        pid = os.fork()
+        if not pid:
+            die_with_parent(program_pid)
+            channel.close()
+            _run(request)
+        status = _status_of(pid, socket_fd)
+        if status is None:
+            return  # nobody waits for it any more
+        control_channel.send(channel, str(status).encode())
 
 
 def _status_of(pid: int, socket_fd: int) -> int | None:
