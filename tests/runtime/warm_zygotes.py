@@ -16,9 +16,12 @@ from collections.abc import Callable
 from typing import ClassVar, Final
 
 from tfs.runtime.guest import control_channel
-from tfs.runtime.process.exit_statuses import ExitStatuses
 from tfs.runtime.process.zygote import StartedZygote
-from tfs.runtime.process.zygote_process import ZygoteProcess, worker_environment
+from tfs.runtime.process.zygote_process import (
+    ExitStatuses,
+    ZygoteProcess,
+    worker_environment,
+)
 
 # pytest says which test runs; torch's compiler where its caches are, and more.
 _NOTED: Final = ("PYTEST_CURRENT_TEST", "TORCH", "_TORCH", "TRITON_")

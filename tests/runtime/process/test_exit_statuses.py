@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tfs.runtime.process import exit_statuses
-from tfs.runtime.process.exit_statuses import ExitStatuses, status_of
+from tfs.runtime.process import zygote_process
+from tfs.runtime.process.zygote_process import ExitStatuses, status_of
 
 ENDS = {
     "exit": ("raise SystemExit(7)", 7 << 8),
@@ -79,7 +79,7 @@ def test_notes_are_bounded(
     monkeypatch: pytest.MonkeyPatch, ended: tuple[Child, int]
 ) -> None:
     """The oldest go first; a number that comes again is new."""
-    monkeypatch.setattr(exit_statuses, "_KEPT", 2)
+    monkeypatch.setattr(zygote_process, "_STATUSES_KEPT", 2)
     child, status = ended
     child.process.wait()
     exits = ExitStatuses()

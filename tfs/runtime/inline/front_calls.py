@@ -58,7 +58,7 @@ class FrontCalls:
         model: InlineModel,
         signature_name: str,
         make_inputs: MakeInputs,
-        task: InferenceTask | None = None,
+        task: InferenceTask | None,
     ) -> Outcome | None:
         """Runs a call here and now, if this is the loop and nothing is in the way.
 

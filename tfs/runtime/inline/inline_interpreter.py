@@ -116,12 +116,14 @@ class InlineInterpreter:
             guest = self._load_model(source, files)
         finally:
             files.close()
+        front = self._front
         is_concurrent = self._takes_several and source.concurrency > 1
         model = InlineModel(
-            self,
             source,
             guest,
-            front=None if is_concurrent else self._front,
+            self._enqueue,
+            self._unload,
+            front=None if is_concurrent or front is None else front.compute_now,
             import_s=time.thread_time() - begun_s,
             can_rehearse=self._load_model is load_guest_model,
         )
@@ -170,7 +172,7 @@ class InlineInterpreter:
 
     # -- for InlineModel -------------------------------------------------------
 
-    def enqueue(self, model: InlineModel, task: InferenceTask) -> None:
+    def _enqueue(self, model: InlineModel, task: InferenceTask) -> None:
         """Runs a task on the loop, or lets a thread run it. Never blocks, never raises."""
         threads = self._own_threads.get(model)
         if threads is not None:
@@ -178,15 +180,13 @@ class InlineInterpreter:
             return
         front = model.front
         if front is not None:
-            outcome = front.compute_now(
-                model, task.signature_name, lambda: task.inputs, task
-            )
+            outcome = front(model, task.signature_name, lambda: task.inputs, task)
             if outcome is not None:
                 finish(task, outcome)
                 return
         self._thread.put(model, task)
 
-    def unload(self, model: InlineModel) -> None:
+    def _unload(self, model: InlineModel) -> None:
         """Drops a model after the call that is running; blocks until it is gone.
 
         Raises:

@@ -7,7 +7,8 @@ import gc
 import math
 import os
 import time
-from typing import Protocol
+from collections.abc import Callable
+from typing import TypeAlias
 
 import torch
 
@@ -25,35 +26,24 @@ from tfs.runtime.interpreter import LoadMemory
 from tfs.runtime.placement import FRONT_LIMIT_S
 from tfs.runtime.task_outcome import unloaded
 
-
-class InlineHost(Protocol):
-    """What a model needs from the interpreter on which it is loaded. Thread-safe."""
-
-    def enqueue(self, model: InlineModel, task: InferenceTask) -> None:
-        """Starts a task. Never blocks, never raises."""
-        ...
-
-    def unload(self, model: InlineModel) -> None:
-        """Frees the model. Blocks."""
-        ...
-
-
-class Front(Protocol):
-    """Where calls run without a hand-over, on the thread of the serving loop."""
-
-    def compute_now(
-        self,
-        model: InlineModel,
-        signature_name: str,
-        make_inputs: MakeInputs,
-        task: InferenceTask | None = None,
-    ) -> Outcome | None:
-        """Calls a model before it returns; None, with nothing done, if it cannot."""
-        ...
+ComputeNow: TypeAlias = (
+    "Callable[[InlineModel, str, MakeInputs, InferenceTask | None], Outcome | None]"
+)
+"""Calls a signature of a model before it returns, for a task if there is one; None, with
+nothing done, if it cannot."""
 
 
 class InlineModel:
     """A version on an ``InlineInterpreter``. Thread-safe.
+
+    Args:
+        source: The version.
+        guest: What is called.
+        enqueue: Starts a task. Never blocks, never raises.
+        unload: Frees the model. Blocks.
+        front: See below.
+        import_s: See below.
+        can_rehearse: See below.
 
     Attributes:
         num_threads: The number of threads that torch may use for a call of it.
@@ -63,8 +53,8 @@ class InlineModel:
         last_call_s: Seconds of the last call. A caller that waits on another thread
             also waits for two wake-ups, which may take as long as five calls of a quick
             model. None before the first call, and if several run at once.
-        front: Takes its calls on the loop; None if it has none, or has left the loop
-            because a call was slow.
+        front: Calls it on the loop, before it returns; None if it has no place there, or
+            has left the loop because a call was slow.
         slow_calls: Decides which calls on the loop were slow.
         can_rehearse: Whether any thread may call the guest.
         guest: The model that is called; None once unloaded. Written when no call can be
@@ -75,16 +65,18 @@ class InlineModel:
 
     def __init__(
         self,
-        host: InlineHost,
         source: ModelSource,
         guest: GuestModel,
+        enqueue: Callable[[InlineModel, InferenceTask], None],
+        unload: Callable[[InlineModel], None],
         *,
-        front: Front | None = None,
+        front: ComputeNow | None = None,
         import_s: float | None = None,
         can_rehearse: bool = False,
     ) -> None:
-        self._host = host
         self._source = source
+        self._enqueue = enqueue
+        self._unload = unload
         self.num_threads = source.intra_op_threads
         self.import_s = import_s
         self.process_changes = ""
@@ -106,7 +98,7 @@ class InlineModel:
         return os.getpid()
 
     def submit(self, task: InferenceTask) -> None:
-        self._host.enqueue(self, task)
+        self._enqueue(self, task)
 
     def compute_now(
         self, signature_name: str, make_inputs: MakeInputs
@@ -115,10 +107,10 @@ class InlineModel:
         front = self.front
         if front is None:
             return None
-        return front.compute_now(self, signature_name, make_inputs)
+        return front(self, signature_name, make_inputs, None)
 
     def unload(self) -> None:
-        self._host.unload(self)
+        self._unload(self)
 
     def two_thread_scaling(
         self, signature_name: str, inputs: Tensors, duration_s: float

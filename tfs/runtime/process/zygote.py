@@ -19,8 +19,7 @@ from typing import Final, Protocol
 from tfs.core.serving_loop import ServingLoop, Timer
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.worker_options import WorkerOptions
-from tfs.runtime.process.exit_statuses import ExitStatuses
-from tfs.runtime.process.zygote_process import ZygoteProcess
+from tfs.runtime.process.zygote_process import ExitStatuses, ZygoteProcess
 
 log = logging.getLogger(__name__)
 

@@ -25,8 +25,6 @@ from typing import ClassVar, Final
 import tfs
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.zygote import clone_parent
-from tfs.runtime.process.exit_statuses import ExitStatuses, status_of
-from tfs.runtime.process.uncompiled import UNCOMPILED
 
 _MALLOC: Final = {
     # Without these settings, models of MobileNet's size cause hundreds of page faults per
@@ -41,6 +39,14 @@ _ONE_THREAD: Final = {
     "MKL_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
 }
+UNCOMPILED: Final[Mapping[str, str]] = {"TORCHDYNAMO_DISABLE": "1"}
+"""Keeps torch from compiling models that are being served, if it is set before torch's
+compiler is imported.
+
+Because of a decorator in a model's file, each of its processes would run a C++ compiler
+at the first call, and again for each new number of rows, while clients wait; without a
+compiler every call would fail. If the environment has a 0 there, the compiler stays on.
+"""
 _UNASKED: Final = {
     # The driver's library is asked whether there are devices, not the driver itself: a
     # process that has asked the driver cannot fork processes that use it.
@@ -51,6 +57,8 @@ _UNASKED: Final = {
 BINDING: Final = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 """With one of these in the environment, importing torch binds the importing thread to a
 core, and all that it forks or starts with it."""
+
+_STATUSES_KEPT: Final = 1000  # more than the processes whose ends are not noticed
 
 # Waits for children of the calling thread only. Python has no name for it.
 _WNOTHREAD: Final = 0x20000000
@@ -64,6 +72,44 @@ _PROGRAM: Final = (
     "die_with_parent(host_pid); "
     "from tfs.runtime.guest.zygote.zygote import main; main(host_pid, channel_fd, life_fd)"
 )
+
+
+class ExitStatuses:
+    """The exit statuses of children of this process. Thread-safe."""
+
+    def __init__(self) -> None:
+        # Guards the table; leaf.
+        self._lock = threading.Lock()
+        self._by_pid: dict[int, int] = {}  # the oldest first
+
+    def note(self, pid: int, status: int) -> None:
+        """Remembers a status of ``os.wait``. Call it before the process is reaped."""
+        with self._lock:
+            self._by_pid.pop(pid, None)
+            self._by_pid[pid] = status
+            while len(self._by_pid) > _STATUSES_KEPT:
+                del self._by_pid[next(iter(self._by_pid))]
+
+    def of(self, pid: int, pidfd: int) -> int | None:
+        """Returns how a process ended, once its pidfd says so; None if nobody knows.
+
+        Nobody knows if children are not waited for (SIGCHLD is ignored), or if other
+        code in this process waits for any child at all.
+        """
+        try:
+            how = os.WEXITED | os.WNOHANG | os.WNOWAIT
+            found = os.waitid(os.P_PIDFD, pidfd, how)
+        except ChildProcessError:  # it was reaped, and its status noted, before
+            with self._lock:
+                return self._by_pid.get(pid)
+        return status_of(found) if found is not None else None
+
+
+def status_of(found: os.waitid_result) -> int:
+    """Converts a result of ``os.waitid`` to the status that ``os.wait`` would return."""
+    if found.si_code == os.CLD_EXITED:
+        return found.si_status << 8
+    return found.si_status | (0x80 if found.si_code == os.CLD_DUMPED else 0)
 
 
 class ZygoteProcess:

@@ -22,8 +22,7 @@ from tfs.runtime.interpreter import Interpreter
 from tfs.runtime.placement import Backend
 from tfs.runtime.process.process_backend import ProcessBackend
 from tfs.runtime.process.process_options import ProcessOptions
-from tfs.runtime.process.uncompiled import UNCOMPILED
-from tfs.runtime.process.zygote_process import ZygoteProcess
+from tfs.runtime.process.zygote_process import UNCOMPILED, ZygoteProcess
 from tfs.server.options import ServerOptions
 from tfs.server.placing.worker_user import user_of
 from tfs.server.system.torch_libraries import map_torch_libraries
