@@ -123,6 +123,6 @@ def test_the_servers_text_files_are_read() -> None:
             else:
                 continue
             read.append(page.name)
-    assert {"README.md", "configuration.md", "batching.md", "warmup-and-logs.md"} == {
+    assert {"README.md", "configuration.md", "batching.md", "warmup-and-logs.md"} <= {
         *read
     }
