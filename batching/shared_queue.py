@@ -11,6 +11,7 @@ from batching.batch import Batch, FaultyTasks, Runner
 from batching.burst_window import BurstWindow
 from batching.cost_table import CostTable
 from batching.deadline_window import DeadlineWindow
+from batching.length_window import LengthWindow
 from batching.queue_stats import QueueStats
 from batching.scheduler_options import Padding, QueuePolicy
 from tfs.core.batch_queue import BatchQueue
@@ -43,6 +44,7 @@ class SharedQueue(Generic[TaskT]):
         policy: How it is treated among others.
         costs: Measured time by batch size; kept up to date.
         stats: What it has counted.
+        lengths: Chooses tasks by their lengths; None takes them as they came.
         num_in_flight: Its batches on the device.
         closing: Whether it was removed and is only draining.
         is_failing: Whether nothing has succeeded since a batch failed.
@@ -60,6 +62,7 @@ class SharedQueue(Generic[TaskT]):
         "is_greedy",
         "is_plain",
         "learns",
+        "lengths",
         "long_batch_s",
         "look_again_at",
         "max_in_flight",
@@ -92,6 +95,7 @@ class SharedQueue(Generic[TaskT]):
         costs: CostTable,
         scheduler: Any,
         quantum_s: float,
+        lengths: LengthWindow | None = None,
     ) -> None:
         options = waiting.options
         low_timeout_s = options.low.timeout_s if options.low else 0.0
@@ -105,6 +109,7 @@ class SharedQueue(Generic[TaskT]):
             if policy.window
             else None
         )
+        self.lengths = lengths if policy.window is None else None
         # The hot path reads these instead of the objects that they come from.
         self.put = waiting.put if self.window is None else self._put_noting
         self.take = waiting.take
@@ -114,7 +119,11 @@ class SharedQueue(Generic[TaskT]):
         self.bursts: BurstWindow | None = None
         if self.is_greedy and costs and policy.window is None:
             self.bursts = BurstWindow(costs, options.max_batch_rows)
-        self.takes_plainly = policy.window is None and policy.padding is Padding.UP
+        self.takes_plainly = (
+            policy.window is None
+            and policy.padding is Padding.UP
+            and self.lengths is None
+        )
         self.is_plain = self.takes_plainly  # and no batch has to be run again or alone
         self.learns = bool(policy.window or options.allowed_rows or costs)
         self.max_in_flight = policy.max_in_flight or 1 << 30
@@ -171,6 +180,11 @@ class SharedQueue(Generic[TaskT]):
             )
         elif self.is_failing:
             taken = waiting.take_one(now_s)
+        elif self.lengths is not None:
+            lengths = self.lengths
+            taken = waiting.take_chosen(
+                lambda tasks: lengths.choose(tasks, now_s), now_s
+            )
         else:
             taken = waiting.take(now_s, self._room(waiting.num_rows))
             if not taken[0] and waiting.num_rows:
@@ -260,7 +274,9 @@ class SharedQueue(Generic[TaskT]):
         self.long_batch_s += 0.5 * (device_s - self.long_batch_s)
         self.credit_s -= device_s
 
-    def learn(self, num_rows: int, padded_rows: int, device_s: float) -> None:
+    def learn(
+        self, tasks: Sequence[TaskT], num_rows: int, padded_rows: int, device_s: float
+    ) -> None:
         """Learns how long a batch took."""
         waiting = self.waiting
         known_s = waiting.s_per_row
@@ -268,7 +284,9 @@ class SharedQueue(Generic[TaskT]):
         waiting.s_per_row = (
             known_s + 0.1 * (s_per_row - known_s) if known_s else s_per_row
         )
-        if self.learns:
+        if self.lengths is not None:
+            self.lengths.observe(tasks, device_s)
+        elif self.learns:
             self.costs.observe(padded_rows, device_s)
             self.refresh_padding()
 

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from batching.batch import Batch, EndAll, Outcomes, Runner
 from batching.cost_table import CostTable
 from batching.in_flight_limit import InFlightLimit
+from batching.length_window import LengthWindow
 from batching.queue_stats import EARLY, SAMPLE, SHORT_S, num_batches_meant
 from batching.queue_timers import QueueTimers
 from batching.scheduler_options import Order, QueuePolicy, SchedulerOptions
@@ -95,6 +96,7 @@ class SharedBatchScheduler:
         costs: CostTable | None = None,
         split: Split[TaskT] | None = None,
         join: Join[TaskT] | None = None,
+        lengths: LengthWindow | None = None,
     ) -> SharedQueue[TaskT]:
         """Adds a queue whose batches ``runner`` computes.
 
@@ -105,6 +107,8 @@ class SharedBatchScheduler:
             costs: Time by batch size measured beforehand; updated from now on.
             split: Makes parts of a task; needed if ``options.splits``.
             join: Makes the outcome of a task that was split from those of its parts.
+            lengths: Chooses which tasks go together by their lengths; a deadline window
+                takes precedence.
 
         """
         options = options or BatchQueueOptions()
@@ -120,6 +124,7 @@ class SharedBatchScheduler:
             CostTable() if costs is None else costs,
             self,
             self.options.quantum_s,
+            lengths,
         )
         queue.round_index = self._turns.round_index
         queue.refresh_padding()
@@ -270,7 +275,7 @@ class SharedBatchScheduler:
             stats.num_failed_tasks += num_tasks
             return
         if num_meant:
-            queue.learn(num_rows, num_rows, device_s)
+            queue.learn((), num_rows, num_rows, device_s)
 
     def step(self, now_s: float) -> float | None:
         """Starts every batch that may start now.
@@ -505,7 +510,7 @@ class _SharedBatch(Batch[Any]):
                 self.started_s - self.oldest_s, device_s, len(queue.waiting), num_meant
             )
             if not isinstance(outcomes, ServingError):
-                queue.learn(rows, padded_rows, device_s)
+                queue.learn(tasks, rows, padded_rows, device_s)
         end_all: EndAll | None = None
         if outcomes.__class__ is list and len(outcomes) == num_tasks:
             if queue.is_failing:

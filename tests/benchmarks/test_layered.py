@@ -22,7 +22,7 @@ def test_every_row_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     subjects = {name: layered.Subject(tiny, (4,), 1.0) for name in layered.SUBJECTS}
     monkeypatch.setattr(layered, "SUBJECTS", subjects)
     monkeypatch.setattr(layered, "_KNOWN", {})
-    little = layered.Effort((1, 2, 4, 32), 2, 60, (1,), 0.0)
+    little = layered.Effort((1, 2, 4, 32), 2, 60, (1,), 0.0, (1, 8, 2), (8, 512), 64)
     monkeypatch.setattr(layered, "EFFORT", little)
     out = io.StringIO()
     path = tmp_path / "layered.json"

@@ -454,6 +454,28 @@ class BatchQueue(Generic[TaskT]):
         num_rows = sum(task.num_rows for task in batch)
         return batch, num_rows, min((t.arrived_s for t in batch), default=_NEVER)
 
+    def take_chosen(
+        self, choose: Callable[[Sequence[TaskT]], Sequence[TaskT]], now_s: float
+    ) -> tuple[list[TaskT], int, float]:
+        """Takes some tasks, wherever in the queue they wait; as ``take`` otherwise.
+
+        ``choose`` gets the living tasks in order of arrival and returns those of the next
+        batch. While tasks of low priority wait, or tasks larger than a batch, nothing is
+        chosen: the next ones are taken.
+        """
+        self.drop_dead(now_s)
+        if self._low or self.num_begun or self._has_large:
+            return self.take(now_s)
+        batch = list(choose(self.tasks))
+        gone = set(map(id, batch))
+        self._keep(lambda task: id(task) not in gone)
+        num_rows = sum([task.num_rows for task in batch])
+        return batch, num_rows, min((t.arrived_s for t in batch), default=_NEVER)
+
+    @property
+    def _has_large(self) -> bool:
+        return any(task.num_rows > self._max_batch_rows for task in self.tasks)
+
     def drop_dead(self, now_s: float) -> int:
         """Ends what is cancelled or expired, wherever it waits; returns how many.
 

@@ -53,6 +53,8 @@ class TensorSpec:
             are batched; None forbids that.
         mask: Inputs only: name of another input that receives the mask (1 where a
             value was given, 0 where it was padded).
+        length_of: Outputs only: name of the input whose free inner sizes its own are, in
+            their order, so that what answers padding is cut off; None keeps it.
 
     """
 
@@ -60,6 +62,7 @@ class TensorSpec:
     shape: tuple[int, ...]
     pad: float | None = None
     mask: str | None = None
+    length_of: str | None = None
 
     def accepts(self, shape: tuple[int, ...]) -> bool:
         """Whether a tensor of ``shape`` fits: same rank, fixed sizes equal."""

@@ -110,6 +110,8 @@ def _check_tensors(
                 raise ValueError(f"{kind} {name!r} has no batch dimension")
             if spec.mask is not None and spec.mask not in inputs:
                 raise ValueError(f"{kind} {name!r} has an unknown mask {spec.mask!r}")
+            if spec.length_of is not None and spec.length_of not in inputs:
+                raise ValueError(f"{kind} {name!r} has the length of no input")
     if not outputs:
         raise ValueError("a signature needs at least one output")
 
@@ -213,14 +215,18 @@ def _dtype(form: object) -> DType:
 
 def _spec(form: object) -> TensorSpec:
     fields = _object(form)
-    _check_keys(fields, "dtype", "shape", "pad", "mask")
+    _check_keys(fields, "dtype", "shape", "pad", "mask", "length_of")
     pad = fields.get("pad")
     mask = fields.get("mask")
     if pad is not None and not isinstance(pad, int | float):
         raise TypeError("pad must be a number")
     if mask is not None and not isinstance(mask, str):
         raise TypeError("mask must name an input")
-    return TensorSpec(_dtype(fields["dtype"]), _shape(fields["shape"]), pad, mask)
+    length_of = fields.get("length_of")
+    if length_of is not None and not isinstance(length_of, str):
+        raise TypeError("length_of must name an input")
+    shape = _shape(fields["shape"])
+    return TensorSpec(_dtype(fields["dtype"]), shape, pad, mask, length_of)
 
 
 def _spec_json(spec: TensorSpec) -> dict[str, JsonValue]:
@@ -229,6 +235,8 @@ def _spec_json(spec: TensorSpec) -> dict[str, JsonValue]:
         form["pad"] = spec.pad
     if spec.mask is not None:
         form["mask"] = spec.mask
+    if spec.length_of is not None:
+        form["length_of"] = spec.length_of
     return form
 
 

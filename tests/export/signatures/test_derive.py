@@ -270,8 +270,12 @@ def test_dynamic_input_frees_the_output_dimensions_that_follow_it() -> None:
         dynamic={"tokens": (1,), "mask": (1,)},
         pad={"tokens": 0},
         mask={"tokens": "mask"},
+        length_of={"each": "tokens"},
     )
     signature = derive(Encoder(), options).signature
+    assert signature.outputs["each"].length_of == "tokens"
+    with pytest.raises(InvalidArgument, match="an input with a pad value"):
+        derive(Encoder(), replace(options, length_of={"each": "mask"}))
     assert signature.inputs["tokens"] == TensorSpec(INT64, (-1, -1), 0, "mask")
     assert signature.outputs["pooled"].shape == (-1,)
     assert signature.outputs["each"].shape == (-1, -1)

@@ -16,8 +16,7 @@ from tests.tensors import floats
 from tfs.core.dtype import BFLOAT16, FLOAT32, INT64, STRING
 from tfs.core.signature import Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
-from tfs.servables.joining.common_traits import magnitude_limit, traits_of
-from tfs.servables.joining.signature_queues import _magnitude
+from tfs.servables.joining.common_traits import traits_of
 
 SIGNATURE = Signature(
     Method.PREDICT,
@@ -39,10 +38,10 @@ SIGNATURE = Signature(
     [
         (None, ""),
         (frozenset({("x", (3,))}), ""),
-        (frozenset({("x", (3,)), ("tokens", (-1,))}), "tokens [up to 256]"),
+        (frozenset({("x", (3,)), ("tokens", (-1,))}), "tokens [any]"),
         (
-            frozenset({("tokens", (-3,)), ("t", None)}),
-            "t left out, tokens [up to 4096]",
+            frozenset({("tokens", (512,)), ("t", None)}),
+            "t left out, tokens [512]",
         ),
         (frozenset({("tokens", (7,))}), "tokens [7]"),
         (frozenset({("t", (1,), struct.pack("<f", 0.7))}), "t = 0.7"),
@@ -55,14 +54,6 @@ SIGNATURE = Signature(
 def test_a_queue_says_what_its_requests_have_in_common(key: object, words: str) -> None:
     """What all requests of a signature have in common is left out."""
     assert traits_of(key, SIGNATURE) == words
-
-
-def test_magnitudes_have_the_limits_that_are_told() -> None:
-    """A size of a magnitude is at most its limit, and the next one is of the next."""
-    for magnitude in range(-1, -8, -1):
-        limit = magnitude_limit(magnitude)
-        assert _magnitude(limit) == magnitude
-        assert _magnitude(limit + 1) == magnitude - 1
 
 
 def test_queues_of_one_signature_tell_themselves_apart() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tfs.cli.calling.tune_layered import draw_joining, try_joining
 from tfs.cli.connection import add_admin_arguments, ask
 from tfs.core.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from tfs.core.servable_id import ServableId
@@ -35,6 +36,7 @@ kind that serves.
 """
 
 _PLOT = "batching_params.png"
+_JOINING_PLOT = "layered.png"
 
 
 def add_parser(
@@ -99,9 +101,12 @@ def run(args: argparse.Namespace) -> int:
     options = TuningOptions(args.max_batch_size, args.budget_s)
     with loaded(path, device, args.intra_op_threads) as servable:
         tuning = tune(ServableSubject(servable), path, args.signature, options)
-    recommended = recommended_parameters(tuning.call_s_by_rows)
+        recommended = recommended_parameters(tuning.call_s_by_rows)
+        joining = try_joining(
+            servable, path, args.signature, max(2, recommended.batch_rows)
+        )
     where = f"{device}, threads per call: {args.intra_op_threads}"
-    text = parameters_text(tuning, recommended, where)
+    text = parameters_text(tuning, recommended, where) + joining.text
     if tuning.doubt:
         print(
             "tfs tune: the server batches a signature only where rows were shown to be "
@@ -123,6 +128,8 @@ def run(args: argparse.Namespace) -> int:
     print(file)
     if draw(tuning, recommended, where, str(Path(out, _PLOT))):
         print(Path(out, _PLOT))
+    if draw_joining(joining, str(Path(out, _JOINING_PLOT))):
+        print(Path(out, _JOINING_PLOT))
     return 0
 
 

@@ -22,6 +22,7 @@ from tfs.export.signatures.option_checks import (
     check_batch,
     check_defaults,
     check_dynamic,
+    check_length_of,
     check_names,
     check_rows,
 )
@@ -59,6 +60,7 @@ def derive(module: nn.Module, options: Signature) -> Derived:
     calls = ModuleCalls(module, options, forms)
     outputs = calls.first(example)
     check_dynamic(options, example, outputs, where)
+    check_length_of(options, outputs, where)
     observed = [outputs]
     if options.batched:
         rows = check_rows(example, outputs, options, where)

@@ -117,7 +117,8 @@ def _output_spec(
         is_batch = options.batched and index == 0
         varies = len(set(sizes)) > 1 or index in free
         shape.append(FREE if is_batch or varies or unsure else sizes[0])
-    return TensorSpec(dtype, tuple(shape))
+    length_of = options.length_of.get(name)
+    return TensorSpec(dtype, tuple(shape), length_of=length_of)
 
 
 def _check_method(

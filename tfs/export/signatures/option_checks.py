@@ -55,6 +55,16 @@ def check_names(options: Signature, example: Values, where: str) -> None:
             )
 
 
+def check_length_of(options: Signature, outputs: Values, where: str) -> None:
+    """Refuses lengths of outputs that there are not, or of inputs that are not padded."""
+    for name, source in options.length_of.items():
+        if name not in outputs or source not in options.pad:
+            raise InvalidArgument(
+                f"length_of={{{name!r}: {source!r}}} of {where} needs an output and an "
+                "input with a pad value, by their names"
+            )
+
+
 def check_dynamic(
     options: Signature, example: Values, outputs: Values, where: str
 ) -> None:

@@ -51,6 +51,8 @@ class Signature:
         pad: Per input, the value that fills free inner dimensions when requests of
             different sizes are batched; without it, such requests are not batched.
         mask: Per padded input, the input that receives the mask.
+        length_of: Per output, the padded input whose lengths its own are: what answers
+            padding is cut off.
         defaults: Inputs that callers may leave out, with the value used then.
 
     """
@@ -65,6 +67,7 @@ class Signature:
     dynamic: Mapping[str, Collection[int]] = field(default_factory=dict)
     pad: Mapping[str, float] = field(default_factory=dict)
     mask: Mapping[str, str] = field(default_factory=dict)
+    length_of: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -25,6 +25,7 @@ from tfs.runtime.guest.layered.batched_values import describe
 from tfs.runtime.guest.layered.cutter import LEAST_STAGE_S, NotCut, cut
 from tfs.runtime.guest.layered.part_call import joined_arguments
 from tfs.runtime.guest.layered.stage_run import StageRun, boundary
+from tfs.runtime.guest.layered.stage_times import StageTimes
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.platforms.torch_callable import TorchCallable
 from tfs.runtime.guest.torch_tensor import to_torch
@@ -189,6 +190,13 @@ class StagedModel:
             with contextlib.suppress(ServingError):
                 self._cut(name, rows, MEASURED_S / 10)
         return self._staged.get(name)
+
+    def times_of(self, signature_name: str) -> StageTimes:
+        """Returns the table of a signature that was cut."""
+        staged = self._staged.get(signature_name)
+        if staged is None:
+            raise NotCut(f"{signature_name!r} was not cut")
+        return staged.run.times
 
     def note_arrival(self, call: GuestCall) -> None:
         """Notes a call that came, once. On the serving thread."""

@@ -20,10 +20,11 @@ from tfs.core.servable import (
     TaskForm,
     Tensors,
 )
-from tfs.core.signature import Signature
+from tfs.core.signature import FREE, Signature
 from tfs.core.tensor_view import TensorView, join_elements
 from tfs.servables.joining.batching_loop import BatchingLoop
 from tfs.servables.joining.tensor_join import (
+    cut_inner,
     fill_inner,
     is_shared,
     join_rows,
@@ -62,13 +63,18 @@ class BatchRunner:
         self._loop = loop
         self._fillers = fillers
         self._inner_sizes = inner_sizes
+        self._cuts = {
+            name: spec.length_of
+            for name, spec in signature.outputs.items()
+            if spec.length_of in fillers
+        }
 
     def run(self, batch: Batch[InferenceTask]) -> None:
         """Starts computing ``batch``, which ends on the loop. Does not block."""
         tasks = batch.tasks
         form = _common_form(tasks)
         inputs = self.inputs_of(batch, form)
-        end = _BatchEnd(batch, form, self._label, self._loop)
+        end = _BatchEnd(batch, form, self._label, self._loop, self._cuts)
         outcome = self._inner.compute_now(
             self._name, lambda: inputs, batch.padded_rows, 1
         )
@@ -223,7 +229,7 @@ class _JoinedTask(InferenceTask):
 class _BatchEnd:
     """Splits the outcome of one batch among its tasks."""
 
-    __slots__ = ("_batch", "_form", "_label", "_loop")
+    __slots__ = ("_batch", "_cuts", "_form", "_label", "_loop")
 
     def __init__(
         self,
@@ -231,8 +237,10 @@ class _BatchEnd:
         form: TaskForm | None,
         label: str,
         loop: BatchingLoop,
+        cuts: Mapping[str, str | None],
     ) -> None:
         self._batch = batch
+        self._cuts = cuts
         self._form = form
         self._label = label
         self._loop = loop
@@ -255,11 +263,12 @@ class _BatchEnd:
             batch.done(error)
             return
         tasks = batch.tasks
-        if len(tasks) == 1 and batch.padded_rows == batch.num_rows:
+        cuts = self._cuts
+        if len(tasks) == 1 and batch.padded_rows == batch.num_rows and not cuts:
             batch.done([outcome])
             return
         form = self._form
-        if form is not None:
+        if form is not None and not cuts:
             batch.done(lambda tasks: form.end_all(tasks, outcome))
             return
         parts: list[Outcome] = []
@@ -272,7 +281,10 @@ class _BatchEnd:
                 parts.append(_missing(self._label, outcome, wanted))
             else:
                 names = wanted or outcome
-                parts.append({name: outcome[name].rows(start, stop) for name in names})
+                part = {name: outcome[name].rows(start, stop) for name in names}
+                for name in cuts.keys() & part.keys():
+                    part[name] = _cut_to_length(part[name], task, name, cuts[name])
+                parts.append(part)
             start = stop
         batch.done(parts)
 
@@ -288,6 +300,28 @@ class _BatchEnd:
                 errors[index] = own
             start += task.num_rows
         return FaultyTasks(errors) if errors else error
+
+
+def _cut_to_length(
+    view: TensorView, task: InferenceTask, name: str, length_of: str | None
+) -> TensorView:
+    """Returns an output with the free inner sizes of one of its request's inputs."""
+    given = task.inputs.get(length_of or "")
+    if given is None:
+        return view
+    inputs, outputs = task.signature.inputs, task.signature.outputs
+    lengths = iter(_free(given.shape, inputs[length_of or ""].shape))
+    inner = tuple(
+        min(next(lengths, size), size) if wanted == FREE else size
+        for size, wanted in zip(view.shape[1:], outputs[name].shape[1:], strict=True)
+    )
+    return cut_inner(view, inner)
+
+
+def _free(shape: Sequence[int], wanted: Sequence[int]) -> list[int]:
+    return [
+        size for size, each in zip(shape[1:], wanted[1:], strict=True) if each == FREE
+    ]
 
 
 def _misfit(

@@ -14,6 +14,9 @@ from typing import Final
 from tfs.core.dtype import DType
 from tfs.core.signature import FREE, Signature
 
+ANY_LENGTH: Final = -1
+"""A size that requests of a queue need not have in common."""
+
 _CODES: Final = {
     "float16": "e", "float32": "f", "float64": "d", "bool": "?",
     "int8": "b", "int16": "h", "int32": "i", "int64": "q",
@@ -33,11 +36,6 @@ def traits_of(key: object, signature: Signature) -> str:
     return ", ".join(sorted(filter(None, _traits(key, signature))))
 
 
-def magnitude_limit(magnitude: int) -> int:
-    """Returns the largest size of a magnitude: 256 for -1, 1,024 for -2, and so on."""
-    return 64 << -2 * magnitude
-
-
 def _traits(key: frozenset[object], signature: Signature) -> Iterator[str]:
     for part in key:
         match part:
@@ -52,7 +50,7 @@ def _traits(key: frozenset[object], signature: Signature) -> Iterator[str]:
 
 
 def _size(size: int) -> str:
-    return f"up to {magnitude_limit(size)}" if size < 0 else str(size)
+    return "any" if size == ANY_LENGTH else str(size)
 
 
 def _values(dtype: DType, data: object) -> str:

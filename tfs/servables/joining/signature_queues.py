@@ -13,6 +13,7 @@ from functools import partial
 
 from batching.batching_options import BatchingOptions
 from batching.cost_table import CostTable
+from batching.length_window import LengthWindow
 from batching.shared_queue import SharedQueue
 from batching.shared_scheduler import SharedBatchScheduler
 from tfs.core.batch_queue_options import BatchQueueOptions
@@ -25,7 +26,7 @@ from tfs.servables.joining.batch_runner import BatchRunner
 from tfs.servables.joining.batching_loop import BatchingLoop
 from tfs.servables.joining.batching_report import QueueReport, report_queue
 from tfs.servables.joining.bypass_count import BypassCount
-from tfs.servables.joining.common_traits import traits_of
+from tfs.servables.joining.common_traits import ANY_LENGTH, traits_of
 from tfs.servables.joining.large_request import LargeRequest, PortionSize
 from tfs.servables.joining.part_outputs import PartOutputs
 from tfs.servables.joining.tensor_join import element, is_shared
@@ -381,14 +382,33 @@ class SignatureQueues:
     def _lengths(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Returns what the inner sizes of requests must have in common to be joined.
 
-        That is their bucket, or else how large they are, roughly. A request that is a
-        thousand times as long as the others would make all of them as long, and as
-        dear, and their batch might not fit into memory.
+        That is their bucket, if there are any. Otherwise requests of all lengths wait
+        together, and a batch is made of those that cost least together.
         """
         return tuple(
-            bucket or _magnitude(size)
+            bucket or ANY_LENGTH
             for bucket, size in zip(self._buckets(name, shape), shape[1:], strict=True)
         )
+
+    def _lengths_window(self) -> LengthWindow | None:
+        """Returns what chooses batches by length; None if they are alike, or in buckets.
+
+        The length of a request is that of its first input that is padded.
+        """
+        if not self._fillers or self._options.length_buckets:
+            return None
+        first = next(iter(self._fillers))
+        free = [
+            axis
+            for axis, size in enumerate(self._signature.inputs[first].shape)
+            if axis and size == FREE
+        ]
+
+        def sizes_of(task: InferenceTask) -> tuple[int, ...]:
+            view = task.inputs.get(first)
+            return (1,) if view is None else tuple(view.shape[axis] for axis in free)
+
+        return LengthWindow(sizes_of, self._most_rows)
 
     def _add_group(
         self, key: object, task: InferenceTask
@@ -417,6 +437,7 @@ class SignatureQueues:
             costs=CostTable(self._call_s),
             split=self._split,
             join=self._part_outputs,
+            lengths=self._lengths_window(),
         )
         self._input_names[key] = tuple(task.inputs)
         before = self._inherited.pop(key, None)
@@ -483,11 +504,6 @@ def _fillers_of(
         elif pads_variable_length:
             fillers[name] = None
     return fillers
-
-
-def _magnitude(size: int) -> int:
-    """Returns -1 up to 256, -2 up to 1,024, -3 up to 4,096 and so on."""
-    return -1 - max(0, (max(0, size - 1).bit_length() - 7) // 2)
 
 
 def _bytes_of(view: TensorView) -> bytes | tuple[bytes, ...]:

@@ -27,6 +27,7 @@ _CHOOSE_EVERY_S: Final = 60.0
 _OTHER_RATE: Final = 0.2  # a load that differs by so much calls for another choice
 _BETTER: Final = 0.97  # a rule replaces another only if its score is below this share
 _WORSE: Final = 1.05  # a rule that takes so much longer than simulated gives way
+_NOISE: Final = 0.03  # least share by which runs are taken to differ
 _BOUND_ROWS: Final = 16.0  # LBCI's bound, in times of one row, as in its paper
 
 _KINDS: Final = ("greedy", "lbci", "look-ahead")
@@ -87,14 +88,16 @@ def best_rule(
     Pure. The present rule counts as it would do now.
     """
     scores: list[tuple[float, Rule]] = []
+    noise = max(_NOISE, times.error)
     for rule in candidates(times):
-        scores.append((simulate(times, arrivals, rule, pace).score_s, rule))
+        found = simulate(times, arrivals, rule, pace, noise=noise)
+        scores.append((found.score_s, rule))
         pace()
     best_s, best = min(scores, key=lambda each: each[0])
     known = {rule.name: score_s for score_s, rule in scores}
     present_s = known.get(present.name)
     if present_s is None:
-        present_s = simulate(times, arrivals, present, pace).score_s
+        present_s = simulate(times, arrivals, present, pace, noise=noise).score_s
     return best if best_s < _BETTER * present_s else present
 
 

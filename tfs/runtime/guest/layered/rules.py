@@ -170,7 +170,7 @@ class Lbci:
         feasible = efficient = 1
         for rows in range(1, times.max_rows + 1):
             total_s = times.total_s(rows)
-            if total_s * (1 + times.error) <= self.bound_s:
+            if total_s * (_MARGIN + times.error) <= self.bound_s:
                 feasible = rows
             if rows >= 0.95 * times.best_rate * total_s and efficient == 1:
                 efficient = rows
@@ -186,7 +186,7 @@ class Lbci:
             (
                 joining
                 for joining, together_s in _together(times, at, alone_s)
-                if joining <= most and together_s * (1 + times.error) <= left_s
+                if joining <= most and together_s * (_MARGIN + times.error) <= left_s
             ),
             default=0,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -78,6 +79,7 @@ def simulate(
     rule: Rule,
     pace: Callable[[], None] = lambda: None,
     took: Callable[[int, int], float] | None = None,
+    noise: float = 0.0,
 ) -> Simulated:
     """Returns what ``rule`` would have made of ``arrivals``.
 
@@ -88,12 +90,15 @@ def simulate(
         pace: Called now and then, so that others get on.
         took: Returns how long a stage takes for some rows, padding included, where that
             is not what the table says.
+        noise: By how much, as a share, whole runs take more or less than the table says:
+            arrivals that come evenly would else meet the same boundary for ever.
 
     """
     num, coming = len(arrivals), 0
     waiting: deque[int] = deque()  # indexes of arrivals
     latencies = [0.0] * num
     rate = Rate()
+    dice = random.Random(1)
     most = rule.most_rows(times)
     never_joins = isinstance(rule, Greedy) and took is None
     now_s, num_joined, num_runs = 0.0, 0, 0
@@ -113,12 +118,13 @@ def simulate(
         if num_runs % _PACE_EVERY == 0:
             pace()
         begun_s, rows, num_joins = now_s, 0, 0
+        factor = 1.0 + noise * dice.uniform(-1.0, 1.0) if noise else 1.0
         running: list[int] = []
         while waiting and (not running or rows + arrivals[waiting[0]].num_rows <= most):
             running.append(waiting.popleft())
             rows += arrivals[running[-1]].num_rows
         if never_joins:
-            now_s += times.total_s(rows)
+            now_s += factor * times.total_s(rows)
         else:
             oldest_s = arrivals[running[0]].at_s
             for stage in range(times.num_stages):
@@ -155,7 +161,7 @@ def simulate(
                 if took is not None:
                     now_s += took(stage, times.padded(stage, rows))
                 else:
-                    now_s += times.stage_s(stage, rows)
+                    now_s += factor * times.stage_s(stage, rows)
         for index in running:
             latencies[index] = now_s - arrivals[index].at_s
     return Simulated(tuple(latencies), num_joined)
