@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import orjson
 
 from tfs.core.call import Peer
-from tfs.core.http_call import HttpReply
+from tfs.core.http_call import JSON, HttpReply
 from tfs.testing.fake_call import FakeCall
 
 
@@ -35,6 +35,8 @@ class FakeHttpCall(FakeCall):
         )
         self.verb = verb
         self.path, _, self.query = path.partition("?")
+        self.head: Hashable = (verb, path, self.metadata)
+        self.content_type = JSON
         self.more_headers: Sequence[tuple[str, str]] = ()
         self.answer: HttpReply | None = None
 
@@ -43,10 +45,10 @@ class FakeHttpCall(FakeCall):
         self._finish(b"".join(reply.body))
 
     def reply(self, message: bytes) -> None:
-        self.respond(HttpReply((message,)))
+        self.reply_parts((message,))
 
     def reply_parts(self, parts: Sequence[bytes | memoryview]) -> None:
-        self.respond(HttpReply(parts))
+        self.respond(HttpReply(parts, content_type=self.content_type))
 
     @property
     def document(self) -> object:

@@ -7,9 +7,9 @@ HTTP has more of: a verb, a path, and answers of any status and content type.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from tfs.core.call import Call
 from tfs.core.errors import Code
@@ -64,11 +64,27 @@ class HttpCall(Call, Protocol):
     ``{"error": "message"}``. ``method`` is the verb and the path.
 
     Attributes:
+        content_type: What ``reply`` sends; JSON unless a handler has set it.
+        head: An object that requests with equal verb, target and headers may share.
+            Handlers may keep by it what they made of these.
+        is_finished: Whether it has ended, by its handler or otherwise.
         more_headers: Headers that its answer has, whoever finishes it.
 
     """
 
+    content_type: str
     more_headers: Sequence[tuple[str, str]]
+
+    @property
+    def head(self) -> Hashable: ...
+
+    @property
+    def is_finished(self) -> bool: ...
+
+    @staticmethod
+    def reply_all(calls: Sequence[Any], messages: Sequence[bytes]) -> None:
+        """See :meth:`tfs.core.call.BurstCall.reply_all`."""
+        ...
 
     @property
     def verb(self) -> str:
@@ -94,6 +110,10 @@ class HttpCall(Call, Protocol):
         """Finishes the call with any answer; the first finish wins."""
         ...
 
+
+TakeAlike = Callable[[Sequence[HttpCall]], Sequence[HttpCall]]
+"""Starts those of some requests that are like earlier ones; returns the others, which
+arrived together with them."""
 
 HttpHandler = Callable[[HttpCall], None]
 """Answers requests, on the serving loop; never blocks. One that raises fails its call

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from tfs.codec.decode_options import DEFAULT_OPTIONS, DecodeOptions
 from tfs.codec.model_spec import ModelSpec
-from tfs.codec.request_template import RequestTemplate, RequestView
+from tfs.codec.request_template import RequestView
 from tfs.core.call import BurstCall, Call, Metadata, is_low_priority
+from tfs.core.dtype import DType
 from tfs.core.errors import InvalidArgument, ServingError
 from tfs.core.servable import InferenceTask, Servable
 from tfs.core.servable_handle import ServableHandle
@@ -36,6 +37,23 @@ ReadInputs: TypeAlias = Callable[[Signature], Asked]
 """Returns what a request asks of a signature."""
 
 _MAX_PLANS: Final = 4096
+
+
+class Alike(Protocol):
+    """What requests have in common that differ only in their elements. Immutable.
+
+    Equal only to itself.
+    """
+
+    @property
+    def model_spec(self) -> ModelSpec:
+        """The model that they ask for."""
+        ...
+
+    @property
+    def inputs(self) -> Sequence[tuple[str, DType, tuple[int, ...]]]:
+        """Name, dtype and shape of each tensor. No strings."""
+        ...
 
 
 class PredictHandler:
@@ -86,7 +104,7 @@ class PredictHandler:
         self._acquire_shared: _AcquireShared | None = (
             lookup.acquire_shared if isinstance(lookup, SharedLookup) else None
         )
-        self._plans: dict[RequestTemplate[Any], RequestPlan] = {}
+        self._plans: dict[Alike, RequestPlan] = {}
         # The last one seen; a client's calls share one object.
         self._ordinary: Metadata = ()
 
@@ -235,8 +253,8 @@ class PredictHandler:
                 if self._any_gives_way(run):
                     run, elements = self._start_low(run, elements)
                 is_all = len(run) == len(calls)
-                if run and not self._start_alike(
-                    template, run, elements, is_all=is_all
+                if run and not self.start_alike(
+                    template, run, elements, self._form.replies, is_all=is_all
                 ):
                     # This concerns all requests that are alike. Trying again with each
                     # of them as the first would take quadratic time, just when there is
@@ -268,11 +286,12 @@ class PredictHandler:
                 others_elements.append(own)
         return others, others_elements
 
-    def _start_alike(
+    def start_alike(
         self,
-        template: RequestTemplate[Any],
+        template: Alike,
         calls: Sequence[BurstCall],
         elements: Sequence[tuple[Buffer, ...]],
+        writer: ReplyWriter,
         *,
         is_all: bool,
     ) -> bool:
@@ -286,6 +305,7 @@ class PredictHandler:
             template: What they have in common.
             calls: The calls of the requests.
             elements: The elements of each request.
+            writer: Encodes the outputs; always the same for a template.
             is_all: Whether no other requests arrived with them, so that nothing is
                 gained by queueing them.
 
@@ -304,7 +324,7 @@ class PredictHandler:
             if handle is not None:
                 plan = self._plans.get(template)
                 if plan is None or not plan.answers.are_for(handle):
-                    plan = self._new_plan(template, handle)
+                    plan = self._new_plan(template, handle, writer)
                 if plan is not None and not plan.answers.enter_all(num):
                     plan = None
         except Exception:
@@ -321,7 +341,10 @@ class PredictHandler:
         return True
 
     def _new_plan(
-        self, template: RequestTemplate[Any], handle: ServableHandle[Servable]
+        self,
+        template: Alike,
+        handle: ServableHandle[Servable],
+        writer: ReplyWriter,
     ) -> RequestPlan | None:
         """Makes a plan for a version and keeps it.
 
@@ -349,7 +372,7 @@ class PredictHandler:
             model.stats_of(PREDICT, handle.id.version, name),
             (),
             self._decode_pool,
-            self._form.replies,
+            writer,
         )
         plan = RequestPlan(template.inputs, name, signature, answers)
         self._plans[template] = plan

@@ -21,7 +21,8 @@ from tfs.codec.json.tensor_writer import write_predict_reply
 from tfs.codec.tensor import fill_tensor_proto, tensor_view_of
 from tfs.core.dtype import DTYPES, STRING
 from tfs.core.errors import Unimplemented
-from tfs.core.servable import InferenceTask, Tensors
+from tfs.core.servable import InferenceTask, Servable, Tensors
+from tfs.core.servable_handle import ServableHandle
 from tfs.core.signature import Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
 from tfs.handlers import example_rpc
@@ -91,9 +92,20 @@ def signature_of(view: TensorView) -> Signature:
     return Signature(Method.PREDICT, {NAME: spec}, {NAME: spec}, batched=batched)
 
 
+class SharedModel(OneModel):
+    """Lets requests share pins, as the server's lookup does."""
+
+    def acquire_shared(
+        self, name: str, version: int | None, label: str | None, num: int
+    ) -> ServableHandle[Servable] | None:
+        for _ in range(num):
+            self.acquire(name, version, label)
+        return self.handle
+
+
 def handler_of(view: TensorView, gate: RequestGate | None = None) -> PredictHandler:
     """Returns what answers tensors like this with themselves."""
-    models = OneModel()
+    models = SharedModel()
     models.servable = Mirror(signature_of(view))
     models.handle.servable = models.servable
     return PredictHandler(models, gate)
@@ -176,12 +188,102 @@ def test_every_form_says_the_same_as_grpc(view: TensorView, form: str) -> None:
         with pytest.raises(Unimplemented):
             write(view)
         return
-    call = FakeHttpCall("POST", PATH, write(view), {"content-type": form})
-    RestHandler(handler, no_rpc, no_rpc, no_rpc, no_rpc, room=JsonRoom(1 << 20))(call)
-    found = read(call.reply_bytes(), signature_of(view))
     expected = over_grpc(handler, view)
-    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
-    assert elements_of(found) == elements_of(expected) == elements_of(view)
+    rest = RestHandler(handler, no_rpc, no_rpc, no_rpc, no_rpc, room=JsonRoom(1 << 20))
+    calls = [
+        FakeHttpCall("POST", PATH, write(view), {"content-type": form})
+        for _ in range(3)
+    ]
+    rest(calls[0])
+    for left in rest.take_alike(calls[1:]):
+        rest(left)
+    for call in calls:
+        found = read(call.reply_bytes(), signature_of(view))
+        assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+        assert elements_of(found) == elements_of(expected) == elements_of(view)
+        assert call.answer is not None
+        assert call.answer.content_type == form
+
+
+def pair_of(*values: float) -> TensorView:
+    return TensorView(DTYPES["float32"], (1, 2), struct.pack("<2f", *values))
+
+
+def known(form: str = "application/json", path: str = PATH) -> RestHandler:
+    """Returns a handler that has answered a request of that form."""
+    view = pair_of(1, 2)
+    rest = RestHandler(
+        handler_of(view), no_rpc, no_rpc, no_rpc, no_rpc, room=JsonRoom(1 << 20)
+    )
+    call = FakeHttpCall("POST", path, FORMS[form][0](view), {"content-type": form})
+    rest(call)
+    assert call.reply_bytes()
+    return rest
+
+
+@pytest.mark.parametrize("form", sorted(FORMS.keys() - {"application/x-protobuf"}))
+def test_requests_that_arrive_together_are_started_together(form: str) -> None:
+    """Each gets its own answer, whatever rows and shapes the others have."""
+    write, read = FORMS[form]
+    views = [pair_of(index, -index) for index in range(3)]
+    views.append(TensorView(DTYPES["float32"], (2, 2), struct.pack("<4f", *range(4))))
+    calls = [
+        FakeHttpCall("POST", PATH, write(view), {"content-type": form})
+        for view in views
+    ]
+    assert known(form).take_alike(calls) == []
+    for call, view in zip(calls, views, strict=True):
+        assert read(call.reply_bytes(), signature_of(view)) == view
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"instances": []}',
+        b'{"instances": [[1, 2], [3]]}',
+        b'{"instances": [["a", 2]]}',
+        b'{"instances": [[true, 2]]}',
+        b'{"instances": [[null, 2]]}',
+        b'{"instances": [{"x_bytes": [1, 2]}]}',
+        b'{"signature_name": "serving_default", "instances": [[1, 2]]}',
+        b'{"instances": [[1, 2]], "instances": [[3, 4]]}',
+        b'{"inputs": [[1, 2]], "instances": [[3, 4]]}',
+        b'{"instances": [[NaN, 2]]}',
+        b'{"instances": [[1, 2, 3], [4, 5, 6]]}',
+        b'{"instances": [[[1, 2]]]}',
+    ],
+)
+def test_what_is_not_plain_is_answered_as_if_it_came_alone(body: bytes) -> None:
+    """Errors say the same, and good requests beside it are answered."""
+    rest = known()
+    headers = {"content-type": "application/json"}
+    alone = FakeHttpCall("POST", PATH, body, headers)
+    rest(alone)
+    calls = [
+        FakeHttpCall("POST", PATH, each, headers)
+        for each in (as_json(pair_of(1, 2)), body, as_json(pair_of(3, 4)))
+    ]
+    for left in rest.take_alike(calls):
+        rest(left)
+    assert str(calls[1].outcome) == str(alone.outcome)
+    assert calls[0].document == {"outputs": [[1, 2]]}
+    assert calls[2].document == {"outputs": [[3, 4]]}
+
+
+def test_heads_that_ask_for_more_are_never_taken_together() -> None:
+    """Results per item, and low priority, have ways of their own."""
+    body = b'{"instances": [[1, 2]]}'
+    for path, headers in (
+        (f"{PATH}?per_item=true", {}),
+        (PATH, {"tfs-priority": "low"}),
+    ):
+        rest = known()
+        calls = [FakeHttpCall("POST", path, body, headers) for _ in range(2)]
+        rest(calls[0])
+        assert rest.take_alike(calls[1:]) == calls[1:]
 
 
 @pytest.mark.parametrize("form", sorted(FORMS))

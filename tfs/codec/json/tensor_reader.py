@@ -77,14 +77,21 @@ def read_tensor(value: Value, dtype: DType, *, may_have_bools: bool) -> TensorVi
         raise Unimplemented(
             f"Conversion of JSON Value: {shown(value)} to type: {dtype.name}"
         )
-    array = _plain_array(value, dtype, may_have_bools)
+    array = None
+    if dtype is BOOL or not may_have_bools:
+        with np.errstate(over="ignore"):
+            array = plain_array(value, dtype)
     if array is None:
         array = _checked_array(value, dtype)
     return _view(array, dtype)
 
 
-def _plain_array(value: Value, dtype: DType, may_have_bools: bool) -> Any:
-    """Returns an array of the elements if numpy read what the dtype takes; else None."""
+def plain_array(value: Value, dtype: DType) -> Any:
+    """Returns an array of the elements if numpy read what the dtype takes; else None.
+
+    Floats beyond their type become infinite, of which numpy warns unless it is told not
+    to. There must be no ``true`` and no ``false`` among numbers.
+    """
     try:
         array = np.array(value)
     except (ValueError, OverflowError):  # ragged, or too large
@@ -94,12 +101,11 @@ def _plain_array(value: Value, dtype: DType, may_have_bools: bool) -> Any:
         return None
     if dtype is BOOL:
         return array if kind == "b" else None
-    if may_have_bools or kind not in "iuf":
+    if kind not in "iuf":
         return None
     target = _FLOATS.get(dtype)
     if target is not None:
-        with np.errstate(over="ignore"):
-            return array.astype(target, copy=False)
+        return array.astype(target, copy=False)
     if not array.size:
         return array.astype(dtype.name)
     if kind == "f":

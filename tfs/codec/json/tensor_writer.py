@@ -46,6 +46,34 @@ def write_predict_reply(outputs: Mapping[str, TensorView], layout: Layout) -> by
     return dump({PREDICTIONS: rows_of(outputs)})
 
 
+def write_plain_replies(
+    name: str, view: TensorView, layout: Layout, num_rows: int, num_replies: int
+) -> list[bytes] | None:
+    """Returns the replies to requests of ``num_rows`` each that were computed together.
+
+    None if they have to be written one by one: strings, and what is not finite.
+
+    Args:
+        name: The name of their only output.
+        view: The outputs of all, one after the other.
+        layout: The layout of their requests.
+        num_rows: Rows of each.
+        num_replies: How many there are.
+
+    """
+    if view.dtype is STRING or not view.shape:
+        return None
+    array = array_of(view)
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        return None
+    key = PREDICTIONS if layout is Layout.ROWS else OUTPUTS
+    dumps, option = orjson.dumps, orjson.OPT_SERIALIZE_NUMPY
+    starts = range(0, num_rows * num_replies, num_rows)
+    return [
+        dumps({key: array[start : start + num_rows]}, option=option) for start in starts
+    ]
+
+
 def rows_of(outputs: Mapping[str, TensorView]) -> Any:
     """Returns the rows of outputs: their values, or objects where there are several.
 

@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 _GZIP: Final = 31  # zlib's window bits
 _QUICK_LEVEL: Final = 1
+_JOINED_BYTES: Final = 4096
 
 
 class CallOwner(Protocol):
@@ -59,6 +60,7 @@ class HttpRequestCall:
     Attributes:
         answer: The bytes to send; empty until the call is finished.
         bucket: Where its deadline is kept, if it is.
+        content_type: What ``reply`` sends.
         is_finished: Whether it was finished, or given up.
         keeps_alive: Whether the connection goes on behind its answer.
         ticket: What was admitted for its body, or for what it unpacks to.
@@ -73,6 +75,7 @@ class HttpRequestCall:
         "_owner",
         "answer",
         "bucket",
+        "content_type",
         "deadline_s",
         "head",
         "is_finished",
@@ -93,6 +96,7 @@ class HttpRequestCall:
         self.deadline_s: float | None = None
         self.answer: list[Buffer] = []
         self.bucket: Bucket[HttpRequestCall] | None = None
+        self.content_type = JSON
         self.is_finished = False
         self.keeps_alive = head.keeps_alive
         self.kept_bytes = kept_bytes
@@ -150,10 +154,22 @@ class HttpRequestCall:
     # -- finishing ---------------------------------------------------------------------
 
     def reply(self, message: bytes) -> None:
-        self.respond(HttpReply((message,)))
+        self.reply_parts((message,))
 
     def reply_parts(self, parts: Sequence[bytes | memoryview]) -> None:
-        self.respond(HttpReply(parts))
+        if get_ident() == self._owner.loop_ident and not self.head.accepts_gzip:
+            self._finish(200, self.content_type, (), parts)
+        else:
+            self.respond(HttpReply(parts, content_type=self.content_type))
+
+    @staticmethod
+    def reply_all(calls: Sequence[HttpRequestCall], messages: Sequence[bytes]) -> None:
+        owner = calls[0]._owner
+        if get_ident() != owner.loop_ident:
+            owner.post(functools.partial(HttpRequestCall.reply_all, calls, messages))
+            return
+        for call, message in zip(calls, messages, strict=True):
+            call.reply_parts((message,))
 
     def fail(self, error: ServingError) -> None:
         self.respond(failure(error))
@@ -162,9 +178,9 @@ class HttpRequestCall:
         # On the answering thread: ten megabytes of metrics take a tenth of a second.
         reply = _packed(self.head, reply, self._owner.compress_bytes)
         if get_ident() == self._owner.loop_ident:
-            self._finish(reply)
+            self._finish_with(reply)
         else:
-            self._owner.post(functools.partial(self._finish, reply))
+            self._owner.post(functools.partial(self._finish_with, reply))
 
     def expire(self) -> None:
         """Ends the call because its deadline has passed. On the loop."""
@@ -179,7 +195,7 @@ class HttpRequestCall:
             return
         self.cancel.cancel(error)
         waiting, self._on_cancel = self._on_cancel, None
-        self._finish(failure(error))
+        self._finish_with(failure(error))
         for fn in waiting or ():
             try:
                 fn()
@@ -199,9 +215,21 @@ class HttpRequestCall:
 
     def answer_instead(self, error: ServingError) -> None:
         """Replaces an answer that there is no room for."""
-        self.answer = _written(self, failure(error))
+        reply = failure(error)
+        self.answer = self._written(
+            reply.status, reply.content_type, reply.headers, reply.body
+        )
 
-    def _finish(self, reply: HttpReply) -> None:
+    def _finish_with(self, reply: HttpReply) -> None:
+        self._finish(reply.status, reply.content_type, reply.headers, reply.body)
+
+    def _finish(
+        self,
+        status: int,
+        content_type: str,
+        headers: Sequence[tuple[str, str]],
+        body: Sequence[bytes | memoryview],
+    ) -> None:
         if self.is_finished:
             return
         self.is_finished = True
@@ -209,8 +237,33 @@ class HttpRequestCall:
         if self.bucket is not None:
             self.bucket.pop(self, None)
             self.bucket = None
-        self.answer = _written(self, reply)
+        self.answer = self._written(status, content_type, headers, body)
         self._owner.on_answered(self)
+
+    def _written(
+        self,
+        status: int,
+        content_type: str,
+        headers: Sequence[tuple[str, str]],
+        body: Sequence[bytes | memoryview],
+    ) -> list[Buffer]:
+        """Returns an answer as it is sent; a short one in one piece."""
+        head = self.head
+        length = len(body[0]) if len(body) == 1 else sum(map(len, body))
+        extra = b""
+        if headers or self.more_headers:
+            for name, value in (*headers, *self.more_headers):
+                extra += f"{name}: {value}\r\n".encode("latin-1", "replace")
+        if not self.keeps_alive:
+            extra += b"Connection: close\r\n"
+        elif not head.minor:
+            extra += b"Connection: keep-alive\r\n"
+        before = _before_length(status, content_type)
+        if head.verb == "HEAD" or not length:
+            return [b"%b%d\r\n%b\r\n" % (before, length, extra)]
+        if length > _JOINED_BYTES:
+            return [b"%b%d\r\n%b\r\n" % (before, length, extra), *body]
+        return [b"%b%d\r\n%b\r\n%b" % (before, length, extra, b"".join(body))]
 
 
 def failure(error: ServingError) -> HttpReply:
@@ -227,7 +280,6 @@ def failure(error: ServingError) -> HttpReply:
     )
 
 
-_JOINED_BYTES: Final = 4096
 _PACKED_HEADERS: Final = (("Content-Encoding", "gzip"), ("Vary", "Accept-Encoding"))
 
 
@@ -239,28 +291,6 @@ def _packed(head: RequestHead, reply: HttpReply, compress_bytes: int) -> HttpRep
     body = [*map(packer.compress, reply.body), packer.flush()]
     headers = (*reply.headers, *_PACKED_HEADERS)
     return HttpReply(body, reply.status, reply.content_type, headers)
-
-
-def _written(call: HttpRequestCall, reply: HttpReply) -> list[Buffer]:
-    """Returns an answer as it is sent; a short one in one piece."""
-    body = reply.body
-    head = call.head
-    length = sum(map(len, body))
-    extra = ""
-    if reply.headers or call.more_headers:
-        for name, value in (*reply.headers, *call.more_headers):
-            extra += f"{name}: {value}\r\n"
-    if not call.keeps_alive:
-        extra += "Connection: close\r\n"
-    elif not head.minor:
-        extra += "Connection: keep-alive\r\n"
-    before = _before_length(reply.status, reply.content_type)
-    text = b"%b%d\r\n%b\r\n" % (before, length, extra.encode("latin-1", "replace"))
-    if head.verb == "HEAD" or not length:
-        return [text]
-    if length <= _JOINED_BYTES:
-        return [b"".join((text, *body))]
-    return [text, *body]
 
 
 @functools.lru_cache(64)

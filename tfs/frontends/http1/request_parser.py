@@ -12,7 +12,6 @@ from typing import Final, Protocol
 
 import httptools
 
-from tfs.frontends.budget import LONG_BYTES
 from tfs.frontends.inflation import Encoding
 
 _CHUNK_OVERHEAD: Final = 8  # bytes of chunk heads for each byte of content
@@ -54,7 +53,7 @@ class RequestHead:
         length: Bytes of the body; None if it comes in chunks, of unknown number.
         encoding: How the body is compressed; None for a way that is not offered.
         accepts_gzip: Whether the answer may be compressed.
-        is_plain: Whether nothing is to be done for it but to wait for a short body.
+        is_plain: Whether nothing is to be done for it but to wait for a body of that length.
         keeps_alive: Whether the client wants to send more requests.
         minor: HTTP/1.0 or 1.1.
 
@@ -100,7 +99,6 @@ class RequestHead:
         )
         self.is_plain = (
             self.length is not None
-            and self.length < LONG_BYTES
             and self.encoding is Encoding.IDENTITY
             and "expect" not in headers
             and "upgrade" not in headers

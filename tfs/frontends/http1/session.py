@@ -14,6 +14,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+import numpy as np
+
 from tfs.core.call import Peer
 from tfs.core.errors import (
     Code,
@@ -38,6 +40,7 @@ from tfs.frontends.wire import Wire
 log = logging.getLogger(__name__)
 
 _READ_BYTES: Final = 64 << 10
+_LONG_READ_BYTES: Final = 256 << 10  # within a long body
 _CALL_BYTES: Final = 2048  # what a request without a body takes
 _MAX_PIPELINED: Final = 64
 _MAX_UNSENT_BYTES: Final = 64 << 10  # beyond that no more requests are read
@@ -79,7 +82,9 @@ class HttpSession:
         self._parser = RequestParser(self, options.max_head_bytes)
         self._calls: deque[HttpRequestCall] = deque()  # in the order of their requests
         self._incoming: HttpRequestCall | None = None  # whose body arrives
-        self._body = bytearray()
+        self._body: bytearray | memoryview = bytearray()  # filled from its beginning
+        self._num_filled = 0
+        self._num_missing = 0  # of a body whose head was known
         self._raw_head = b""  # of the request that is parsed
         self._out: list[Buffer] = []
         self._unread_bytes = 0  # of answers that the kernel has not taken
@@ -119,7 +124,8 @@ class HttpSession:
                 self._wire.send_unsent()
                 self._mark_dirty()
             if events & READABLE and not self._has_ended:
-                data = self._wire.read(_READ_BYTES)
+                is_long = len(self._body) >= LONG_BYTES
+                data = self._wire.read(_LONG_READ_BYTES if is_long else _READ_BYTES)
                 self._num_received += len(data)
                 self._receive(data)
         except BlockingIOError:
@@ -143,9 +149,11 @@ class HttpSession:
             self._watch()
 
     def _take_known(self, data: bytes) -> bytes:
-        """Takes whole requests whose heads are known; returns what is left to parse."""
+        """Takes requests whose heads are known; returns what is left to parse."""
         heads, parser = self._shared.heads, self._parser
         self._raw_head = b""
+        if self._num_missing:
+            data = self._take_missing(data)
         while data and not (self._is_last or parser.is_inside):
             end = data.find(_HEAD_END) + len(_HEAD_END)
             raw = data[:end]
@@ -155,11 +163,22 @@ class HttpSession:
                 break
             stop = end + (head.length or 0)
             if len(data) < stop:
-                break
+                self.on_head(head)
+                self._num_missing = head.length or 0
+                return self._take_missing(data[end:])
             call = self._begin(head)
             self._complete(call, data[end:stop])
             data = data[stop:]
         return data
+
+    def _take_missing(self, data: bytes) -> bytes:
+        """Takes more of a body; returns what is behind it."""
+        body = data[: self._num_missing]
+        self._num_missing -= len(body)
+        self.on_body(body)
+        if not self._num_missing:
+            self.on_complete()
+        return data[len(body) :]
 
     def _on_end(self) -> None:
         """Takes note that the client sends no more."""
@@ -179,27 +198,28 @@ class HttpSession:
             head = RequestHead("GET", "", {}, 1, keeps_alive=False)
             call = self._begin(head)
         call.keeps_alive = False
-        self._body = bytearray()
+        self._take_body()
         reply = failure(InvalidArgument(str(error)))
         call.respond(HttpReply(reply.body, error.status))
 
     def _begin(self, head: RequestHead) -> HttpRequestCall:
         """Begins a request."""
         kept_bytes = _CALL_BYTES
-        if head.length is not None and head.length < LONG_BYTES:
-            kept_bytes += head.length
-        call = HttpRequestCall(self, head, kept_bytes, self._now())
+        if head.length is not None:
+            kept_bytes += min(head.length, LONG_BYTES)  # the rest is admitted
+        now_s = self._now()
+        call = HttpRequestCall(self, head, kept_bytes, now_s)
         self._num_requests += 1
         has_room = self._budget.has_room(kept_bytes)
         self._budget.used_bytes += kept_bytes
         self._calls.append(call)
-        if self._aged_s is not None and self._now() >= self._aged_s:
+        if self._aged_s is not None and now_s >= self._aged_s:
             call.keeps_alive = False
         if self._is_last or self._shared.clients.is_draining:
             call.keeps_alive = False
         timeout_s = self._shared.options.request_timeout_s
         if timeout_s:
-            call.deadline_s = self._now() + timeout_s
+            call.deadline_s = now_s + timeout_s
             self._shared.opened.append(call)
         if not has_room:
             self._incoming = call
@@ -227,10 +247,15 @@ class HttpSession:
             self._out.append(_CONTINUE)
             self._mark_dirty()
 
-    def on_body(self, data: bytes) -> None:
+    def on_body(self, data: Buffer) -> None:
         """Takes more of the body."""
         call, body = self._incoming, self._body
         if call is None:
+            return
+        if isinstance(body, memoryview):  # of a length that was admitted
+            begin = self._num_filled
+            self._num_filled = begin + len(data)
+            body[begin : self._num_filled] = data
             return
         if len(body) + len(data) > self._shared.options.max_body_bytes:
             raise BadRequestError(413, self._too_long())
@@ -252,9 +277,14 @@ class HttpSession:
         """Takes note that the request is whole."""
         call, self._incoming = self._incoming, None
         if call is not None:
-            body, self._body = self._body, bytearray()
-            long = len(body) >= LONG_BYTES
-            self._complete(call, memoryview(body) if long else bytes(body))
+            body = self._take_body()
+            is_long = len(body) >= LONG_BYTES
+            self._complete(call, memoryview(body) if is_long else bytes(body))
+
+    def _take_body(self) -> bytearray | memoryview:
+        body, self._body = self._body, bytearray()
+        self._num_filled = self._num_missing = 0
+        return body
 
     def _complete(self, call: HttpRequestCall, body: bytes | memoryview) -> None:
         call.message = body
@@ -263,16 +293,8 @@ class HttpSession:
         if call.head.encoding is Encoding.GZIP:
             self._unpack(call)
         elif call.ticket is None or call.ticket.is_admitted:
-            self._hand_over(call)
+            self._shared.arrived.append(call)
         # Otherwise it is handed over once it is admitted.
-
-    def _hand_over(self, call: HttpRequestCall) -> None:
-        if call.is_finished:
-            return
-        try:
-            self._shared.handler(call)
-        except Exception as error:
-            call.crash(error)
 
     def _too_long(self) -> str:
         return f"the body is longer than {self._shared.options.max_body_bytes} bytes"
@@ -294,12 +316,21 @@ class HttpSession:
         """Admits a long body, of which no more is read until then."""
         if num_bytes > self._budget.largest_bytes:
             raise BadRequestError(429, used_up().message)
-        self._ask(call, num_bytes, partial(self._on_admitted, call))
+        if self._ask(call, num_bytes, partial(self._on_admitted, call)):
+            self._give_memory(call)
 
     def _on_admitted(self, call: HttpRequestCall) -> None:
-        if self._incoming is not call:
+        if self._incoming is call:
+            self._give_memory(call)
+        else:
             self._complete(call, call.message)
         self._watch()
+
+    def _give_memory(self, call: HttpRequestCall) -> None:
+        """Gives a body of known length its memory, which is not zeroed first."""
+        if call.head.length is not None:
+            begun, self._body = self._body, np.empty(call.head.length, np.uint8).data
+            self.on_body(begun)
 
     @property
     def _queued(self) -> Ticket | None:
@@ -314,7 +345,7 @@ class HttpSession:
         if ticket is not None:
             self._budget.give_back(ticket)
             call.ticket = None
-        return self._ask(call, num_bytes, partial(self._hand_over, call))
+        return self._ask(call, num_bytes, partial(self._shared.start, call))
 
     def _unpack(self, call: HttpRequestCall) -> None:
         """Hands a request over when its body was decompressed."""
@@ -342,7 +373,7 @@ class HttpSession:
                 call.respond(HttpReply(reply.body, 413 if too_long else 400))
                 return
             call.message = outcome
-            self._hand_over(call)
+            self._shared.start(call)
 
         work = partial(measure, body, Encoding.GZIP, most)
         run_apart(shared.executor, shared.loop, work, on_measured)
@@ -359,6 +390,7 @@ class HttpSession:
             if done is self._incoming:
                 # Answered before its body was there: the rest of it is not read.
                 self._incoming = None
+                self._take_body()
                 self._is_last = self._has_ended = True
             self._out += done.answer
             self._release(done)
@@ -508,7 +540,7 @@ class HttpSession:
         for call in calls:
             call.drop()
             self._release(call)
-        self._body = bytearray()
+        self._take_body()
         self._out.clear()
         wire.end()
         self._budget.release(self._unread_bytes)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from threading import get_ident
 from typing import Any, Final
 
 from tfs.core.executor import Executor
-from tfs.core.http_call import HttpHandler
+from tfs.core.http_call import HttpHandler, TakeAlike
 from tfs.core.serving_loop import ServingLoop
 from tfs.frontends.budget import MemoryBudget
 from tfs.frontends.clients import Clients
@@ -31,6 +31,9 @@ class HttpShared:
         budget: The memory that clients can make the server take.
         executor: Runs decompression.
         handler: Answers requests.
+        take_alike: Starts requests that are like earlier ones, before ``handler`` gets
+            the others.
+        arrived: Requests that arrived in this round; see :meth:`hand_over`.
         clients: The clients; set by the transport.
         deadlines: The deadlines of unfinished calls that began in earlier rounds.
         heads: Heads of requests by their bytes, since clients repeat them: equal bytes
@@ -46,6 +49,8 @@ class HttpShared:
     budget: MemoryBudget
     executor: Executor
     handler: HttpHandler
+    take_alike: TakeAlike
+    arrived: list[HttpRequestCall] = field(default_factory=list)
     clients: Clients[Any] = field(init=False)
     deadlines: Deadlines[HttpRequestCall] = field(init=False)
     heads: dict[bytes, RequestHead] = field(default_factory=dict)
@@ -57,11 +62,34 @@ class HttpShared:
         self.deadlines = Deadlines(self.loop, HttpRequestCall.expire)
 
     def keep_head(self, raw: bytes, head: RequestHead) -> None:
-        """Keeps what a head was parsed to, if it is short and announces a short body."""
+        """Keeps what a head was parsed to, if it is short and nothing else is in it."""
         if head.is_plain and len(raw) <= _MAX_HEAD_BYTES:
             if len(self.heads) >= _MAX_HEADS:
                 self.heads.clear()
             self.heads[raw] = head
+
+    def hand_over(self, now_s: float) -> None:
+        """Hands over the requests that arrived; those that are alike, together."""
+        calls, self.arrived = self.arrived, []
+        if not calls:
+            return
+        left: Sequence[HttpRequestCall]
+        try:
+            left = self.take_alike(calls)  # type: ignore[assignment]  # some of these
+        except Exception as error:
+            left = ()
+            for call in calls:
+                call.crash(error)
+        for call in left:
+            self.start(call)
+
+    def start(self, call: HttpRequestCall) -> None:
+        """Hands a request to its handler, unless it has ended."""
+        if not call.is_finished:
+            try:
+                self.handler(call)
+            except Exception as error:
+                call.crash(error)
 
     def flush(self, now_s: float) -> None:
         """Writes what the round brought, and sets the deadlines of what it left open."""

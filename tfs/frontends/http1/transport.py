@@ -8,7 +8,7 @@ from threading import get_ident
 from tfs.core.call import ListenerOptions, Peer
 from tfs.core.errors import Unavailable
 from tfs.core.executor import Executor, InlineExecutor
-from tfs.core.http_call import HttpHandler
+from tfs.core.http_call import HttpHandler, TakeAlike
 from tfs.core.serving_loop import Phase, ServingLoop
 from tfs.frontends.budget import MemoryBudget
 from tfs.frontends.clients import Clients
@@ -40,7 +40,9 @@ class HttpTransport:
         self._loop = loop
         executor = executor or InlineExecutor()
         options = options or HttpOptions()
-        self._shared = HttpShared(loop, options, budget, executor, _nobody)
+        self._shared = HttpShared(
+            loop, options, budget, executor, _nobody, lambda calls: calls
+        )
         self._clients = self._shared.clients = Clients(
             loop, budget, options, executor, self._make_session
         )
@@ -51,9 +53,17 @@ class HttpTransport:
         return self._clients.num_connections
 
     def start(
-        self, listeners: Sequence[ListenerOptions], handler: HttpHandler
+        self,
+        listeners: Sequence[ListenerOptions],
+        handler: HttpHandler,
+        take_alike: TakeAlike = lambda calls: calls,
     ) -> Sequence[str]:
         """Opens the listeners; returns their addresses with the real ports.
+
+        Args:
+            listeners: Where it listens.
+            handler: Answers requests.
+            take_alike: Is asked first.
 
         Raises:
             Unavailable: An address is in use or cannot be bound, or certificates cannot
@@ -61,6 +71,7 @@ class HttpTransport:
 
         """
         self._shared.handler = handler
+        self._shared.take_alike = take_alike
         addresses = self._clients.open(listeners)
         self._loop.post(self._begin)
         return addresses
@@ -82,6 +93,7 @@ class HttpTransport:
     def _begin(self) -> None:
         if not self._clients.is_closed:
             self._shared.loop_ident = get_ident()
+            self._loop.add_round_hook(self._shared.hand_over, Phase.HAND_OVER)
             self._loop.add_round_hook(self._shared.flush, Phase.FLUSH)
             self._clients.begin()
 
@@ -98,6 +110,7 @@ class HttpTransport:
 
     def _end(self) -> None:
         self._shared.deadlines.close()
+        self._loop.remove_round_hook(self._shared.hand_over)
         self._loop.remove_round_hook(self._shared.flush)
 
 

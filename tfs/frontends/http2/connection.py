@@ -286,7 +286,8 @@ class Connection:
         heads, streams, table = self._heads.heads, self.streams, state.table
         events, window = state.events, self.sender.peer.initial_window
         most = state.limits.max_concurrent_streams - state.num_cut_off
-        if not state.budget.has_room(0):
+        budget, now_s = state.budget, state.now_s
+        if not budget.has_room(0):
             return index
         while self._num_heads_left > 0 and size - index >= HEAD_SIZE:
             word, flags, stream_id = unpack_head(data, index)
@@ -303,11 +304,12 @@ class Connection:
             ):
                 break
             self._num_heads_left -= 1
-            table.advance_to(stream_id)
-            stream = streams[stream_id] = Stream(
-                stream_id, head, OPENED, window, state.now_s
-            )
-            state.budget.used_bytes += STREAM_BYTES
+            if stream_id - table.last_id > 2:
+                table.advance_to(stream_id)
+            else:
+                table.last_id = stream_id
+            stream = streams[stream_id] = Stream(stream_id, head, OPENED, window, now_s)
+            budget.used_bytes += STREAM_BYTES
             index = end
             events.on_open(stream)
             if state.is_closed:

@@ -9,13 +9,11 @@ from typing import Final
 
 from tfs.codec.json.packed import write_msgpack, write_npy
 from tfs.codec.json.predict_body import Layout
-from tfs.codec.json.tensor_writer import write_predict_reply
+from tfs.codec.json.tensor_writer import write_plain_replies, write_predict_reply
 from tfs.codec.predict import Reply
 from tfs.codec.predict import write_predict_reply as write_message
-from tfs.core.http_call import HttpCall, HttpReply
 from tfs.core.servable import Tensors
 from tfs.core.servable_id import ServableId
-from tfs.handlers.delegating_call import DelegatingCall
 
 
 class Form(enum.Enum):
@@ -93,21 +91,8 @@ class FormedReplies:
         outputs: Tensors,
         num_rows: int,
         num_replies: int,
-    ) -> None:
-        return None
-
-
-class FormedCall(DelegatingCall[HttpCall]):
-    """A request whose answer has the content type of its form."""
-
-    __slots__ = ("_form",)
-
-    def __init__(self, call: HttpCall, form: Form) -> None:
-        super().__init__(call, call.message)
-        self._form = form
-
-    def reply(self, message: bytes) -> None:
-        self.reply_parts((message,))
-
-    def reply_parts(self, parts: Sequence[bytes | memoryview]) -> None:
-        self._call.respond(HttpReply(parts, content_type=self._form.value))
+    ) -> Sequence[bytes] | None:
+        if self.form is not Form.JSON or len(outputs) != 1:
+            return None
+        ((name, view),) = outputs.items()
+        return write_plain_replies(name, view, self.layout, num_rows, num_replies)

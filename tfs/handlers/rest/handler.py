@@ -7,7 +7,7 @@ Serving: model_servers/http_rest_api_handler.cc.)
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, cast
 from urllib.parse import parse_qs
@@ -24,7 +24,8 @@ from tfs.codec.predict import read_predict_request
 from tfs.core.call import Handler, MethodTable
 from tfs.core.errors import FailedPrecondition, ServingError, Unimplemented
 from tfs.core.http_call import HttpCall, HttpReply
-from tfs.core.tensor_view import Buffer
+from tfs.core.signature import Signature
+from tfs.core.tensor_view import Buffer, TensorView
 from tfs.handlers.http.json_room import JsonRoom
 from tfs.handlers.http.translated_call import TranslatedCall
 from tfs.handlers.methods import MODEL, PREDICTION
@@ -32,7 +33,6 @@ from tfs.handlers.model_metadata import SIGNATURE_DEF
 from tfs.handlers.predict import PredictHandler
 from tfs.handlers.rest.forms import (
     Form,
-    FormedCall,
     FormedReplies,
     form_of,
     wanted_form,
@@ -40,6 +40,7 @@ from tfs.handlers.rest.forms import (
 from tfs.handlers.rest.model_messages import metadata_reply, status_reply
 from tfs.handlers.rest.paths import Action, parse_path
 from tfs.handlers.rest.per_item import answer_per_item
+from tfs.handlers.rest.predict_bursts import PredictBursts, PredictRoute
 from tfs.proto.tensorflow_serving.apis import (
     classification_pb2,
     get_model_metadata_pb2,
@@ -90,6 +91,7 @@ class RestHandler:
             Action.CLASSIFY: (classify, write_classify_reply),
             Action.REGRESS: (regress, write_regress_reply),
         }
+        self._bursts = PredictBursts(predict)
         self._status = status
         self._metadata = metadata
         self._room = room
@@ -162,15 +164,23 @@ class RestHandler:
         except ServingError as error:
             call.fail(error)
 
+    def take_alike(self, calls: Sequence[HttpCall]) -> Sequence[HttpCall]:
+        """Starts those requests that are like earlier ones; returns the others."""
+        if self._has_cors:
+            for call in calls:
+                call.more_headers = _CORS
+        return self._bursts.take(calls)
+
     def _answer_predict(self, call: HttpCall, model: ModelSpec) -> None:
         form = form_of(call.headers.get("content-type", ""))
         wanted = wanted_form(call.headers.get("accept", ""), form)
+        call.content_type = wanted.value
         if form is Form.PROTOBUF:
             view = read_predict_request(call.message)
             sent = view.model_spec
             spec = replace(model, signature_name=sent.signature_name if sent else "")
             self._predict.start(
-                FormedCall(call, wanted),
+                call,
                 spec,
                 lambda _: (view.inputs, view.output_filter),
                 FormedReplies(wanted, Layout.COLUMNS),
@@ -184,12 +194,13 @@ class RestHandler:
         if call.query and parse_qs(call.query).get("per_item") == ["true"]:
             answer_per_item(self._predict, call, spec, body.rows())
             return
-        self._predict.start(
-            FormedCall(call, wanted),
-            spec,
-            lambda signature: (body.read(signature), ()),
-            FormedReplies(wanted, body.layout),
-        )
+
+        def read(signature: Signature) -> tuple[dict[str, TensorView], tuple[()]]:
+            if not body.signature_name:
+                self._bursts.learn(call, PredictRoute(model, form, wanted), signature)
+            return body.read(signature), ()
+
+        self._predict.start(call, spec, read, FormedReplies(wanted, body.layout))
 
     def _answer_examples(
         self, call: HttpCall, action: Action, model: ModelSpec

@@ -114,14 +114,15 @@ class HttpSurface:
         described = OpenApiPages(core, self._base_url, self._executor.submit)
         pages |= described.pages
         room = JsonRoom(options.max_json_bytes)
+        rest = RestHandler.over(
+            methods,
+            room,
+            has_cors=options.rest_api_enable_cors_support,
+            describe=described.describe,
+        )
         root = HttpRoot(
             {
-                REST: RestHandler.over(
-                    methods,
-                    room,
-                    has_cors=options.rest_api_enable_cors_support,
-                    describe=described.describe,
-                ),
+                REST: rest,
                 OIP: OipRestHandler(methods, room, now),
             },
             readiness.is_ready,
@@ -130,7 +131,7 @@ class HttpSurface:
             self._executor.submit,
         )
         try:
-            self._addresses = self._transport.start(doors, root)
+            self._addresses = self._transport.start(doors, root, rest.take_alike)
         except Unavailable as error:
             log.error("event=no_http flag=--rest_api_port why=%r", error.message)
             return
