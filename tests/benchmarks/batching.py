@@ -237,7 +237,7 @@ def core_sample(num_queues: int, num_in_flight: int, num_tasks: int) -> Sample:
 def measure_core(report: Report) -> None:
     """The scheduler with nothing to schedule for, and the collector as in the server."""
     gc.collect()
-    gc.freeze()  # as tfs.server.system.garbage does: else torch's objects are visited
+    gc.freeze()  # as tfs.server.system.process_settings does: else torch's objects are visited
     try:
         _measure_core(report)
     finally:

@@ -33,7 +33,7 @@ from tfs.core.servable_handle import ServableHandle
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_request import ServableRequest
 from tfs.core.servable_state import ManagerState, ServableState
-from tfs.server.system.garbage import freeze_imported
+from tfs.server.system.process_settings import freeze_imported
 from tfs.testing.fake_loader import FakeLoader, loaders
 
 NUM_NAMES = 100

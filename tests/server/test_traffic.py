@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tfs.server.model_settings import CanarySettings, ModelSettings
 from tfs.server.traffic import (
+    effective_labels,
     effective_primary,
     held_primary,
     routing_key,
@@ -180,3 +181,25 @@ def test_a_primary_is_held_from_its_first_trial_on(
         assert found == version
     else:
         assert found == (version if held is not None and not is_reset else None)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "before", "available", "expected"),
+    [
+        ({"stable": 1}, {}, {1}, {"stable": 1}),
+        ({"stable": 1}, {}, set(), {"stable": 1}),
+        ({"stable": 2}, {"stable": 1}, {1}, {"stable": 1}),
+        ({"stable": 2}, {"stable": 1}, {1, 2}, {"stable": 2}),
+        ({"stable": 2}, {"stable": 1}, set(), {"stable": 2}),
+        ({}, {"stable": 1}, {1}, {}),
+        ({"canary": 2}, {"stable": 1}, {1, 2}, {"canary": 2}),
+    ],
+)
+def test_a_label_moves_when_its_version_can_answer(
+    wanted: dict[str, int],
+    before: dict[str, int],
+    available: set[int],
+    expected: dict[str, int],
+) -> None:
+    """A label keeps its old meaning until the new version is available."""
+    assert effective_labels(wanted, before, available) == expected

@@ -41,8 +41,7 @@ from tfs.server.core import log_outcome
 from tfs.server.fleet_source import FleetFile
 from tfs.server.model_server import ModelServer
 from tfs.server.options import ServerOptions, SourceKind
-from tfs.server.system.garbage import freeze_imported
-from tfs.server.system.interpreter_lock import hand_over_soon
+from tfs.server.system.process_settings import freeze_imported, hand_over_soon
 from tfs.server.system.signal_inbox import LOOK, SignalInbox
 
 log = logging.getLogger(__name__)

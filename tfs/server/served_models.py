@@ -25,9 +25,8 @@ from tfs.server.canary.trial import Trial, TrialParts
 from tfs.server.canary.trial_counts import TrialRecord
 from tfs.server.canary.trial_route import TrialRoute
 from tfs.server.config.server_config import ServerConfig
-from tfs.server.labels import effective_labels
 from tfs.server.model_settings import CanarySettings, ModelSettings
-from tfs.server.traffic import effective_primary
+from tfs.server.traffic import effective_labels, effective_primary
 from tfs.server.trial_notes import Rejection, TrialNotes
 
 

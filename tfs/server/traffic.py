@@ -1,4 +1,7 @@
-"""Which version answers a request that names none: pure functions.
+"""Which version a label means, and which one answers a request that names none: pure.
+
+A label may be set before its version is loaded, and a move takes effect only when the new
+version can answer. (TensorFlow Serving refuses such labels; docs/divergences.md.)
 
 A split is sticky: the share of a caller is a hash of model and key, and the canary
 answers those below the split's fraction. Widening the split adds callers to the
@@ -8,7 +11,7 @@ canary's side and never takes one away.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from tfs.server.model_settings import ModelSettings
@@ -129,3 +132,30 @@ def _well(version: int, available: Collection[int], barred: Collection[object]) 
         return version
     older = [each for each in available if each < version and each not in barred]
     return max(older, default=version)
+
+
+def effective_labels(
+    wanted: Mapping[str, int],
+    before: Mapping[str, int],
+    available: Collection[int],
+) -> dict[str, int]:
+    """Returns the version each wanted label means.
+
+    Args:
+        wanted: Version by label, as configured.
+        before: What the labels meant last that could answer.
+        available: Versions that can be requested.
+
+    A wanted version that is available is meant; else what the label meant before,
+    while that is available; else the wanted one, which callers then find missing.
+    Labels that are not wanted any more are gone at once.
+
+    """
+    meant = {}
+    for label, version in wanted.items():
+        old = before.get(label)
+        if version not in available and old is not None and old in available:
+            meant[label] = old
+        else:
+            meant[label] = version
+    return meant

@@ -18,7 +18,7 @@ from tfs.testing.patience import PATIENCE_S
 
 _OPENS_MISSING = """
 import os
-from tfs.cli.serving.standard_streams import open_missing_streams
+from tfs.server.system.process_settings import open_missing_streams
 os.closerange(0, 3)
 open_missing_streams()
 assert [os.fstat(fd).st_rdev for fd in range(3)] == [os.stat(os.devnull).st_rdev] * 3

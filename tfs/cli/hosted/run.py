@@ -18,8 +18,8 @@ from tfs.cli.hosted.controller import (
     credentials_of,
 )
 from tfs.cli.hosted.upload import add_store_flag, read_stores
-from tfs.cli.serving.standard_streams import open_missing_streams
 from tfs.core.errors import InvalidArgument
+from tfs.server.system.process_settings import open_missing_streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,9 +15,9 @@ from tfs.cli.hosted.controller import DEFAULT_CONTROLLER
 from tfs.cli.hosted.run import door, edit_reader, serve_until_told
 from tfs.cli.hosted.upload import add_store_flag, read_stores
 from tfs.cli.printing import mebibytes
-from tfs.cli.serving.standard_streams import open_missing_streams
 from tfs.cli.sizes import size
 from tfs.core.errors import InvalidArgument
+from tfs.server.system.process_settings import open_missing_streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -16,9 +16,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from tfs.cli.serving.init_process import run_below_init
-from tfs.cli.serving.preloads import start_without_preloads
 from tfs.cli.serving.serve_arguments import add_flags, is_true, read_flags
-from tfs.cli.serving.standard_streams import open_missing_streams
 from tfs.core.errors import ResourceExhausted
 from tfs.core.line_output import LineOutput
 from tfs.core.log_lines import log_to_stderr
@@ -26,11 +24,15 @@ from tfs.core.thread_limit import is_out_of_threads, num_startable, thread_limit
 from tfs.runtime.placement import Backend
 from tfs.runtime.process.zygote_process import ZygoteProcess
 from tfs.server.options import ServerOptions
-from tfs.server.system.file_limit import raise_file_limit
-from tfs.server.system.group_kills import warn_of_group_kills
 from tfs.server.system.malloc import apply_settings
+from tfs.server.system.process_settings import (
+    drop_thread_binding,
+    open_missing_streams,
+    raise_file_limit,
+    start_without_preloads,
+    warn_of_group_kills,
+)
 from tfs.server.system.signal_inbox import LOOK, SignalInbox
-from tfs.server.system.thread_binding import drop_thread_binding
 
 # The threads without which a server cannot start, load or end: loop, watchdog, manager,
 # source and its watcher, config, drain, log writer, two that decode, four that load and

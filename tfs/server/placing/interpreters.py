@@ -169,7 +169,7 @@ class Interpreters:
         """Imports torch for models in this process; blocks for a second the first time.
 
         From then on garbage collections leave out what was imported, like all that a
-        server imports at its start (:mod:`tfs.server.system.garbage`).
+        server imports at its start (:mod:`tfs.server.system.process_settings`).
         """
         with self._importing:
             if not self._has_imported:
