@@ -51,22 +51,34 @@ class SessionChannel(Protocol):
         ...
 
 
-class Materialised(Protocol):
-    """A package or movable object, which an interpreter makes at its first use there."""
+class Shared:
+    """A package or movable object, which an interpreter makes at its first use there.
 
-    @property
-    def number(self) -> int:
-        """Its number, unique within the manager."""
-        ...
+    Thread-safe. It is dropped everywhere when nobody refers to it any more.
 
-    @property
-    def packages(self) -> Sequence[Materialised]:
-        """What must be there before."""
-        ...
+    Args:
+        lender: Lends the interpreters.
+        packages: The packages that must be there before.
+        make: Sends the request that makes it, under a number.
+        file: Its bytes, closed with it.
 
-    def make_in(self, interpreter: LibraryInterpreter) -> None:
-        """Sends the request that makes it."""
-        ...
+    """
+
+    def __init__(
+        self,
+        lender: InterpreterLender,
+        packages: tuple[Shared, ...],
+        make: Callable[[LibraryInterpreter, int], None],
+        file: SealedFile | None = None,
+    ) -> None:
+        self.lender = lender
+        self.number = lender.new_number()
+        self.packages = packages
+        self.make = make
+        weakref.finalize(self, lender.drop_later, self.number).atexit = False
+        if file is not None:
+            lender.own(file)
+            weakref.finalize(self, file.close)
 
 
 class LibraryInterpreter:
@@ -120,16 +132,16 @@ class LibraryInterpreter:
                 numbers.append(self._garbage.popleft())
         self.drop(numbers)
 
-    def materialise(self, thing: Materialised) -> None:
+    def bring(self, thing: Shared) -> None:
         """Makes sure that the interpreter has ``thing``, and what it builds on."""
         for package in thing.packages:
-            self.materialise(package)
+            self.bring(package)
         with self._lock:
             if self._channel.generation != self._generation:
                 self._present.clear()  # in a new process everything has to be made anew
                 self._generation = self._channel.generation
             if thing.number not in self._present:
-                thing.make_in(self)
+                thing.make(self, thing.number)
                 self._present.add(thing.number)
 
     def drop(self, numbers: Sequence[int]) -> None:
@@ -210,10 +222,9 @@ class InterpreterLender:
         """Returns a number that no other object has."""
         return next(self._numbers)
 
-    def own(self, file: SealedFile) -> SealedFile:
-        """Returns ``file``; ``close_files`` closes it, if nobody does before."""
+    def own(self, file: SealedFile) -> None:
+        """Has ``close_files`` close a file, if nobody does before."""
         self._files.add(file)
-        return file
 
     @contextlib.contextmanager
     def least_used(self) -> Iterator[LibraryInterpreter]:

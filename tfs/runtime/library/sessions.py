@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Self
 
 from tfs.core.errors import (
@@ -14,7 +13,11 @@ from tfs.core.errors import (
 )
 from tfs.runtime.guest.sealed_file import SealedFile
 from tfs.runtime.guest.sessions.value_codec import Ref
-from tfs.runtime.library.interpreters import InterpreterLender, LibraryInterpreter
+from tfs.runtime.library.interpreters import (
+    InterpreterLender,
+    LibraryInterpreter,
+    Shared,
+)
 
 
 class Package:
@@ -26,12 +29,15 @@ class Package:
 
     def __init__(self, lender: InterpreterLender, name: str, file: SealedFile) -> None:
         self.name = name
-        self.number = lender.new_number()
-        self.packages: tuple[Package, ...] = ()  # it builds on no other
         self._lender = lender
-        self._file = lender.own(file)
-        _drop_with(self, lender)
-        weakref.finalize(self, file.close)
+        self._file = file
+
+        def open_in(interpreter: LibraryInterpreter, number: int) -> None:
+            if file.fd < 0:
+                raise FailedPrecondition(f"package {name!r} is closed")
+            interpreter.ask("open", number, (file.fd,), number=number, name=name)
+
+        self.shared = Shared(lender, (), open_in, file)
 
     def load_pickle(self, module: str, resource: str) -> MovableObject:
         """Returns a pickled object of the archive, for any interpreter.
@@ -42,36 +48,21 @@ class Package:
             ServingError: The archive has no such object, or it does not load.
 
         """
+        package = self.shared.number
 
-        def make(interpreter: LibraryInterpreter, number: int) -> None:
+        def load_in(interpreter: LibraryInterpreter, number: int) -> None:
             interpreter.ask(
-                "load_pickle",
-                into=number,
-                package=self.number,
-                module=module,
-                resource=resource,
+                "load_pickle", number, package=package, module=module, resource=resource
             )
 
-        movable = MovableObject(self._lender, (self,), make)
+        movable = MovableObject(Shared(self._lender, (self.shared,), load_in))
         with self._lender.least_used() as interpreter:
-            interpreter.materialise(movable)
+            interpreter.bring(movable.shared)
         return movable
 
     def acquire_session(self) -> InterpreterSession:
         """Starts a session whose ``self`` is the archive's ``PackageImporter``."""
-        return InterpreterSession(self._lender, self)
-
-    def make_in(self, interpreter: LibraryInterpreter) -> None:
-        """Opens the archive in an interpreter."""
-        if self._file.fd < 0:
-            raise FailedPrecondition(f"package {self.name!r} is closed")
-        interpreter.ask(
-            "open",
-            into=self.number,
-            fds=(self._file.fd,),
-            number=self.number,
-            name=self.name,
-        )
+        return InterpreterSession(self._lender, self.shared, (self.shared,))
 
     def close(self) -> None:
         """Gives the memory back; idempotent.
@@ -79,7 +70,7 @@ class Package:
         Objects of it that sessions hold stay valid until the sessions end. Nothing else
         can be made from it, and its movable objects cannot be used any more.
         """
-        self._lender.drop(self.number)
+        self._lender.drop(self.shared.number)
         self._file.close()
 
 
@@ -91,17 +82,8 @@ class MovableObject:
     any more, or when the manager closes.
     """
 
-    def __init__(
-        self,
-        lender: InterpreterLender,
-        packages: tuple[Package, ...],
-        make: Callable[[LibraryInterpreter, int], None],
-    ) -> None:
-        self.number = lender.new_number()
-        self.packages = packages
-        self.lender = lender
-        self._make = make
-        _drop_with(self, lender)
+    def __init__(self, shared: Shared) -> None:
+        self.shared = shared
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         """Calls the object on the least used interpreter; returns the value.
@@ -112,28 +94,20 @@ class MovableObject:
             ServingError: The call failed, or its interpreter died over it.
 
         """
-        with self.lender.least_used() as interpreter:
-            interpreter.materialise(self)
-            return interpreter.ask(
-                "call", target=Ref(self.number), args=args, kwargs=kwargs
-            )
+        shared = self.shared
+        with shared.lender.least_used() as interpreter:
+            interpreter.bring(shared)
+            target = Ref(shared.number)
+            return interpreter.ask("call", target=target, args=args, kwargs=kwargs)
 
     def acquire_session(self) -> InterpreterSession:
         """Starts a session whose ``self`` is the object."""
-        return InterpreterSession(self.lender, self)
-
-    def make_in(self, interpreter: LibraryInterpreter) -> None:
-        """Makes the object in an interpreter that has its packages."""
-        self._make(interpreter, self.number)
+        shared = self.shared
+        return InterpreterSession(shared.lender, shared, shared.packages)
 
     def drop(self) -> None:
         """Removes the copies interpreters made; the next use makes them again."""
-        self.lender.drop(self.number)
-
-
-def _drop_with(thing: Package | MovableObject, lender: InterpreterLender) -> None:
-    """Has interpreters drop a thing once it is garbage in this process."""
-    weakref.finalize(thing, lender.drop_later, thing.number).atexit = False
+        self.shared.lender.drop(self.shared.number)
 
 
 class InterpreterSession:
@@ -149,22 +123,21 @@ class InterpreterSession:
     """
 
     def __init__(
-        self, lender: InterpreterLender, origin: Package | MovableObject | None = None
+        self,
+        lender: InterpreterLender,
+        origin: Shared | None = None,
+        packages: tuple[Shared, ...] = (),
     ) -> None:
         self._lender = lender
         self._numbers: list[int] = []  # of its objects
-        self._packages: tuple[Package, ...] = ()
-        if isinstance(origin, Package):
-            self._packages = (origin,)
-        elif origin is not None:
-            self._packages = origin.packages
+        self._packages = packages  # its own: global_ looks into them
         # What movable objects that were passed to it build on.
-        self._other_packages: tuple[Package, ...] = ()
+        self._other_packages: tuple[Shared, ...] = ()
         self._interpreter: LibraryInterpreter | None = lender.take()
         self._generation = self._interpreter.generation
         try:
             if origin is not None:
-                self._interpreter.materialise(origin)
+                self._interpreter.bring(origin)
                 self._generation = self._interpreter.generation
             self.self = self.keep("get", target=origin and Ref(origin.number))
         except BaseException:
@@ -205,17 +178,13 @@ class InterpreterSession:
         numbers = [package.number for package in packages]
         fields = {"target": obj, "packages": numbers}
         data, (arena_fd,) = self._exchange("pickle", None, fields)
-        # Whoever wrote it has sealed it.
-        arena = self._lender.own(SealedFile.adopt(arena_fd))
+        arena = SealedFile.adopt(arena_fd)  # whoever wrote it has sealed it
 
-        def make(interpreter: LibraryInterpreter, number: int) -> None:
-            interpreter.ask(
-                "unpickle", into=number, fds=(arena.fd,), data=data, packages=numbers
-            )
+        def copy_in(interpreter: LibraryInterpreter, number: int) -> None:
+            fds = (arena.fd,)
+            interpreter.ask("unpickle", number, fds, data=data, packages=numbers)
 
-        movable = MovableObject(self._lender, packages, make)
-        weakref.finalize(movable, arena.close)
-        return movable
+        return MovableObject(Shared(self._lender, packages, copy_in, arena))
 
     def close(self) -> None:
         """Ends the session; idempotent."""
@@ -264,14 +233,15 @@ class InterpreterSession:
             return obj.number
         if not isinstance(obj, MovableObject):
             return None
-        if obj.lender is not self._lender:
+        shared = obj.shared
+        if shared.lender is not self._lender:
             raise InvalidArgument("this object belongs to another InterpreterManager")
-        self._lent().materialise(obj)
+        self._lent().bring(shared)
         known = {*self._packages, *self._other_packages}
         self._other_packages += tuple(
-            each for each in obj.packages if each not in known
+            each for each in shared.packages if each not in known
         )
-        return obj.number
+        return shared.number
 
     def _lent(self) -> LibraryInterpreter:
         if self._interpreter is None:

@@ -336,7 +336,7 @@ class Worker:
         self._move(WorkerState.FORKING)
         ready: WorkerProcess | None = None
         if self._spare is not None:
-            ready = self._spare.take(self._platform, self._concurrency)
+            ready = self._spare.take(self._platform, self._num_at_once)
         if ready is not None:
             self.process = ready
             self._on_forked(ready)
@@ -346,7 +346,7 @@ class Worker:
     def _ask_for_fork(self) -> None:
         options = replace(
             self._options.worker,
-            concurrency=self._concurrency,
+            concurrency=self._num_at_once,
             is_staged=self._is_staged,
         )
         try:
@@ -374,6 +374,12 @@ class Worker:
         self._zygote.fork(
             options, process.remote_fds, on_forked, platform=self._platform
         )
+
+    @property
+    def _num_at_once(self) -> int:
+        """How many calls the next process has to run at once."""
+        models = self._user.models.values()
+        return max([self._concurrency, *(each.concurrency for each in models)])
 
     def _cannot_start(self, why: str) -> None:
         """Answers those who wait, and tries again later if there are models."""
