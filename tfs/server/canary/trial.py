@@ -44,6 +44,22 @@ Pin = Callable[[], ServableHandle[Servable]]
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """What a trial sees in one request. Immutable.
+
+    Attributes:
+        is_canary: Whether the version on trial answers it.
+        is_teed: Whether the version on trial gets a copy.
+        is_split: Whether it was subject to a split.
+
+    """
+
+    is_canary: bool
+    is_teed: bool
+    is_split: bool
+
+
+@dataclass(frozen=True, slots=True)
 class TrialParts:
     """What every trial needs from the server. Immutable.
 
@@ -126,27 +142,10 @@ class Trial:
 
     # -- requests --------------------------------------------------------------------
 
-    def submit(
-        self,
-        servable: Servable,
-        task: InferenceTask,
-        *,
-        is_canary: bool,
-        is_teed: bool,
-        is_split: bool,
-    ) -> None:
-        """Submits a caller's task, and records how it ended.
-
-        Args:
-            servable: The servable that answers.
-            task: The task of the caller.
-            is_canary: Whether ``servable`` is the version on trial.
-            is_teed: Whether the canary gets a copy.
-            is_split: Whether the request was subject to a split.
-
-        """
+    def submit(self, servable: Servable, task: InferenceTask, part: Part) -> None:
+        """Submits a caller's task to the version that answers, and records how it ended."""
         clock = self._parts.clock
-        copied = self._copy_of(task) if is_teed else None
+        copied = self._copy_of(task) if part.is_teed else None
         on_done = task.on_done
         signature_name = task.signature_name
         begun_s = clock.now()
@@ -154,8 +153,8 @@ class Trial:
         def done(outcome: Outcome) -> None:
             try:
                 latency_s = clock.now() - begun_s
-                if is_split:
-                    self._note_split(signature_name, outcome, latency_s, is_canary)
+                if part.is_split:
+                    self._note_split(signature_name, outcome, latency_s, part.is_canary)
                 if copied is not None:
                     self._offer(copied, outcome, latency_s)
             except Exception:

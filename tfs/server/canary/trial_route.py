@@ -13,7 +13,7 @@ from tfs.core.servable import InferenceTask, OneByOne, Servable
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
-from tfs.server.canary.trial import Trial
+from tfs.server.canary.trial import Part, Trial
 from tfs.server.traffic import routing_key, share_of
 
 
@@ -61,38 +61,21 @@ class TrialRoute:
         )
         if not is_split and not is_teed:
             return handle
-        servable = _Observed(handle.servable, self.trial, is_canary, is_teed, is_split)
+        part = Part(is_canary, is_teed, is_split)
+        servable = _Observed(handle.servable, self.trial, part)
         # The wrapper has everything that users of a handle need. The manager's own
         # handle still counts as the pin.
         return _ObservedHandle(handle, servable)  # type: ignore[return-value]
 
 
+@dataclass(slots=True)
 class _Observed(OneByOne):
     """A servable whose tasks a trial observes. For one request; thread-safe."""
 
-    __slots__ = (
-        "_is_canary",
-        "_is_split",
-        "_is_submitted",
-        "_is_teed",
-        "_servable",
-        "_trial",
-    )
-
-    def __init__(
-        self,
-        servable: Servable,
-        trial: Trial,
-        is_canary: bool,
-        is_teed: bool,
-        is_split: bool,
-    ) -> None:
-        self._servable = servable
-        self._trial = trial
-        self._is_canary = is_canary
-        self._is_teed = is_teed
-        self._is_split = is_split
-        self._is_submitted = False
+    _servable: Servable
+    _trial: Trial
+    _part: Part
+    _is_submitted: bool = False
 
     @property
     def id(self) -> ServableId:
@@ -107,29 +90,25 @@ class _Observed(OneByOne):
     def submit(self, task: InferenceTask) -> None:
         """Submits the task, and lets the trial observe how it ends."""
         self._is_submitted = True
-        self._trial.submit(
-            self._servable,
-            task,
-            is_canary=self._is_canary,
-            is_teed=self._is_teed,
-            is_split=self._is_split,
-        )
+        self._trial.submit(self._servable, task, self._part)
 
     def note_released(self) -> None:
         """Tells the trial of a request that was never submitted."""
-        if self._is_split and not self._is_submitted:
-            self._trial.note_refused(is_canary=self._is_canary)
+        if self._part.is_split and not self._is_submitted:
+            self._trial.note_refused(is_canary=self._part.is_canary)
 
 
+@dataclass(frozen=True, slots=True)
 class _ObservedHandle:
     """A handle whose servable is replaced by an observed one. For one request."""
 
-    __slots__ = ("_handle", "id", "servable")
+    _handle: ServableHandle[Servable]
+    servable: _Observed
 
-    def __init__(self, handle: ServableHandle[Servable], servable: _Observed) -> None:
-        self._handle = handle
-        self.id = handle.id
-        self.servable = servable
+    @property
+    def id(self) -> ServableId:
+        """The version that answers."""
+        return self._handle.id
 
     def release(self) -> None:
         """Releases the pin."""
