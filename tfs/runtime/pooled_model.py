@@ -29,6 +29,11 @@ class Member(Protocol):
     """An interpreter that can tell how busy it is."""
 
     @property
+    def name(self) -> str:
+        """Its name in logs."""
+        ...
+
+    @property
     def num_pending(self) -> int:
         """Calls that wait or run."""
         ...
@@ -227,7 +232,11 @@ class PooledModel(OnAnotherThread, Generic[M, V]):
                 if not is_wanted:
                     model.unload()
                     return
-                log.info("event=interpreter_added servable=%s", who)
+                log.info(
+                    "event=interpreter_added servable=%s interpreter=%s",
+                    who,
+                    member.name,
+                )
         except (ServingError, OSError) as error:
             if not (self._unloaded or growth.is_over()):
                 log.warning(

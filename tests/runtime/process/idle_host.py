@@ -17,6 +17,7 @@ class IdleHost:
 
     """
 
+    name = "idle"
     num_pending = 0
     staged_words: tuple[int, int] | None = None
 
