@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
@@ -111,9 +111,9 @@ class Agenda:
         # Guards every field below; leaf: nothing is called under it.
         self._changed = threading.Condition()
         self._servables = servables
-        self._index = _index(servables)
+        self._by_directory = _by_directory(servables)
         self._times = {name: LookTime() for name in servables}
-        self._is_repositorys: Callable[[str], bool] | None = None
+        self._repository: str | None = None
         self._removed: list[str] = []
         self._is_config_new = True
         self._repeated: AbstractSet[str] = frozenset()
@@ -138,10 +138,10 @@ class Agenda:
 
     def configure(self, wanted: Mapping[str, ServableToMonitor]) -> None:
         """Monitors exactly these servables from now on, and makes all of them due."""
-        index = _index(wanted)
+        by_directory = _by_directory(wanted)
         with self._changed:
             before, self._servables = self._servables, wanted
-            self._index = index
+            self._by_directory = by_directory
             keys = (*(self._times.keys() & {REPOSITORY}), *wanted)
             self._times = {key: self._times.get(key, LookTime()) for key in keys}
             # This includes the unchanged ones, because an operator who reloads wants
@@ -152,15 +152,10 @@ class Agenda:
             self._num_asked += 1
             self._changed.notify_all()
 
-    def add_repository(self, covers: Callable[[str], bool]) -> None:
-        """Looks at a directory of models as well, which is due now.
-
-        Args:
-            covers: Tells whether a changed path belongs to that directory; quick.
-
-        """
+    def add_repository(self, path: str) -> None:
+        """Looks at a directory of models as well, which is due now."""
         with self._changed:
-            self._is_repositorys = covers
+            self._repository = directory_of(path)
             self._times[REPOSITORY] = LookTime()
         self.insist_on(REPOSITORY)
 
@@ -180,14 +175,14 @@ class Agenda:
 
     # -- who asks for looks --------------------------------------------------------
 
-    def mark_changed(self, path: str) -> None:
-        """Notes that something at, above or below ``path`` changed."""
+    def mark_changed(self, directory: str) -> None:
+        """Notes that something changed in a base path, or in the directory of models."""
         now_s = self._clock.now()
         with self._changed:
-            times = [self._times[name] for name in self._index.find(path)]
-            if self._is_repositorys is not None and self._is_repositorys(path):
-                times.append(self._times[REPOSITORY])
-            if sum(time.ask(now_s) for time in times):
+            keys = list(self._by_directory.get(directory, ()))
+            if directory == self._repository:
+                keys.append(REPOSITORY)
+            if sum(self._times[key].ask(now_s) for key in keys):
                 self._changed.notify_all()
 
     def insist_on(self, key: str) -> None:
@@ -346,39 +341,18 @@ class Agenda:
         return None if due_s == math.inf else due_s
 
 
-def _index(servables: Mapping[str, ServableToMonitor]) -> _PathIndex:
-    return _PathIndex({name: local_path(s.base_path) for name, s in servables.items()})
+def directory_of(path: str) -> str:
+    """Returns the local directory that a base path names, as events name it."""
+    return local_path(path).rstrip("/") or "/"
 
 
-class _PathIndex:
-    """Finds names by a path at, above or below their base path. Immutable.
-
-    Args:
-        base_paths: Base path by name; several names may share one.
-
-    """
-
-    def __init__(self, base_paths: Mapping[str, str]) -> None:
-        at: dict[str, list[str]] = {}
-        self._above: dict[str, list[str]] = {}
-        for name, base_path in base_paths.items():
-            base = base_path.rstrip("/")
-            at.setdefault(base, []).append(name)
-            for folder in _ancestors(base):
-                self._above.setdefault(folder, []).append(name)
-        # One for each of many thousands: the collector of cycles visits lists for ever.
-        self._at = {base: tuple(names) for base, names in at.items()}
-
-    def find(self, path: str) -> list[str]:
-        """Returns the names whose base path is ``path``, or above or below it."""
-        path = path.rstrip("/")
-        found = list(self._above.get(path, ()))
-        for folder in (path, *_ancestors(path)):
-            found += self._at.get(folder, ())
-        return found
-
-
-def _ancestors(path: str) -> Iterable[str]:
-    while path:
-        path = path.rpartition("/")[0]
-        yield path
+def _by_directory(
+    servables: Mapping[str, ServableToMonitor],
+) -> Mapping[str, tuple[str, ...]]:
+    """Returns names by base path; several may share one."""
+    # Tuples of one for each of many thousands: the collector of cycles visits lists.
+    found: dict[str, tuple[str, ...]] = {}
+    for name, servable in servables.items():
+        directory = directory_of(servable.base_path)
+        found[directory] = (*found.get(directory, ()), name)
+    return found

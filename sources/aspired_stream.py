@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sources.decision import Versions, decide
-from sources.distant_call import DistantCall
 from sources.listing import Listing, Remembered, SeenVersion
 from sources.servable_to_monitor import ServableToMonitor
+from sources.storage.distant_call import DistantCall
 from sources.storage_path import StoragePath
 from sources.version_policy import list_versions
 from tfs.core.servable_data import AspiredVersions

@@ -27,15 +27,15 @@ from typing import Final, Self
 
 from sources.agenda import REPOSITORY, Agenda
 from sources.aspired_stream import AspiredStream
-from sources.distant_call import DistantCall
 from sources.file_system_options import FileSystemSourceOptions, by_name
 from sources.listing import BasePathLister, Listing, Remembered, unreadable
 from sources.model_repository import ModelRepository, RepositoryLook
 from sources.remote.storage import AnyFileSystem, is_remote
 from sources.servable_to_monitor import ServableToMonitor
-from sources.storage import FileSystem
+from sources.storage.distant_call import DistantCall
+from sources.storage.file_system import FileSystem
+from sources.storage.storage_threads import PATIENCE_S, StorageThreads
 from sources.storage_path import StoragePath
-from sources.storage_threads import PATIENCE_S, StorageThreads
 from sources.watcher import DirectoryWatcher
 from sources.watches import Watches
 from tfs.core.clock import Clock, MonotonicClock
@@ -220,7 +220,7 @@ class FileSystemSource:
         self._repository = repository
         if on_models is not None:
             self._on_models = on_models
-        self._agenda.add_repository(repository.covers)
+        self._agenda.add_repository(repository.path)
 
     def wait_applied(self, deadline_s: float | None = None) -> bool:
         """Blocks until every configuration given so far was looked at and emitted.
@@ -284,7 +284,7 @@ class FileSystemSource:
             self.step()
 
     def mark_changed(self, path: str) -> None:
-        """Notes that something at, above or below ``path`` changed. Thread-safe."""
+        """Notes that something changed in a base path. Thread-safe."""
         self._agenda.mark_changed(path)
 
     def step(self) -> float | None:

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 
 from sources.file_system_options import FileSystemSourceOptions
 from sources.servable_to_monitor import ServableToMonitor
-from sources.storage import Contents, FileSystem, why
+from sources.storage.file_system import Contents, FileSystem, why
+from sources.storage.version_contents import what_is_missing, why_no_version
 from sources.storage_path import StoragePath
-from sources.version_contents import what_is_missing, why_no_version
 from sources.version_policy import (
     WHAT_A_VERSION_IS,
     Specific,

@@ -12,9 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from sources.remote.storage import local_path
 from sources.servable_to_monitor import ServableToMonitor
-from sources.storage import FileSystem, why
+from sources.storage.file_system import FileSystem, why
 from sources.version_policy import (
     WHAT_A_VERSION_IS,
     list_lookalikes,
@@ -142,12 +141,6 @@ class ModelRepository:
             )
         folders = tuple(f"{root.rstrip('/')}/{name}" for name in names)
         return RepositoryLook(tuple(found), problem, is_blind, folders)
-
-    def covers(self, path: str) -> bool:
-        """Whether a change of ``path`` may be that of a model, or make a new one."""
-        root = local_path(self.path).rstrip("/")
-        below = path.removeprefix(root + "/")
-        return path == root or (below != path and below.count("/") <= 1)
 
     def note_late(self, late_s: float) -> None:
         """Notes that it does not answer, unless there is a problem already."""

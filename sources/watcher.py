@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 OnChange: TypeAlias = Callable[[str], None]
-"""Takes the path of something that changed, appeared or disappeared; any thread, quick."""
+"""Takes a watched base path in which something changed; on any thread, quick."""
 
 MAX_FOLDERS: Final = 10_000
 """Most directories that are watched for one base path; with more it is polled."""
@@ -118,16 +118,16 @@ class InotifyWatcher:
                 status = os.stat(path)
                 self._identities[path] = status.st_dev, status.st_ino
                 for folder in (path, *folders)[: MAX_FOLDERS + 1]:
-                    found[folder] = self._add_locked(folder, before.get(folder))
+                    found[folder] = self._add_locked(path, folder, before.get(folder))
             except OSError as raised:
                 error = raised
             self._watches[path] = found
-            new = [each for each in found if before.get(each) != found[each]]
+            is_new = any(before.get(each) != found[each] for each in found)
             self._inotify.remove_callbacks(
                 [watch for each, watch in before.items() if found.get(each) != watch]
             )
-        for folder in new:
-            self._on_change(folder)
+        if is_new:
+            self._on_change(path)
         if error is None and len(folders) <= MAX_FOLDERS:
             self._refused.discard(path)
             return True
@@ -164,11 +164,11 @@ class InotifyWatcher:
             inotify.join()
 
     def _add_locked(
-        self, folder: str, before: tuple[Any, Any] | None
+        self, path: str, folder: str, before: tuple[Any, Any] | None
     ) -> tuple[Any, Any]:
         """Watches a directory; returns ``before`` if it is watched already as that."""
         assert self._inotify is not None
-        events = _FolderEvents(self, folder)
+        events = _Events(self, path)
         own: Any = next(self._ids)
         number = self._inotify.add_callback(
             os.fsencode(folder), self._mask, events, own
@@ -182,28 +182,27 @@ class InotifyWatcher:
         return number, own
 
     def tell(self, path: str) -> None:
-        """Reports a change. On watchdog's thread."""
+        """Reports a change in a base path. On watchdog's thread."""
         self._on_change(path)
 
 
-class _FolderEvents:
-    """What watchdog calls for one directory. On its thread."""
+class _Events:
+    """What watchdog calls for one directory of a base path. On its thread."""
 
-    __slots__ = ("_folder", "_watcher")
+    __slots__ = ("_path", "_watcher")
 
-    def __init__(self, watcher: InotifyWatcher, folder: str) -> None:
+    def __init__(self, watcher: InotifyWatcher, path: str) -> None:
         self._watcher = watcher
-        self._folder = folder
+        self._path = path
 
     def on_event(self, event: Any) -> None:
-        name = os.fsdecode(event.name)
-        self._watcher.tell(f"{self._folder}/{name}" if name else self._folder)
+        self._watcher.tell(self._path)
 
     def on_watch_deleted(self, wd: int) -> None:
-        self._watcher.tell(self._folder)
+        self._watcher.tell(self._path)
 
     def on_queue_overflow(self) -> None:
-        self._watcher.tell(self._folder)
+        self._watcher.tell(self._path)
 
 
 def _nobody(path: str) -> None:

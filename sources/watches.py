@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 
-from sources.remote.storage import is_remote, local_path
-from sources.storage import FileSystem
+from sources.agenda import directory_of
+from sources.remote.storage import is_remote
+from sources.storage.file_system import FileSystem
 from sources.watcher import DirectoryWatcher, InotifyWatcher, OnChange
 
 log = logging.getLogger(__name__)
@@ -24,7 +25,8 @@ class Watches:
     Args:
         watcher: The source of events; None is inotify. Owned by this object.
         file_system: Where the base paths lie.
-        on_change: Called with the path of what changed, on the watcher's thread.
+        on_change: Called with the base path in which something changed, on the watcher's
+            thread.
         watch: Whether anything is watched.
         asks_distant: Whether places that may not answer are listed on this thread
             like any others, and so may be watched as well.
@@ -73,15 +75,15 @@ class Watches:
         """
         if not self._is_started or not self._may_watch(path):
             return False
-        return self._watcher.watch(_directory(path), folders)
+        return self._watcher.watch(directory_of(path), folders)
 
     def keep(self, paths: Iterable[str]) -> None:
         """Ends the watches of all other base paths."""
-        self._watcher.keep([_directory(path) for path in paths])
+        self._watcher.keep([directory_of(path) for path in paths])
 
     def is_current(self, path: str) -> bool:
         """Whether the directory watched for a base path still lies there."""
-        return self._watcher.is_current(_directory(path))
+        return self._watcher.is_current(directory_of(path))
 
     def close(self) -> None:
         """Stops reporting."""
@@ -93,8 +95,3 @@ class Watches:
         if not self._asks_distant and self._file_system.place(path):
             return False
         return self._file_system.gives_events(path)
-
-
-def _directory(path: str) -> str:
-    """Returns a base path as it begins the paths of what is found in it."""
-    return local_path(path).rstrip("/") or "/"

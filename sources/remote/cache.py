@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
-from sources.storage import why
+from sources.storage.file_system import why
 from sources.storage_path import StoragePath
 from tfs.core.errors import (
     DataLoss,

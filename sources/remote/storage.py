@@ -16,9 +16,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO, Final
 
-from sources.local_storage import LocalFileSystem
-from sources.storage import Contents, FileSystem
-from sources.version_inventory import IGNORED_FOLDERS
+from sources.storage.file_system import Contents, FileSystem
+from sources.storage.local_storage import LocalFileSystem
+from sources.storage.version_inventory import IGNORED_FOLDERS
 from tfs.core.manifest import MANIFEST
 
 # The names under which stores tell when an object was written, and its digest.

@@ -25,8 +25,8 @@ from tfs.core.tensor_view import TensorView
 from tfs.export import save, save_python
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.runtime.interpreter import Interpreter
-from tfs.servables.built_in import default_registry
 from tfs.servables.platform import LoadContext
+from tfs.servables.platforms.built_in import default_registry
 
 EXAMPLE = torch.rand(2, 64)
 

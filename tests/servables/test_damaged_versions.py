@@ -15,8 +15,8 @@ from tfs.core.errors import DataLoss, ServingError
 from tfs.core.servable_id import ServableId
 from tfs.export import save, save_python
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
-from tfs.servables.built_in import default_registry
 from tfs.servables.platform import LoadContext
+from tfs.servables.platforms.built_in import default_registry
 
 ID = ServableId("scale", 1)
 ARCHIVES = {

@@ -16,8 +16,8 @@ from tfs.core.loader import Loader
 from tfs.core.servable import Servable
 from tfs.core.servable_id import ServableId
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
-from tfs.servables.built_in import default_registry
 from tfs.servables.platform import LoadContext
+from tfs.servables.platforms.built_in import default_registry
 from tfs.testing.fake_loader import FakeLoader, LoaderLog
 
 ID = ServableId("scale", 1)

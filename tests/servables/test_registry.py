@@ -23,9 +23,9 @@ from tfs.core.servable_id import ServableId
 from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.core.version_directory import check_files
 from tfs.export import save
-from tfs.servables.built_in import built_in_platforms
-from tfs.servables.hashmap import HashmapLoader
 from tfs.servables.platform import LoadContext
+from tfs.servables.platforms.built_in import built_in_platforms
+from tfs.servables.platforms.hashmap import HashmapLoader
 from tfs.servables.registry import PlatformRegistry
 
 CONTEXT = LoadContext(lambda _: FakeInterpreter())

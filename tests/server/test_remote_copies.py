@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from managers.state_monitor import ServableStateMonitor
+from sources.storage.storage_threads import StorageThreads
 from sources.storage_path import StoragePath
-from sources.storage_threads import StorageThreads
 from tfs.core.errors import DataLoss, ResourceExhausted, ServingError
 from tfs.core.event_bus import EventBus
 from tfs.core.servable_data import AspiredVersions, ServableData

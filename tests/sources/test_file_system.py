@@ -417,14 +417,14 @@ def test_a_change_is_looked_at_at_once_but_not_in_a_frenzy() -> None:
     w.publish(2)
     calls = w.files.num_calls
     for _ in range(100):
-        w.source.mark_changed("/models/digits/2/servable.json")
+        w.source.mark_changed("/models/digits")
         w.source.step()
     assert w.files.num_calls == calls
     w.clock.advance(0.05)
     w.source.step()
     assert w.target.versions("digits") == [2]
     w.clock.advance(1)
-    w.source.mark_changed("/models")
+    w.source.mark_changed("/models/digits")
     assert w.source.step() == w.clock.now() + 60
 
 
@@ -439,7 +439,7 @@ def test_what_changes_while_a_look_goes_on_is_looked_at_again() -> None:
         if not w.target.calls:  # the first look: a version comes behind its back
             w.clock.advance(0.5)
             w.publish(2)
-            w.source.mark_changed("/models/digits/2")
+            w.source.mark_changed("/models/digits")
             w.clock.advance(0.5)
         return found
 

@@ -91,7 +91,7 @@ def test_what_gives_no_events_is_polled(
             clock.block_until_sleepers(1)
             assert files.num_calls == calls
             assert watcher.told is not None
-            watcher.told("/models/digits/2")
+            watcher.told("/models/digits")
         else:
             clock.advance(5)
         assert target.wait_for(lambda calls: len(calls) == 2)
@@ -142,7 +142,7 @@ def test_what_could_not_be_read_is_looked_at_soon_again(path: str) -> None:
         files.write("/models/digits/2/servable.json")
         files.break_path(path, PermissionError(13, "Permission denied"))
         assert watcher.told is not None
-        watcher.told("/models/digits/2")
+        watcher.told("/models/digits")
         clock.advance(1)
         clock.block_until_sleepers(1)
         assert len(target.calls) == 1
@@ -210,7 +210,7 @@ def test_events_are_used_as_soon_as_the_system_has_an_instance_again() -> None:
     clock.block_until_sleepers(1)
     files.write("/models/digits/2/servable.json")
     assert watcher.told is not None
-    watcher.told("/models/digits/2")
+    watcher.told("/models/digits")
     clock.advance(1)
     assert target.wait_for(lambda calls: len(calls) == 2)
     source.close()

@@ -14,8 +14,8 @@ from managers.loading.resource_tracker import ResourceTracker
 from managers.state_monitor import ServableStateMonitor
 from managers.versions.retry import RetryOptions
 from sources.file_system_options import FileSystemSourceOptions
-from sources.storage_threads import StorageThreads
-from sources.version_contents import KNOWN_PLATFORMS
+from sources.storage.storage_threads import StorageThreads
+from sources.storage.version_contents import KNOWN_PLATFORMS
 from tfs.core.clock import Clock
 from tfs.core.event_bus import EventAndTime, EventBus
 from tfs.core.executor import ThreadExecutor

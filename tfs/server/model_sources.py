@@ -14,9 +14,9 @@ from sources.remote.adapter import FetchingSourceAdapter
 from sources.remote.storage import AnyFileSystem
 from sources.router import DynamicSourceRouter
 from sources.servable_to_monitor import ServableToMonitor
-from sources.storage import FileSystem
+from sources.storage.file_system import FileSystem
+from sources.storage.storage_threads import StorageThreads
 from sources.storage_path import StoragePath
-from sources.storage_threads import StorageThreads
 from sources.version_policy import name_versions
 from tfs.core.clock import Clock
 from tfs.core.loader import Loader

@@ -15,7 +15,7 @@ from managers.state_monitor import ServableStateMonitor
 from sources.remote.adapter import FetchingSourceAdapter, Schedule
 from sources.remote.cache import VersionCache, VersionCacheOptions, remove_left_caches
 from sources.remote.storage import RemoteFileSystem
-from sources.storage_threads import StorageThreads
+from sources.storage.storage_threads import StorageThreads
 from tfs.core.clock import Clock
 from tfs.core.errors import Code
 from tfs.core.servable_id import ServableId

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sources.storage import Contents
+from sources.storage.file_system import Contents
 from tfs.core.clock import Clock
 
 
@@ -18,7 +18,7 @@ class _File:
 
 
 class FakeFileSystem:
-    """A :class:`sources.storage.FileSystem` for tests. Thread-safe.
+    """A :class:`sources.storage.file_system.FileSystem` for tests. Thread-safe.
 
     Attributes:
         num_calls: Calls of the protocol's methods so far, except ``gives_events``.

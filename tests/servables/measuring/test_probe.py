@@ -40,11 +40,11 @@ from tfs.core.signature import (
 from tfs.core.tensor_view import TensorView
 from tfs.export import save
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
-from tfs.servables.built_in import default_registry
 from tfs.servables.measuring.example_warm_up import failing_examples, warm_up
 from tfs.servables.measuring.probe import LoadMeasures, ProbeOptions, probe
 from tfs.servables.measuring.probe_subject import ServableSubject
 from tfs.servables.platform import LoadContext
+from tfs.servables.platforms.built_in import default_registry
 
 
 def profiled(

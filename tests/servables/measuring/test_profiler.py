@@ -27,13 +27,13 @@ from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.export import save
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.runtime.interpreter import Interpreter
-from tfs.servables.built_in import default_registry
 from tfs.servables.measuring import probe as probe_module
 from tfs.servables.measuring import profiles as profiles_module
 from tfs.servables.measuring.probe import LoadMeasures, ProbeOptions
 from tfs.servables.measuring.profiler import Profiler, ProfileRequest
 from tfs.servables.measuring.profiles import Profiles
 from tfs.servables.platform import LoadContext
+from tfs.servables.platforms.built_in import default_registry
 from tfs.servables.version_loader import VersionLoader
 
 

@@ -73,7 +73,7 @@ def add_parser(
 
 def _run_validate(arguments: argparse.Namespace) -> int:
     """Checks a file; 0 if it is valid."""
-    from tfs.servables.built_in import default_registry
+    from tfs.servables.platforms.built_in import default_registry
     from tfs.server.config.config_file import read_config_file
     from tfs.server.config.running_config import check_platforms
     from tfs.server.config.server_config import read_config_text

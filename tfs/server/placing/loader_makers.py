@@ -12,7 +12,7 @@ from sources.adapter import Convert
 from sources.storage_path import StoragePath
 from tfs.core.loader import Loader
 from tfs.core.servable_id import ServableId
-from tfs.servables.built_in import default_registry
+from tfs.servables.platforms.built_in import default_registry
 from tfs.server.model_settings import DETECT, RuntimeSettings
 from tfs.server.options import ServerOptions
 from tfs.server.placing.model_placer import ModelPlacer

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from sources import storage_threads
-from sources.storage_threads import PATIENCE_S, StorageThreads
+from sources.storage import storage_threads
+from sources.storage.storage_threads import PATIENCE_S, StorageThreads
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.patience import PATIENCE_S as WAIT_S
 

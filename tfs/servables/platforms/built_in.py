@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tfs.core.signature import Signature
-from tfs.servables.hashmap import Hashmap
 from tfs.servables.platform import Platform
-from tfs.servables.python_model import PythonModel
+from tfs.servables.platforms.hashmap import Hashmap
+from tfs.servables.platforms.python_model import PythonModel
+from tfs.servables.platforms.torch_export import TorchExport
+from tfs.servables.platforms.torch_package import TorchPackage
+from tfs.servables.platforms.torchscript import TorchScript
 from tfs.servables.registry import PlatformRegistry
-from tfs.servables.torch_export import TorchExport
-from tfs.servables.torch_package import TorchPackage
-from tfs.servables.torchscript import TorchScript
 
 
 def built_in_platforms() -> tuple[Platform, ...]:

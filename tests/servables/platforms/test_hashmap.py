@@ -15,9 +15,9 @@ from tfs.core.servable import Outcome, Servable
 from tfs.core.signature import DEFAULT_SIGNATURE, Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
 from tfs.core.version_directory import commit, new_version
-from tfs.servables.hashmap import Hashmap
-from tfs.servables.lookup_table import read_table
 from tfs.servables.platform import LoadContext
+from tfs.servables.platforms.hashmap import Hashmap
+from tfs.servables.platforms.lookup_table import read_table
 
 CONTEXT = LoadContext(lambda _: FakeInterpreter())
 
@@ -55,7 +55,7 @@ def test_csv_columns_become_outputs_with_their_types(tmp_path: Path) -> None:
 
 def test_what_the_page_writes_is_loaded(tmp_path: Path) -> None:
     """docs/version-directory.md writes a table with its manifest in Python."""
-    page = (Path(__file__).parents[2] / "docs/version-directory.md").read_text()
+    page = (Path(__file__).parents[3] / "docs/version-directory.md").read_text()
     codes = re.findall(r"```python\n(.*?)```", page, re.S)
     (code,) = (each for each in codes if "commit(" in each)
     exec(code.replace("/models/prices", str(tmp_path)), {})

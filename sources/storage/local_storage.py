@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from sources.storage import Contents
-from sources.version_inventory import VersionInventory, is_directory
+from sources.storage.file_system import Contents
+from sources.storage.version_inventory import VersionInventory, is_directory
 
 # A change made on another machine raises no inotify event here (NFS and its kin),
 # or may raise none (FUSE and pass-through mounts of virtual machines).

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from sources.storage import Contents
+from sources.storage.file_system import Contents
 from tfs.core.manifest import MANIFEST
 from tfs.core.version_directory import MAX_DESCRIPTION_BYTES
 

@@ -37,7 +37,7 @@ from tfs.servables.measuring.probe import ProbeOptions
 from tfs.servables.measuring.profiler import Profiler, ProfileRequest
 from tfs.servables.measuring.profiles import Profiles
 from tfs.servables.platform import LoadContext
-from tfs.servables.torch_package import TorchPackage
+from tfs.servables.platforms.torch_package import TorchPackage
 from tfs.servables.version_loader import VersionLoader
 
 EXAMPLE = torch.rand(2, 64)

@@ -37,9 +37,9 @@ from tfs.export.weights_file import write_safetensors
 from tfs.runtime.guest.platforms.python import read_safetensors
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.servables.platform import LoadContext
-from tfs.servables.python_model import PythonModel
+from tfs.servables.platforms.python_model import PythonModel
 
-SORTING = Path(__file__).parent / "sorting_servable.py"
+SORTING = Path(__file__).parents[1] / "sorting_servable.py"
 EXAMPLE = {"numbers": torch.tensor([[2.0, 1, 3], [6, 5, 4]]), "names": ["ann", "bob"]}
 
 Load = Callable[[str], Servable]

@@ -24,8 +24,8 @@ from tfs.core.version_directory import (
     read_manifest,
     verify_files,
 )
-from tfs.servables.lookup_table import FOUND, LookupTable, read_table
 from tfs.servables.platform import LoadContext, VersionDescription, describe
+from tfs.servables.platforms.lookup_table import FOUND, LookupTable, read_table
 
 FILES: Final = tuple(name for name, of in PLATFORM_BY_FILE.items() if "hashmap" in of)
 _BYTES_PER_FILE_BYTE: Final = 12

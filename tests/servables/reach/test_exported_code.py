@@ -14,9 +14,9 @@ from torch import nn
 from tfs.core.errors import FailedPrecondition
 from tfs.runtime.interpreter import Interpreter
 from tfs.runtime.placement import Backend
-from tfs.servables.built_in import default_registry
-from tfs.servables.exported_code import why_code
 from tfs.servables.platform import LoadContext
+from tfs.servables.platforms.built_in import default_registry
+from tfs.servables.reach.exported_code import why_code
 
 Edit = Callable[[bytes], bytes]
 

@@ -18,8 +18,8 @@ from tfs.servables.archive import (
     is_archive_of,
     wrong_kind,
 )
-from tfs.servables.payload_reach import why_package
 from tfs.servables.platform import LoadContext, VersionDescription, describe
+from tfs.servables.reach.payload_reach import why_package
 from tfs.servables.version_loader import VersionLoader
 
 FILE: Final = "model.pt"

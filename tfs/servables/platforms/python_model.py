@@ -11,9 +11,9 @@ from tfs.core.manifest import read_signatures
 from tfs.core.resources import ResourceAllocation
 from tfs.core.servable import Servable
 from tfs.core.version_directory import SIGNATURES
-from tfs.servables.class_literals import class_literal, syntax_error
-from tfs.servables.payload_reach import why_folder
 from tfs.servables.platform import LoadContext, VersionDescription, describe
+from tfs.servables.platforms.class_literals import class_literal, syntax_error
+from tfs.servables.reach.payload_reach import why_folder
 from tfs.servables.version_loader import VersionLoader
 
 FILE: Final = "servable.py"

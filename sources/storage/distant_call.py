@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sources.storage_threads import StorageCall, StorageThreads
+from sources.storage.storage_threads import StorageCall, StorageThreads
 
 
 @dataclass(slots=True)

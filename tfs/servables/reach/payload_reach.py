@@ -1,6 +1,6 @@
 """Whether the code of a version reaches beyond Python, read off its files.
 
-See ``tfs.servables.source_reach`` for the rule. Nothing of the version runs here.
+See ``tfs.servables.reach.source_reach`` for the rule. Nothing of the version runs here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 
 from tfs.core.pacing import yield_to_requests
 from tfs.core.version_directory import payload_files
-from tfs.servables.source_reach import why_module, why_name, why_source, why_words
+from tfs.servables.reach.source_reach import why_module, why_name, why_source, why_words
 
 _IMPORTER: Final = "torch_package_importer"  # reads what the archive itself holds
 _MACHINE_CODE: Final = (".so", ".pyd", ".dylib", ".pyc")

@@ -20,12 +20,12 @@ from tfs.servables.archive import (
     is_archive_of,
     wrong_kind,
 )
-from tfs.servables.exported_code import why_code
-from tfs.servables.exported_signature import (
+from tfs.servables.platform import LoadContext, VersionDescription, describe
+from tfs.servables.platforms.exported_signature import (
     read_exported_signature,
     read_max_rows,
 )
-from tfs.servables.platform import LoadContext, VersionDescription, describe
+from tfs.servables.reach.exported_code import why_code
 from tfs.servables.version_loader import VersionLoader
 
 FILE: Final = "model.pt2"

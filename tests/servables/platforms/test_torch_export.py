@@ -25,10 +25,10 @@ from tfs.core.tensor_view import TensorView
 from tfs.export import Signature, save
 from tfs.export.values import view_of
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
-from tfs.servables.exported_signature import read_exported_signature
 from tfs.servables.platform import LoadContext
-from tfs.servables.torch_export import TorchExport
-from tfs.servables.torchscript import TorchScript
+from tfs.servables.platforms.exported_signature import read_exported_signature
+from tfs.servables.platforms.torch_export import TorchExport
+from tfs.servables.platforms.torchscript import TorchScript
 
 PIXELS = torch.rand(2, 64)
 QUICK_TO_COMPILE = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sources.storage import FileSystem
+from sources.storage.file_system import FileSystem
 from sources.version_policy import name_versions
 from tfs.core.manifest import MANIFEST
 from tfs.core.version_directory import PLATFORM_BY_FILE, SIGNATURES

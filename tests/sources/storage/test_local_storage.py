@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sources import version_inventory
-from sources.local_storage import LocalFileSystem
+from sources.storage import version_inventory
+from sources.storage.local_storage import LocalFileSystem
 from tfs.core.manifest import MANIFEST
 
 FILES = LocalFileSystem()

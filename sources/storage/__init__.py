@@ -1,0 +1,1 @@
+"""Where versions lie: what is read of a directory, and by which threads."""

@@ -1,0 +1,1 @@
+"""What the code of a version can reach, read off its files."""
