@@ -17,8 +17,6 @@ import math
 import random
 import statistics
 import time
-from bisect import bisect_left
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -27,8 +25,9 @@ import torch
 from torch import nn
 
 from batching.length_window import LengthWindow
-from tests.batching.fakes import FakeTask
 from tests.benchmarks.harness import Area, Report, main
+from tests.benchmarks.layered_wall import served_means
+from tests.benchmarks.lengths import BUCKETS, EncoderTimes, length_of
 from tests.benchmarks.models.alexnet import AlexNet
 from tests.benchmarks.models.resnet18 import ResNet18
 from tests.benchmarks.one_thread import one_thread
@@ -128,6 +127,7 @@ RULES = ("serial", "batches-of-10", "lbci", "greedy", "auto")
 ROWS = (
     *(row for name, subject in SUBJECTS.items() for row in _rows_of(name, subject)),
     *LENGTH_ROWS,
+    Row("layered/served-mean-vs-off/alexnet", "ms"),
     Row("layered/figure-4-fit-error/alexnet", ""),
     Row("layered/figure-4-over-bound/alexnet", ""),
     *(
@@ -158,6 +158,8 @@ class Effort:
     encoder: tuple[int, int, int] = (12, 768, 12)  # layers, width, heads
     lengths: Sequence[int] = (8, 16, 32, 64, 128, 256, 512)
     most_tokens: int = 1024
+    num_wall_requests: int = 260
+    num_segments: int = 3
 
 
 EFFORT = Effort()
@@ -234,9 +236,16 @@ class Kernels:
         ]
         return statistics.median(errors)
 
-    def serve(self, rule: Rule, arrivals: Sequence[Arrival], seed: int) -> Simulated:
-        """Replays arrivals; greedy computes the model whole, without padding stages."""
-        times = self.whole if isinstance(rule, Greedy | PublishedLbci) else self.times
+    def serve(
+        self,
+        rule: Rule,
+        arrivals: Sequence[Arrival],
+        seed: int,
+        *,
+        in_stages: bool = True,
+    ) -> Simulated:
+        """Replays arrivals; what is not in the server's stages is not padded in them."""
+        times = self.times if in_stages else self.whole
         return simulate(times, arrivals, rule, took=self.replayed(seed))
 
 
@@ -288,7 +297,9 @@ def measure_subject(name: str, report: Report) -> None:
                 ("lbci", Lbci(bound)),
                 ("auto", auto_rule(kernels, process, rate)),
             ):
-                found.setdefault(what, []).append(kernels.serve(rule, coming, seed))
+                in_stages = what != "greedy"
+                served = kernels.serve(rule, coming, seed, in_stages=in_stages)
+                found.setdefault(what, []).append(served)
         mean = {
             k: statistics.fmean(s.mean_s for s in each) for k, each in found.items()
         }
@@ -337,13 +348,10 @@ def _geo(ratios: Sequence[float]) -> float:
     return math.exp(statistics.fmean(map(math.log, ratios)))
 
 
-# -- lengths ---------------------------------------------------------------------------------------
-
-
 def measure_lengths(report: Report) -> None:
     """An encoder of BERT's shape; what is answered within four times the median's own time."""
     with one_thread():
-        batches = EncoderTimes(EFFORT.encoder, EFFORT.lengths)
+        batches = EncoderTimes(EFFORT.encoder, EFFORT.lengths, EFFORT.most_tokens)
     dice = random.Random(5)
     drawn = [
         min(512, max(8, round(dice.lognormvariate(math.log(64), 0.9))))
@@ -353,7 +361,7 @@ def measure_lengths(report: Report) -> None:
         rates = {
             name: batches.goodput(choose, drawn, load)
             for name, choose in (
-                ("plan", LengthWindow(_length_of, MAX_ROWS)),
+                ("plan", LengthWindow(length_of, MAX_ROWS)),
                 ("pad-to-longest", None),
                 ("buckets", BUCKETS),
             )
@@ -362,141 +370,16 @@ def measure_lengths(report: Report) -> None:
             row = f"layered/lengths-vs-{what}/load-{load}"
             report.record(row, rates["plan"], rates[what])
     equal = [64] * EFFORT.num_arrivals
-    planned = batches.goodput(LengthWindow(_length_of, MAX_ROWS), equal, 0.8)
+    planned = batches.goodput(LengthWindow(length_of, MAX_ROWS), equal, 0.8)
     row = "layered/equal-lengths-vs-first-come/load-0.8"
     report.record(row, planned, batches.goodput(None, equal, 0.8))
 
 
-BUCKETS = (16, 32, 64, 128, 256, 512)
-
-
-class Waiting(FakeTask):
-    """A request that waits: one row of a length."""
-
-    def __init__(self, length: int, arrived_s: float, deadline_s: float) -> None:
-        super().__init__(deadline_s=deadline_s)
-        self.arrived_s = arrived_s
-        self.length = length
-
-
-def _length_of(task: Waiting) -> tuple[int, ...]:
-    return (task.length,)
-
-
-class EncoderTimes:
-    """How long batches take, measured at some places, and between them by the tokens."""
-
-    def __init__(self, shape: tuple[int, int, int], lengths: Sequence[int]) -> None:
-        num_layers, width, num_heads = shape
-        torch.manual_seed(7)
-        layers = (
-            nn.TransformerEncoderLayer(width, num_heads, 4 * width, batch_first=True)
-            for _ in range(num_layers)
-        )
-        encoder = nn.Sequential(*layers).eval()
-        self._table: dict[int, dict[int, float]] = {}
-        with torch.inference_mode():
-            for length in lengths:
-                for rows in (1, 2, 4, 8, 16):
-                    if rows > 1 and rows * length > EFFORT.most_tokens:
-                        break
-                    x = torch.rand(rows, length, width)
-                    taken = []
-                    for _ in range(2):
-                        begun_s = time.thread_time()
-                        encoder(x)
-                        taken.append(time.thread_time() - begun_s)
-                    self._table.setdefault(length, {})[rows] = min(taken)
-
-    def took_s(self, rows: int, length: int) -> float:
-        """Returns the time of a batch."""
-        longer = min((each for each in self._table if each >= length), default=None)
-        shorter = max((each for each in self._table if each <= length), default=longer)
-        longer = shorter if longer is None else longer
-        assert longer is not None
-        assert shorter is not None
-        if longer == shorter:
-            return self._of_rows(longer, rows)
-        share = (length - shorter) / (longer - shorter)
-        below, above = self._of_rows(shorter, rows), self._of_rows(longer, rows)
-        return below + share * (above - below)
-
-    def _of_rows(self, length: int, rows: int) -> float:
-        known = self._table[length]
-        if rows in known:
-            return known[rows]
-        larger = min((each for each in known if each >= rows), default=None)
-        if larger is None:  # more tokens go at the same rate
-            most = max(known)
-            return known[most] * rows / most
-        smaller = max(each for each in known if each <= rows)
-        share = (rows - smaller) / (larger - smaller)
-        return known[smaller] + share * (known[larger] - known[smaller])
-
-    def goodput(
-        self,
-        by: LengthWindow | Sequence[int] | None,
-        lengths: Sequence[int],
-        load: float,
-    ) -> float:
-        """Returns how many requests a second are answered in time.
-
-        Args:
-            by: Chooses batches; or the sizes of buckets, each a queue of its own, of which
-                the one goes whose first request came first; None takes requests as they
-                came.
-            lengths: Of the requests.
-            load: As a share of what batches of equal lengths take.
-
-        """
-        best_s = statistics.fmean(
-            min(self.took_s(rows, length) / rows for rows in (1, 2, 4, 8, 16))
-            for length in lengths
-        )
-        bound_s = 4 * self.took_s(1, round(statistics.median(lengths)))
-        dice = random.Random(9)
-        gaps = (dice.expovariate(load / best_s) for _ in lengths)
-        coming = deque(
-            Waiting(length, at_s, at_s + bound_s)
-            for length, at_s in zip(lengths, itertools.accumulate(gaps), strict=True)
-        )
-        waiting: list[Waiting] = []
-        now_s, num_in_time = 0.0, 0
-        while coming or waiting:
-            if not waiting:
-                now_s = max(now_s, coming[0].arrived_s)
-            while coming and coming[0].arrived_s <= now_s:
-                waiting.append(coming.popleft())
-            # As in every queue: who is late already is not computed.
-            waiting = [task for task in waiting if (task.deadline_s or 0) > now_s]
-            if not waiting:
-                continue
-            batch = self._batch(by, waiting, now_s)
-            longest = max(task.length for task in batch)
-            if by is not None and not isinstance(by, LengthWindow):
-                longest = next(size for size in by if size >= longest)
-            took_s = self.took_s(len(batch), longest)
-            now_s += took_s
-            if isinstance(by, LengthWindow):
-                by.observe(batch, took_s)
-            num_in_time += sum((task.deadline_s or 0) >= now_s for task in batch)
-            gone = set(map(id, batch))
-            waiting = [task for task in waiting if id(task) not in gone]
-        return num_in_time / now_s
-
-    def _batch(
-        self,
-        by: LengthWindow | Sequence[int] | None,
-        waiting: list[Waiting],
-        now_s: float,
-    ) -> list[Waiting]:
-        if by is None:
-            return waiting[:MAX_ROWS]
-        if isinstance(by, LengthWindow):
-            return by.choose(waiting, now_s)
-        bucket = bisect_left(by, waiting[0].length)
-        alike = [task for task in waiting if bisect_left(by, task.length) == bucket]
-        return alike[:MAX_ROWS]
+def measure_wall(report: Report) -> None:
+    """The real server over gRPC, at half of its capacity."""
+    rate = 0.5 * kernels_of("alexnet").capacity
+    joined, alone = served_means(rate, EFFORT.num_wall_requests, EFFORT.num_segments)
+    report.record("layered/served-mean-vs-off/alexnet", joined, alone)
 
 
 # -- the paper -------------------------------------------------------------------------------------
@@ -586,10 +469,11 @@ def _by_each_rule(
 ) -> Iterator[tuple[str, Simulated]]:
     bound = _paper_bound(kernels)
     auto = auto_rule(kernels, "poisson", rate or 0.65 * kernels.capacity)
-    yield "serial", kernels.serve(_AtMost(1), coming, 3)
+    yield "serial", kernels.serve(_AtMost(1), coming, 3, in_stages=False)
     yield "batches-of-10", _fixed(kernels, coming, 10)
-    yield "lbci", kernels.serve(PublishedLbci(kernels.whole, bound), coming, 3)
-    yield "greedy", kernels.serve(Greedy(), coming, 3)
+    published = PublishedLbci(kernels.whole, bound)
+    yield "lbci", kernels.serve(published, coming, 3, in_stages=False)
+    yield "greedy", kernels.serve(Greedy(), coming, 3, in_stages=False)
     yield "auto", kernels.serve(auto, coming, 3)
 
 
@@ -627,6 +511,7 @@ AREA = Area(
     (
         *map(_measure, SUBJECTS),
         measure_lengths,
+        measure_wall,
         measure_figure_4,
         measure_figures_5_and_6,
         measure_figure_7,

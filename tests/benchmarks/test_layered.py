@@ -10,6 +10,7 @@ from torch import nn
 
 from tests.benchmarks import layered
 from tests.benchmarks.harness import run_area
+from tests.benchmarks.row import Series
 
 
 def tiny() -> nn.Module:
@@ -22,6 +23,9 @@ def test_every_row_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     subjects = {name: layered.Subject(tiny, (4,), 1.0) for name in layered.SUBJECTS}
     monkeypatch.setattr(layered, "SUBJECTS", subjects)
     monkeypatch.setattr(layered, "_KNOWN", {})
+    monkeypatch.setattr(
+        layered, "served_means", lambda *_: (Series.of(1), Series.of(1))
+    )
     little = layered.Effort((1, 2, 4, 32), 2, 60, (1,), 0.0, (1, 8, 2), (8, 512), 64)
     monkeypatch.setattr(layered, "EFFORT", little)
     out = io.StringIO()

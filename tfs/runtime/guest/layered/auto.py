@@ -72,7 +72,7 @@ def candidates(times: StageTimes) -> list[Rule]:
         *(
             FluidLookAhead(foresight, most_joins)
             for most_joins in (1, 4)
-            for foresight in (0.0, 0.25, 0.5, 1.0)
+            for foresight in (0.0, 0.25, 0.5, 1.0, 2.0)
         ),
     ]
 
