@@ -14,6 +14,7 @@ from tfs.core.errors import DeadlineExceeded, ServingError
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
 from tfs.core.tensor_view import Buffer, TensorView
+from tfs.core.trace import Trace
 
 Tensors: TypeAlias = Mapping[str, TensorView]
 Outcome: TypeAlias = Tensors | ServingError
@@ -30,17 +31,19 @@ class CancelToken:
         error: None while somebody waits; afterwards the reason why nobody does
             (CANCELLED or DEADLINE_EXCEEDED). Set once, read anywhere.
         begun_s: When a model began to compute the result, monotonic; None before.
+        trace: The spans of the request; None if it is not traced.
         on_cancel: Called with that reason when the task is marked, on the marking
             thread; for a holder that must pass the mark on. Set it first, then look at
             ``error``. It must be quick and must not raise.
 
     """
 
-    __slots__ = ("begun_s", "error", "on_cancel")
+    __slots__ = ("begun_s", "error", "on_cancel", "trace")
 
     def __init__(self) -> None:
         self.error: ServingError | None = None
         self.begun_s: float | None = None
+        self.trace: Trace | None = None
         self.on_cancel: Callable[[ServingError], None] | None = None
 
     def cancel(self, error: ServingError) -> None:
@@ -121,6 +124,7 @@ class InferenceTask:
         is_low: Whether the task has low priority in batch queues and on shared devices.
         arrived_s: Set by the batch queue it waits in.
         form: What it has in common with similar tasks; None if nothing is known.
+        trace: The spans under which it is computed; None if it is not traced.
         elements: If it has a form, what is its own: the elements of each input.
 
     """
@@ -143,6 +147,7 @@ class InferenceTask:
         "output_filter",
         "signature",
         "signature_name",
+        "trace",
     )
 
     def __init__(
@@ -169,6 +174,7 @@ class InferenceTask:
         self.cancel = _NEVER_CANCELLED if cancel is None else cancel
         self.is_low = is_low
         self.form: TaskForm | None = None
+        self.trace: Trace | None = None
         self.elements: tuple[Buffer, ...] = ()
 
     def begin(self, now_s: float, who: str) -> ServingError | None:
@@ -187,6 +193,8 @@ class InferenceTask:
                 f"{who}: the deadline passed before the model could run"
             )
         self.cancel.begun_s = now_s
+        if self.trace is not None:
+            self.trace.compute(who, now_s)
         return error
 
 

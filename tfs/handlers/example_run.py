@@ -111,7 +111,7 @@ class ExampleRun:
     def _task(self, index: int, key: str, signature: Signature) -> InferenceTask:
         rows = self._question.rows
         inputs = signature.with_defaults(tensors_of_examples(rows, signature))
-        return InferenceTask(
+        task = InferenceTask(
             key,
             signature,
             inputs,
@@ -121,6 +121,10 @@ class ExampleRun:
             cancel=self._call.cancel,
             is_low=is_low_priority(self._call.metadata),
         )
+        if task.cancel.trace is not None:
+            task.trace = task.cancel.trace
+            task.trace.name(self._handle.id, key)
+        return task
 
     def _done(self, index: int, outcome: Outcome) -> None:
         self._outcomes[index] = outcome
@@ -176,6 +180,8 @@ class ExampleRun:
                 )
             else:
                 self._stats.end(code, self._begun_s)
+            if cancel.trace is not None:
+                cancel.trace.end(code, self._begun_s, self._done_s, self._gate.now())
             self._handle.release()
 
 

@@ -19,6 +19,7 @@ from tfs.core.call import Call
 from tfs.core.errors import ServingError
 from tfs.core.servable import Servable
 from tfs.core.servable_handle import ServableHandle
+from tfs.core.tracing import begin_trace
 from tfs.handlers.decode_pool import (
     DecodePool,
     NeedsRoomError,
@@ -66,6 +67,7 @@ class ExampleHandler:
     def __call__(self, call: Call) -> None:
         """Starts the request; the call is finished when its outcome is known."""
         gate, rpc = self._gate, self._rpc
+        begin_trace(call, rpc.name)
         if not gate.enter(call, rpc.name):
             return
         begun_s = gate.now()
@@ -86,6 +88,7 @@ class ExampleHandler:
             write: Makes the reply.
 
         """
+        begin_trace(call, self._rpc.name)
         if self._gate.enter(call, self._rpc.name):
             self._find(call, self._gate.now(), write, question)
 

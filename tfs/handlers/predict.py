@@ -16,6 +16,7 @@ from tfs.core.servable import InferenceTask, Servable
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.signature import DEFAULT_SIGNATURE, Signature
 from tfs.core.tensor_view import Buffer, TensorView
+from tfs.core.tracing import TRACING, begin_trace
 from tfs.handlers.decode_pool import UNASKED_BYTES, DecodePool
 from tfs.handlers.lookup import ModelLookup, SharedLookup, find_signature
 from tfs.handlers.model_gate import PREDICT
@@ -112,6 +113,10 @@ class PredictHandler:
 
     def __call__(self, call: Call) -> None:
         """Starts the request; the call is finished when its outcome is known."""
+        begin_trace(call, PREDICT)
+        self._take(call)
+
+    def _take(self, call: Call) -> None:
         gate = self._gate
         if not gate.enter(call, PREDICT):
             return
@@ -172,6 +177,7 @@ class PredictHandler:
             client_id: What the caller calls itself.
 
         """
+        begin_trace(call, PREDICT)
         if self._gate.enter(call, PREDICT):
             begun_s = self._gate.now()
             self._start(call, begun_s, spec, read_inputs, writer, client_id)
@@ -221,31 +227,40 @@ class PredictHandler:
         )
         if logs:
             answers.logged_inputs = inputs
-        servable.submit(
-            InferenceTask(
-                name,
-                signature,
-                inputs,
-                functools.partial(answers.end, call, begun_s, output_filter),
-                num_rows,
-                output_filter,
-                call.deadline_s,
-                call.cancel,
-                is_low_priority(call.metadata),
-            )
+        task = InferenceTask(
+            name,
+            signature,
+            inputs,
+            functools.partial(answers.end, call, begun_s, output_filter),
+            num_rows,
+            output_filter,
+            call.deadline_s,
+            call.cancel,
+            is_low_priority(call.metadata),
         )
+        if task.cancel.trace is not None:
+            task.trace = task.cancel.trace
+            task.trace.name(servable_id, name)
+        servable.submit(task)
 
     # -- requests that come together ---------------------------------------------------
 
     def take_burst(self, calls: Sequence[BurstCall]) -> None:
         """Starts requests that arrived together, as ``__call__`` would one by one."""
+        tracer = TRACING.tracer
+        if tracer is not None:
+            traced = tracer.begin_some(calls, PREDICT)
+            if traced:  # they have no plans
+                for call in traced:
+                    self._take(call)
+                calls = [call for call in calls if call not in traced]
         messages = [call.message for call in calls]
         index = 0
         while index < len(calls):
             stop = index + 1
             alike = self._form.reader.read_alike(messages, index)
             if alike is None:
-                self(calls[index])
+                self._take(calls[index])
             else:
                 template, elements = alike
                 stop = index + len(elements)
@@ -260,7 +275,7 @@ class PredictHandler:
                     # of them as the first would take quadratic time, just when there is
                     # too much to do.
                     for call in run:
-                        self(call)
+                        self._take(call)
             index = stop
 
     def _any_gives_way(self, calls: Sequence[BurstCall]) -> bool:
@@ -280,7 +295,7 @@ class PredictHandler:
         others_elements: list[tuple[Buffer, ...]] = []
         for call, own in zip(calls, elements, strict=True):
             if is_low_priority(call.metadata):
-                self(call)
+                self._take(call)
             else:
                 others.append(call)
                 others_elements.append(own)

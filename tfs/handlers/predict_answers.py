@@ -207,6 +207,8 @@ class PredictAnswers:
                 self._stats.end_answered(call.opened_s, begun_s, cancel.begun_s, done_s)
             else:
                 self._stats.end(code, begun_s)
+            if cancel.trace is not None:
+                cancel.trace.end(code, begun_s, done_s, self._gate.now())
             self._handle.release()
 
     def _record(

@@ -121,6 +121,9 @@ class RequestGate:
         forget_frames(known)  # frames would keep the message alive
         ended = call.cancel.error or known
         (stats or self._lost[method]).end(ended.code, begun_s)
+        if call.cancel.trace is not None:
+            now_s = self.now()
+            call.cancel.trace.end(ended.code, begun_s, now_s, now_s)
         call.fail(known)
 
     def model(self, name: str) -> ModelGate:

@@ -24,6 +24,7 @@ from tfs.core.dtype import DType
 from tfs.core.servable import InferenceTask, Outcome, TaskForm, Tensors
 from tfs.core.signature import Signature
 from tfs.core.tensor_view import Buffer, TensorView, join_elements
+from tfs.core.trace import Trace
 from tfs.handlers.predict_answers import PredictAnswers
 
 
@@ -103,6 +104,7 @@ class PlannedTask(InferenceTask):
     # Other tasks may have these; planned tasks always do.
     output_filter: tuple[str, ...] = ()
     is_low: bool = False
+    trace: Trace | None = None
 
     def __init__(
         self,

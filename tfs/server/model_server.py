@@ -6,6 +6,7 @@ Usable as a library; ``tfs.server.process`` adds signals and the config file.
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import threading
 from collections.abc import Mapping, Sequence
@@ -46,6 +47,7 @@ from tfs.server.request_log.log_writer import LogWriter, LogWriterOptions
 from tfs.server.request_log.request_logs import RequestLogs
 from tfs.server.system.spare_memory import SpareMemory
 from tfs.server.system.versions import distribution_version
+from tfs.server.tracing.otel_tracer import OtelTracing
 
 log = logging.getLogger(__name__)
 
@@ -126,6 +128,7 @@ class ModelServer:
             self._loading.expected_answers.sizes,
             budget,
         )
+        self._tracing = OtelTracing(os.environ, self._clock)
         self._http = HttpSurface(options, self._loop, budget, self._decoders)
         self._models: Mapping[str, ModelSettings] = {}
         self._addresses: Sequence[str] = ()
@@ -146,6 +149,7 @@ class ModelServer:
         # Before all else, because closing what fails below needs the loop.
         self._loop.start()
         self._watchdog.start()
+        self._tracing.start()
         self.core.config.check(config)
         doors = listeners(self._options)
         self._log_writer.start()
@@ -251,6 +255,7 @@ class ModelServer:
         self._loop.close(deadline_s)
         self._request_logs.close()
         self._log_writer.close()
+        self._tracing.close()
 
     def _follow_config(self) -> None:
         """Lets gates and request logs follow the running config. On the loop."""

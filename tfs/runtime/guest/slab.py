@@ -3,7 +3,7 @@
     bytes 0..63      counters: requests (host), started (worker); then whether the host
                      has requests for any worker (host), and what a model in stages has
                      to say of them (worker)
-    from byte 64 on  two rings of slots, and two words per slot
+    from byte 64 on  two rings of slots, and five words per slot
     slot 0, slot 1   request words | reply words | input area | output area
 
 A call's descriptor is a row of 64-bit words. Nothing on the request path is pickled,
@@ -24,7 +24,7 @@ there are; they also order the memory accesses on every architecture.
 Calls may end in any order, so both sides name the slots they mean in a ring. Each slot
 has a word that says why nobody waits any more (a status code, 0 while somebody does),
 and one for the deadline (monotonic nanoseconds, 0 for none); only calls that overlap
-use these.
+use these. Three more name the span of a call that is traced, with 0 for none.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tfs.core.dtype import DTYPES, DType
+from tfs.core.trace import TraceContext
 from tfs.runtime.guest.sealed_file import ADD_SEALS, new_memfd
 
 ALIGNMENT: Final = 64
@@ -62,6 +63,8 @@ DTYPE_CODES: Final[dict[DType, int]] = {
 DTYPE_OF_CODE: Final[tuple[DType, ...]] = tuple(DTYPES.values())
 
 _COUNTER_WORDS = 8
+_SPAN = struct.Struct("=3Q")
+_LOW = (1 << 64) - 1
 _DESCRIPTOR_BYTES = 1 << 16
 _LEAST_SLOT_BYTES = 1 << 19
 _LEAST_SLOTS = 2
@@ -114,10 +117,10 @@ class Slab:
         self.num_slots = num_slots = max(_LEAST_SLOTS, concurrency)
         self.map = mmap.mmap(fd, os.fstat(fd).st_size)
         self.words = memoryview(self.map).cast("q")
-        self.request_ring, self.reply_ring, self.marks, self.deadlines = (
-            _COUNTER_WORDS + part * num_slots for part in range(4)
+        self.request_ring, self.reply_ring, self.marks, self.deadlines, self.spans = (
+            _COUNTER_WORDS + part * num_slots for part in range(5)
         )
-        header_bytes = (_COUNTER_WORDS + 4 * num_slots) * WORD_BYTES
+        header_bytes = (_COUNTER_WORDS + 7 * num_slots) * WORD_BYTES
         header_bytes += -header_bytes % mmap.PAGESIZE
         overhead_bytes = header_bytes + num_slots * 2 * _DESCRIPTOR_BYTES
         area_bytes = (len(self.map) - overhead_bytes) // (2 * num_slots)
@@ -151,6 +154,20 @@ class Slab:
         if packing is None:
             packing = _PACKINGS[len(values)] = struct.Struct(f"={len(values)}q")
         packing.pack_into(self.map, start * WORD_BYTES, *values)
+
+    def write_span(self, slot_index: int, context: TraceContext | None) -> None:
+        """Writes the span of a slot's call; None if it is not traced."""
+        trace_id, span_id = context or (0, 0)
+        place = (self.spans + 3 * slot_index) * WORD_BYTES
+        _SPAN.pack_into(self.map, place, span_id, trace_id >> 64, trace_id & _LOW)
+
+    def read_span(self, slot_index: int) -> TraceContext | None:
+        """Returns the span of a slot's call; None if it is not traced."""
+        start = self.spans + 3 * slot_index
+        if not self.words[start]:
+            return None
+        span_id, high, low = _SPAN.unpack_from(self.map, start * WORD_BYTES)
+        return TraceContext(high << 64 | low, span_id)
 
     def write_text(self, start: int, text: bytes) -> None:
         """Writes bytes where words begin."""

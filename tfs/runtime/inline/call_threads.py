@@ -18,6 +18,7 @@ from tfs.core.request_scope import request_scope
 from tfs.core.servable import InferenceTask, Outcome, Tensors
 from tfs.core.thread_join import join_by
 from tfs.core.thread_priority import answer_soon
+from tfs.runtime.guest.current_span import current_span
 from tfs.runtime.inline.inline_model import InlineModel
 from tfs.runtime.interpreter import InterpreterStats
 from tfs.runtime.task_outcome import finish, queue_full, unloaded
@@ -273,6 +274,9 @@ class CallThreads:
 
     def _outcome(self, model: InlineModel, task: InferenceTask) -> Outcome:
         refused = task.begin(self._clock.now(), model.source.id.slashed)
+        if refused is None and task.trace is not None:
+            with current_span(task.trace.context):
+                return self.call(model, task.signature_name, task.inputs)[0]
         if refused is None:
             return self.call(model, task.signature_name, task.inputs)[0]
         with self._lock:

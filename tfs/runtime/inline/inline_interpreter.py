@@ -23,6 +23,7 @@ from tfs.core.errors import Internal, ServingError
 from tfs.core.servable import InferenceTask
 from tfs.core.servable_id import ServableId
 from tfs.core.serving_loop import ServingLoop
+from tfs.runtime.guest.current_span import current_span
 from tfs.runtime.guest.guest_model import GuestModel, load_guest_model
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.staged_model import StagedModel
@@ -180,7 +181,15 @@ class InlineInterpreter:
             return
         front = model.front
         if front is not None:
-            outcome = front(model, task.signature_name, lambda: task.inputs, task)
+            trace = task.trace
+            if trace is None:
+                outcome = front(model, task.signature_name, lambda: task.inputs, task)
+            else:
+                trace.compute(model.source.id.slashed, self._clock.now())
+                with current_span(trace.context):
+                    outcome = front(
+                        model, task.signature_name, lambda: task.inputs, task
+                    )
             if outcome is not None:
                 finish(task, outcome)
                 return

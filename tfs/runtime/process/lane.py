@@ -15,6 +15,7 @@ from tfs.core.errors import FailedPrecondition, Internal, ServingError
 from tfs.core.servable import InferenceTask, Outcome
 from tfs.core.serving_loop import ServingLoop, Timer
 from tfs.core.spin_backoff import SpinBackoff
+from tfs.core.tracing import TRACING
 from tfs.runtime.guest.slab import REQUESTS, Slot
 from tfs.runtime.interpreter import InterpreterStats
 from tfs.runtime.process.call_channel import CallChannel
@@ -355,6 +356,10 @@ class Lane:
         if self._overlaps:
             words[slab.marks + slot_index] = 0
             words[slab.deadlines + slot_index] = _deadline_ns(task.deadline_s, now_s)
+        if task.trace is not None:
+            slab.write_span(slot_index, task.trace.context)
+        elif TRACING.tracer is not None:
+            slab.write_span(slot_index, None)
         self._num_written = words[REQUESTS] = sequence + 1
         channel.ring()
         if self._overlaps:

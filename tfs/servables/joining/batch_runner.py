@@ -22,6 +22,8 @@ from tfs.core.servable import (
 )
 from tfs.core.signature import FREE, Signature
 from tfs.core.tensor_view import TensorView, join_elements
+from tfs.core.trace import Trace
+from tfs.core.tracing import TRACING
 from tfs.servables.joining.batching_loop import BatchingLoop
 from tfs.servables.joining.tensor_join import (
     cut_inner,
@@ -75,9 +77,12 @@ class BatchRunner:
         form = _common_form(tasks)
         inputs = self.inputs_of(batch, form)
         end = _BatchEnd(batch, form, self._label, self._loop, self._cuts)
-        outcome = self._inner.compute_now(
-            self._name, lambda: inputs, batch.padded_rows, 1
-        )
+        trace = None if TRACING.tracer is None else _trace_of(batch)
+        outcome = None
+        if trace is None:  # a task carries its trace
+            outcome = self._inner.compute_now(
+                self._name, lambda: inputs, batch.padded_rows, 1
+            )
         if outcome is not None:
             for task in tasks:
                 task.cancel.begun_s = batch.started_s
@@ -97,6 +102,7 @@ class BatchRunner:
             )
         else:
             joined = _JoinedTask(self, batch, form, inputs, end)
+        joined.trace = trace
         self._inner.submit(joined)
 
     @property
@@ -211,6 +217,8 @@ class _JoinedTask(InferenceTask):
             else:
                 alive.append(task)
                 task.cancel.begun_s = now_s
+        if self.trace is not None:
+            self.trace.compute(who, now_s)
         if not dead:
             return None
         if not alive:  # the batch ends with all of them
@@ -322,6 +330,14 @@ def _free(shape: Sequence[int], wanted: Sequence[int]) -> list[int]:
     return [
         size for size, each in zip(shape[1:], wanted[1:], strict=True) if each == FREE
     ]
+
+
+def _trace_of(batch: Batch[InferenceTask]) -> Trace | None:
+    """Begins the spans of a batch, if one of its requests is traced."""
+    traces = [task.trace for task in batch.tasks if task.trace is not None]
+    if not traces:
+        return None
+    return traces[0].join(traces[1:], batch.num_rows, batch.started_s)
 
 
 def _misfit(

@@ -12,6 +12,7 @@ from typing import Final
 
 from tfs.core.errors import BY_CODE, Code, ServingError
 from tfs.core.request_scope import request_scope
+from tfs.runtime.guest.current_span import current_span
 from tfs.runtime.guest.loaded_model import LoadedModel
 from tfs.runtime.guest.slab import STARTED, Slab, Slot
 from tfs.runtime.guest.worker.call_answerer import CallAnswerer
@@ -78,13 +79,22 @@ class CallSlots:
     def answer_next(self, answerer: CallAnswerer) -> LoadedModel | None:
         """Answers the next request, of which ``wait`` has told; returns whose it was."""
         call = self.take()
-        if self._in_scope:
-            with request_scope(call.deadline_s, call.mark):
-                loaded, overflow_fd = answerer.answer(call.slot, call.memory)
+        span = self.slab.read_span(call.index)
+        if span is None:
+            loaded, overflow_fd = self._answer(answerer, call)
         else:
-            loaded, overflow_fd = answerer.answer(call.slot, call.memory)
+            with current_span(span):
+                loaded, overflow_fd = self._answer(answerer, call)
         self.give(call, overflow_fd)
         return loaded
+
+    def _answer(
+        self, answerer: CallAnswerer, call: TakenCall
+    ) -> tuple[LoadedModel | None, int | None]:
+        if self._in_scope:
+            with request_scope(call.deadline_s, call.mark):
+                return answerer.answer(call.slot, call.memory)
+        return answerer.answer(call.slot, call.memory)
 
     def take(self) -> TakenCall:
         """Takes the next request, of which ``wait`` has told."""

@@ -1,0 +1,189 @@
+"""Spans of requests and batches, by the SDK's own exporter in memory."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from tests.handlers.served import OneModel
+from tests.tensors import floats
+from tfs.codec.tensor import fill_tensor_proto
+from tfs.core.call import Peer
+from tfs.core.clock import MonotonicClock
+from tfs.core.tracing import TRACING
+from tfs.handlers.predict import PredictHandler
+from tfs.proto.tensorflow_serving.apis import predict_pb2
+from tfs.server.tracing.otel_tracer import OtelTracer, OtelTracing
+from tfs.server.tracing.settings import TracingSettings
+from tfs.testing.fake_call import FakeCall
+from tfs.testing.fake_clock import FakeClock
+
+TRACE, SPAN = 0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331
+
+
+class Traced:
+    """A handler of Predict whose requests are traced into memory.
+
+    Attributes:
+        draws: The numbers that decide which requests are sampled; 0.0, for the next, when
+            used up.
+
+    """
+
+    def __init__(self, share: float = 1.0) -> None:
+        self._exporter = InMemorySpanExporter()
+        provider = TracerProvider(shutdown_on_exit=False)
+        provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+        self.draws: list[float] = []
+        self.models = OneModel()
+        self.handler = PredictHandler(self.models)
+        self.tracer = OtelTracer(
+            provider.get_tracer("test"),
+            TracingSettings("otlp", share, True),
+            MonotonicClock(),
+            lambda: self.draws.pop(0) if self.draws else 0.0,
+        )
+
+    def call(self, model: str = "m", **metadata: str) -> FakeCall:
+        request = predict_pb2.PredictRequest()
+        request.model_spec.name = model
+        fill_tensor_proto(request.inputs["x"], floats((1, 2), 1, 2))
+        call = FakeCall(request.SerializeToString(), metadata=tuple(metadata.items()))
+        call.opened_s = MonotonicClock.now()
+        return call
+
+    def spans(self) -> dict[str, ReadableSpan]:
+        """Returns the spans that have ended, by name."""
+        found = {span.name: span for span in self._exporter.get_finished_spans()}
+        self._exporter.clear()
+        return found
+
+
+@pytest.fixture
+def traced() -> Iterator[Traced]:
+    made = Traced(share=0.5)
+    TRACING.tracer = made.tracer
+    yield made
+    TRACING.tracer = None
+
+
+def parent_of(span: ReadableSpan) -> int:
+    return 0 if span.parent is None else span.parent.span_id
+
+
+def id_of(span: ReadableSpan) -> int:
+    return span.get_span_context().span_id  # type: ignore[union-attr]
+
+
+def test_a_request_has_its_phases_as_spans(traced: Traced) -> None:
+    """One below the other, and in the order of time; the request's has what answered."""
+    call = traced.call()
+    traced.models.servable.is_paused = True
+    traced.handler(call)
+    (task,) = traced.models.servable.tasks
+    assert task.begin(MonotonicClock.now(), "m/3") is None
+    traced.models.servable.answer(task)
+    spans = traced.spans()
+    assert spans.keys() == {"Predict", "queue", "interpreter"}
+    request, queue, interpreter = (
+        spans[name] for name in ("Predict", "queue", "interpreter")
+    )
+    assert request.kind.name == "SERVER"
+    assert request.attributes == {
+        "tfs.model": "m",
+        "tfs.version": 3,
+        "tfs.signature": "serving_default",
+    }
+    assert parent_of(request) == 0
+    assert parent_of(queue) == parent_of(interpreter) == id_of(request)
+    times: list[Any] = [
+        request.start_time,
+        queue.start_time,
+        queue.end_time,
+        interpreter.end_time,
+        request.end_time,
+    ]
+    assert times == sorted(times)
+    assert interpreter.start_time == queue.end_time
+
+
+def test_a_batch_is_linked_to_its_requests(traced: Traced) -> None:
+    """It lies below the first; the interpreter's span lies below it."""
+    calls = [traced.call(), traced.call()]
+    traced.models.servable.is_paused = True
+    for call in calls:
+        traced.handler(call)
+    tasks = traced.models.servable.tasks
+    first, second = (task.trace for task in tasks)
+    assert first is not None
+    assert second is not None
+    now_s = MonotonicClock.now()
+    batch = first.join([second], 2, now_s)
+    batch.compute("m/3", now_s)
+    inner = batch.context
+    traced.models.servable.answer(tasks[0])
+    spans = traced.spans()
+    assert parent_of(spans["batch"]) == id_of(spans["Predict"])
+    assert parent_of(spans["interpreter"]) == id_of(spans["batch"])
+    assert id_of(spans["interpreter"]) == inner.span_id
+    linked = {link.context.span_id for link in spans["batch"].links}
+    traced.models.servable.answer(tasks[1])
+    later = traced.spans()
+    assert later.keys() == {"Predict", "queue"}
+    assert linked == {id_of(spans["Predict"]), id_of(later["Predict"])}
+
+
+@pytest.mark.parametrize(("flags", "is_traced"), [("01", True), ("00", False)])
+def test_a_request_is_traced_as_its_caller_is(
+    traced: Traced, flags: str, is_traced: bool
+) -> None:
+    """Its span lies below the caller's, whatever share is sampled otherwise."""
+    traced.handler(traced.call(traceparent=f"00-{TRACE:032x}-{SPAN:016x}-{flags}"))
+    spans = traced.spans()
+    assert bool(spans) is is_traced
+    if is_traced:
+        context = spans["Predict"].get_span_context()
+        assert context is not None
+        assert context.trace_id == TRACE
+        assert parent_of(spans["Predict"]) == SPAN
+
+
+def test_a_share_of_the_others_is_traced(traced: Traced) -> None:
+    """Also of requests that came together; those that are not are answered alike."""
+    traced.draws = [0.6]  # one is passed over behind the first
+    calls = [traced.call(), traced.call(), traced.call()]
+    traced.handler.take_burst(calls)
+    assert [call.num_finishes for call in calls] == [1, 1, 1]
+    assert [call.cancel.trace is None for call in calls] == [False, True, False]
+    assert "Predict" in traced.spans()
+    warm_up = traced.call()
+    warm_up.peer = Peer("warm-up", "warm-up")
+    traced.handler(warm_up)
+    assert traced.spans() == {}
+
+
+def test_an_error_ends_the_span_too(traced: Traced) -> None:
+    """What a caller did wrong is no error of the server."""
+    traced.handler(traced.call(model="absent"))
+    span = traced.spans()["Predict"]
+    assert span.attributes == {"tfs.status": "NOT_FOUND"}
+    assert span.status.is_unset
+
+
+def test_a_wrong_setting_warns_once_and_traces_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The server starts all the same."""
+    tracing = OtelTracing({"OTEL_TRACES_EXPORTER": "zipkin"}, FakeClock())
+    with caplog.at_level(logging.WARNING):
+        tracing.start()
+    assert TRACING.tracer is None
+    assert len(caplog.records) == 1
+    assert "OTEL_TRACES_EXPORTER=zipkin" in caplog.text
+    tracing.close()

@@ -1,0 +1,1 @@
+"""OpenTelemetry, by the standard OTEL_* variables: the extra ``otel``."""
