@@ -4,8 +4,8 @@ The scheduler alone is measured in CPU time per task, by closed-loop callers tha
 for asyncio futures and submit the server's own task type. Policies are compared under
 a virtual clock: the product's scheduler goes through recorded arrivals, and kernels run
 as the policies ask for them, by CPU time. The policies that are compared take turns,
-one batch each, and share a pace: a second of virtual time that a batch has shown to be
-slow is as slow for the others, or near saturation, where a few percent of service time
+one batch each, and share a pace: a time that a batch has shown to be slow is as slow
+for the others, or near saturation, where a few percent of service time
 double the queue, noise would decide between them. Loads are fractions of the best rate
 in the table of batch sizes, medians measured just before.
 """
@@ -78,6 +78,7 @@ SIZES = (1, 2, 4, 8, 10, 12, 16, 24, 32)
 FIXED_BATCH = 10
 WINDOW_S = 0.005
 NEVER_S = 1e6
+PACE_S = 4.0  # of virtual time: a real batch a second took twelve minutes
 SLACK_RUNS = 16
 
 
@@ -314,9 +315,9 @@ class Kernel:
 
 
 class Pace:
-    """How fast the machine was in each second of virtual time, by real batches.
+    """How fast the machine was in each PACE_S of virtual time, by real batches.
 
-    A batch takes what the table says, times the pace of its second: what the first
+    A batch takes what the table says, times the pace of its time: what the first
     batch in it took beside what the table says of that. So a slow moment is slow for
     all policies that are compared, whatever batches they have formed by then. Were
     every batch of each run for itself, the luck of a hundred runs would decide: at 0.8
@@ -327,16 +328,16 @@ class Pace:
         self._table = table
         self._costs = CostTable(table)
         self._run_s = run_s
-        self._by_second: dict[int, float] = {}
+        self._paces: dict[int, float] = {}
 
     def run_s(self, num_rows: int, now_s: float) -> float:
         """Returns how long a batch of so many rows takes that begins then."""
-        second = int(now_s)
-        pace = self._by_second.get(second)
+        when = int(now_s / PACE_S)
+        pace = self._paces.get(when)
         if pace is None:
             # Of a size in the table: between sizes it may be wrong by a kernel's step.
             size = min(self._table, key=lambda size: abs(size - num_rows))
-            pace = self._by_second[second] = self._run_s(size) / self._table[size]
+            pace = self._paces[when] = self._run_s(size) / self._table[size]
         return pace * self._costs.predict_s(num_rows)
 
 
@@ -518,7 +519,6 @@ def measure_deadlines(report: Report) -> None:
                     seed,
                     slack_s=slack_s,
                 )
-                # A real batch a second: one for each batch took six minutes.
                 run_s = Pace(kernel.table, kernel.run_s).run_s
                 simulations = {"": simulation_of(kernel, by_deadline, arrivals, run_s)}
                 if ("-fifo", load) not in met:  # once will do, without a goal

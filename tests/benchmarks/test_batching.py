@@ -92,7 +92,7 @@ def test_policies_meet_the_same_arrivals() -> None:
     assert means["fixed"] == pytest.approx(45_000 + 3000)
 
 
-def test_policies_share_the_pace_of_a_second() -> None:
+def test_policies_share_the_pace_of_a_moment() -> None:
     """Its first batch is run and tells how slow the others in it are, of any size."""
     runs: list[int] = []
 
@@ -102,8 +102,8 @@ def test_policies_share_the_pace_of_a_second() -> None:
 
     pace = batching.Pace({1: 1.0, 4: 4.0}, run_s)
     assert pace.run_s(1, 0.1) == 2.0
-    assert pace.run_s(2, 0.9) == 4.0
-    assert pace.run_s(3, 1.0) == 3.0
+    assert pace.run_s(2, batching.PACE_S - 0.1) == 4.0
+    assert pace.run_s(3, batching.PACE_S) == 3.0
     assert runs == [1, 4]
 
 
