@@ -31,11 +31,12 @@ from tests.benchmarks.lengths import BUCKETS, EncoderTimes, length_of
 from tests.benchmarks.models.alexnet import AlexNet
 from tests.benchmarks.models.resnet18 import ResNet18
 from tests.benchmarks.one_thread import one_thread
+from tests.benchmarks.published_lbci import PublishedLbci
 from tests.benchmarks.row import Goal, Row
 from tfs.runtime.guest.layered.auto import best_rule
 from tfs.runtime.guest.layered.cuttable import Cuttable
 from tfs.runtime.guest.layered.cutter import cut
-from tfs.runtime.guest.layered.rules import Greedy, Lbci, PublishedLbci, Rule
+from tfs.runtime.guest.layered.rules import Greedy, Lbci, Rule
 from tfs.runtime.guest.layered.simulation import Arrival, Simulated, simulate
 from tfs.runtime.guest.layered.stage_times import StageTimes
 

@@ -16,9 +16,7 @@ from tfs.runtime.guest.layered.rules import (
     FluidLookAhead,
     Greedy,
     Lbci,
-    PublishedLbci,
     Rule,
-    fitted_times,
 )
 from tfs.runtime.guest.layered.simulation import Arrival, simulate
 from tfs.runtime.guest.layered.stage_times import StageTimes
@@ -134,25 +132,6 @@ def test_a_tight_bound_does_not_collapse_lbci(in_rows: int) -> None:
         return sum(took_s <= bound_s for took_s in latencies)
 
     assert goodput(Lbci(bound_s)) >= 0.95 * goodput(Greedy())
-
-
-def test_the_paper_s_equations_are_kept_for_comparison() -> None:
-    """Batches are capped by the fitted time, and join once, behind the second stage."""
-    times = table(HEAVY_END, 32)
-    bound_s = times.total_s(8)
-    rule = PublishedLbci(times, bound_s)
-    assert 4 <= rule.most_rows(times) <= 10
-    assert rule.rows_to_join(times, Boundary(1, 1, [1])) == 0
-    assert rule.rows_to_join(times, Boundary(2, 1, [1, 1])) == 2
-    assert rule.rows_to_join(times, Boundary(2, 1, [1], num_joins=1)) == 0
-    assert rule.rows_to_join(times, Boundary(2, 1, [1], waited_s=bound_s)) == 0
-
-
-def test_affine_times_are_fitted_within_a_tenth() -> None:
-    """Equation 6 describes kernels whose time grows evenly."""
-    totals = [20 + 12.6 * rows for rows in range(1, 33)]
-    for fitted, measured in zip(fitted_times(totals), totals, strict=True):
-        assert fitted == pytest.approx(measured, rel=0.1)
 
 
 @hypothesis.given(
