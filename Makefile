@@ -32,7 +32,7 @@ BENCH_STAMP := $(VENV)/.stamp-bench
 ENGINES_STAMP := $(VENV)/.stamp-engines
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PIP_INSTALL = $(PIP) install -c constraints.txt
-BENCH_AREAS := batching layered runtime core rpc swap
+BENCH_AREAS := batching layered runtime core rpc http swap
 # Not part of `make bench`: it sets up other servers and takes up to an hour.
 BENCH_APART := peers hosted
 

@@ -305,30 +305,14 @@ Replies are never compressed. A client that was silent for five minutes
 
 ## Numbers
 
-`make bench-rpc` measures these on your machine. Below are medians of one run in November 2026, on
-two cores of an AMD EPYC (a virtual machine with Linux 6.18), with Python 3.11.7, torch 2.13.0 and
-grpcio 1.85.1. Each server is pinned to one core and serves an identity model, TFS on its serving
-loop unless a row says otherwise; replies are checked. CPU is user and system time of the server's
-process tree, for each request. The *reference server* (`tests/benchmarks/reference_server.py`) is
-grpcio.aio on uvloop, with upb, numpy and one batching thread. The *echo* is express alone, which
-returns what it gets.
+`make bench-rpc` measures gRPC on your machine, and `make bench-http` HTTP. Each server is pinned to
+one core and serves an identity model on its serving loop; replies are checked. CPU is user and system
+time of the server's process tree, for each request. Beside it in the same run are a server that a good
+engineer writes in an afternoon, on grpcio.aio and uvloop (`tests/benchmarks/reference_server.py`) or
+on FastAPI, uvicorn and httptools (`tests/benchmarks/fastapi_server.py`), each with one batching
+thread; express alone, which returns what it gets; and TFS through grpcio. Run them on a quiet machine.
 
-| | TFS through express | beside it in the same run |
-|---|---|---|
-| small Predict (4 floats), 16 in flight: CPU | 7.1 us | reference server 179 us, 25 times as much |
-| the same | 7.1 us | TFS through grpcio 265 us, 38 times as much |
-| the same: requests on one core | 84,400/s | echo 105,800/s |
-| the same, over TLS: CPU | 8.4 us | without TLS 7.5 us, so TLS takes 12 % more |
-| the same, by a grpcio.aio client with deadlines: CPU | 17.3 us | reference server 171 us |
-| one small Predict at a time: median latency | 64 us | echo 68 us |
-| image of 602 KB, 4 in flight: CPU | 337 us | reference server 670 us: 0.50 of it |
-| 10 MB, 4 in flight: CPU | 6.9 ms | reference server 12.4 ms: 0.56 of it |
-| small Predict through a process interpreter, 64 in flight: CPU of all processes | 6.2 us | reference server 227 us |
-| p99 of a quiet client beside a connection with 128 small requests in flight | 251 us | alone 247 us |
-| the same beside a connection with 8 images in flight | 322 us | alone 247 us |
-
-Both transports bound what clients can take of a server; [hostile clients](hostile-clients.md)
-has the limits, and what was measured beside such clients.
+[Hostile clients](hostile-clients.md) has the limits for what clients can take of a server.
 """
 _HOSTILE = """\
 # Hostile clients

@@ -45,6 +45,22 @@ def parse_object(body: Buffer) -> dict[str, Value]:
     return value
 
 
+def end_of_only_string(body: bytes) -> int:
+    """Returns the index behind the only string of a body; 0 if there is not just one.
+
+    Then its one key comes once, and no values are strings. Quick: searching for single
+    bytes takes a tenth of what searching for words does.
+    """
+    begin = body.find(b'"')
+    end = body.find(b'"', begin + 1) + 1
+    return end if begin >= 0 and end and body.find(b'"', end) < 0 else 0
+
+
+def has_words(numbers: bytes, start: int) -> bool:
+    """Tells whether ``true`` or ``false`` may stand among numbers, from there on."""
+    return numbers.find(b"r", start) >= 0 or numbers.find(b"s", start) >= 0
+
+
 def with_first_values(
     document: dict[str, Value], body: Buffer, keys: Iterable[str]
 ) -> dict[str, Value]:

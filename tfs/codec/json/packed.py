@@ -171,6 +171,22 @@ def write_npy(outputs: Mapping[str, TensorView]) -> tuple[bytes, Buffer]:
     return _written_npy_head(name, view.shape), view.buffer
 
 
+def write_npys(view: TensorView, num_rows: int, num_files: int) -> list[bytes] | None:
+    """Returns equal parts of a tensor, each as a ``.npy`` file; None if it has no such.
+
+    For parts that are worth a copy.
+    """
+    if view.dtype is STRING or view.dtype is BFLOAT16 or not view.shape:
+        return None
+    head = _written_npy_head(_numpy_name(view.dtype), (num_rows, *view.shape[1:]))
+    data = view.buffer
+    size = len(data) * num_rows // view.shape[0]
+    return [
+        b"".join((head, data[start : start + size]))
+        for start in range(0, size * num_files, size)
+    ]
+
+
 @lru_cache(256)
 def _written_npy_head(name: str, shape: tuple[int, ...]) -> bytes:
     head = io.BytesIO()

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 import orjson
 
+from tfs.codec.json.document import end_of_only_string, has_words
 from tfs.codec.json.packed import parse_msgpack, parse_npy
 from tfs.codec.json.predict_body import INPUTS, INSTANCES, Layout, PredictBody
 from tfs.codec.json.tensor_reader import plain_array
@@ -59,13 +60,10 @@ def read_plain_json(body: Buffer, name: str, dtype: DType) -> PlainBody | None:
         dtype: Its dtype.
 
     """
-    # There are no quotes but those of the only key: no names, strings or signature.
-    if (
-        type(body) is not bytes
-        or body.count(b'"') != 2
-        or b"true" in body
-        or b"false" in body
-    ):
+    if type(body) is not bytes:
+        return None
+    behind = end_of_only_string(body)  # no names, strings or signature follow
+    if not behind or has_words(body, behind):
         return None
     try:
         document = orjson.loads(body)

@@ -13,6 +13,8 @@ from typing import Final
 from tfs.codec.json.document import (
     SIGNATURE_NAME,
     Value,
+    end_of_only_string,
+    has_words,
     parse_object,
     shown,
     signature_name_of,
@@ -63,6 +65,9 @@ class PredictBody:
         """
         whole = bytes(body)
         document = parse_object(whole)
+        behind = end_of_only_string(whole)
+        if behind:
+            return cls.of(document, may_have_bools=has_words(whole, behind))
         inputs = document.get(INPUTS)
         names = inputs if type(inputs) is dict else ()
         return cls.of(

@@ -47,14 +47,13 @@ def write_predict_reply(outputs: Mapping[str, TensorView], layout: Layout) -> by
 
 
 def write_plain_replies(
-    name: str, view: TensorView, layout: Layout, num_rows: int, num_replies: int
+    view: TensorView, layout: Layout, num_rows: int, num_replies: int
 ) -> list[bytes] | None:
     """Returns the replies to requests of ``num_rows`` each that were computed together.
 
     None if they have to be written one by one: strings, and what is not finite.
 
     Args:
-        name: The name of their only output.
         view: The outputs of all, one after the other.
         layout: The layout of their requests.
         num_rows: Rows of each.

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tfs.codec.json.packed import write_msgpack, write_npy
+from tfs.codec.json.packed import write_msgpack, write_npy, write_npys
 from tfs.codec.json.predict_body import Layout
 from tfs.codec.json.tensor_writer import write_plain_replies, write_predict_reply
 from tfs.codec.predict import Reply
 from tfs.codec.predict import write_predict_reply as write_message
 from tfs.core.servable import Tensors
 from tfs.core.servable_id import ServableId
+from tfs.core.tensor_view import LARGE_BYTES
 
 
 class Form(enum.Enum):
@@ -92,7 +93,11 @@ class FormedReplies:
         num_rows: int,
         num_replies: int,
     ) -> Sequence[bytes] | None:
-        if self.form is not Form.JSON or len(outputs) != 1:
+        if len(outputs) != 1:
             return None
-        ((name, view),) = outputs.items()
-        return write_plain_replies(name, view, self.layout, num_rows, num_replies)
+        (view,) = outputs.values()
+        if self.form is Form.JSON:
+            return write_plain_replies(view, self.layout, num_rows, num_replies)
+        if self.form is Form.NPY and view.size_bytes <= LARGE_BYTES:
+            return write_npys(view, num_rows, num_replies)
+        return None

@@ -1,0 +1,363 @@
+"""`make bench-http`: what a Predict over HTTP costs the server, from socket to socket.
+
+As in `make bench-rpc`, whose identity model and ways it has: every server is pinned to
+one core, the load (h2load --h1) comes from another, a server's CPU is user and system
+time of its process tree, and what is compared takes turns. Requests in flight are
+connections, one request each, as HTTP's clients have it.
+
+    reference   tests/benchmarks/fastapi_server.py: FastAPI on uvicorn, httptools, uvloop
+    express     the same server's gRPC, by the same h2load over HTTP/2
+    parse       orjson.loads and numpy.asarray of the same body, and nothing else
+
+Before it starts, each server's answer to the same bytes is compared with plain torch, and
+afterwards the bytes of all its answers are counted. The image in JSON is answered as
+.npy: its row is about reading JSON.
+"""
+
+from __future__ import annotations
+
+import http.client
+import io
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Self
+
+import msgpack
+import numpy as np
+import orjson
+import torch
+
+import tfs.export
+from tests.benchmarks import h2load
+from tests.benchmarks.harness import Area, Report, Sample, interleave, main
+from tests.benchmarks.models.identity import Identity
+from tests.benchmarks.priority import ahead_of_others
+from tests.benchmarks.process_cpu import ProcessTreeCpu
+from tests.benchmarks.row import Goal, Row
+from tests.benchmarks.rpc import (
+    ENV,
+    IMAGE,
+    READY_TIMEOUT_S,
+    SMALL,
+    Effort,
+    Server,
+    h2load_measurer,
+    request_body,
+    running_on,
+    split_cores,
+    wait_until_right,
+)
+from tests.benchmarks.server_process import ServerProcess
+from tests.e2e.serving import free_port
+
+PREDICT = "/v1/models/identity:predict"
+JSON = "application/json"
+NPY = "application/x-npy"
+MSGPACK = "application/msgpack"
+
+ROWS = (
+    Row("http/json-cpu/16-in-flight", "us", Goal("value", "<=", 25)),
+    Row(
+        "http/json-cpu-vs-reference/16-in-flight",
+        "us",
+        Goal("ratio", ">=", 5),
+        ratio="baseline/value",
+    ),
+    Row("http/npy-cpu/16-in-flight", "us", Goal("value", "<=", 20)),
+    Row("http/msgpack-cpu/16-in-flight", "us", Goal("value", "<=", 20)),
+    Row("http/json-p50-vs-express/one-in-flight", "us", Goal("ratio", "<=", 1.1)),
+    Row("http/image-npy-cpu-vs-express/602kb", "us", Goal("ratio", "<=", 1.1)),
+    Row("http/image-json-cpu-vs-parse/602kb", "us", Goal("ratio", "<=", 1.3)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A Predict request over HTTP. Immutable.
+
+    Attributes:
+        body: what is sent.
+        content_type: its form.
+        accept: the form of the answer.
+    """
+
+    body: bytes
+    content_type: str
+    accept: str
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"content-type": self.content_type, "accept": self.accept}
+
+
+def question(inputs: torch.Tensor, form: str, accept: str = "") -> Question:
+    """Returns a Predict of `inputs` in that form, to be answered in it or another."""
+    if form == JSON:
+        body = orjson.dumps({"instances": inputs.tolist()})
+    elif form == NPY:
+        file = io.BytesIO()
+        np.save(file, inputs.numpy())
+        body = file.getvalue()
+    else:
+        tensor = {
+            "dtype": "float32",
+            "shape": list(inputs.shape),
+            "data": inputs.numpy().tobytes(),
+        }
+        body = msgpack.packb({"inputs": {"x": tensor}})
+    return Question(body, form, accept or form)
+
+
+def is_right(reply: bytes, form: str, inputs: torch.Tensor) -> bool:
+    """Tells whether a reply in that form is, value for value, what torch computes."""
+    expected = Identity()(inputs)["y"].numpy()
+    if form == JSON:
+        (values,) = orjson.loads(reply).values()
+        found = np.asarray(values, np.float32)
+    elif form == NPY:
+        found = np.load(io.BytesIO(reply))
+    else:
+        (tensor,) = msgpack.unpackb(reply)["outputs"].values()
+        found = np.frombuffer(tensor["data"], np.float32).reshape(tensor["shape"])
+    return found.shape == expected.shape and np.array_equal(found, expected)
+
+
+def ask(target: str, asked: Question, inputs: torch.Tensor) -> int:
+    """Asks once; returns the size of the answer.
+
+    Raises:
+        ValueError: the answer is wrong.
+        OSError, http.client.HTTPException: there is none.
+    """
+    connection = http.client.HTTPConnection(target, timeout=READY_TIMEOUT_S)
+    try:
+        connection.request("POST", PREDICT, asked.body, asked.headers)
+        reply = connection.getresponse()
+        body = reply.read()
+    finally:
+        connection.close()
+    if reply.status != 200 or not is_right(body, asked.accept, inputs):
+        raise ValueError(f"{target} answers wrongly: {reply.status} {body[:100]!r}")
+    return len(body)
+
+
+class Servers:
+    """Starts servers for one shape, all pinned to one core; ends them together.
+
+    Args:
+        shape: of the model's inputs.
+    """
+
+    def __init__(self, shape: Sequence[int]) -> None:
+        torch.manual_seed(1)
+        self.inputs = torch.randn(*shape)
+        self._cores, self._generator_cores = split_cores()
+        self._stack = ExitStack()
+        self._base_path = Path()
+
+    def __enter__(self) -> Self:
+        folder = self._stack.enter_context(TemporaryDirectory())
+        self._base_path = Path(folder) / "identity"
+        examples = torch.cat([self.inputs, self.inputs + 1])
+        tfs.export.save(Identity().eval(), examples, self._base_path, version=1)
+        self._stack.enter_context(running_on(self._generator_cores))
+        if not self._stack.enter_context(ahead_of_others()):
+            print("  not ahead of other processes: take no p50 if there are any")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def tfs(self) -> tuple[Server, str]:
+        """Starts TFS; returns its gRPC, and where its HTTP listens."""
+        port = free_port()
+        process = self._start(
+            [
+                *("tfs", "serve", "--log_level=warning", "--grpc_host=127.0.0.1"),
+                *("--any_port=true", "--model_name=identity", "--num_interpreters=1"),
+                f"--model_base_path={self._base_path}",
+                *("--interpreter_backend=front", f"--rest_api_port={port}"),
+            ],
+            r"(127\.0\.0\.1:\d+)",
+        )
+        body = request_body(self.inputs)
+        size = wait_until_right(process.target, body, self.inputs)
+        return Server(process, body, self.inputs, size), f"127.0.0.1:{port}"
+
+    def reference(self) -> ServerProcess:
+        """Starts the reference."""
+        return self._start(["tests.benchmarks.fastapi_server"])
+
+    def _start(
+        self, module: Sequence[str], announcement: str = r"listening on (\S+)"
+    ) -> ServerProcess:
+        return self._stack.enter_context(
+            ServerProcess(
+                [sys.executable, "-m", *module],
+                announcement=announcement,
+                env=ENV,
+                cores=self._cores,
+            )
+        )
+
+    def parse_measurer(self, body: bytes, num_rounds: int) -> Callable[[], Sample]:
+        """Returns the measurer of reading a body, and nothing else, on their core."""
+
+        def measure() -> Sample:
+            with running_on(self._cores):
+                begun_s = time.thread_time()
+                for _ in range(num_rounds):
+                    np.asarray(orjson.loads(body)["instances"], np.float32)
+                used_s = time.thread_time() - begun_s
+            return {"cpu_us": used_s * 1e6 / num_rounds}
+
+        return measure
+
+
+def http_measurer(
+    program: h2load.H2load,
+    pid: int,
+    target: str,
+    asked: Question,
+    inputs: torch.Tensor,
+    effort: Effort,
+    *,
+    num_in_flight: int,
+) -> Callable[[], Sample]:
+    """Returns the measurer of one server's answers to one question under h2load."""
+    reply_bytes = ask(target, asked, inputs)
+    cpu = ProcessTreeCpu(pid)
+    num_requests = max(
+        num_in_flight, effort.num_first // max(1, len(asked.body) // 6000)
+    )
+
+    def measure() -> Sample:
+        nonlocal num_requests
+        before_s = cpu.read_s()
+        load = h2load.send(
+            program,
+            f"http://{target}{PREDICT}",
+            asked.body,
+            [f"{name}: {value}" for name, value in asked.headers.items()],
+            num_requests=num_requests,
+            num_connections=num_in_flight,
+            is_http1=True,
+        )
+        used_s = cpu.read_s() - before_s
+        load.check(reply_bytes, prefix_bytes=0)
+        num_requests = max(num_in_flight, int(load.rate_per_s * effort.round_s))
+        return {
+            "cpu_us": used_s * 1e6 / load.num_done,
+            "p50_us": load.latency_us(0.5),
+        }
+
+    return measure
+
+
+def measure_small(report: Report, effort: Effort) -> None:
+    """Four floats, in each form with 16 in flight, and one at a time."""
+    program = h2load.find()
+    with Servers(SMALL) as servers:
+        ours, target = servers.tfs()
+        reference = servers.reference()
+        pid = ours.process.pid
+
+        def measurer(form: str, num_in_flight: int = 16) -> Callable[[], Sample]:
+            return http_measurer(
+                program,
+                pid,
+                target,
+                question(servers.inputs, form),
+                servers.inputs,
+                effort,
+                num_in_flight=num_in_flight,
+            )
+
+        runs = interleave(
+            {
+                "json": measurer(JSON),
+                "npy": measurer(NPY),
+                "msgpack": measurer(MSGPACK),
+                "reference": http_measurer(
+                    program,
+                    reference.pid,
+                    reference.target,
+                    question(servers.inputs, JSON),
+                    servers.inputs,
+                    effort,
+                    num_in_flight=16,
+                ),
+            },
+            num_rounds=effort.num_rounds,
+        )
+        alone = interleave(
+            {
+                "json": measurer(JSON, 1),
+                "express": h2load_measurer(program, ours, effort, num_in_flight=1),
+            },
+            num_rounds=effort.num_rounds,
+        )
+    json, baseline = runs["json"]["cpu_us"], runs["reference"]["cpu_us"]
+    report.record(ROWS[0].name, json, baseline)
+    report.record(ROWS[1].name, json, baseline)
+    report.record(ROWS[2].name, runs["npy"]["cpu_us"], baseline)
+    report.record(ROWS[3].name, runs["msgpack"]["cpu_us"], baseline)
+    report.record(ROWS[4].name, alone["json"]["p50_us"], alone["express"]["p50_us"])
+
+
+def measure_image(report: Report, effort: Effort) -> None:
+    """An image, four in flight, as .npy and as JSON."""
+    program = h2load.find()
+    with Servers(IMAGE) as servers:
+        ours, target = servers.tfs()
+        asked = {
+            "npy": question(servers.inputs, NPY),
+            "json": question(servers.inputs, JSON, NPY),
+        }
+        measurers: Mapping[str, Callable[[], Sample]] = {
+            name: http_measurer(
+                program,
+                ours.process.pid,
+                target,
+                each,
+                servers.inputs,
+                effort,
+                num_in_flight=4,
+            )
+            for name, each in asked.items()
+        }
+        num_parsed = max(1, effort.num_first // 100)
+        runs = interleave(
+            {
+                **measurers,
+                "express": h2load_measurer(program, ours, effort, num_in_flight=4),
+                "parse": servers.parse_measurer(asked["json"].body, num_parsed),
+            },
+            num_rounds=effort.num_rounds,
+        )
+    for row, name, baseline in (
+        (ROWS[5], "npy", "express"),
+        (ROWS[6], "json", "parse"),
+    ):
+        report.record(row.name, runs[name]["cpu_us"], runs[baseline]["cpu_us"])
+
+
+def build_area(effort: Effort) -> Area:
+    """Returns the area, measured with that effort."""
+
+    def small(report: Report) -> None:
+        measure_small(report, effort)
+
+    def image(report: Report) -> None:
+        measure_image(report, effort)
+
+    return Area("http", ROWS, (small, image))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(build_area(Effort())))

@@ -1,0 +1,40 @@
+"""The http area's own logic: which replies are right, in each form."""
+
+from __future__ import annotations
+
+import io
+
+import msgpack
+import numpy as np
+import orjson
+import pytest
+import torch
+
+from tests.benchmarks import http
+
+INPUTS = torch.tensor([[1.0, -2.0, 0.5, 3.0]])
+
+
+def reply(form: str, inputs: torch.Tensor) -> bytes:
+    """Returns a reply of that form with `inputs` as its only output."""
+    if form == http.JSON:
+        return orjson.dumps({"predictions": inputs.tolist()})
+    if form == http.NPY:
+        file = io.BytesIO()
+        np.save(file, inputs.numpy())
+        return file.getvalue()
+    tensor = {
+        "dtype": "float32",
+        "shape": list(inputs.shape),
+        "data": inputs.numpy().tobytes(),
+    }
+    packed: bytes = msgpack.packb({"outputs": {"y": tensor}})
+    return packed
+
+
+@pytest.mark.parametrize("form", [http.JSON, http.NPY, http.MSGPACK])
+def test_a_reply_is_right_if_it_is_what_torch_computes(form: str) -> None:
+    """Values and shape, in the form that was asked for."""
+    assert http.is_right(reply(form, INPUTS), form, INPUTS)
+    assert not http.is_right(reply(form, INPUTS + 1), form, INPUTS)
+    assert not http.is_right(reply(form, INPUTS.reshape(2, 2)), form, INPUTS)
