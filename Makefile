@@ -119,10 +119,10 @@ $(ENGINES_STAMP): $(STAMP)
 	@$(PIP_INSTALL) $(PIP_ARGS) --no-build-isolation -e '.[dev,demo,engines]'
 	@touch $@
 
-test-engines: $(ENGINES_STAMP) ## fleets on PostgreSQL (.ci/engines installs it) and Envoy
+test-engines: $(ENGINES_STAMP) ## fleets on PostgreSQL and Envoy, the page in Chromium (.ci/engines)
 	@echo "==> pytest with engines"
 	@TFS_ENGINES=required $(BIN)/python -m pytest -q tests/hosted \
-	  -k "postgres or envoy" $(PYTEST_ARGS)
+	  tests/e2e/test_page_in_browser.py -k "postgres or envoy or browser" $(PYTEST_ARGS)
 
 stress: $(STAMP) ## the tests that hammer one mechanism: half an hour on two cores
 	@echo "==> pytest -m stress, about half an hour on two cores; each test is told as it ends"

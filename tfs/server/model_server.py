@@ -40,6 +40,8 @@ from tfs.server.fleet_source import FleetFile, FleetSource, claim_report
 from tfs.server.loading import Loading
 from tfs.server.model_settings import ModelSettings
 from tfs.server.options import ServerOptions, SourceKind
+from tfs.server.page.recent_events import RecentEvents
+from tfs.server.page.views import PageParts
 from tfs.server.ports.http_surface import HttpSurface
 from tfs.server.ports.listeners import listeners, tls_problems
 from tfs.server.ports.transports import make_transport
@@ -99,6 +101,8 @@ class ModelServer:
             self._forget_version,
         )
         self.bus, self.core = self._loading.bus, self._loading.core
+        self._events = RecentEvents()
+        self._noting = self.bus.subscribe(self._events.note)
         self._fleet: FleetSource | None = None
         if options.source is SourceKind.RPC:
             self._fleet = FleetSource(FleetFile(options.state_dir))
@@ -154,6 +158,8 @@ class ModelServer:
         doors = listeners(self._options)
         self._log_writer.start()
         access = AdminAccess(self._options.admin_from, self._key)
+        reports = ServerReports(self.core, self._clock, self._facts(doors))
+        admin = CoreAdmin(self.core, self._clock, reports, self._fleet, self._page)
         methods = method_table(
             self.core.served,
             self.core,
@@ -169,7 +175,7 @@ class ModelServer:
             ),
             as_tensor_content=self._options.serialize_as_tensor_content,
             check_method=self._options.check_signature_method,
-            admin=self._admin(doors),
+            admin=admin,
             access=access,
             streams=self._streams,
             decoding=DecodeOptions.of_fill(self._options.max_filled_bytes),
@@ -196,7 +202,9 @@ class ModelServer:
             self.stats,
             self.core,
             self,
-            self._clock.now,
+            PageParts(
+                reports, self._gate.figures, self._events, self._clock, admin, access
+            ),
             self._clock.wall_s(),
         )
         path = self._options.model_config_file
@@ -251,6 +259,7 @@ class ModelServer:
         self._http.close()
         self._decoders.close(deadline_s)
         self._loading.close(deadline_s)
+        self._noting.close()
         self._watchdog.close()
         self._loop.close(deadline_s)
         self._request_logs.close()
@@ -277,10 +286,6 @@ class ModelServer:
     def _forget_version(self, ended: ServableId) -> None:
         """Drops the counts of a version that is gone."""
         self._loop.post(lambda: self._gate.forget_version(ended.name, ended.version))
-
-    def _admin(self, doors: Sequence[ListenerOptions]) -> CoreAdmin:
-        reports = ServerReports(self.core, self._clock, self._facts(doors))
-        return CoreAdmin(self.core, self._clock, reports, self._fleet, self._page)
 
     def _page(self) -> GetPageResponse:
         return GetPageResponse(

@@ -38,7 +38,7 @@ from tfs.handlers.rest.forms import (
     wanted_form,
 )
 from tfs.handlers.rest.model_messages import metadata_reply, status_reply
-from tfs.handlers.rest.paths import Action, parse_path
+from tfs.handlers.rest.paths import PREFIX, Action, parse_path
 from tfs.handlers.rest.per_item import answer_per_item
 from tfs.handlers.rest.predict_bursts import PredictBursts, PredictRoute
 from tfs.proto.tensorflow_serving.apis import (
@@ -168,7 +168,8 @@ class RestHandler:
         """Starts those requests that are like earlier ones; returns the others."""
         if self._has_cors:
             for call in calls:
-                call.more_headers = _CORS
+                if call.path.startswith(PREFIX):
+                    call.more_headers = _CORS
         return self._bursts.take(calls)
 
     def _answer_predict(self, call: HttpCall, model: ModelSpec) -> None:

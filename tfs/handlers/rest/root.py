@@ -39,6 +39,7 @@ class HttpRoot:
         is_ready: Whether requests should be sent here, as gRPC health tells of "".
         is_available: Whether a model can answer; None if it is not configured.
         pages: Pages by path.
+        others: Answers all other paths.
         run: Runs a function on a thread; raises RuntimeError when the server closes.
 
     """
@@ -49,12 +50,14 @@ class HttpRoot:
         is_ready: Callable[[], bool],
         is_available: Callable[[str], bool | None],
         pages: Mapping[str, TextPage],
+        others: HttpHandler,
         run: Callable[[Callable[[], None]], object],
     ) -> None:
         self._apis = tuple(apis.items())
         self._is_ready = is_ready
         self._is_available = is_available
         self._pages = pages
+        self._others = others
         self._run = run
 
     def __call__(self, call: HttpCall) -> None:
@@ -64,18 +67,16 @@ class HttpRoot:
             if path.startswith(prefix):
                 handler(call)
                 return
-        if call.verb not in ("GET", "HEAD"):
+        if path not in (ALIVE, READY, *self._pages):
+            self._others(call)
+        elif call.verb not in ("GET", "HEAD"):
             call.fail(Unimplemented(f"{path} takes no {call.verb}"))
         elif path == ALIVE:
             call.respond(HttpReply((b"alive\n",), content_type=TEXT))
         elif path == READY:
             self._tell_ready(call)
-        elif path in self._pages:
-            self._write(call, self._pages[path])
         else:
-            prefixes = (prefix for prefix, _ in self._apis)
-            known = ", ".join((*prefixes, ALIVE, READY, *self._pages))
-            call.fail(NotFound(f"there is nothing at {path}; there are {known}"))
+            self._write(call, self._pages[path])
 
     def _tell_ready(self, call: HttpCall) -> None:
         names = parse_qs(call.query).get("model", [])

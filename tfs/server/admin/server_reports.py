@@ -121,11 +121,11 @@ class ServerReports:
         for name in names:
             require_configured(running, name)
         return pb.ListModelsResponse(
-            server=self._server(include_stats),
+            server=self.server(include_stats),
             models=[
                 self.model(running, name, include_stats=include_stats) for name in names
             ],
-            notes=[*self._refusal_notes(), *self._notes()],
+            notes=[*self._refusal_notes(), *self.notes()],
         )
 
     def _refusal_notes(self) -> list[str]:
@@ -153,13 +153,14 @@ class ServerReports:
             effective_text=effective_text(running, models, self._facts.memory),
             models=models,
             overrides_path=core.config.overrides_file.path,
-            notes=self._notes(),
+            notes=self.notes(),
         )
         if core.config.refusal is not None:
             reply.last_refusal.CopyFrom(refusal_report(core.config.refusal))
         return reply
 
-    def _notes(self) -> list[str]:
+    def notes(self) -> list[str]:
+        """Returns what an operator should know of the server as a whole."""
         file = self._core.config.overrides_file
         problems = (
             file.problem,
@@ -176,7 +177,8 @@ class ServerReports:
             notes.append("no --state_dir: overrides last until the server restarts")
         return notes
 
-    def _server(self, include_stats: bool) -> pb.ServerReport:
+    def server(self, include_stats: bool = False) -> pb.ServerReport:
+        """Returns the status of the process."""
         facts = self._facts
         reserve = facts.reserve_pids()
         state = pb.ServerReport.SERVING

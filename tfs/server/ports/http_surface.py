@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 from tfs.core.call import MethodTable
@@ -26,6 +26,8 @@ from tfs.server.metrics.exposition import CONTENT_TYPE
 from tfs.server.metrics.metrics_page import MetricsPage, ServedModel
 from tfs.server.metrics.monitoring_config import read_monitoring_config
 from tfs.server.options import ServerOptions
+from tfs.server.page.handler import PageHandler
+from tfs.server.page.views import PageParts, Views
 from tfs.server.ports.listeners import http_listeners
 from tfs.server.ports.openapi_pages import OpenApiPages
 
@@ -87,7 +89,7 @@ class HttpSurface:
         stats: Stats,
         core: ServerCore,
         readiness: Readiness,
-        now: Callable[[], float],
+        page_parts: PageParts,
         started_s: float,
     ) -> None:
         """Opens the port and the socket that the options ask for.
@@ -123,11 +125,18 @@ class HttpSurface:
         root = HttpRoot(
             {
                 REST: rest,
-                OIP: OipRestHandler(methods, room, now),
+                OIP: OipRestHandler(methods, room, page_parts.clock.now),
             },
             readiness.is_ready,
             readiness.is_model_available,
             pages,
+            PageHandler(
+                Views(core, page_parts, described.model),
+                page_parts.admin,
+                page_parts.access,
+                self._executor.submit,
+                is_tls=options.rest_api_tls,
+            ),
             self._executor.submit,
         )
         try:

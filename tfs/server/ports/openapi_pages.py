@@ -59,7 +59,7 @@ class OpenApiPages:
 
         def write() -> None:
             try:
-                model = self._model(asked)
+                model = self.model(asked)
             except Exception as error:
                 call.fail(serving_error(error, f"{asked.name}: OpenAPI"))
                 return
@@ -87,14 +87,20 @@ class OpenApiPages:
             primary = self._core.served.primary(name)
             if primary is not None:
                 try:
-                    model = self._model(ModelSpec(name, primary))
+                    model = self.model(ModelSpec(name, primary))
                 except ServingError:  # it is being unloaded
                     continue
                 yield DescribedModel(
                     name, model.version, model.signatures, model.examples
                 )
 
-    def _model(self, asked: ModelSpec) -> DescribedModel:
+    def model(self, asked: ModelSpec) -> DescribedModel:
+        """Returns a version, with an example of each of its signatures.
+
+        Raises:
+            ServingError: It does not answer.
+
+        """
         name = asked.name
         version, path = asked.version, f"/v1/models/{quote(name, safe='')}"
         if asked.version_label:

@@ -1,0 +1,1 @@
+"""The page at ``/`` of the HTTP port: what the server does, for people."""

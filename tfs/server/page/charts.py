@@ -1,0 +1,114 @@
+"""Small charts as the attributes of SVG elements; templates draw them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tfs.core.stats import HistogramSnapshot
+from tfs.proto.tfs.v1 import admin_service_pb2 as pb
+from tfs.server.page.words import duration
+
+WIDTH: Final = 320
+HEIGHT: Final = 72
+_MAX_BARS: Final = 16
+_BAR_HEIGHT: Final = 18
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """How two versions' latencies are spread, over buckets that double. Immutable.
+
+    Attributes:
+        primary: The path of the primary's line.
+        canary: The path of the canary's.
+        low: The shortest latency that occurred, in words.
+        high: The longest.
+
+    """
+
+    primary: str
+    canary: str
+    low: str
+    high: str
+
+
+def quantile(histogram: pb.Histogram | HistogramSnapshot, share: float) -> str:
+    """Returns a quantile of durations in words; "" if there are none."""
+    found = HistogramSnapshot(
+        tuple(histogram.bounds), tuple(histogram.counts), histogram.total
+    )
+    return duration(found.quantile(share)) if found.num else ""
+
+
+def merged(
+    histograms: Sequence[HistogramSnapshot | pb.Histogram],
+) -> HistogramSnapshot:
+    """Returns histograms of equal bounds as one; an empty one of none."""
+    if not histograms:
+        return HistogramSnapshot((), (), 0.0)
+    counts = zip(*(each.counts for each in histograms), strict=True)
+    total = sum(each.total for each in histograms)
+    bounds = tuple(histograms[0].bounds)
+    return HistogramSnapshot(bounds, tuple(map(sum, counts)), total)
+
+
+def latency_lines(primary: pb.Histogram, canary: pb.Histogram) -> Lines | None:
+    """Returns the lines of two latencies; None if one of them has none."""
+    used = [
+        index
+        for each in (primary, canary)
+        for index, num in enumerate(each.counts)
+        if num
+    ]
+    if not sum(primary.counts) or not sum(canary.counts):
+        return None
+    first, last = max(0, min(used) - 1), min(len(primary.bounds), max(used) + 1)
+    shares = [
+        [num / sum(each.counts) for num in each.counts[first : last + 1]]
+        for each in (primary, canary)
+    ]
+    top = max(map(max, shares))
+    bounds = primary.bounds
+    return Lines(
+        _line(shares[0], top),
+        _line(shares[1], top),
+        duration(bounds[max(0, min(used) - 1)]),
+        duration(bounds[min(len(bounds) - 1, max(used))]),
+    )
+
+
+def _line(shares: Sequence[float], top: float) -> str:
+    step = WIDTH / max(1, len(shares) - 1)
+    points = [
+        f"{index * step:.0f} {HEIGHT - 4 - (HEIGHT - 8) * each / top:.1f}"
+        for index, each in enumerate(shares)
+    ]
+    return "M" + "L".join(points)
+
+
+def bars(histogram: pb.Histogram) -> str:
+    """Returns the path of a histogram's bars, 80 wide and 18 high; "" if it is empty."""
+    counts = list(histogram.counts)
+    while counts and not counts[-1]:
+        counts.pop()
+    if not counts:
+        return ""
+    per_bar = -(-len(counts) // _MAX_BARS)
+    sums = [
+        sum(counts[index : index + per_bar]) for index in range(0, len(counts), per_bar)
+    ]
+    step, top = 80 / len(sums), max(sums)
+    return "".join(
+        f"M{index * step:.1f} {_BAR_HEIGHT}v-{max(1, _BAR_HEIGHT * num / top):.1f}"
+        f"h{max(1.5, step - 1):.1f}V{_BAR_HEIGHT}z"
+        for index, num in enumerate(sums)
+        if num
+    )
+
+
+def bullet(value: float, limit: float) -> tuple[float, float]:
+    """Returns how long a bar of 100 is for a value, and where its limit stands."""
+    whole = max(1.25 * limit, value) or 1.0
+    return 100 * value / whole, 100 * limit / whole

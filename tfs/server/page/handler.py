@@ -1,0 +1,283 @@
+"""Answers the page's routes: what anybody may see, and what operates the server."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import parse_qs, quote, unquote
+
+import orjson
+
+from tfs.core.errors import (
+    Code,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    ServingError,
+    Unavailable,
+    Unimplemented,
+)
+from tfs.core.http_call import HttpCall, HttpReply
+from tfs.handlers.admin import Admin, Asked
+from tfs.handlers.admin_access import KEY_COOKIE, AdminAccess
+from tfs.proto.tfs.v1 import admin_service_pb2 as pb
+from tfs.server.page import charts, words
+from tfs.server.page.views import View, Views
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+log = logging.getLogger(__name__)
+
+Q = TypeVar("Q")
+
+HTML: Final = "text/html; charset=utf-8"
+ROUTES: Final = (
+    ("GET", "/", "overview", False),
+    ("GET", "/models/{name}", "model", False),
+    ("GET", "/page.css", "text/css; charset=utf-8", False),
+    ("GET", "/page.js", "text/javascript; charset=utf-8", False),
+    ("GET", "/config", "config", True),
+    ("POST", "/page/key", "key", True),
+    ("POST", "/page/forget", "forget", False),
+    ("POST", "/models/{name}/promote", "promote", True),
+    ("POST", "/models/{name}/rollback", "rollback", True),
+    ("POST", "/models/{name}/end_trial", "end_trial", True),
+    ("POST", "/models/{name}/retry", "retry", True),
+    ("POST", "/models/{name}/reset", "reset", True),
+)
+"""Verb, path, what it is, and whether it operates or reveals the server."""
+
+_FOLDER: Final = Path(__file__).parent
+_PATTERNS: Final = tuple(
+    (verb, re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]+)", path)), what, is_guarded)
+    for verb, path, what, is_guarded in ROUTES
+)
+_HEADERS: Final = (
+    ("Cache-Control", "no-store"),
+    (
+        "Content-Security-Policy",
+        "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
+        "img-src data:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    ),
+    ("X-Content-Type-Options", "nosniff"),
+    ("Referrer-Policy", "no-referrer"),
+)
+_FOREVER: Final = (("Cache-Control", "max-age=31536000, immutable"),)
+
+
+class PageHandler:
+    """Answers the page. Confined to the serving loop; views are built on a thread.
+
+    Args:
+        views: Builds what is shown.
+        admin: Operates the server.
+        access: Who may, and who sees paths and configuration.
+        run: Runs a function on a thread; raises RuntimeError when the server closes.
+        is_tls: Whether browsers come over TLS.
+
+    """
+
+    def __init__(
+        self,
+        views: Views,
+        admin: Admin,
+        access: AdminAccess,
+        run: Callable[[Callable[[], None]], object],
+        *,
+        is_tls: bool = False,
+    ) -> None:
+        self._views = views
+        self._admin = admin
+        self._access = access
+        self._run = run
+        self._is_tls = is_tls
+
+    def __call__(self, call: HttpCall) -> None:
+        """Starts the request; the call is finished when its outcome is known."""
+        try:
+            what, name, is_guarded = _find(call)
+            if is_guarded:
+                self._access.check(call)
+            if what in ("overview", "model", "config"):
+                self._show(call, what, name)
+            elif call.verb != "POST":
+                call.respond(_static(call.path, what))
+            elif what in ("key", "forget"):
+                self._set_key(call, keeps=what == "key")
+            else:
+                self._act(call, what, name)
+        except ServingError as error:
+            call.fail(error)
+
+    def _show(self, call: HttpCall, what: str, name: str) -> None:
+        query = {key: each[-1] for key, each in parse_qs(call.query).items()}
+        is_live = query.get("part") == "live"
+        is_operator = self._is_operator(call)
+
+        def build() -> View:
+            if what == "overview":
+                page = query.get("page", "1")
+                return self._views.overview(
+                    query.get("q", "")[:200],
+                    int(page) if page.isdecimal() and len(page) < 7 else 1,
+                    query.get("show", ""),
+                    is_operator=is_operator,
+                )
+            if what == "model":
+                return self._views.model(
+                    name, is_operator=is_operator, has_form=not is_live
+                )
+            return self._views.config()
+
+        def show() -> None:
+            try:
+                template = _environment().get_template(f"{what}.html")
+                text = template.render(
+                    build(),
+                    is_live=is_live,
+                    css=_digest("page.css"),
+                    js=_digest("page.js"),
+                )
+            except ServingError as error:
+                call.fail(error)
+            except Exception:
+                log.exception("event=page_failed path=%s", call.path)
+                call.fail(Internal("the page cannot be written; see the log"))
+            else:
+                call.respond(HttpReply((text.encode(),), 200, HTML, _HEADERS))
+
+        try:
+            self._run(show)
+        except RuntimeError:
+            raise Unavailable("the server is shutting down") from None
+
+    def _is_operator(self, call: HttpCall) -> bool:
+        try:
+            self._access.check(call)
+        except ServingError:
+            return False
+        return True
+
+    def _set_key(self, call: HttpCall, *, keeps: bool) -> None:
+        """Has the browser keep the key that it showed, or forget it."""
+        value = f"{self._access.key}; " if keeps else "; Max-Age=0; "
+        secure = "; Secure" if self._is_tls else ""
+        cookie = f"{KEY_COOKIE}={value}Path=/; HttpOnly; SameSite=Strict{secure}"
+        headers = (("Set-Cookie", cookie), *_HEADERS)
+        call.respond(HttpReply((b"{}",), headers=headers))
+
+    def _act(self, call: HttpCall, what: str, name: str) -> None:
+        fields = parse_qs(bytes(call.message[:4096]).decode("utf-8", "replace"))
+        given = fields.get("version", [""])[-1]
+        if given and not (given.isdecimal() and len(given) < 19):
+            raise InvalidArgument(f"version {given[:32]!r} is no number")
+        version = int(given) if given else None
+
+        def done(outcome: Any) -> None:
+            if isinstance(outcome, ServingError):
+                call.fail(outcome)
+                return
+            said = {"said": _said(what, name, outcome)}
+            call.respond(HttpReply((orjson.dumps(said),), headers=_HEADERS))
+
+        def asked(request: Q) -> Asked[Q, Any]:
+            return Asked(
+                request, f"the page, {call.peer.address}", call.deadline_s, done
+            )
+
+        admin = self._admin
+        if what == "promote":
+            admin.promote(asked(pb.PromoteRequest(model=name, version=version)))
+        elif what == "rollback":
+            admin.rollback(asked(pb.RollbackRequest(model=name, version=version)))
+        elif what == "end_trial":
+            admin.set_canary(asked(pb.SetCanaryRequest(model=name)))
+        elif what == "retry":
+            admin.retry_load(asked(pb.RetryLoadRequest(model=name, version=version)))
+        else:
+            admin.reset_override(asked(pb.ResetOverrideRequest(model=name)))
+
+
+def _find(call: HttpCall) -> tuple[str, str, bool]:
+    """Returns what a request asks for, of which model, and whether that is guarded."""
+    verb = "GET" if call.verb == "HEAD" else call.verb
+    is_known = False
+    for wanted, pattern, what, is_guarded in _PATTERNS:
+        found = pattern.fullmatch(call.path)
+        if found is None:
+            continue
+        if verb == wanted:
+            return what, unquote(found.groupdict().get("name", "")), is_guarded
+        is_known = True
+    if is_known:
+        raise Unimplemented(f"{call.path} takes no {call.verb}")
+    raise NotFound(
+        f"there is nothing at {call.path}; there are /, /docs, /openapi.json, /v1/, "
+        "/v2, /healthz, /readyz, /metrics"
+    )
+
+
+def _said(what: str, name: str, reply: Any) -> str:
+    """Returns what came of an action, in a sentence or two."""
+    notes = list(reply.notes if what == "retry" else reply.outcome.notes)
+    if what == "retry":
+        listed = ", ".join(map(str, reply.versions))
+        problem = f": {reply.status.message}" if reply.status.code else " is available"
+        done = f"Version {listed} of {name}{problem}"
+    elif what == "end_trial":
+        done = f"The trial of {name} has ended"
+    elif what == "reset":
+        done = f"The override of {name} is dropped"
+    else:
+        done = f"Version {reply.version} of {name} answers from now on"
+    return "; ".join((done, *notes)) + "."
+
+
+@functools.cache
+def _content(name: str) -> bytes:
+    return (_FOLDER / "static" / name).read_bytes()
+
+
+@functools.cache
+def _digest(name: str) -> str:
+    """Returns a name for the contents of a file, so that browsers may keep it."""
+    return hashlib.sha256(_content(name)).hexdigest()[:12]
+
+
+def _static(path: str, content_type: str) -> HttpReply:
+    return HttpReply((_content(path[1:]),), 200, content_type, _FOREVER)
+
+
+@functools.cache
+def _environment() -> Environment:
+    """Returns the templates; the library is imported when the first page is shown."""
+    from jinja2 import Environment, FileSystemLoader
+
+    environment = Environment(
+        loader=FileSystemLoader(_FOLDER / "templates"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    named = (words.ago, words.duration, words.size, words.count, words.share, words.cut)
+    charted = (charts.merged, charts.quantile, charts.bars, charts.bullet)
+    environment.filters |= {each.__name__: each for each in (*named, *charted)}
+    environment.filters |= {
+        "path": lambda name: quote(name, safe=""),
+        "state": words.state_of,
+        "event_state": words.event_state,
+        "code": lambda code: Code(code).name.lower().replace("_", " "),
+    }
+    environment.globals |= {
+        "latency_lines": charts.latency_lines,
+        "Server": pb.ServerReport.State,
+        "Phase": pb.CanaryReport.Phase,
+        "Place": pb.PlacementReport.Place,
+    }
+    return environment

@@ -1,0 +1,241 @@
+"""What the page shows, as values for its templates, read from the server's one report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tfs.codec.json.tensor_writer import dump
+from tfs.codec.model_spec import ModelSpec
+from tfs.core.clock import Clock
+from tfs.core.errors import Code, ServingError
+from tfs.core.signature import DEFAULT_SIGNATURE
+from tfs.handlers.admin import Admin
+from tfs.handlers.admin_access import AdminAccess
+from tfs.handlers.openapi.document import PREDICT, DescribedModel, request_example
+from tfs.handlers.request_stats import RequestFigures
+from tfs.proto.tfs.v1 import admin_service_pb2 as pb
+from tfs.server.admin.server_reports import ServerReports
+from tfs.server.config.running_config import RunningConfig, require_configured
+from tfs.server.config.server_config import config_text
+from tfs.server.core import ServerCore
+from tfs.server.page import words
+from tfs.server.page.charts import merged
+from tfs.server.page.recent_events import RecentEvents
+
+ROWS: Final = 100
+_MAX_EVENTS: Final = 12
+_MAX_CONFIG_CHARS: Final = 100_000
+
+View = dict[str, Any]
+FiguresOf = Callable[[str, int], Mapping[str, Sequence[RequestFigures]]]
+"""Returns the counters of a model's version, by signature."""
+
+_MADE_BY: Final = {
+    "promote": "it was promoted",
+    "rollback": "it was rolled back to",
+    "canary": "it stays while another version is on trial",
+    "unload": "the model was unloaded",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PageParts:
+    """What the page is made of. Immutable.
+
+    Attributes:
+        reports: The report on the server.
+        figures: Counters of requests.
+        events: What happened lately.
+        clock: Tells how long ago.
+        admin: Operates the server.
+        access: Who may.
+
+    """
+
+    reports: ServerReports
+    figures: FiguresOf
+    events: RecentEvents
+    clock: Clock
+    admin: Admin
+    access: AdminAccess
+
+
+class Views:
+    """Builds views. Thread-safe; may block, because reports list base paths.
+
+    Args:
+        core: The core.
+        parts: What is known of it.
+        described: Returns a version with its examples.
+
+    """
+
+    def __init__(
+        self,
+        core: ServerCore,
+        parts: PageParts,
+        described: Callable[[ModelSpec], DescribedModel],
+    ) -> None:
+        self._core = core
+        self._reports = parts.reports
+        self._figures = parts.figures
+        self._events = parts.events
+        self._clock = parts.clock
+        self._described = described
+
+    def overview(self, query: str, page: int, show: str, *, is_operator: bool) -> View:
+        """Returns the server and a page of its models.
+
+        Args:
+            query: Part of the names that are looked for.
+            page: Which hundred of them, from 1 on.
+            show: "silent" for models that cannot answer, "trial" for canaries.
+            is_operator: Whether paths may be shown.
+
+        """
+        running, served = self._reports.running(), self._core.served
+        names = sorted(running.effective.models)
+        silent = [name for name in names if served.primary(name) is None]
+        trials = [name for name in names if running.effective.models[name].canary]
+        shown = {"silent": silent, "trial": trials}.get(show, names)
+        found = [name for name in shown if query.lower() in name.lower()]
+        num_pages = max(1, math.ceil(len(found) / ROWS))
+        page = min(max(1, page), num_pages)
+        return {
+            **self._head(is_operator),
+            "num_models": len(names),
+            "num_silent": len(silent),
+            "num_trials": len(trials),
+            "num_found": len(found),
+            "query": query,
+            "show": show,
+            "page": page,
+            "num_pages": num_pages,
+            "rows": [
+                self._row(running, name)
+                for name in found[(page - 1) * ROWS : page * ROWS]
+            ],
+            "events": self._events.latest(_MAX_EVENTS),
+        }
+
+    def model(self, name: str, *, is_operator: bool, has_form: bool) -> View:
+        """Returns everything about one model.
+
+        Raises:
+            NotFound: It is not configured.
+
+        """
+        running = self._reports.running()
+        require_configured(running, name)
+        report = self._reports.model(running, name, include_stats=True)
+        primary = report.primary if report.HasField("primary") else None
+        message = running.model_message(name)
+        return {
+            **self._head(is_operator),
+            "report": report,
+            "name": name,
+            "primary": primary,
+            "why": _why(running, name, primary),
+            "problems": _problems(report),
+            "canary": report.canary if report.HasField("canary") else None,
+            "forms": self._forms(name, primary) if has_form else (),
+            "events": self._events.latest(_MAX_EVENTS, name),
+            "override": running.overrides.get(name),
+            "config": "" if message is None else str(message).rstrip(),
+        }
+
+    def config(self) -> View:
+        """Returns the configuration in force, and what is laid over it. For operators."""
+        running = self._reports.running()
+        text = config_text(running.effective.message)
+        return {
+            **self._head(True),
+            "base": running.base,
+            "overrides": sorted(running.overrides.items()),
+            "why_inactive": running.why_inactive,
+            "refusal": self._core.config.refusal,
+            "text": text[:_MAX_CONFIG_CHARS],
+            "is_cut": len(text) > _MAX_CONFIG_CHARS,
+        }
+
+    # -- parts -----------------------------------------------------------------------
+
+    def _head(self, is_operator: bool) -> View:
+        return {
+            "is_operator": is_operator,
+            "server": self._reports.server(),
+            "notes": self._reports.notes() if is_operator else (),
+            "now_s": self._clock.wall_s(),
+            "clean": str if is_operator else words.without_paths,
+        }
+
+    def _row(self, running: RunningConfig, name: str) -> View:
+        report = self._reports.model(running, name)
+        figures = [
+            each
+            for signature in self._figures(name, report.primary).values()
+            for each in signature
+        ]
+        num = sum(sum(each.num_by_code.values()) for each in figures)
+        num_ok = sum(each.num_by_code.get(Code.OK, 0) for each in figures)
+        return {
+            "report": report,
+            "num": num,
+            "num_failed": num - num_ok,
+            "latency_s": merged([each.latency_s for each in figures]),
+            "problems": _problems(report),
+        }
+
+    def _forms(self, name: str, primary: int | None) -> Sequence[View]:
+        """Returns the example requests of the version that answers, by signature."""
+        if primary is None:
+            return ()
+        try:
+            model = self._described(ModelSpec(name, primary))
+        except ServingError:  # it is being unloaded
+            return ()
+        forms = []
+        for key in sorted(
+            model.signatures, key=lambda key: (key != DEFAULT_SIGNATURE, key)
+        ):
+            body = request_example(
+                PREDICT, key, model.signatures[key], model.examples.get(key, {})
+            )
+            forms.append({"name": key, "text": dump(body).decode() if body else ""})
+        return forms
+
+
+def _why(running: RunningConfig, name: str, primary: int | None) -> str:
+    """Returns why the primary answers, as the end of a sentence."""
+    override = running.overrides.get(name) if name in running.active else None
+    if primary is None:
+        if override is not None and override.made_by == "unload":
+            return "the model was unloaded"
+        return "no version is available"
+    if override is not None and override.config.traffic.HasField("primary"):
+        return _MADE_BY.get(override.made_by, "an override names it")
+    if name in running.held:
+        return "it is held while another version is on trial"
+    if running.effective.models[name].primary is not None:
+        return "the configuration names it"
+    return "it is the newest version that is available"
+
+
+def _problems(report: pb.ModelReport) -> list[str]:
+    """Returns what is wrong with a model; versions before its primary do not count."""
+    problems = [
+        f"version {each.version}: {each.error.message}"
+        for each in report.versions
+        if each.error.code
+        and not (report.HasField("primary") and each.version < report.primary)
+    ]
+    problems += filter(None, [report.error.message])
+    problems += [
+        f"version {each.version}: {each.load.waiting}"
+        for each in report.versions
+        if each.load.waiting
+    ]
+    return problems
