@@ -264,38 +264,24 @@ FEATURES: Final = (
 _HEAD = """\
 # The transports
 
-Two implementations speak gRPC, and nothing behind them knows which it is: a method, an error
-or a health check is the same through both. **express**, our own HTTP/2 server, is what
-`--grpc_transport=auto`, the default, means; it needs a fraction of the CPU, and bounds
-[what clients can take](hostile-clients.md). **grpcio** is Google's library as it is: the reference
-that express is compared with, for trusted networks, where `--grpc_transport=grpcio` asks for it.
-What clients may take of it, and what headers it accepts, is for that library to say.
+Two implementations speak gRPC; a method, an error or a health check is the same through both.
+**express**, our own HTTP/2 server, is what `--grpc_transport=auto`, the default, means. It needs a
+fraction of the CPU, and bounds [what clients can take](hostile-clients.md). **grpcio** is Google's
+library as it is, for trusted networks, where `--grpc_transport=grpcio` asks for it.
 
 Of `--grpc_channel_arguments` express takes `grpc.max_connection_age_ms`,
 `grpc.max_connection_age_grace_ms`, `grpc.max_concurrent_streams`, `grpc.keepalive_time_ms`,
 `grpc.max_metadata_size` and `grpc.max_receive_message_length`; a warning names the others. grpcio
 takes all.
 
-Every entry below is a test in `tests/frontends/test_features.py`; *-* cannot be seen from that
-client. Streaming, cancellation, draining and hostile peers are tested in
-`tests/core/conformance/transport.py`, per transport, and in `tests/frontends/express`.
+Every entry below is a test (`tests/frontends/test_features.py`); *-* cannot be seen from that client.
 
 """
 _TAIL = """
-Every method, dtype and error is a line of one conformance table, `tests/clients/table.py`.
-What makes its calls, through both transports, against a real server:
-
-| client | where | what it cannot see |
-|---|---|---|
-| grpcio, grpcio.aio, h2 | `make test` | |
-| tensorflow-serving-api, with TensorFlow's own messages | `make test-clients` | |
-| @grpc/grpc-js, all calls at once | `make test-clients` | |
-| curl, a connection a call | `make test-clients` | an error that a reset follows at once |
-| h2load, ten of each | `make test-clients` | more of a reply than its length |
-
-Tried by hand with express, November 2026, and found sound: grpcio 1.30, 1.48 and 1.60, gRPC
-for Java 1.41 and for Ruby 1.51, grpclib, httpx, and hyper by way of pyqwest; grpcio behind
-nginx (`grpc_pass`), HAProxy and nghttpx.
+Every method, dtype and error is called through both transports by grpcio, grpcio.aio and h2
+(`make test`), and by tensorflow-serving-api, @grpc/grpc-js, curl and h2load (`make test-clients`).
+Tried by hand with express: gRPC for Java and for Ruby, grpclib, httpx, and hyper by way of pyqwest;
+grpcio behind nginx (`grpc_pass`), HAProxy and nghttpx.
 
 Through express a request may have 16 KB of headers. One with more is RESOURCE_EXHAUSTED; one
 with more than 64 KB ends the connection, and everything else that was on it.
@@ -357,25 +343,19 @@ This page is printed by `python -m tests.frontends.features`.
 _DETAILS = """
 ## TLS, and details that differ
 
-TLS is 1.2 or 1.3, with `h2` agreed by ALPN. A handshake costs 0.4 to 2 ms of CPU, on a
-thread of its own: a wave of new clients delays no request. A thousand handshakes may be under way,
-for ten seconds each; for a further one the oldest that waits for its client makes way. A Unix socket is never
-encrypted, as in TensorFlow Serving: the permissions of the file (0660) and of its directory
-protect it.
+TLS is 1.2 or 1.3, with `h2` agreed by ALPN. A handshake is done on a thread of its own and may take
+ten seconds. A Unix socket is never encrypted, as in TensorFlow Serving: the permissions of the file
+(0660) and of its directory protect it.
 
-A call that reaches grpcio in the instant in which the server ends may be told CANCELLED by that
-library, before it has reached any handler. Through express it is UNAVAILABLE, as is every call
-that a draining server does not take. Clients that retry should retry both.
+A call that reaches grpcio in the instant in which the server ends may be told CANCELLED; through
+express it is UNAVAILABLE. Clients that retry should retry both.
 
-To both, a client that closes only its sending direction (`shutdown(SHUT_WR)`) is gone:
-calls that are not answered by then are cancelled. HTTP/2 ends requests by END_STREAM, and a
-server could not tell such a client from one that has crashed.
+A client that closes only its sending direction (`shutdown(SHUT_WR)`) is gone: calls that are not
+answered by then are cancelled.
 
 A request whose headers break the rules of HTTP/2 is reset by express (PROTOCOL_ERROR), and the
-other calls of its connection go on: a path that is not ASCII, a pseudo-header that is missing,
-repeated or late, a name in upper case, NUL or a line break in a value. Headers that cannot be
-decompressed end the connection. Metadata that is not ASCII is passed on as Latin-1. A request that
-is not gRPC gets an HTTP status and a sentence: 415 for another content-type, 405 for another
+other calls of its connection go on. Metadata that is not ASCII is passed on as Latin-1. A request
+that is not gRPC gets an HTTP status and a sentence: 415 for another content-type, 405 for another
 method than POST, 400 without `te: trailers`.
 
 This page is printed by `python -m tests.frontends.features`.
