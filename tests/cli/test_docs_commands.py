@@ -27,6 +27,8 @@ FOREIGN = {
     "--flag",  # any flag
     "--health-cmd",  # docker's
     "--init",  # docker's
+    "--model-control-mode",  # Triton's
+    "--model-repository",  # Triton's
     "--models",  # TorchServe's
     "--noflag",
     "--pids-limit",  # docker's
