@@ -27,7 +27,7 @@ from batching.in_flight_limit import (
 from batching.scheduler_options import Order, Padding, QueuePolicy, SchedulerOptions
 from batching.shared_queue import SharedQueue
 from batching.shared_scheduler import SharedBatchScheduler
-from tfs.core.batch_queue_options import BatchQueueOptions, LowPriority, Mixing
+from tfs.core.batch.batch_queue_options import BatchQueueOptions, LowPriority, Mixing
 
 __all__ = [
     "AdaptiveLimit",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-from tfs.core.batch_task import Task
+from tfs.core.batch.batch_task import Task
 from tfs.core.errors import InvalidArgument, ServingError
 
 TaskT = TypeVar("TaskT", bound=Task)

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from batching.cost_table import CostTable
 from batching.scheduler_options import QueuePolicy
-from tfs.core.batch_queue_options import BatchQueueOptions, LowPriority
+from tfs.core.batch.batch_queue_options import BatchQueueOptions, LowPriority
 from tfs.core.errors import InvalidArgument
 
 _DEFAULT_MAX_BATCH_SIZE = 1000

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from batching.cost_table import CostTable
-from tfs.core.batch_task import Task
+from tfs.core.batch.batch_task import Task
 
 _MOST = 0.1
 """Nobody waits for longer than this share of the time in which a request is computed."""

@@ -18,7 +18,7 @@ from itertools import accumulate
 from math import inf
 
 from batching.cost_table import CostTable
-from tfs.core.batch_task import Task
+from tfs.core.batch.batch_task import Task
 from tfs.core.errors import InvalidArgument
 
 _NUM_ARRIVALS = 32

@@ -17,7 +17,7 @@ from batching.cost_table import CostTable
 from batching.scheduler_options import QueuePolicy, SchedulerOptions
 from batching.shared_queue import SharedQueue
 from batching.shared_scheduler import SharedBatchScheduler
-from tfs.core.batch_queue_options import BatchQueueOptions
+from tfs.core.batch.batch_queue_options import BatchQueueOptions
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import (
     Cancelled,
@@ -27,7 +27,7 @@ from tfs.core.errors import (
     serving_error,
 )
 from tfs.core.executor import Executor, ThreadExecutor
-from tfs.core.serving_loop import Phase, ServingLoop
+from tfs.core.loop.serving_loop import Phase, ServingLoop
 
 _PATIENCE_S = 10.0  # real seconds that the loop may take to run a posted function
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
 from batching.batch_costs import BatchCosts
-from tfs.core.batch_task import Task, TaskT
+from tfs.core.batch.batch_task import Task, TaskT
 
 Sizes: TypeAlias = tuple[int, ...]
 """The padded sizes of a task: one for a sequence, two for an image, and so on."""

@@ -14,8 +14,8 @@ from batching.deadline_window import DeadlineWindow
 from batching.length_window import LengthWindow
 from batching.queue_stats import QueueStats
 from batching.scheduler_options import Padding, QueuePolicy
-from tfs.core.batch_queue import BatchQueue
-from tfs.core.batch_task import Task
+from tfs.core.batch.batch_queue import BatchQueue
+from tfs.core.batch.batch_task import Task
 from tfs.core.errors import DeadlineExceeded, ServingError
 
 TaskT = TypeVar("TaskT", bound=Task)

@@ -26,9 +26,9 @@ from batching.queue_timers import QueueTimers
 from batching.scheduler_options import Order, QueuePolicy, SchedulerOptions
 from batching.shared_queue import AnyQueue, SharedQueue
 from batching.turn_order import TurnOrder
-from tfs.core.batch_queue import BatchQueue
-from tfs.core.batch_queue_options import BatchQueueOptions
-from tfs.core.batch_task import Join, Split, Task
+from tfs.core.batch.batch_queue import BatchQueue
+from tfs.core.batch.batch_queue_options import BatchQueueOptions
+from tfs.core.batch.batch_task import Join, Split, Task
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import (
     FailedPrecondition,

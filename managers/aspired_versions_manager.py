@@ -48,11 +48,11 @@ from tfs.core.errors import FailedPrecondition, ServingError
 from tfs.core.event_bus import EventBus
 from tfs.core.executor import Executor, InlineExecutor, ThreadExecutor
 from tfs.core.loader import Loader
-from tfs.core.processor_share import num_processors
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_request import ServableRequest
 from tfs.core.servable_state import ServableState
 from tfs.core.source import AspiredVersionsCallback
+from tfs.core.system.processor_share import num_processors
 
 log = logging.getLogger(__name__)
 

@@ -40,7 +40,7 @@ from sources.watcher import DirectoryWatcher
 from sources.watches import Watches
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import NotFound
-from tfs.core.pacing import yield_to_requests
+from tfs.core.loop.pacing import yield_to_requests
 from tfs.core.servable_data import AspiredVersions
 from tfs.core.servable_id import ServableId
 from tfs.core.source import AspiredVersionsCallback, Outlet

@@ -29,9 +29,9 @@ from sources.version_policy import (
     name_versions,
 )
 from tfs.core.clock import Clock
-from tfs.core.manifest import MANIFEST
 from tfs.core.servable_data import ServableData
 from tfs.core.servable_id import ServableId
+from tfs.core.version.manifest import MANIFEST
 from tfs.core.version_directory import BATCHING_PARAMETERS
 
 log = logging.getLogger(__name__)

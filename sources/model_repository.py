@@ -20,7 +20,7 @@ from sources.version_policy import (
     list_names,
     name_versions,
 )
-from tfs.core.log_lines import fits_a_line
+from tfs.core.system.log_lines import fits_a_line
 
 log = logging.getLogger(__name__)
 

@@ -53,7 +53,7 @@ from tfs.core.errors import (
     serving_error,
 )
 from tfs.core.executor import Executor
-from tfs.core.pacing import yield_to_requests
+from tfs.core.loop.pacing import yield_to_requests
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState

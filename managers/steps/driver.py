@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 from tfs.core.clock import Clock
-from tfs.core.pacing import yield_to_requests
+from tfs.core.loop.pacing import yield_to_requests
 
 log = logging.getLogger(__name__)
 

@@ -37,8 +37,8 @@ from tfs.core.errors import (
     ResourceExhausted,
     Unavailable,
 )
-from tfs.core.manifest import MANIFEST, FileEntry, Manifest
-from tfs.core.own_descriptors import OWN
+from tfs.core.system.own_descriptors import OWN
+from tfs.core.version.manifest import MANIFEST, FileEntry, Manifest
 from tfs.core.version_directory import TEMPORARY_PREFIX
 
 log = logging.getLogger(__name__)

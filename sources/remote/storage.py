@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Final
 from sources.storage.file_system import Contents, FileSystem
 from sources.storage.local_storage import LocalFileSystem
 from sources.storage.version_inventory import IGNORED_FOLDERS
-from tfs.core.manifest import MANIFEST
+from tfs.core.version.manifest import MANIFEST
 
 # The names under which stores tell when an object was written, and its digest.
 _TIME_KEYS: Final = ("mtime", "LastModified", "last_modified", "updated", "created")

@@ -10,7 +10,7 @@ from typing import Final
 
 from sources.storage.file_system import FileSystem
 from sources.version_policy import name_versions
-from tfs.core.manifest import MANIFEST
+from tfs.core.version.manifest import MANIFEST
 from tfs.core.version_directory import PLATFORM_BY_FILE, SIGNATURES
 
 SELF_DESCRIBING: Final = frozenset(

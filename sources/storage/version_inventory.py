@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from sources.storage.file_system import Contents
-from tfs.core.manifest import MANIFEST
+from tfs.core.version.manifest import MANIFEST
 from tfs.core.version_directory import MAX_DESCRIPTION_BYTES
 
 IGNORED_FOLDERS: Final = frozenset({"__pycache__"})

@@ -139,7 +139,7 @@ def skeleton(tmp_path: Path) -> Path:
     for module in (
         "tfs/core/clock.py",
         "tfs/core/executor.py",
-        "tfs/core/serving_loop.py",
+        "tfs/core/loop/serving_loop.py",
         "tfs/__main__.py",
         "tfs/cli/main.py",
         "tfs/client/client.py",

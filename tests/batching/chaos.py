@@ -12,7 +12,7 @@ from batching.shared_queue import SharedQueue
 from batching.shared_scheduler import SharedBatchScheduler
 from tests.batching.fakes import FakeTask, JoinedOutcomes, split_task
 from tests.batching.simulation import VirtualClock
-from tfs.core.batch_queue_options import BatchQueueOptions, LowPriority, Mixing
+from tfs.core.batch.batch_queue_options import BatchQueueOptions, LowPriority, Mixing
 from tfs.core.errors import Cancelled, Internal, InvalidArgument, ServingError
 
 

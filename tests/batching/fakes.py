@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from batching.batch import Batch
-from tfs.core.batch_task import TakeRest
+from tfs.core.batch.batch_task import TakeRest
 from tfs.core.errors import ServingError
 from tfs.core.servable import CancelToken
 

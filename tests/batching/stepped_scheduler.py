@@ -8,7 +8,7 @@ from batching.scheduler_options import SchedulerOptions
 from batching.shared_queue import SharedQueue
 from batching.shared_scheduler import SharedBatchScheduler
 from tests.batching.fakes import FakeTask, JoinedOutcomes, PuppetRunner, split_task
-from tfs.core.batch_queue_options import BatchQueueOptions
+from tfs.core.batch.batch_queue_options import BatchQueueOptions
 from tfs.testing.fake_clock import FakeClock
 
 START_S = 1000.0

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = (
-    "tests/core/test_batch_queue.py",
+    "tests/core/batch/test_batch_queue.py",
     "tests/servables/joining/test_batched.py",
     "tests/servables/joining/test_large_batched_requests.py",
     "tests/servables/joining/test_padded_batches.py",

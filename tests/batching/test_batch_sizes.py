@@ -6,7 +6,7 @@ from batching.cost_table import CostTable
 from batching.scheduler_options import Padding, QueuePolicy
 from tests.batching.fakes import PuppetRunner
 from tests.batching.stepped_scheduler import SteppedScheduler
-from tfs.core.batch_queue_options import BatchQueueOptions
+from tfs.core.batch.batch_queue_options import BatchQueueOptions
 
 
 def test_batches_are_padded_to_the_next_allowed_size() -> None:

@@ -19,7 +19,7 @@ from tests.batching.simulation import (
     VirtualClock,
     poisson,
 )
-from tfs.core.batch_queue_options import BatchQueueOptions
+from tfs.core.batch.batch_queue_options import BatchQueueOptions
 
 FIXED = {1: 1.0, 2: 1.1, 4: 1.3, 8: 1.8, 16: 3.0, 32: 5.5}
 """Times of a model that is much cheaper by the dozen."""

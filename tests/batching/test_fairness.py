@@ -21,7 +21,7 @@ from tests.batching.simulation import (
     quantile,
     simulate,
 )
-from tfs.core.batch_queue_options import BatchQueueOptions
+from tfs.core.batch.batch_queue_options import BatchQueueOptions
 
 # Milliseconds of AlexNet by batch size, as measured once: enough to be lifelike.
 ALEXNET_MS = {1: 30.0, 2: 40.9, 4: 78.7, 8: 135.0, 12: 193.0, 16: 215.0, 32: 393.0}

@@ -16,7 +16,7 @@ from batching.in_flight_limit import (
 from batching.scheduler_options import SchedulerOptions
 from batching.shared_scheduler import SharedBatchScheduler
 from tests.batching.fakes import FakeTask, PuppetRunner
-from tfs.core.batch_queue_options import BatchQueueOptions
+from tfs.core.batch.batch_queue_options import BatchQueueOptions
 from tfs.core.errors import InvalidArgument
 from tfs.testing.fake_clock import FakeClock
 

@@ -10,7 +10,7 @@ from batching.deadline_window import WindowOptions
 from batching.scheduler_options import QueuePolicy
 from tests.batching.fakes import FakeTask, PuppetRunner
 from tests.batching.stepped_scheduler import START_S, SteppedScheduler
-from tfs.core.batch_queue_options import LowPriority
+from tfs.core.batch.batch_queue_options import LowPriority
 from tfs.core.errors import (
     Cancelled,
     DeadlineExceeded,

@@ -62,9 +62,9 @@ from tests.benchmarks.one_thread import one_thread
 from tests.benchmarks.row import Goal, Row, Series
 from tfs.core.dtype import FLOAT32
 from tfs.core.errors import ServingError
+from tfs.core.loop.serving_loop import Phase, ServingLoop
 from tfs.core.servable import InferenceTask, OneByOne, Outcome, Tensors
 from tfs.core.servable_id import ServableId
-from tfs.core.serving_loop import Phase, ServingLoop
 from tfs.core.signature import DEFAULT_SIGNATURE, Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
 from tfs.servables.joining.batched import BatchedServable

@@ -12,7 +12,7 @@ import signal
 
 from tfs.core.call import Call, ListenerOptions, RpcMethod
 from tfs.core.clock import MonotonicClock
-from tfs.core.serving_loop import ServingLoop
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.frontends.express.transport import ExpressTransport
 
 PREDICT = "/tensorflow.serving.PredictionService/Predict"

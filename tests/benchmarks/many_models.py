@@ -15,7 +15,7 @@ import torch
 import tfs.export
 from tests.benchmarks.models.one_layer import OneLayer
 from tests.benchmarks.server_process import ServerProcess
-from tfs.core.manifest import Producer
+from tfs.core.version.manifest import Producer
 from tfs.core.version_directory import commit
 from tfs.servables.platforms.hashmap import table_signatures
 from tfs.servables.platforms.lookup_table import read_table

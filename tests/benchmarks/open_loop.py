@@ -31,7 +31,7 @@ import grpc
 import grpc.aio
 
 from tests.benchmarks.server_process import ServerProcess
-from tfs.core.thread_priority import answer_soon
+from tfs.core.system.thread_priority import answer_soon
 
 TIMEOUT_S = 10.0
 END_TIMEOUT_S = 30.0

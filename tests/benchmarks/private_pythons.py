@@ -18,8 +18,8 @@ from tests.benchmarks.harness import Report, Sample, interleave
 from tests.benchmarks.model_loop import ModelLoop, run_loops
 from tests.benchmarks.row import Goal, Row, Series
 from tfs.core.errors import ServingError
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.servable import InferenceTask, Outcome, Tensors
-from tfs.core.serving_loop import ServingLoop
 from tfs.core.tensor_view import TensorView
 from tfs.runtime.dlmopen import dlmopen_probe
 from tfs.runtime.dlmopen.dlmopen_interpreter import DlmopenInterpreter, DlmopenModel

@@ -43,8 +43,8 @@ from tests.runtime.packaged import floats, package, signature
 from tests.runtime.process_host import ProcessHost, process_host, until
 from tfs.core.dtype import FLOAT32
 from tfs.core.errors import ServingError
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.servable import InferenceTask, Outcome, Tensors
-from tfs.core.serving_loop import ServingLoop
 from tfs.core.signature import Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
 from tfs.runtime.guest.model_source import ModelSource

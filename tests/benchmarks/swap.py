@@ -12,7 +12,7 @@ beside the first. The longest answer from its rename until the first version is 
 the row; the longest of as much undisturbed load before it is the baseline, because what
 the machine itself does to an answer is in both.
 
-A load is paced while requests come (`tfs/core/pacing.py`): it works for a seventh of
+A load is paced while requests come (`tfs/core/loop/pacing.py`): it works for a seventh of
 the time, so that most requests beside a swap meet no work of it at all, and takes 130 to
 170 ms where it took 30. On two cores that answer in 1.0 ms, beside little other work, their
 90th percentile was 1.03 to 1.11 times that of the rest and their p99 1.1 to 1.2 times; 1.35 and

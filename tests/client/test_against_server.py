@@ -27,7 +27,7 @@ from tfs.core.errors import (
     ServingError,
     Unavailable,
 )
-from tfs.core.serving_loop import ServingLoop
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.frontends.grpcio.transport import GrpcioTransport
 from tfs.testing.patience import PATIENCE_S
 

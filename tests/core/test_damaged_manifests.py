@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfs.core.errors import DataLoss
-from tfs.core.manifest import Manifest
+from tfs.core.version.manifest import Manifest
 
 GOOD: Final[dict[str, Any]] = {
     "format": 1,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tfs.core.error_chain import chain_of
-from tfs.core.thread_limit import is_out_of_threads
+from tfs.core.system.thread_limit import is_out_of_threads
 
 
 def test_a_cause_counts_before_what_was_being_handled() -> None:

@@ -21,14 +21,14 @@ from tfs.core.errors import (
     ServingError,
     Unavailable,
 )
-from tfs.core.manifest import (
+from tfs.core.signature import Method, Signature, TensorSpec
+from tfs.core.version.manifest import (
     MANIFEST,
     Manifest,
     Producer,
     read_signatures,
 )
-from tfs.core.signature import Method, Signature, TensorSpec
-from tfs.core.signature_json import signature_to_json
+from tfs.core.version.signature_json import signature_to_json
 from tfs.core.version_directory import (
     EXAMPLES,
     MAX_DESCRIPTION_BYTES,

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.core.conformance.transport import MakeTransport
 from tfs.core.call import Call, MethodKind, RpcMethod, StreamCall, Transport
 from tfs.core.errors import BY_CODE, Code, NotFound, ServingError
-from tfs.core.serving_loop import ServingLoop
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.frontends.express.options import ExpressOptions
 from tfs.frontends.express.transport import ExpressTransport
 from tfs.frontends.grpcio.options import GrpcioOptions

@@ -27,7 +27,7 @@ from tfs.core.call import (
     Transport,
 )
 from tfs.core.errors import Code, Unavailable
-from tfs.core.serving_loop import ServingLoop
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.frontends.express.options import ExpressOptions
 from tfs.frontends.express.transport import ExpressTransport
 from tfs.frontends.grpcio.options import GrpcioOptions

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tfs.core.serving_loop import ServingLoop
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.frontends.deadlines import Deadlines
 from tfs.testing.fake_clock import FakeClock
 

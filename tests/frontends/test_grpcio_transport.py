@@ -17,7 +17,7 @@ from tests.core.conformance.transport import (
 )
 from tfs.core.call import Call, ListenerOptions, MethodKind, RpcMethod
 from tfs.core.errors import NotFound
-from tfs.core.serving_loop import ServingLoop
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.frontends.grpcio.options import GrpcioOptions
 from tfs.frontends.grpcio.transport import GrpcioTransport
 from tfs.testing.patience import PATIENCE_S

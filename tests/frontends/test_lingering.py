@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tfs.core.serving_loop import ServingLoop
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.frontends.lingering import LingeringSockets
 from tfs.testing.fake_clock import FakeClock
 

@@ -13,7 +13,7 @@ import pytest
 from tfs.core.call import ListenerOptions
 from tfs.core.errors import Unavailable
 from tfs.core.executor import InlineExecutor
-from tfs.core.serving_loop import ServingLoop
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.frontends.express.transport import ExpressTransport
 from tfs.frontends.listener import Listener
 from tfs.frontends.unix_socket import remedy

@@ -14,7 +14,7 @@ from tests.certificates import CLIENT_NAME, Certificates
 from tests.frontends.features import TRANSPORTS
 from tfs.core.call import Call, ListenerOptions, RpcMethod, TlsOptions
 from tfs.core.errors import Unavailable
-from tfs.core.serving_loop import ServingLoop
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.testing.patience import PATIENCE_S
 
 PATH = "/test.Service/WhoAmI"

@@ -18,7 +18,7 @@ from tfs.core.errors import (
     InvalidItems,
     ServingError,
 )
-from tfs.core.model_profile import ModelProfile, SignatureProfile
+from tfs.core.loop.serving_loop import Phase, ServingLoop
 from tfs.core.servable import (
     InferenceTask,
     MakeInputs,
@@ -29,10 +29,10 @@ from tfs.core.servable import (
 )
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.servable_id import ServableId
-from tfs.core.serving_loop import Phase, ServingLoop
 from tfs.core.signature import DEFAULT_SIGNATURE, Method, Signature, TensorSpec
 from tfs.core.stats import Stats
 from tfs.core.tensor_view import TensorView
+from tfs.core.version.model_profile import ModelProfile, SignatureProfile
 from tfs.handlers.predict import PredictHandler
 from tfs.handlers.request_format import PredictFormat
 from tfs.handlers.request_gate import RequestGate

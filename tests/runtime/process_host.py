@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import psutil
 
-from tfs.core.serving_loop import ServingLoop
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.runtime.process.process_interpreter import ProcessInterpreter
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.spare_worker import SpareWorker

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tfs.core.errors import FailedPrecondition
-from tfs.core.model_profile import ModelProfile, SignatureProfile
+from tfs.core.version.model_profile import ModelProfile, SignatureProfile
 from tfs.runtime.placement import Backend, PlacementOptions, place
 
 AUTO = PlacementOptions()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from tfs.core.errors import ServingError
-from tfs.core.model_profile import ModelProfile
 from tfs.core.servable import Servable
 from tfs.core.servable_id import ServableId
+from tfs.core.version.model_profile import ModelProfile
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.runtime.interpreter import Interpreter
 from tfs.runtime.placement import Backend, PlacementOptions

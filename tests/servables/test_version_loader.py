@@ -22,10 +22,10 @@ from tfs.core.errors import (
     ServingError,
     Unavailable,
 )
-from tfs.core.model_profile import ModelProfile, SignatureProfile
 from tfs.core.servable import Servable
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import DEFAULT_SIGNATURE
+from tfs.core.version.model_profile import ModelProfile, SignatureProfile
 from tfs.export import save
 from tfs.export.values import view_of
 from tfs.runtime.placement import Backend

@@ -17,9 +17,9 @@ from sources.servable_to_monitor import ServableToMonitor
 from sources.storage_path import StoragePath
 from sources.version_policy import Latest
 from tfs.core.clock import MonotonicClock
-from tfs.core.manifest import Producer
 from tfs.core.servable_data import AspiredVersions
 from tfs.core.source import connect
+from tfs.core.version.manifest import Producer
 from tfs.core.version_directory import commit, new_version
 from tfs.testing.recording_target import RecordingTarget
 

@@ -16,8 +16,8 @@ from hypothesis.stateful import (
 )
 
 from tests.batching.fakes import FakeTask, JoinedOutcomes, split_task
-from tfs.core.batch_queue import BatchQueue
-from tfs.core.batch_queue_options import BatchQueueOptions, LowPriority, Mixing
+from tfs.core.batch.batch_queue import BatchQueue
+from tfs.core.batch.batch_queue_options import BatchQueueOptions, LowPriority, Mixing
 from tfs.core.errors import Cancelled, ServingError, Unavailable
 
 

@@ -284,7 +284,7 @@ def serving_error(error: BaseException, context: str) -> ServingError:
     wrapped: ServingError
     if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
         # Imported here because it is rarely needed.
-        from tfs.core.thread_limit import thread_limits
+        from tfs.core.system.thread_limit import thread_limits
 
         wrapped = Unavailable(f"{context}: no more threads: {thread_limits()}")
         wrapped.__cause__ = error

@@ -7,9 +7,9 @@ import os
 from collections.abc import Mapping
 
 from tfs.core.errors import DataLoss
-from tfs.core.manifest import MANIFEST
 from tfs.core.signature import Signature
 from tfs.core.tensor_view import TensorView
+from tfs.core.version.manifest import MANIFEST
 from tfs.core.version_directory import EXAMPLES
 
 

@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections.abc import Iterator
 
-from tfs.core.batch_task import Cancellation
+from tfs.core.batch.batch_task import Cancellation
 
 
 class RequestScope(threading.local):

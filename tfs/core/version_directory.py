@@ -30,9 +30,9 @@ from tfs.core.errors import (
     ServingError,
     Unavailable,
 )
-from tfs.core.manifest import MANIFEST, FileEntry, Manifest, Producer
-from tfs.core.pacing import yield_to_requests
+from tfs.core.loop.pacing import yield_to_requests
 from tfs.core.signature import Signature
+from tfs.core.version.manifest import MANIFEST, FileEntry, Manifest, Producer
 
 EXAMPLES: Final = "examples.bin"
 SIGNATURES: Final = "signatures.json"

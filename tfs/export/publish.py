@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from tfs.core.errors import FailedPrecondition, InvalidArgument
-from tfs.core.manifest import Producer
+from tfs.core.version.manifest import Producer
 from tfs.core.version_directory import BATCHING_PARAMETERS, new_version
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from tfs.core.errors import InvalidArgument
-from tfs.core.manifest import read_signatures
 from tfs.core.signature import Signature
+from tfs.core.version.manifest import read_signatures
 from tfs.export.packaging.own_modules import imported_from
 from tfs.runtime.guest.model_source import concurrency_of
 from tfs.runtime.guest.platforms.python import (

@@ -18,7 +18,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from tfs.core.call import ListenerOptions, Peer
 from tfs.core.executor import Executor
-from tfs.core.serving_loop import ServingLoop
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.frontends.budget import MemoryBudget
 from tfs.frontends.counters import Counters
 from tfs.frontends.lingering import LingeringSockets

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
-from tfs.core.serving_loop import ServingLoop, Timer
+from tfs.core.loop.serving_loop import ServingLoop, Timer
 
 TICKS_PER_S: Final = 200
 _EXACT_TICKS: Final = 1024

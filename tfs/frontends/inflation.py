@@ -23,7 +23,7 @@ from tfs.core.errors import (
     forget_frames,
 )
 from tfs.core.executor import Executor
-from tfs.core.serving_loop import ServingLoop
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.frontends.budget import LONG_BYTES
 
 T = TypeVar("T")

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from tfs.core.serving_loop import HANG_UP, ServingLoop
+from tfs.core.loop.serving_loop import HANG_UP, ServingLoop
 from tfs.frontends.progress import Progress
 
 _LOOK_S: Final = 1.0

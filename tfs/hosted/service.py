@@ -16,7 +16,7 @@ from typing import Final
 from tfs.core.call import ListenerOptions, MethodKind, RpcMethod
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.executor import ThreadExecutor
-from tfs.core.serving_loop import ServingLoop
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.stats import Stats
 from tfs.frontends.express.transport import ExpressTransport
 from tfs.handlers.health import HealthHandler

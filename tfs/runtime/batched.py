@@ -16,7 +16,7 @@ several requests at once.
             return self.step(x)                 # together with others
 
 There is no thread behind it: one of the waiting callers computes for all of them, so it
-cannot deadlock however few threads there are. It uses ``tfs.core.batch_queue``, as the
+cannot deadlock however few threads there are. It uses ``tfs.core.batch.batch_queue``, as the
 server's scheduler does.
 
 Decode loops join and leave at each iteration (continuous batching). Inside ``with
@@ -36,8 +36,8 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tfs.core.batch_queue import BatchQueue
-from tfs.core.batch_queue_options import BatchQueueOptions
+from tfs.core.batch.batch_queue import BatchQueue
+from tfs.core.batch.batch_queue_options import BatchQueueOptions
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import ServingError
 from tfs.runtime.guest.layered.batched_values import (

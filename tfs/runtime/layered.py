@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tfs.core.batch_queue_options import BatchQueueOptions
+from tfs.core.batch.batch_queue_options import BatchQueueOptions
 from tfs.core.clock import Clock
 from tfs.core.errors import InvalidArgument
 from tfs.runtime.batched import BatchedPart

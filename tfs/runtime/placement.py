@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tfs.core.errors import FailedPrecondition
-from tfs.core.model_profile import ModelProfile
+from tfs.core.version.model_profile import ModelProfile
 
 FRONT_P99_S: Final = 200e-6
 """A model may run on the serving loop if the 99th percentile of a full batch is no

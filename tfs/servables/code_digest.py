@@ -17,8 +17,8 @@ import zipfile
 from collections.abc import Iterator
 from typing import Final
 
-from tfs.core.pacing import yield_to_requests
-from tfs.core.signature_json import signature_to_json
+from tfs.core.loop.pacing import yield_to_requests
+from tfs.core.version.signature_json import signature_to_json
 from tfs.core.version_directory import (
     EXAMPLES,
     is_committed,

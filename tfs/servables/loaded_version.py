@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from tfs.core.errors import ServingError
-from tfs.core.model_profile import ModelProfile
 from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Servable
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
+from tfs.core.version.model_profile import ModelProfile
 from tfs.runtime.interpreter import InterpreterModel
 from tfs.runtime.placement import Placement
 from tfs.servables.joining.batched import BatchedServable

@@ -10,13 +10,13 @@ from typing import Protocol, TypeAlias, runtime_checkable
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import DataLoss, InvalidArgument, ServingError
 from tfs.core.loader import Loader
-from tfs.core.manifest import read_signatures
-from tfs.core.model_profile import ModelProfile
 from tfs.core.resources import ResourceAllocation
 from tfs.core.servable import Servable
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
-from tfs.core.strict_json import read_strict
+from tfs.core.version.manifest import read_signatures
+from tfs.core.version.model_profile import ModelProfile
+from tfs.core.version.strict_json import read_strict
 from tfs.core.version_directory import (
     SIGNATURES,
     is_committed,

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from tfs.core.errors import DataLoss, ServingError
-from tfs.core.pacing import yield_to_requests
+from tfs.core.loop.pacing import yield_to_requests
 from tfs.core.version_directory import (
     is_committed,
     payload_files,

@@ -22,8 +22,7 @@ from batching.cost_table import CostTable
 from tfs.core.errors import FailedPrecondition, ServingError, Unavailable
 from tfs.core.example_inputs import check_examples
 from tfs.core.loader import Loader
-from tfs.core.model_profile import ModelProfile
-from tfs.core.pacing import yield_to_requests
+from tfs.core.loop.pacing import yield_to_requests
 from tfs.core.resources import (
     MAIN,
     PEAK_RAM_BYTES,
@@ -33,6 +32,7 @@ from tfs.core.resources import (
 )
 from tfs.core.servable import Servable
 from tfs.core.servable_id import ServableId
+from tfs.core.version.model_profile import ModelProfile
 from tfs.core.version_directory import (
     check_payload,
     is_committed,

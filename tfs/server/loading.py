@@ -19,10 +19,10 @@ from sources.storage.version_contents import KNOWN_PLATFORMS
 from tfs.core.clock import Clock
 from tfs.core.event_bus import EventAndTime, EventBus
 from tfs.core.executor import ThreadExecutor
-from tfs.core.pacing import RecentTraffic, follow
+from tfs.core.loop.pacing import RecentTraffic, follow
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
-from tfs.core.serving_loop import ServingLoop
 from tfs.core.stats import Stats
 from tfs.handlers.recorded_warm_up import RecordedWarmUp
 from tfs.handlers.warmup_replay import WarmupOptions

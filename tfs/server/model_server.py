@@ -16,11 +16,11 @@ from tfs.codec.decode_options import DecodeOptions
 from tfs.core.call import ListenerOptions
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.executor import ThreadExecutor
-from tfs.core.loop_watchdog import LoopWatchdog
-from tfs.core.own_descriptors import OWN
+from tfs.core.loop.loop_watchdog import LoopWatchdog
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.servable_id import ServableId
-from tfs.core.serving_loop import ServingLoop
 from tfs.core.stats import Stats
+from tfs.core.system.own_descriptors import OWN
 from tfs.frontends.budget import MemoryBudget
 from tfs.handlers.admin_access import AdminAccess
 from tfs.handlers.decode_pool import DecodePool

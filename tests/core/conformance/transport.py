@@ -36,7 +36,7 @@ from tfs.core.call import (
 )
 from tfs.core.clock import MonotonicClock
 from tfs.core.errors import BY_CODE, Cancelled, Code, NotFound, Unavailable
-from tfs.core.serving_loop import ServingLoop
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.testing.patience import PATIENCE_S
 
 _TLS: Final = "tls:"

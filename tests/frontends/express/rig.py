@@ -37,7 +37,7 @@ from tfs.core.call import (
     TlsSource,
 )
 from tfs.core.executor import Executor, InlineExecutor
-from tfs.core.serving_loop import ServingLoop
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.frontends.express.options import ExpressOptions
 from tfs.frontends.express.transport import ExpressTransport
 from tfs.frontends.http2 import frames

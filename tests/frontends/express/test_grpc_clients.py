@@ -21,7 +21,7 @@ from tests.threads import run_together
 from tfs.core.call import Call, ListenerOptions, MethodKind, RpcMethod, StreamCall
 from tfs.core.clock import MonotonicClock
 from tfs.core.errors import Unavailable
-from tfs.core.serving_loop import ServingLoop
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.frontends.express.options import ExpressOptions
 from tfs.frontends.express.transport import ExpressTransport
 from tfs.frontends.http2.limits import ConnectionLimits

@@ -14,7 +14,7 @@ from tests.frontends.express.rig import BURST, HOLD, RawClient, Rig, head, hold,
 from tests.frontends.express.wire import PATH, WIDE_HELLO, data_frame, prefixed
 from tfs.core.call import Call, ListenerOptions, RpcMethod
 from tfs.core.executor import InlineExecutor
-from tfs.core.serving_loop import ServingLoop
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.frontends.express.options import ExpressOptions
 from tfs.frontends.express.transport import ExpressTransport
 from tfs.frontends.http2 import frames

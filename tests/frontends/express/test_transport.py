@@ -10,7 +10,7 @@ from tests.core.conformance.transport import (
     TransportCheck,
     over_tls,
 )
-from tfs.core.serving_loop import ServingLoop
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.frontends.express.transport import ExpressTransport
 
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 from tests.certificates import Certificates
 from tfs.core.call import ListenerOptions
 from tfs.core.http_call import HttpCall, HttpReply
-from tfs.core.serving_loop import ServingLoop
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.frontends.budget import MemoryBudget
 from tfs.frontends.http1.options import HttpOptions
 from tfs.frontends.http1.transport import HttpTransport

@@ -17,7 +17,7 @@ from tests.hosted.routing.engines import skip_without_envoy
 from tests.hosted.routing.fake_servers import FakeServer
 from tfs.core.call import ListenerOptions
 from tfs.core.clock import MonotonicClock
-from tfs.core.serving_loop import ServingLoop
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.stats import Stats
 from tfs.frontends.express.transport import ExpressTransport
 from tfs.hosted.routing.envoy_config import EnvoyOptions

@@ -15,7 +15,7 @@ from tfs.core.errors import (
     ServingError,
     Unavailable,
 )
-from tfs.core.serving_loop import ServingLoop
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.hosted.routing.hedging import HedgeOptions
 from tfs.hosted.routing.python_router import Outcome, PythonRouter
 from tfs.proto.tensorflow_serving.apis import predict_pb2

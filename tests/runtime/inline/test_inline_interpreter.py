@@ -16,9 +16,9 @@ from tests.runtime.packaged import floats, package, values
 from tests.runtime.process_host import until
 from tests.runtime.zoo import Scale
 from tfs.core.errors import ServingError
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.servable import Outcome
 from tfs.core.servable_id import ServableId
-from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.inline import call_threads
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.runtime.inline.inline_model import InlineModel

@@ -12,9 +12,9 @@ from tests.runtime.answers import ask
 from tests.runtime.packaged import floats, package, signature, values
 from tests.runtime.process_host import ProcessHost
 from tests.runtime.zoo import Scale
-from tfs.core.pacing import Traffic
+from tfs.core.loop.pacing import Traffic
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.servable_id import ServableId
-from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.slab import HOST_TRAFFIC, Slab
 from tfs.runtime.process.load_sign import LoadSign
@@ -23,7 +23,7 @@ from tfs.testing.fake_clock import FakeClock
 
 ASKS_FOR_THE_WAY = """\
 import time
-from tfs.core import pacing
+from tfs.core.loop import pacing
 
 until_s = time.monotonic() + {patience_s}
 while not (is_shown := pacing._of_process._look() is pacing.Traffic.NOW):

@@ -25,8 +25,8 @@ from tfs.core.errors import (
     ServingError,
     Unavailable,
 )
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.servable_id import ServableId
-from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.process.crash_policy import CrashPolicy
 from tfs.runtime.process.process_backend import ProcessBackend
 from tfs.runtime.process.process_options import ProcessOptions

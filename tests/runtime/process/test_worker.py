@@ -10,8 +10,8 @@ import pytest
 from tests.runtime.packaged import signature
 from tests.runtime.process.idle_host import IdleHost
 from tfs.core.errors import ServingError, Unavailable
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.servable_id import ServableId
-from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.guest.worker_options import WorkerOptions

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.runtime.process_host import until
-from tfs.core.serving_loop import ServingLoop
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.process.zygote import Forked, Zygote
 from tfs.runtime.process.zygote_process import import_path

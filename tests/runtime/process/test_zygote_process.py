@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.runtime.process_host import is_gone, until
-from tfs.core.serving_loop import ServingLoop
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.process.zygote import Forked, Zygote
 from tfs.runtime.process.zygote_process import ZygoteProcess, worker_environment

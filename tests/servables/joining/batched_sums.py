@@ -9,13 +9,13 @@ from batching.batching_options import BatchingOptions
 from batching.scheduler_options import SchedulerOptions
 from batching.shared_scheduler import SharedBatchScheduler
 from tests.tensors import floats, floats_of
-from tfs.core.batch_queue_options import BatchQueueOptions
+from tfs.core.batch.batch_queue_options import BatchQueueOptions
 from tfs.core.dtype import FLOAT32, STRING
 from tfs.core.errors import (
     InvalidArgument,
     ServingError,
 )
-from tfs.core.model_profile import ModelProfile
+from tfs.core.loop.serving_loop import Phase, ServingLoop
 from tfs.core.servable import (
     CancelToken,
     InferenceTask,
@@ -25,9 +25,9 @@ from tfs.core.servable import (
     Tensors,
 )
 from tfs.core.servable_id import ServableId
-from tfs.core.serving_loop import Phase, ServingLoop
 from tfs.core.signature import DEFAULT_SIGNATURE, Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
+from tfs.core.version.model_profile import ModelProfile
 from tfs.servables.joining.batched import BatchedServable
 from tfs.testing.fake_clock import FakeClock
 

@@ -35,16 +35,16 @@ from tfs.core.errors import (
     ServingError,
     Unavailable,
 )
-from tfs.core.model_profile import ModelProfile, SignatureProfile
+from tfs.core.loop.serving_loop import Phase, ServingLoop
 from tfs.core.servable import (
     InferenceTask,
     Outcome,
     Servable,
     Tensors,
 )
-from tfs.core.serving_loop import Phase, ServingLoop
 from tfs.core.signature import DEFAULT_SIGNATURE, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
+from tfs.core.version.model_profile import ModelProfile, SignatureProfile
 from tfs.servables.joining.batched import BatchedServable
 from tfs.testing.patience import PATIENCE_S
 

@@ -12,9 +12,9 @@ from tfs.core import stat_names
 from tfs.core.errors import (
     Cancelled,
 )
-from tfs.core.model_profile import ModelProfile, SignatureProfile
 from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.core.stats import Stats
+from tfs.core.version.model_profile import ModelProfile, SignatureProfile
 from tfs.servables.joining.batched import BatchedServable
 
 

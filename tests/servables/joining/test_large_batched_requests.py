@@ -21,7 +21,6 @@ from tfs.core.errors import (
     ServingError,
     Unavailable,
 )
-from tfs.core.model_profile import ModelProfile, SignatureProfile
 from tfs.core.servable import (
     InferenceTask,
     Outcome,
@@ -29,6 +28,7 @@ from tfs.core.servable import (
 )
 from tfs.core.signature import DEFAULT_SIGNATURE, TensorSpec
 from tfs.core.tensor_view import TensorView
+from tfs.core.version.model_profile import ModelProfile, SignatureProfile
 from tfs.servables.joining.batched import BatchedServable
 
 

@@ -17,10 +17,10 @@ from tests.servables.joining.batched_sums import (
 )
 from tests.tensors import floats, floats_of
 from tfs.core.dtype import FLOAT32, INT64
-from tfs.core.model_profile import ModelProfile, SignatureProfile
 from tfs.core.servable import InferenceTask, Outcome, Tensors
 from tfs.core.signature import DEFAULT_SIGNATURE, Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
+from tfs.core.version.model_profile import ModelProfile, SignatureProfile
 from tfs.servables.joining.batched import BatchedServable
 
 

@@ -30,7 +30,6 @@ from tfs.core.errors import (
     ResourceExhausted,
     ServingError,
 )
-from tfs.core.model_profile import ModelProfile
 from tfs.core.servable import InferenceTask, OneByOne, Tensors
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import (
@@ -38,6 +37,7 @@ from tfs.core.signature import (
     ExampleSlot,
 )
 from tfs.core.tensor_view import TensorView
+from tfs.core.version.model_profile import ModelProfile
 from tfs.export import save
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.servables.measuring.example_warm_up import failing_examples, warm_up

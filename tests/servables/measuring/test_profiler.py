@@ -20,10 +20,10 @@ from tests.servables.measuring.fake_subject import (
     doubled,
 )
 from tfs.core.errors import Internal
-from tfs.core.model_profile import ModelProfile
 from tfs.core.resources import MAIN, PEAK_RAM_BYTES, Resource
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import DEFAULT_SIGNATURE
+from tfs.core.version.model_profile import ModelProfile
 from tfs.export import save
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.runtime.interpreter import Interpreter

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.threads import run_together
-from tfs.core.model_profile import ModelProfile
+from tfs.core.version.model_profile import ModelProfile
 from tfs.servables.measuring.host_load import CpuSample
 from tfs.servables.measuring.profiles import FIRST_PAUSE_S, LAST_PAUSE_S, Profiles
 from tfs.testing.fake_clock import FakeClock

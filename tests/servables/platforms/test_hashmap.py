@@ -9,11 +9,11 @@ import pytest
 from tests.servables.fakes import ID, FakeInterpreter, task_for
 from tfs.core.dtype import BOOL, FLOAT32, INT64, STRING
 from tfs.core.errors import Cancelled, DataLoss, ServingError
-from tfs.core.manifest import Producer
 from tfs.core.resources import MAIN, RAM_BYTES, Resource
 from tfs.core.servable import Outcome, Servable
 from tfs.core.signature import DEFAULT_SIGNATURE, Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
+from tfs.core.version.manifest import Producer
 from tfs.core.version_directory import commit, new_version
 from tfs.servables.platform import LoadContext
 from tfs.servables.platforms.hashmap import Hashmap

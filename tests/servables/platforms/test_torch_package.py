@@ -20,12 +20,12 @@ from tfs.core.errors import (
     ServingError,
     Unavailable,
 )
-from tfs.core.manifest import MANIFEST
-from tfs.core.model_profile import ModelProfile, SignatureProfile
 from tfs.core.resources import MAIN, PEAK_RAM_BYTES, RAM_BYTES, Resource
 from tfs.core.servable import InferenceTask, Outcome
 from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.core.tensor_view import TensorView
+from tfs.core.version.manifest import MANIFEST
+from tfs.core.version.model_profile import ModelProfile, SignatureProfile
 from tfs.core.version_directory import read_manifest
 from tfs.export import save
 from tfs.export.values import view_of

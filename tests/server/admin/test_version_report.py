@@ -12,15 +12,15 @@ from batching.batching_options import BatchingOptions
 from batching.shared_scheduler import SharedBatchScheduler
 from tests.runtime.process.idle_host import IdleHost
 from tests.server.puppet import PuppetServable, floats
-from tfs.core.batch_queue_options import BatchQueueOptions
+from tfs.core.batch.batch_queue_options import BatchQueueOptions
 from tfs.core.errors import Code
-from tfs.core.model_profile import ModelProfile, SignatureProfile
-from tfs.core.process_memory import private_bytes
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.servable import InferenceTask, Outcome, Servable
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
-from tfs.core.serving_loop import ServingLoop
 from tfs.core.stats import HistogramSnapshot
+from tfs.core.system.process_memory import private_bytes
+from tfs.core.version.model_profile import ModelProfile, SignatureProfile
 from tfs.handlers.request_stats import RequestFigures
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.runtime.guest.model_source import ModelSource

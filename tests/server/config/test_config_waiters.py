@@ -12,9 +12,9 @@ from managers.state_monitor import ServableStateMonitor
 from tfs.core.errors import Unavailable
 from tfs.core.event_bus import EventBus
 from tfs.core.executor import InlineExecutor
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
-from tfs.core.serving_loop import ServingLoop
 from tfs.server.config.config_outcome import ConfigOutcome
 from tfs.server.config.config_waiters import ConfigWaiters, Waiter
 from tfs.server.config.running_config import Change, ModelChange

@@ -9,9 +9,9 @@ import pytest
 from batching.batching_options import BatchingOptions
 from tests.server.puppet import PuppetServable
 from tfs.core.dtype import FLOAT32
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.servable import InferenceTask, Outcome
 from tfs.core.servable_id import ServableId
-from tfs.core.serving_loop import ServingLoop
 from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.core.tensor_view import TensorView
 from tfs.core.version_directory import BATCHING_PARAMETERS

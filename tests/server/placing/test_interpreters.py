@@ -12,7 +12,7 @@ from tests.runtime.answers import ask
 from tests.runtime.packaged import floats, package, values
 from tests.runtime.zoo import Scale
 from tfs.core.errors import InvalidArgument
-from tfs.core.serving_loop import ServingLoop
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.runtime.placement import Backend
 from tfs.server.options import ServerOptions
 from tfs.server.placing.interpreters import (

@@ -12,9 +12,9 @@ from managers.aspired_versions_manager import AspiredVersionsManager
 from managers.versions.harness_snapshot import HarnessSnapshot
 from managers.versions.harness_state import HarnessState
 from tfs.core.event_bus import EventBus
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
-from tfs.core.serving_loop import ServingLoop
 from tfs.server.options import ServerOptions
 from tfs.server.placing.interpreters import interpreters_options
 from tfs.server.placing.model_placer import ModelPlacer

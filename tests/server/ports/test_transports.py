@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tfs.core.errors import InvalidArgument
-from tfs.core.serving_loop import ServingLoop
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.stats import Stats
 from tfs.frontends.express.transport import ExpressTransport
 from tfs.frontends.grpcio.transport import GrpcioTransport

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tfs.core.executor import InlineExecutor
-from tfs.core.serving_loop import ServingLoop
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.server.system.spare_memory import (
     LOOK_S,
     MUCH_BYTES,

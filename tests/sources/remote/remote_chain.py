@@ -13,7 +13,7 @@ from sources.remote.storage import AnyFileSystem, RemoteFileSystem
 from sources.servable_to_monitor import ServableToMonitor
 from sources.storage_path import StoragePath
 from tests.sources.remote.fake_remote import SIGNATURE
-from tfs.core.manifest import Producer
+from tfs.core.version.manifest import Producer
 from tfs.core.version_directory import commit, new_version
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.recording_target import RecordingTarget

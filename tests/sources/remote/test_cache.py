@@ -21,7 +21,7 @@ from tfs.core.errors import (
     ServingError,
     Unavailable,
 )
-from tfs.core.manifest import FileEntry, Manifest
+from tfs.core.version.manifest import FileEntry, Manifest
 from tfs.core.version_directory import read_manifest, verify_files
 
 

@@ -17,7 +17,7 @@ import pytest
 from sources.remote.storage import RemoteFileSystem
 from tests.sources.remote.fake_remote import SIGNATURE
 from tests.sources.remote.remote_chain import Server
-from tfs.core.manifest import Producer
+from tfs.core.version.manifest import Producer
 from tfs.core.version_directory import commit, new_version
 
 pytest.importorskip("aiohttp", reason="install the extra 's3-test' to run this")

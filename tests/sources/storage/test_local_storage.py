@@ -9,7 +9,7 @@ import pytest
 
 from sources.storage import version_inventory
 from sources.storage.local_storage import LocalFileSystem
-from tfs.core.manifest import MANIFEST
+from tfs.core.version.manifest import MANIFEST
 
 FILES = LocalFileSystem()
 

@@ -135,7 +135,7 @@ def _add_tls(parser: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from tfs.core.clock import MonotonicClock
-    from tfs.core.log_lines import log_to_stderr
+    from tfs.core.system.log_lines import log_to_stderr
     from tfs.hosted.fleet_state import FleetState
     from tfs.hosted.routing.job_channels import JobChannels
     from tfs.hosted.service import HostedService, ServiceOptions
@@ -214,7 +214,7 @@ def serve_until_told(
     """
     import signal
 
-    from tfs.core.line_output import LineOutput
+    from tfs.core.system.line_output import LineOutput
     from tfs.server.system.signal_inbox import LOOK, SignalInbox
 
     say = LineOutput(sys.stdout).write

@@ -13,7 +13,7 @@ import logging
 from typing import Final
 
 from tfs.core.call import MethodTable, Peer
-from tfs.core.serving_loop import HANG_UP, READABLE, WRITABLE
+from tfs.core.loop.serving_loop import HANG_UP, READABLE, WRITABLE
 from tfs.frontends.express.session_calls import SessionCalls
 from tfs.frontends.express.shared_state import SharedState
 from tfs.frontends.express.timeouts import Timeouts

@@ -8,7 +8,7 @@ from threading import get_ident
 from typing import Any
 
 from tfs.core.executor import Executor
-from tfs.core.serving_loop import ServingLoop
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.frontends.answer_sizes import AnswerSizes
 from tfs.frontends.budget import MemoryBudget
 from tfs.frontends.clients import Clients

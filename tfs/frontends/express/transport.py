@@ -25,7 +25,7 @@ from typing import Final
 
 from tfs.core.call import ListenerOptions, MethodTable, Peer
 from tfs.core.executor import Executor, ThreadExecutor
-from tfs.core.serving_loop import Phase, ServingLoop
+from tfs.core.loop.serving_loop import Phase, ServingLoop
 from tfs.core.stats import Stats
 from tfs.frontends.answer_sizes import AnswerSizes
 from tfs.frontends.budget import MemoryBudget

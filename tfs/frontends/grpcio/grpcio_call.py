@@ -18,8 +18,8 @@ from tfs.core.errors import (
     ServingError,
     forget_frames,
 )
+from tfs.core.loop.serving_loop import ServingLoop, Timer
 from tfs.core.servable import CancelToken
-from tfs.core.serving_loop import ServingLoop, Timer
 from tfs.frontends.status_details import handler_error
 
 log = logging.getLogger(__name__)

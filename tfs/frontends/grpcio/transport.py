@@ -25,7 +25,7 @@ from tfs.core.call import (
 from tfs.core.errors import (
     Unavailable,
 )
-from tfs.core.serving_loop import ServingLoop
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.stat_names import RPC_LATE_FINISHES
 from tfs.core.stats import Stats
 from tfs.frontends.grpcio import ports

@@ -23,7 +23,7 @@ from tfs.core.errors import (
     ServingError,
 )
 from tfs.core.http_call import HttpReply
-from tfs.core.serving_loop import HANG_UP, READABLE, WRITABLE
+from tfs.core.loop.serving_loop import HANG_UP, READABLE, WRITABLE
 from tfs.core.tensor_view import Buffer
 from tfs.frontends.budget import LONG_BYTES, Account, Ticket, used_up
 from tfs.frontends.http1.call import HttpRequestCall, failure

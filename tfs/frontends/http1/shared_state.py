@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from tfs.core.executor import Executor
 from tfs.core.http_call import HttpHandler, TakeAlike
-from tfs.core.serving_loop import ServingLoop
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.frontends.budget import MemoryBudget
 from tfs.frontends.clients import Clients
 from tfs.frontends.deadlines import Deadlines

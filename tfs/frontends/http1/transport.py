@@ -9,7 +9,7 @@ from tfs.core.call import ListenerOptions, Peer
 from tfs.core.errors import Unavailable
 from tfs.core.executor import Executor, InlineExecutor
 from tfs.core.http_call import HttpHandler, TakeAlike
-from tfs.core.serving_loop import Phase, ServingLoop
+from tfs.core.loop.serving_loop import Phase, ServingLoop
 from tfs.frontends.budget import MemoryBudget
 from tfs.frontends.clients import Clients
 from tfs.frontends.http1.options import HttpOptions

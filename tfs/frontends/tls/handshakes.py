@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 from tfs.core.call import Peer
 from tfs.core.executor import Executor
-from tfs.core.serving_loop import ServingLoop
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.frontends.budget import MemoryBudget
 from tfs.frontends.tls.tls_context import TlsContexts
 from tfs.frontends.tls.tls_handshake import TlsHandshake

@@ -15,7 +15,7 @@ from typing import Final
 
 from tfs.core.call import Peer
 from tfs.core.executor import Executor
-from tfs.core.serving_loop import HANG_UP, READABLE, WRITABLE, ServingLoop
+from tfs.core.loop.serving_loop import HANG_UP, READABLE, WRITABLE, ServingLoop
 from tfs.frontends.budget import MemoryBudget
 from tfs.frontends.http2.frames import PREFACE
 from tfs.frontends.tls.tls_context import H2, HTTP_1, TlsContexts

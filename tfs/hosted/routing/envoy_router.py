@@ -19,7 +19,7 @@ from typing import Final
 
 from tfs.core.call import ListenerOptions, RpcMethod
 from tfs.core.errors import FailedPrecondition
-from tfs.core.serving_loop import ServingLoop
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.hosted.jobs.job_runtime import JobSpec
 from tfs.hosted.jobs.local_process import LocalProcesses, ReplicaPlace
 from tfs.hosted.routing import envoy_config

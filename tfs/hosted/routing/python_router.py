@@ -18,7 +18,7 @@ from typing import Final, Protocol
 
 from tfs.core.call import Call, ListenerOptions, Metadata, RpcMethod
 from tfs.core.errors import Code, NotFound, ServingError, Unavailable
-from tfs.core.serving_loop import ServingLoop, Timer
+from tfs.core.loop.serving_loop import ServingLoop, Timer
 from tfs.hosted.routing.fleet_router import FORWARDED, Routes
 from tfs.hosted.routing.hedging import HedgeOptions, Hedging
 from tfs.hosted.routing.requested_model import requested_model

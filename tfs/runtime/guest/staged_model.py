@@ -16,7 +16,7 @@ import torch
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import DeadlineExceeded, ServingError, forget_frames, serving_error
 from tfs.core.executor import Executor, ThreadExecutor
-from tfs.core.pacing import yield_to_requests
+from tfs.core.loop.pacing import yield_to_requests
 from tfs.core.servable import Tensors
 from tfs.core.tensor_view import TensorView
 from tfs.runtime.guest.guest_model import GuestModel, Output, Value

@@ -16,8 +16,8 @@ from tfs.core.clock import Clock
 from tfs.core.errors import ServingError
 from tfs.core.request_scope import request_scope
 from tfs.core.servable import InferenceTask, Outcome, Tensors
-from tfs.core.thread_join import join_by
-from tfs.core.thread_priority import answer_soon
+from tfs.core.system.thread_join import join_by
+from tfs.core.system.thread_priority import answer_soon
 from tfs.runtime.guest.current_span import current_span
 from tfs.runtime.inline.inline_model import InlineModel
 from tfs.runtime.interpreter import InterpreterStats

@@ -11,9 +11,9 @@ from typing import Final
 import torch
 
 from tfs.core.errors import serving_error
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.servable import InferenceTask, MakeInputs, Outcome
 from tfs.core.servable_id import ServableId
-from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.inline.call_threads import CallThreads
 from tfs.runtime.inline.inline_model import InlineModel
 from tfs.runtime.inline.thread_use import ThreadUse, read_thread_use

@@ -20,9 +20,9 @@ from dataclasses import replace
 
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import Internal, ServingError
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.servable import InferenceTask
 from tfs.core.servable_id import ServableId
-from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.guest.current_span import current_span
 from tfs.runtime.guest.guest_model import GuestModel, load_guest_model
 from tfs.runtime.guest.model_source import ModelSource

@@ -12,8 +12,8 @@ import torch
 from tfs.core.clock import Clock
 from tfs.core.errors import ServingError, serving_error
 from tfs.core.servable import InferenceTask, Outcome
-from tfs.core.thread_join import join_by
-from tfs.core.thread_priority import answer_soon
+from tfs.core.system.thread_join import join_by
+from tfs.core.system.thread_priority import answer_soon
 from tfs.runtime.guest.staged_model import GuestCall, Outputs, StagedModel
 from tfs.runtime.guest.torch_tensor import to_torch, to_view
 from tfs.runtime.inline.inline_model import InlineModel

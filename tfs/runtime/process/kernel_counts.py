@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from tfs.core.control_groups import GROUPS, PROC, group_folders
+from tfs.core.system.control_groups import GROUPS, PROC, group_folders
 
 _KILLS: Final = re.compile(rb"^oom_kill (\d+)$", re.M)
 _REFUSED: Final = re.compile(rb"^max (\d+)$", re.M)

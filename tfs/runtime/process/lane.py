@@ -12,9 +12,9 @@ from functools import partial
 from typing import Final
 
 from tfs.core.errors import FailedPrecondition, Internal, ServingError
+from tfs.core.loop.serving_loop import ServingLoop, Timer
+from tfs.core.loop.spin_backoff import SpinBackoff
 from tfs.core.servable import InferenceTask, Outcome
-from tfs.core.serving_loop import ServingLoop, Timer
-from tfs.core.spin_backoff import SpinBackoff
 from tfs.core.tracing import TRACING
 from tfs.runtime.guest.slab import REQUESTS, Slot
 from tfs.runtime.interpreter import InterpreterStats

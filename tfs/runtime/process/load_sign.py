@@ -1,7 +1,7 @@
 """Shows a loading worker whether the server has, or lately had, requests to answer.
 
 The worker looks at this sign where its load yields to requests
-(:mod:`tfs.core.pacing`). It loads at the lowest priority, but a thread of the server
+(:mod:`tfs.core.loop.pacing`). It loads at the lowest priority, but a thread of the server
 that was interrupted, and has had a few microseconds more than its share, has to wait for
 the load all the same; and whatever runs beside a load takes longer.
 """
@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tfs.core.pacing import Traffic
-from tfs.core.serving_loop import Phase, ServingLoop
+from tfs.core.loop.pacing import Traffic
+from tfs.core.loop.serving_loop import Phase, ServingLoop
 from tfs.runtime.guest.slab import HOST_TRAFFIC, Slab
 
 

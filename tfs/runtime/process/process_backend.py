@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from tfs.core.serving_loop import ServingLoop
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.runtime.process.process_interpreter import ProcessInterpreter
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.process_pool import ProcessPool

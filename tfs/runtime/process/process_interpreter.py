@@ -24,9 +24,9 @@ from threading import get_ident
 from typing import Final
 
 from tfs.core.errors import DeadlineExceeded, FailedPrecondition, Internal, ServingError
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.servable import InferenceTask
-from tfs.core.serving_loop import ServingLoop
-from tfs.core.thread_priority import give_way
+from tfs.core.system.thread_priority import give_way
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.slab import JOINED, RULE
 from tfs.runtime.guest.version_files import VersionFiles, payload_paths

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tfs.core.executor import Executor, InlineExecutor
-from tfs.core.pacing import Traffic
+from tfs.core.loop.pacing import Traffic
 from tfs.core.servable_id import ServableId
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.process.crash_policy import CrashPolicy

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from tfs.core.serving_loop import ServingLoop, Timer
+from tfs.core.loop.serving_loop import ServingLoop, Timer
 from tfs.runtime.guest.platforms.platform_imports import MODULES as SLOW_IMPORTS
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.process.worker_process import WorkerProcess, WorkerReply

@@ -17,8 +17,8 @@ from threading import TIMEOUT_MAX
 from typing import Final, Protocol, TypeVar
 
 from tfs.core.errors import Internal, ServingError, Unavailable
-from tfs.core.serving_loop import ServingLoop, Timer
-from tfs.core.thread_limit import thread_limits
+from tfs.core.loop.serving_loop import ServingLoop, Timer
+from tfs.core.system.thread_limit import thread_limits
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.process.crash_policy import (
     FOR_MEMORY,

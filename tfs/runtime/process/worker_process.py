@@ -11,8 +11,8 @@ import signal
 from collections.abc import Callable, Mapping
 
 from tfs.core.errors import BY_CODE, Code, Internal, ServingError
-from tfs.core.serving_loop import ServingLoop
-from tfs.core.thread_priority import LOWEST
+from tfs.core.loop.serving_loop import ServingLoop
+from tfs.core.system.thread_priority import LOWEST
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.shown_stacks import SHOW_STACKS

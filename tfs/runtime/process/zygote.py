@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Final, Protocol
 
-from tfs.core.serving_loop import ServingLoop, Timer
+from tfs.core.loop.serving_loop import ServingLoop, Timer
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.process.zygote_process import ExitStatuses, ZygoteProcess

@@ -14,12 +14,12 @@ from batching.batching_options import BatchingOptions, recommended_options
 from batching.cost_table import CostTable
 from batching.shared_queue import SharedQueue
 from batching.shared_scheduler import SharedBatchScheduler
-from tfs.core.batch_queue_options import BatchQueueOptions
-from tfs.core.model_profile import ModelProfile, SignatureProfile, row_limit
+from tfs.core.batch.batch_queue_options import BatchQueueOptions
 from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Servable
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
 from tfs.core.stats import Stats
+from tfs.core.version.model_profile import ModelProfile, SignatureProfile, row_limit
 from tfs.servables.joining.batching_loop import BatchingLoop
 from tfs.servables.joining.batching_report import BatchingStats, QueueReport
 from tfs.servables.joining.bypass_count import BypassCount

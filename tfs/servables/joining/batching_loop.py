@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class BatchingLoop(Protocol):
-    """The scheduler's thread; see :class:`tfs.core.serving_loop.ServingLoop`."""
+    """The scheduler's thread; see :class:`tfs.core.loop.serving_loop.ServingLoop`."""
 
     @property
     def is_loop_thread(self) -> bool:

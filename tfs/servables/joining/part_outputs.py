@@ -24,7 +24,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
-from tfs.core.batch_task import TakeRest
+from tfs.core.batch.batch_task import TakeRest
 from tfs.core.dtype import STRING
 from tfs.core.servable import Tensors
 from tfs.core.tensor_view import TensorView, concatenate

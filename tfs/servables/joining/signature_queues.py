@@ -16,12 +16,12 @@ from batching.cost_table import CostTable
 from batching.length_window import LengthWindow
 from batching.shared_queue import SharedQueue
 from batching.shared_scheduler import SharedBatchScheduler
-from tfs.core.batch_queue_options import BatchQueueOptions
+from tfs.core.batch.batch_queue_options import BatchQueueOptions
 from tfs.core.errors import ServingError, Unavailable, serving_error
-from tfs.core.model_profile import SignatureProfile, row_limit
 from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Servable
 from tfs.core.signature import FREE, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
+from tfs.core.version.model_profile import SignatureProfile, row_limit
 from tfs.servables.joining.batch_runner import BatchRunner
 from tfs.servables.joining.batching_loop import BatchingLoop
 from tfs.servables.joining.batching_report import QueueReport, report_queue

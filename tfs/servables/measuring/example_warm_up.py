@@ -14,7 +14,7 @@ from tfs.core.errors import (
     ServingError,
     Unavailable,
 )
-from tfs.core.pacing import yield_to_requests
+from tfs.core.loop.pacing import yield_to_requests
 from tfs.servables.measuring.probe_inputs import ProbeInputs
 from tfs.servables.measuring.probe_subject import ProbeSubject
 

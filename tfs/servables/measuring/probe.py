@@ -26,10 +26,10 @@ from tfs.core.errors import (
     InvalidArgument,
     ServingError,
 )
-from tfs.core.model_profile import ModelProfile, SignatureProfile
-from tfs.core.process_memory import peak_bytes, reset_peak, resident_bytes
 from tfs.core.servable import Tensors
 from tfs.core.signature import DEFAULT_SIGNATURE
+from tfs.core.system.process_memory import peak_bytes, reset_peak, resident_bytes
+from tfs.core.version.model_profile import ModelProfile, SignatureProfile
 from tfs.servables.measuring.host_load import foreign_share, sample_cpu
 from tfs.servables.measuring.probe_inputs import ProbeInputs
 from tfs.servables.measuring.probe_subject import ProbeSubject

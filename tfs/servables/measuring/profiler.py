@@ -13,11 +13,11 @@ from typing import Final
 
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import ServingError
-from tfs.core.model_profile import ModelProfile, SignatureProfile, row_limit
-from tfs.core.pacing import yield_to_requests
+from tfs.core.loop.pacing import yield_to_requests
 from tfs.core.servable import Tensors
 from tfs.core.servable_id import ServableId
 from tfs.core.tensor_view import TensorView
+from tfs.core.version.model_profile import ModelProfile, SignatureProfile, row_limit
 from tfs.core.version_directory import WARMUP_REQUESTS
 from tfs.servables.measuring.example_warm_up import warm_up
 from tfs.servables.measuring.probe import LoadMeasures, ProbeOptions, probe

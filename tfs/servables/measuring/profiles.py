@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import Final
 
 from tfs.core.clock import Clock, MonotonicClock
-from tfs.core.model_profile import ModelProfile
-from tfs.core.processor_share import num_processors
 from tfs.core.replaced_file import replace_file
+from tfs.core.system.processor_share import num_processors
+from tfs.core.version.model_profile import ModelProfile
 from tfs.servables.measuring.host_load import CpuSample, foreign_share, sample_cpu
 
 log = logging.getLogger(__name__)

@@ -7,9 +7,9 @@ from typing import Final
 
 from tfs.core.errors import InvalidArgument, NotFound
 from tfs.core.loader import Loader
-from tfs.core.manifest import read_signatures
 from tfs.core.resources import ResourceAllocation
 from tfs.core.servable import Servable
+from tfs.core.version.manifest import read_signatures
 from tfs.core.version_directory import SIGNATURES
 from tfs.servables.platform import LoadContext, VersionDescription, describe
 from tfs.servables.platforms.class_literals import class_literal, syntax_error

@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from tfs.core.pacing import yield_to_requests
+from tfs.core.loop.pacing import yield_to_requests
 from tfs.core.version_directory import payload_files
 from tfs.servables.reach.source_reach import why_module, why_name, why_source, why_words
 

@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from managers.versions.load_status import LoadStatus
-from tfs.core.batch_queue_options import BatchQueueOptions
+from tfs.core.batch.batch_queue_options import BatchQueueOptions
 from tfs.core.errors import Code, Quarantined
-from tfs.core.process_memory import private_bytes
 from tfs.core.resources import MAIN, PEAK_RAM_BYTES, RAM_BYTES, Resource
 from tfs.core.servable import Servable
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.stats import HistogramSnapshot
+from tfs.core.system.process_memory import private_bytes
 from tfs.handlers.request_stats import RequestFigures
 from tfs.proto.tensorflow_serving.servables.tensorflow import session_bundle_config_pb2
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb

@@ -18,7 +18,7 @@ from typing import Final
 
 from tfs.core.clock import Clock
 from tfs.core.errors import FailedPrecondition, InvalidArgument
-from tfs.core.thread_join import join_by
+from tfs.core.system.thread_join import join_by
 
 log = logging.getLogger(__name__)
 

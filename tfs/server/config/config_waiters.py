@@ -20,7 +20,7 @@ from managers.state_monitor import ServableStateMonitor
 from tfs.core.clock import Clock
 from tfs.core.errors import Aborted, ServingError
 from tfs.core.executor import Executor
-from tfs.core.loop_entry import LoopEntry
+from tfs.core.loop.loop_entry import LoopEntry
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.server.config.config_outcome import ConfigOutcome, ModelOutcome
 from tfs.server.config.config_wait import (

@@ -10,8 +10,8 @@ import tempfile
 from typing import Final
 
 from tfs.core.errors import FailedPrecondition, ServingError
-from tfs.core.own_descriptors import OWN
 from tfs.core.replaced_file import replace_file
+from tfs.core.system.own_descriptors import OWN
 from tfs.server.config.config_file import read_config_file
 from tfs.server.config.overrides import (
     Override,

@@ -22,7 +22,7 @@ from tfs.core.errors import (
     ServingError,
     Unimplemented,
 )
-from tfs.core.log_lines import fits_a_line
+from tfs.core.system.log_lines import fits_a_line
 from tfs.proto._pool import POOL
 from tfs.proto._text_form import ParseError, read_text
 from tfs.proto.tensorflow_serving.config import model_server_config_pb2

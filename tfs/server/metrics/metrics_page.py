@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tfs.core import stat_names
-from tfs.core.pacing import yield_to_requests
+from tfs.core.loop.pacing import yield_to_requests
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.stat_meanings import stat_meanings
 from tfs.core.stats import Labels, Stats

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from tfs.core import stat_names
-from tfs.core.pacing import yield_to_requests
+from tfs.core.loop.pacing import yield_to_requests
 from tfs.core.stats import HistogramSnapshot, Labels, Stats
 from tfs.server.metrics.exposition import Exposition
 

@@ -16,10 +16,10 @@ from typing import Final
 from batching.batching_options import BatchingOptions
 from batching.scheduler_options import SchedulerOptions
 from batching.shared_scheduler import SharedBatchScheduler
-from tfs.core.model_profile import ModelProfile
+from tfs.core.loop.serving_loop import Phase, ServingLoop
 from tfs.core.servable import Servable
-from tfs.core.serving_loop import Phase, ServingLoop
 from tfs.core.stats import Stats
+from tfs.core.version.model_profile import ModelProfile
 from tfs.core.version_directory import BATCHING_PARAMETERS
 from tfs.runtime.placement import Backend
 from tfs.servables.joining.batched import BatchedServable

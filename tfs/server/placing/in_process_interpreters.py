@@ -9,8 +9,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.servable_id import ServableId
-from tfs.core.serving_loop import ServingLoop
 from tfs.runtime.dlmopen.dlmopen_backend import DlmopenBackend
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.runtime.interpreter import Interpreter

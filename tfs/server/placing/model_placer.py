@@ -17,11 +17,11 @@ from managers.aspired_versions_manager import AspiredVersionsManager
 from tfs.core.errors import FailedPrecondition, Quarantined, ServingError
 from tfs.core.event_bus import EventAndTime, EventBus
 from tfs.core.executor import Executor
-from tfs.core.pacing import Traffic
+from tfs.core.loop.pacing import Traffic
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.servable import Servable
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
-from tfs.core.serving_loop import ServingLoop
 from tfs.core.stats import Stats
 from tfs.runtime.dlmopen import dlmopen_probe
 from tfs.runtime.interpreter import Interpreter

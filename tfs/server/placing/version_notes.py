@@ -11,7 +11,7 @@ import threading
 from typing import TypeAlias
 
 from managers.aspired_versions_manager import AspiredVersionsManager
-from tfs.core.loop_entry import LoopEntry
+from tfs.core.loop.loop_entry import LoopEntry
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
 

@@ -9,9 +9,9 @@ from typing import Final, Protocol
 from tfs.core.call import MethodTable
 from tfs.core.errors import Unavailable
 from tfs.core.executor import Executor
-from tfs.core.own_descriptors import OWN
-from tfs.core.serving_loop import ServingLoop
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.stats import Stats
+from tfs.core.system.own_descriptors import OWN
 from tfs.frontends.budget import MemoryBudget
 from tfs.frontends.http1.options import HttpOptions
 from tfs.frontends.http1.transport import HttpTransport

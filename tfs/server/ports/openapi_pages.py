@@ -10,7 +10,7 @@ from tfs.codec.json.tensor_writer import dump
 from tfs.codec.model_spec import ModelSpec
 from tfs.core.errors import ServingError, Unavailable, serving_error
 from tfs.core.http_call import JSON, HttpCall, HttpReply
-from tfs.core.pacing import yield_to_requests
+from tfs.core.loop.pacing import yield_to_requests
 from tfs.handlers.openapi.docs_page import docs_page
 from tfs.handlers.openapi.document import DescribedModel, openapi_document
 from tfs.handlers.rest.root import TextPage

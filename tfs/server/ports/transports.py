@@ -8,7 +8,7 @@ from typing import Final
 
 from tfs.core.call import Transport
 from tfs.core.errors import InvalidArgument
-from tfs.core.serving_loop import ServingLoop
+from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.stats import Stats
 from tfs.frontends.answer_sizes import AnswerSizes
 from tfs.frontends.budget import MemoryBudget

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 
-from tfs.core.process_memory import proportional_bytes
+from tfs.core.system.process_memory import proportional_bytes
 
 
 def tree_resident_bytes(pid: int) -> int:

@@ -25,8 +25,8 @@ from typing import Final
 
 from managers.loading.freed_memory import trim_heap
 from tfs.core.executor import Executor
-from tfs.core.process_memory import resident_bytes
-from tfs.core.serving_loop import ServingLoop
+from tfs.core.loop.serving_loop import ServingLoop
+from tfs.core.system.process_memory import resident_bytes
 from tfs.server.system.malloc import set_scarce
 
 MUCH_BYTES: Final = 16 << 20

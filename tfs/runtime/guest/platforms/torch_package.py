@@ -26,7 +26,7 @@ from torch.package._mangling import demangle
 from torch.package.package_importer import PackageImporter
 
 from tfs.core.errors import DataLoss, NotFound
-from tfs.core.pacing import yield_to_requests
+from tfs.core.loop.pacing import yield_to_requests
 from tfs.runtime.guest.guest_model import GuestModel
 from tfs.runtime.guest.layered.cuttable import called_modules
 from tfs.runtime.guest.model_source import ModelSource

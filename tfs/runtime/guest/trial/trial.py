@@ -26,11 +26,11 @@ import torch
 
 from tfs.core.errors import InvalidArgument, ServingError
 from tfs.core.example_inputs import read_example
-from tfs.core.manifest import Manifest
 from tfs.core.servable import Tensors
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.core.tensor_view import TensorView
+from tfs.core.version.manifest import Manifest
 from tfs.core.version_directory import read_manifest
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, load_guest_model

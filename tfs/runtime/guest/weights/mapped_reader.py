@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 
 from tfs.core.errors import DataLoss
-from tfs.core.pacing import yield_to_requests
+from tfs.core.loop.pacing import yield_to_requests
 from tfs.runtime.guest.sealed_file import SealedFile, num_written_pages
 
 _ALIGNMENT = 16  # torch writes records at multiples of 64; any element type needs 16

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from tfs.core.process_memory import (
+from tfs.core.system.process_memory import (
     anonymous_bytes,
     peak_bytes,
     reset_peak,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import resource
 
-from tfs.core.process_memory import anonymous_bytes, data_bytes
+from tfs.core.system.process_memory import anonymous_bytes, data_bytes
 from tfs.runtime.guest.freed_memory import give_back
 from tfs.runtime.guest.worker_ends import OUT_OF_MEMORY
 

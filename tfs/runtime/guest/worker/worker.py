@@ -19,7 +19,7 @@ from typing import Final
 
 import torch
 
-from tfs.core.spin_backoff import SpinBackoff
+from tfs.core.loop.spin_backoff import SpinBackoff
 from tfs.runtime.guest.loaded_model import ForkWatch
 from tfs.runtime.guest.side_effects.replaced_functions import KnownFunctions
 from tfs.runtime.guest.slab import REQUESTS

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from tfs.core.errors import ServingError, serving_error
-from tfs.core.pacing import Traffic, follow
-from tfs.core.thread_priority import give_way
+from tfs.core.loop.pacing import Traffic, follow
+from tfs.core.system.thread_priority import give_way
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.control_channel import tell
 from tfs.runtime.guest.guest_model import one_line

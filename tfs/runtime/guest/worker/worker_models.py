@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from tfs.core.errors import FailedPrecondition
-from tfs.core.pacing import yield_to_requests
+from tfs.core.loop.pacing import yield_to_requests
 from tfs.core.servable import Tensors
 from tfs.runtime.guest.control_channel import tell
 from tfs.runtime.guest.freed_memory import give_back

@@ -13,7 +13,7 @@ import socket
 from dataclasses import dataclass
 from typing import Final
 
-from tfs.core.thread_priority import answer_soon
+from tfs.core.system.thread_priority import answer_soon
 from tfs.runtime.guest.process_name import name_process
 from tfs.runtime.guest.random_numbers import seed_random
 from tfs.runtime.guest.side_effects.replaced_functions import KnownFunctions

@@ -32,7 +32,7 @@ from typing import Any, Final, Never
 
 import torch
 
-from tfs.core.log_lines import write_own_lines
+from tfs.core.system.log_lines import write_own_lines
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.platforms.platform_imports import MODULES, import_for
 from tfs.runtime.guest.process_name import name_process

@@ -1,0 +1,33 @@
+"""tfs.core.system.thread_join."""
+
+from __future__ import annotations
+
+import math
+import threading
+
+import pytest
+
+from tfs.core.system.thread_join import join_by
+from tfs.testing.fake_clock import FakeClock
+
+
+@pytest.mark.parametrize("deadline_s", [None, math.inf, 1e300])
+def test_who_has_for_ever_waits_until_the_thread_has_ended(
+    deadline_s: float | None,
+) -> None:
+    """A deadline that no wait can express is no error: it never comes."""
+    thread = threading.Thread(target=lambda: None)
+    thread.start()
+    assert join_by(thread, deadline_s, FakeClock())
+
+
+def test_a_deadline_that_has_passed_ends_the_wait() -> None:
+    """Who is late is told that the thread still runs."""
+    clock, ending = FakeClock(), threading.Event()
+    thread = threading.Thread(target=ending.wait, daemon=True)
+    thread.start()
+    try:
+        assert not join_by(thread, clock.now() - 1, clock)
+    finally:
+        ending.set()
+    assert join_by(thread, None, clock)

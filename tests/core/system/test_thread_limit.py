@@ -1,0 +1,104 @@
+"""tfs.core.system.thread_limit."""
+
+from __future__ import annotations
+
+import errno
+import resource
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.core.written_groups import written_groups
+from tfs.core.errors import Code, serving_error
+from tfs.core.system import thread_limit
+from tfs.core.system.thread_limit import is_out_of_threads, num_startable, thread_limits
+
+REFUSED = RuntimeError("can't start new thread")
+
+
+def limits(monkeypatch: pytest.MonkeyPatch, **soft: int) -> None:
+    """Has the process's own limits be these, by name; none otherwise."""
+    numbers = {getattr(resource, f"RLIMIT_{name}"): n for name, n in soft.items()}
+    monkeypatch.setattr(
+        resource,
+        "getrlimit",
+        lambda kind: (numbers.get(kind, resource.RLIM_INFINITY), -1),
+    )
+
+
+def test_a_refused_thread_is_known_by_whatever_came_of_it() -> None:
+    """What ends a start is often the clean-up after it."""
+    later = RuntimeError("cannot join thread before it is started")
+    later.__context__ = REFUSED
+    assert is_out_of_threads(REFUSED)
+    assert is_out_of_threads(later)
+    assert is_out_of_threads(BlockingIOError(errno.EAGAIN, "fork"))
+    assert not is_out_of_threads(RuntimeError("no such model"))
+    assert not is_out_of_threads(FileNotFoundError(errno.ENOENT, "gone"))
+
+
+def test_threads_are_counted_and_leave_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As many threads are counted as can be started, up to the number asked for."""
+    before = threading.active_count()
+    assert num_startable(5) == 5
+    assert threading.active_count() == before
+    start, started = threading.Thread.start, list[threading.Thread]()
+
+    def refuse(thread: threading.Thread) -> None:
+        if len(started) == 3:
+            raise REFUSED
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert num_startable(5) == 3
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(
+    ("lines", "files", "words"),
+    [
+        (
+            "0::/app/serve",
+            {"app/pids.max": "64", "app/pids.current": "60"},
+            "64, and has 60",
+        ),
+        ("0::/app", {"app/pids.max": "max", "pids.max": "99"}, "may have 99 ("),
+        ("7:pids:/a\n0::/", {"pids/a/pids.max": "12"}, "may have 12 ("),
+        ("0::/gone/from/here", {"pids.max": "7"}, "may have 7 ("),
+        ("0::/app", {"app/pids.max": "max"}, "no limit of this user or control group"),
+    ],
+)
+def test_the_lowest_limit_of_the_control_groups_is_told(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    lines: str,
+    files: dict[str, str],
+    words: str,
+) -> None:
+    """Groups of both versions are found, by the kernel's path or a container's root."""
+    limits(monkeypatch)
+    assert words in thread_limits(*written_groups(tmp_path, lines, files))
+
+
+def test_the_limits_of_the_user_and_of_addresses_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system says of none of them that it was the one."""
+    limits(monkeypatch, NPROC=32, AS=1 << 30)
+    told = thread_limits(tmp_path, tmp_path)
+    assert "this user may have 32 processes and threads (ulimit -u" in told
+    assert "1024 MiB of addresses" in told
+
+
+def test_what_fails_for_want_of_threads_tells_the_limits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A version's status is where an operator reads it."""
+    monkeypatch.setattr(thread_limit, "thread_limits", lambda: "the limit is 12")
+    error = serving_error(REFUSED, "cannot load digits/1")
+    assert error.code is Code.UNAVAILABLE
+    assert error.message == "cannot load digits/1: no more threads: the limit is 12"

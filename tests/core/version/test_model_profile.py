@@ -1,0 +1,58 @@
+"""Profiles survive being written down."""
+
+from __future__ import annotations
+
+import pytest
+
+from tfs.core.version.model_profile import ModelProfile, SignatureProfile
+
+FULL = ModelProfile(
+    code_digest="ab12",
+    import_s=0.5,
+    load_s=1.5,
+    load_peak_bytes=1 << 30,
+    resident_bytes=1 << 20,
+    two_thread_scaling=1.9,
+    signatures={
+        "serving_default": SignatureProfile(
+            rows_independent=False,
+            why_dependent="row 1 changed when row 0 did",
+            call_s_by_rows={1: 0.001, 32: 0.01},
+            full_batch_p99_s=0.02,
+            peak_bytes=4096,
+        ),
+        "other": SignatureProfile(),
+    },
+)
+
+
+@pytest.mark.parametrize("profile", [ModelProfile(), FULL])
+def test_a_profile_reads_back_equal(profile: ModelProfile) -> None:
+    """Nothing is lost, absent parts stay absent, sizes stay numbers."""
+    assert ModelProfile.from_json(profile.to_json()) == profile
+
+
+def test_unknown_fields_are_skipped() -> None:
+    """A profile written by a newer server is read for what is known of it."""
+    text = '{"load_s": 2, "new": 1, "signatures": {"a": {"peak_bytes": 3, "x": []}}}'
+    profile = ModelProfile.from_json(text)
+    assert profile.load_s == 2
+    assert profile.signatures == {"a": SignatureProfile(peak_bytes=3)}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "null",
+        '{"signatures": []}',
+        '{"signatures": {"a": 1}}',
+        '{"signatures": {"a": {"call_s_by_rows": [1]}}}',
+        '{"signatures": {"a": {"call_s_by_rows": {"x": 1}}}}',
+    ],
+)
+def test_what_is_no_profile_is_refused(text: str) -> None:
+    """A damaged cache entry is a ValueError, whatever the damage."""
+    with pytest.raises(ValueError, match=r"."):
+        ModelProfile.from_json(text)

@@ -1,0 +1,1 @@
+"""Batches: tasks that wait together, and the queue in which they do."""

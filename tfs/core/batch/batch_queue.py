@@ -1,0 +1,655 @@
+"""The queue in front of a model: tasks that wait to be computed together.
+
+Tasks wait one by one, in arrival order. A batch is formed only when somebody takes it,
+so it grows until the last moment, and a task whose caller has given up leaves without
+costing compute. It has neither a thread nor a clock. (TensorFlow's SharedBatchScheduler
+assigns tasks to batches on arrival instead, before it is known who will still be
+waiting.) Limits count rows, never tasks. The caller owns time: every decision takes
+``now_s``.
+
+``batching`` shares devices between many such queues; ``tfs.runtime.batched`` puts one
+in front of a part of a model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Generic, cast
+
+from tfs.core.batch.batch_queue_options import BatchQueueOptions, LowPriority, Mixing
+from tfs.core.batch.batch_task import Join, Split, Task, TaskT
+from tfs.core.batch.split_task import SplitTask
+from tfs.core.errors import (
+    DeadlineExceeded,
+    InvalidArgument,
+    ServingError,
+    Unavailable,
+)
+
+_NEVER = math.inf
+_NOW = -math.inf
+# While other tasks wait, tasks of low priority that have aged begin one batch in so many.
+# (When they began every batch, a stream of them that was more than the device computes
+# aged all of them, and high priority waited behind the whole queue.)
+_AGED_EVERY = 4
+
+
+class BatchQueue(Generic[TaskT]):
+    """Tasks that wait to be computed together. Confined to one thread.
+
+    Every task put in ends exactly once. Either it is taken, and the taker ends it, or
+    the queue calls its ``on_done`` with the reason why it was not. The queue does that
+    only in a consistent state, so ``on_done`` may put in new tasks.
+
+    Attributes:
+        options: The options the queue was made with.
+        num_rows: Rows that wait now.
+        tasks: Waiting tasks of high priority, in arrival order. Only methods change it,
+            with one exception: a taker that cannot afford to call one; see ``take``.
+        num_begun: Waiting tasks of which a part has been taken already.
+        next_deadline_s: No waiting task has an earlier deadline; infinite if none has
+            one.
+        timeout_s: Longest that the oldest task of high priority waits for a batch to
+            fill; whoever takes batches may change it.
+        num_refused: Tasks that were not admitted.
+        num_expired: Tasks whose deadline passed here.
+        num_cancelled: Tasks that left because nobody waited any more.
+        num_evicted: Tasks of low priority that gave way to others.
+        num_split: Tasks that were spread over several batches.
+        s_per_row: Seconds that a row takes to compute, kept up to date by whoever takes
+            batches; 0 while unknown. Used for hints on when to retry.
+
+    """
+
+    __slots__ = (
+        "_closed",
+        "_join",
+        "_low",
+        "_low_rows",
+        "_max_batch_rows",
+        "_max_low_rows",
+        "_max_rows",
+        "_max_task_rows",
+        "_may_split",
+        "_num_high_first",
+        "_num_skipped_sweeps",
+        "_split",
+        "next_deadline_s",
+        "num_begun",
+        "num_cancelled",
+        "num_evicted",
+        "num_expired",
+        "num_refused",
+        "num_rows",
+        "num_split",
+        "options",
+        "s_per_row",
+        "tasks",
+        "timeout_s",
+    )
+
+    def __init__(
+        self,
+        options: BatchQueueOptions,
+        *,
+        split: Split[TaskT] | None = None,
+        join: Join[TaskT] | None = None,
+    ) -> None:
+        if options.splits and (split is None or join is None):
+            raise InvalidArgument(f"{options.name}: splitting needs split and join")
+        self.options = options
+        self.timeout_s = options.timeout_s
+        self.num_rows = 0
+        self.next_deadline_s = _NEVER
+        self.num_refused = 0
+        self.num_expired = 0
+        self.num_cancelled = 0
+        self.num_evicted = 0
+        self.num_split = 0
+        self._may_split = options.splits
+        self._split = split
+        self._join = join
+        self._max_batch_rows = options.max_batch_rows
+        self._max_task_rows = options.task_rows_limit
+        self._max_rows = options.rows_limit
+        low = options.low
+        self._max_low_rows = self._max_rows
+        if low is not None and low.max_rows is not None:
+            self._max_low_rows = low.max_rows
+        # Lists, of which whole slices are taken: mostly all there is.
+        self.tasks: list[TaskT] = []
+        self._low: list[TaskT] = []
+        self._low_rows = 0
+        self.num_begun = 0
+        self._closed = False
+        self.s_per_row = 0.0
+        self._num_skipped_sweeps = 0
+        self._num_high_first = _AGED_EVERY  # batches since an aged task began one
+
+    # -- filling ----------------------------------------------------------------
+
+    def put(self, task: TaskT, now_s: float, low: bool = False) -> bool:
+        """Admits ``task`` or ends it; returns whether it waits now.
+
+        A task is admitted whole or not at all. It is refused with UNAVAILABLE, and a
+        hint when to retry, if the queue is full or closed, and with INVALID_ARGUMENT if
+        it has more rows than any task may have.
+        """
+        rows = task.num_rows
+        num_rows = self.num_rows + rows
+        if num_rows > self._max_rows or (
+            rows != 1 and not 0 < rows <= self._max_task_rows
+        ):
+            return self._make_room(task, now_s, low)
+        if low and self.options.low is not None:
+            if self._low_rows + rows > self._max_low_rows:
+                return self._refuse(task, self._full_error(rows))
+            self._low_rows += rows
+            self._low.append(task)
+        else:
+            self.tasks.append(task)
+        task.arrived_s = now_s
+        self.num_rows = num_rows
+        deadline_s = task.deadline_s
+        if deadline_s is not None and deadline_s < self.next_deadline_s:
+            self.next_deadline_s = deadline_s
+        return True
+
+    def put_all(self, tasks: Sequence[TaskT], now_s: float) -> bool:
+        """Puts in tasks of equal size, in order, as if by :meth:`put` for each.
+
+        Returns whether all of them wait now.
+        """
+        rows = tasks[0].num_rows
+        num_rows = self.num_rows + rows * len(tasks)
+        if num_rows > self._max_rows or not 0 < rows <= self._max_task_rows:
+            num_waiting = 0
+            for task in tasks:
+                num_waiting += self.put(task, now_s)
+            return num_waiting == len(tasks)
+        self.tasks.extend(tasks)
+        self.num_rows = num_rows
+        for task in tasks:
+            task.arrived_s = now_s
+            deadline_s = task.deadline_s
+            if deadline_s is not None and deadline_s < self.next_deadline_s:
+                self.next_deadline_s = deadline_s
+        return True
+
+    def _make_room(self, task: TaskT, now_s: float, low: bool) -> bool:
+        """Admits a task for which others can make room; refuses it otherwise."""
+        rows = task.num_rows
+        if self._closed:
+            return self._refuse(
+                task, Unavailable(f"{self.options.name} is closed; it takes no tasks")
+            )
+        if rows < 1:
+            return self._refuse(
+                task, InvalidArgument(f"{self.options.name}: a task needs a row")
+            )
+        if rows > self._max_task_rows:
+            return self._refuse(
+                task,
+                InvalidArgument(
+                    f"{self.options.name}: Task size {rows} is larger than maximum "
+                    f"input batch size {self._max_task_rows}"
+                ),
+            )
+        # A sweep looks at every task. After one that freed too little, the next comes
+        # only after enough refusals to pay for it.
+        self._num_skipped_sweeps += 1
+        if self._num_skipped_sweeps * 8 > len(self):
+            self._num_skipped_sweeps = 0
+            self.drop_dead(now_s)
+            if self._fits(rows):
+                return self.put(task, now_s, low=low)
+        if not low:
+            evicted = self._evict_low(self.num_rows + rows - self._max_rows)
+            if evicted:
+                # Ended after the new task is in, in case they come back at once.
+                self.put(task, now_s)
+                self._end_evicted(evicted)
+                return True
+        return self._refuse(task, self._full_error(rows))
+
+    def _fits(self, rows: int) -> bool:
+        return self.num_rows + rows <= self._max_rows
+
+    def _evict_low(self, rows: int) -> list[TaskT]:
+        """Takes out the newest tasks of low priority until ``rows`` rows are free.
+
+        Returns none, with nothing changed, if there are too few.
+        """
+        evicted: list[TaskT] = []
+        if self._low_rows < rows:
+            return evicted
+        while rows > 0:
+            task = self._low.pop()
+            self._low_rows -= task.num_rows
+            self.num_rows -= task.num_rows
+            rows -= task.num_rows
+            evicted.append(task)
+        return evicted
+
+    def _end_evicted(self, evicted: list[TaskT]) -> None:
+        self.num_evicted += len(evicted)
+        for task in evicted:
+            self._end(
+                task,
+                Unavailable(
+                    f"{self.options.name}: Task evicted for one of higher priority",
+                    retry_after_s=self.retry_after_s(task.num_rows),
+                ),
+            )
+
+    def _full_error(self, rows: int) -> ServingError:
+        return Unavailable(
+            f"{self.options.name}: The batch scheduling queue to which this task was "
+            f"submitted is full; currently {self.num_rows} rows enqueued, task size is "
+            f"{rows} and the queue holds {self._max_rows}",
+            retry_after_s=self.retry_after_s(rows),
+        )
+
+    def _refuse(self, task: TaskT, error: ServingError) -> bool:
+        self.num_refused += 1
+        task.on_done(error)
+        return False
+
+    # -- when ---------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """How many tasks wait."""
+        return len(self.tasks) + len(self._low)
+
+    @property
+    def due_s(self) -> float:
+        """When the next batch has to go, exactly: -inf means now, inf means never.
+
+        That is when the oldest task has waited for its timeout, or earlier if a task
+        would be late otherwise.
+        """
+        due_s = self._window_end_s
+        deadline_s = self.next_deadline_s
+        if deadline_s == _NEVER or due_s == _NOW:
+            return due_s
+        compute_s = 2.0 * self.s_per_row * min(self.num_rows, self._max_batch_rows)
+        # The way to the device and back takes time, too.
+        lead_s = max(compute_s, (deadline_s - self.oldest_s) / 4)
+        return min(due_s, deadline_s - lead_s)
+
+    @property
+    def _window_end_s(self) -> float:
+        """When the next batch has to go, if it were not for deadlines."""
+        if not self._low:
+            if not self.tasks:
+                return _NEVER
+            if self.num_rows >= self._max_batch_rows or self._closed:
+                return _NOW
+            return self.tasks[0].arrived_s + self.timeout_s
+        if self._closed:
+            return _NOW
+        return self._due_with_low()
+
+    def _due_with_low(self) -> float:
+        low = cast(LowPriority, self.options.low)
+        came_s = self._low[0].arrived_s
+        low_s = came_s + low.timeout_s
+        aged_s = _NEVER
+        if low.ageing_s is not None:
+            aged_s = came_s + max(low.ageing_s, low.timeout_s)
+        high_rows = self.num_rows - self._low_rows
+        if not self.tasks:
+            return _NOW if self._low_rows >= self._max_batch_rows else low_s
+        high_s = self.tasks[0].arrived_s + self.timeout_s
+        if low.mixing is Mixing.MERGE:
+            full = self.num_rows >= self._max_batch_rows
+            return _NOW if full else min(high_s, low_s)
+        return _NOW if high_rows >= self._max_batch_rows else min(high_s, aged_s)
+
+    @property
+    def is_low(self) -> bool:
+        """Whether tasks wait, and all are of low priority."""
+        return bool(self._low) and not self.tasks
+
+    @property
+    def aged_s(self) -> float:
+        """When the oldest task of low priority overtakes others; infinite means never."""
+        low = self.options.low
+        if low is None or low.ageing_s is None or not self._low:
+            return _NEVER
+        return self._low[0].arrived_s + low.ageing_s
+
+    @property
+    def oldest_s(self) -> float:
+        """When the task that has waited longest arrived; infinite if none waits."""
+        high_s = self.tasks[0].arrived_s if self.tasks else _NEVER
+        return min(high_s, self._low[0].arrived_s) if self._low else high_s
+
+    def retry_after_s(self, num_rows: int = 1) -> float:
+        """Returns in how many seconds ``num_rows`` more rows probably fit."""
+        excess = max(1, self.num_rows + num_rows - self._max_rows)
+        # Room comes by whole batches.
+        batches = math.ceil(excess / self._max_batch_rows)
+        return max(0.001, batches * self._max_batch_rows * self.s_per_row)
+
+    # -- emptying -----------------------------------------------------------------
+
+    def take(
+        self, now_s: float, max_rows: int | None = None
+    ) -> tuple[list[TaskT], int, float]:
+        """Takes the next batch, due or not; the taker ends its tasks.
+
+        Tasks that were cancelled or have passed their deadline are ended instead.
+        Within each class of priority, tasks are taken in arrival order.
+
+        Args:
+            now_s: The time now.
+            max_rows: A tighter limit than the options', >= 1.
+
+        Returns:
+            The tasks, possibly none; the number of their rows; and the arrival time of
+            the task that had waited longest in the queue.
+
+        """
+        room = self._max_batch_rows
+        if max_rows is not None and max_rows < room:
+            room = max_rows
+        tasks = self.tasks
+        num = len(tasks)
+        if num == self.num_rows and now_s < self.next_deadline_s and not self.num_begun:
+            # The usual case comes first, because every step here shows in benchmarks:
+            # tasks of one row each, all in time and of high priority, none partly
+            # taken. (The scheduler of ``batching`` takes a single task like this
+            # itself.)
+            batch = tasks if num <= room else tasks[:room]
+            for task in batch:
+                if task.cancel.error is not None:
+                    break
+            else:
+                if num <= room:
+                    self.tasks = []
+                    self.num_rows = 0
+                    self.next_deadline_s = _NEVER
+                    return tasks, num, tasks[0].arrived_s if tasks else _NEVER
+                del tasks[:room]
+                self.num_rows = num - room
+                return batch, room, batch[0].arrived_s
+        if self._low or self._may_split:
+            return self._take_any(room, now_s)
+        batch = []
+        dead: list[TaskT] | None = None
+        oldest_s = tasks[0].arrived_s if tasks else _NEVER
+        num_rows = num_seen = 0
+        for task in tasks:
+            deadline_s = task.deadline_s
+            rows = task.num_rows
+            if task.cancel.error is not None or (
+                deadline_s is not None and deadline_s <= now_s
+            ):
+                self.num_rows -= rows
+                if dead is None:
+                    dead = []
+                dead.append(task)
+            elif num_rows + rows <= room:
+                num_rows += rows
+                batch.append(task)
+            else:
+                break
+            num_seen += 1
+        del tasks[:num_seen]
+        self.num_rows -= num_rows
+        if not tasks:
+            self.next_deadline_s = _NEVER
+        if dead is not None:
+            self.end_dead(dead)
+        return batch, num_rows, oldest_s
+
+    def _take_any(self, room: int, now_s: float) -> tuple[list[TaskT], int, float]:
+        batch: list[TaskT] = []
+        dead: list[TaskT] = []
+        oldest_s = self.oldest_s
+        if self._low:
+            left = self._take_classes(batch, room, now_s, dead)
+        else:
+            left = self._pop_into(batch, self.tasks, room, now_s, dead)
+            self.num_rows -= room - left
+        num_rows = room - left
+        if self.num_begun:
+            num_rows -= self._finish_splits(batch)
+        if not self.tasks and not self._low:
+            self.next_deadline_s = _NEVER
+        if dead:
+            self.end_dead(dead)
+        return batch, num_rows, oldest_s
+
+    def take_one(self, now_s: float) -> tuple[list[TaskT], int, float]:
+        """Takes the next task alone; otherwise as :meth:`take`. Looks at every task."""
+        self.drop_dead(now_s)
+        waiting = self.tasks or self._low
+        return self.take(now_s, waiting[0].num_rows if waiting else None)
+
+    def take_ranked(
+        self, choose: Callable[[Sequence[TaskT]], tuple[int, int]], now_s: float
+    ) -> tuple[list[TaskT], int, float]:
+        """Takes a batch from the middle of the tasks ordered by deadline.
+
+        ``choose`` gets the living tasks, earliest deadline first; tasks without a
+        deadline come last, in arrival order. It returns (start, stop): tasks before
+        start are ended as expired, those from start up to stop are taken. Both classes
+        are ranked together, and no task is split. Costs a sort of the queue.
+        """
+        self.drop_dead(now_s)
+        ranked = [*self.tasks, *self._low]
+        ranked.sort(key=lambda task: (_deadline_of(task), task.arrived_s))
+        start, stop = choose(ranked)
+        dead, batch = ranked[:start], ranked[start:stop]
+        gone = {id(task) for task in ranked[:stop]}
+        if gone:
+            self._keep(lambda task: id(task) not in gone)
+        if dead:
+            self.num_expired += len(dead)
+            for task in dead:
+                self._end(task, self._late_error("would have passed while computing"))
+        num_rows = sum(task.num_rows for task in batch)
+        return batch, num_rows, min((t.arrived_s for t in batch), default=_NEVER)
+
+    def take_chosen(
+        self, choose: Callable[[Sequence[TaskT]], Sequence[TaskT]], now_s: float
+    ) -> tuple[list[TaskT], int, float]:
+        """Takes some tasks, wherever in the queue they wait; as ``take`` otherwise.
+
+        ``choose`` gets the living tasks in order of arrival and returns those of the next
+        batch. While tasks of low priority wait, or tasks larger than a batch, nothing is
+        chosen: the next ones are taken.
+        """
+        self.drop_dead(now_s)
+        if self._low or self.num_begun or self._has_large:
+            return self.take(now_s)
+        batch = list(choose(self.tasks))
+        gone = set(map(id, batch))
+        self._keep(lambda task: id(task) not in gone)
+        num_rows = sum([task.num_rows for task in batch])
+        return batch, num_rows, min((t.arrived_s for t in batch), default=_NEVER)
+
+    @property
+    def _has_large(self) -> bool:
+        return any(task.num_rows > self._max_batch_rows for task in self.tasks)
+
+    def drop_dead(self, now_s: float) -> int:
+        """Ends what is cancelled or expired, wherever it waits; returns how many.
+
+        Looks at every task.
+        """
+        dead: list[TaskT] = []
+
+        def lives(task: TaskT) -> bool:
+            deadline_s = task.deadline_s
+            if task.cancel.error is None and (deadline_s is None or deadline_s > now_s):
+                return True
+            dead.append(task)
+            return False
+
+        self._keep(lives)
+        self.end_dead(dead)
+        return len(dead)
+
+    def close(self) -> None:
+        """Refuses new tasks; those that wait are due at once. Idempotent."""
+        self._closed = True
+        self._max_rows = -1
+
+    def fail_all(self, error: ServingError) -> None:
+        """Ends every waiting task with ``error``."""
+        doomed = [*self.tasks, *self._low]
+        self._keep(lambda task: False)
+        for task in doomed:
+            self._end(task, error)
+
+    def _take_classes(
+        self, batch: list[TaskT], room: int, now_s: float, dead: list[TaskT]
+    ) -> int:
+        """Fills ``batch`` from both classes; returns the room left in it."""
+        low = cast(LowPriority, self.options.low)
+        start = room
+        self._num_high_first += 1
+        if (
+            low.ageing_s is not None
+            and now_s - self._low[0].arrived_s >= low.ageing_s
+            and (self._num_high_first >= _AGED_EVERY or not self.tasks)
+        ):
+            room = self._pop_low(batch, room, now_s, dead)
+            if batch:
+                self._num_high_first = 0
+                if low.mixing is Mixing.ISOLATE:
+                    return room
+        before = room
+        room = self._pop_into(batch, self.tasks, room, now_s, dead)
+        self.num_rows -= before - room
+        if not batch:
+            return self._pop_low(batch, room, now_s, dead)
+        if low.mixing is Mixing.ISOLATE or self.tasks or not self._low:
+            return room
+        if low.mixing is Mixing.PAD_TO_ALLOWED:
+            taken = start - room
+            spare = min(self.options.next_allowed(taken) - taken, room)
+            return room - spare + self._pop_low(batch, spare, now_s, dead)
+        return self._pop_low(batch, room, now_s, dead)
+
+    def _pop_low(
+        self, batch: list[TaskT], room: int, now_s: float, dead: list[TaskT]
+    ) -> int:
+        left = self._pop_into(batch, self._low, room, now_s, dead, True)
+        self.num_rows -= room - left
+        self._low_rows -= room - left
+        return left
+
+    def _pop_into(
+        self,
+        batch: list[TaskT],
+        tasks: list[TaskT],
+        room: int,
+        now_s: float,
+        dead: list[TaskT],
+        low: bool = False,
+    ) -> int:
+        """Moves tasks from the left into ``batch``; returns the room left in it.
+
+        Subtracts the rows of dead tasks from the counts; the caller subtracts those of
+        the batch.
+        """
+        num_seen = 0
+        while num_seen < len(tasks):
+            task = tasks[num_seen]
+            deadline_s = task.deadline_s
+            rows = task.num_rows
+            if task.cancel.error is not None or (
+                deadline_s is not None and deadline_s <= now_s
+            ):
+                self.num_rows -= rows
+                if low:
+                    self._low_rows -= rows
+                dead.append(task)
+            elif rows <= room:
+                room -= rows
+                batch.append(task)
+            else:
+                if room and self._may_split:
+                    part = self._split_at(tasks, num_seen, room)
+                    if part is None:
+                        continue  # its error is set: it leaves as dead
+                    batch.append(part)
+                    room = 0
+                break
+            num_seen += 1
+        del tasks[:num_seen]
+        return room
+
+    def _split_at(self, tasks: list[TaskT], index: int, rows: int) -> TaskT | None:
+        task: object = tasks[index]
+        if not isinstance(task, SplitTask):
+            assert self._split is not None
+            assert self._join is not None
+            task = SplitTask(tasks[index], self._split, self._join)
+            tasks[index] = cast(TaskT, task)
+            self.num_begun += 1
+            self.num_split += 1
+        return cast("TaskT | None", task.take(rows))
+
+    def _finish_splits(self, batch: list[TaskT]) -> int:
+        """Replaces split tasks that were popped whole by their last parts.
+
+        Returns how many rows dropped out of the batch because splitting failed.
+        """
+        lost = 0
+        for index in range(len(batch) - 1, -1, -1):
+            split: object = batch[index]
+            if not isinstance(split, SplitTask):
+                continue
+            self.num_begun -= 1
+            rows = split.num_rows
+            part = split.take(rows)
+            if part is None:
+                lost += rows
+                del batch[index]
+                split.on_done(split.error)
+            else:
+                batch[index] = cast(TaskT, part)
+        return lost
+
+    def _keep(self, wanted: Callable[[TaskT], bool]) -> None:
+        """Removes tasks that are not ``wanted``, without ending them."""
+        self.num_rows = self._low_rows = 0
+        self.next_deadline_s = _NEVER
+        for tasks in (self.tasks, self._low):
+            tasks[:] = [task for task in tasks if wanted(task)]
+            for task in tasks:
+                self.num_rows += task.num_rows
+                self.next_deadline_s = min(self.next_deadline_s, _deadline_of(task))
+        self._low_rows = sum(task.num_rows for task in self._low)
+
+    def end_dead(self, dead: Sequence[TaskT]) -> None:
+        """Ends and counts tasks that were cancelled or whose deadline passed."""
+        for task in dead:
+            error = task.cancel.error
+            if error is None:
+                self.num_expired += 1
+                error = self._late_error("passed while waiting in the batch queue")
+            else:
+                self.num_cancelled += 1
+            self._end(task, error)
+
+    def _late_error(self, what: str) -> ServingError:
+        return DeadlineExceeded(f"{self.options.name}: deadline {what}")
+
+    def _end(self, task: TaskT, error: ServingError) -> None:
+        if isinstance(task, SplitTask):
+            self.num_begun -= 1
+        task.on_done(error)
+
+    def __repr__(self) -> str:
+        return f"<BatchQueue {self.options.name!r}: {len(self)} tasks>"
+
+
+def _deadline_of(task: Task) -> float:
+    return _NEVER if task.deadline_s is None else task.deadline_s

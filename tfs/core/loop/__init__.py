@@ -1,0 +1,1 @@
+"""The serving loop, and what keeps its rounds short."""

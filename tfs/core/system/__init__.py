@@ -1,0 +1,1 @@
+"""What is asked of the system: threads, processors, memory, descriptors, log lines."""

@@ -1,0 +1,1 @@
+"""What is written in a version's directory: the manifest and its parts."""
