@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tfs.handlers.model_gate import Record
+from tfs.handlers.limits.model_gate import Record
 
 
 class LogEntry(NamedTuple):

@@ -33,9 +33,9 @@ from tfs.core.signature import DEFAULT_SIGNATURE, Method, Signature, TensorSpec
 from tfs.core.stats import Stats
 from tfs.core.tensor_view import TensorView
 from tfs.core.version.model_profile import ModelProfile, SignatureProfile
+from tfs.handlers.limits.request_gate import RequestGate
 from tfs.handlers.predict import PredictHandler
 from tfs.handlers.request_format import PredictFormat
-from tfs.handlers.request_gate import RequestGate
 from tfs.proto.tensorflow.core.framework import types_pb2
 from tfs.proto.tensorflow_serving.apis import predict_pb2
 from tfs.servables.joining.batched import BatchedServable

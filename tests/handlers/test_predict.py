@@ -22,9 +22,9 @@ from tfs.core.servable import Tensors
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
 from tfs.core.tensor_view import TensorView
+from tfs.handlers.limits.request_gate import RequestGate
 from tfs.handlers.predict import PredictHandler
 from tfs.handlers.request_format import PredictFormat
-from tfs.handlers.request_gate import RequestGate
 from tfs.proto.tensorflow.core.framework import types_pb2
 from tfs.proto.tensorflow_serving.apis import predict_pb2
 from tfs.testing.fake_call import FakeCall

@@ -23,8 +23,6 @@ from tfs.core.errors import (
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.signature import Method, Signature, TensorSpec
-from tfs.handlers.admin import Admin, admin_methods
-from tfs.handlers.admin_access import AdminAccess
 from tfs.handlers.decode_pool import DecodePool
 from tfs.handlers.health import (
     MAX_MORE_WATCHERS,
@@ -36,8 +34,10 @@ from tfs.handlers.methods import method_table
 from tfs.handlers.model_metadata import ModelMetadataHandler
 from tfs.handlers.model_status import ModelStatusHandler
 from tfs.handlers.open_streams import OpenStreams
+from tfs.handlers.operating.admin import Admin, admin_methods
+from tfs.handlers.operating.admin_access import AdminAccess
+from tfs.handlers.operating.reload_config import ReloadConfigHandler
 from tfs.handlers.reflection import ReflectionHandler
-from tfs.handlers.reload_config import ReloadConfigHandler
 from tfs.handlers.signature_def import signature_def_map
 from tfs.proto._pool import POOL
 from tfs.proto.grpc.health.v1 import health_pb2

@@ -8,13 +8,16 @@ from typing import Final
 from tfs.codec.decode_options import DEFAULT_OPTIONS, DecodeOptions
 from tfs.core.call import Call, MethodKind, MethodTable, RpcMethod
 from tfs.core.errors import Unimplemented
-from tfs.handlers.admin import SERVICE as ADMIN_SERVICE
-from tfs.handlers.admin import Admin, admin_methods
-from tfs.handlers.admin_access import AdminAccess
 from tfs.handlers.decode_pool import DecodePool
-from tfs.handlers.example_rpc import CLASSIFY, MULTI_INFERENCE, REGRESS, ExampleRpc
-from tfs.handlers.examples import ExampleHandler
+from tfs.handlers.examples.example_rpc import (
+    CLASSIFY,
+    MULTI_INFERENCE,
+    REGRESS,
+    ExampleRpc,
+)
+from tfs.handlers.examples.examples import ExampleHandler
 from tfs.handlers.health import HealthHandler
+from tfs.handlers.limits.request_gate import RequestGate
 from tfs.handlers.lookup import ModelLookup
 from tfs.handlers.model_metadata import ModelMetadataHandler
 from tfs.handlers.model_status import ModelStatusHandler, StatusReader
@@ -23,11 +26,13 @@ from tfs.handlers.oip.rpc import SERVICE as OIP_SERVICE
 from tfs.handlers.oip.rpc import oip_methods
 from tfs.handlers.oip.service import OipService
 from tfs.handlers.open_streams import OpenStreams
+from tfs.handlers.operating.admin import SERVICE as ADMIN_SERVICE
+from tfs.handlers.operating.admin import Admin, admin_methods
+from tfs.handlers.operating.admin_access import AdminAccess
+from tfs.handlers.operating.reload_config import ConfigApplier, ReloadConfigHandler
 from tfs.handlers.predict import PredictHandler
 from tfs.handlers.reflection import ReflectionHandler
-from tfs.handlers.reload_config import ConfigApplier, ReloadConfigHandler
 from tfs.handlers.request_format import PredictFormat
-from tfs.handlers.request_gate import RequestGate
 from tfs.proto._pool import POOL
 from tfs.proto.grpc.reflection.v1 import reflection_pb2 as reflection_v1
 from tfs.proto.grpc.reflection.v1alpha import reflection_pb2 as reflection_v1alpha

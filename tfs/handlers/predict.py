@@ -18,14 +18,14 @@ from tfs.core.signature import DEFAULT_SIGNATURE, Signature
 from tfs.core.tensor_view import Buffer, TensorView
 from tfs.core.tracing import TRACING, begin_trace
 from tfs.handlers.decode_pool import UNASKED_BYTES, DecodePool
+from tfs.handlers.limits.model_gate import PREDICT
+from tfs.handlers.limits.request_gate import RequestGate
+from tfs.handlers.limits.request_stats import RequestStats
 from tfs.handlers.lookup import ModelLookup, SharedLookup, find_signature
-from tfs.handlers.model_gate import PREDICT
 from tfs.handlers.predict_answers import PredictAnswers
 from tfs.handlers.reply_writer import ReplyWriter
 from tfs.handlers.request_format import PredictFormat, RequestFormat
-from tfs.handlers.request_gate import RequestGate
 from tfs.handlers.request_plan import RequestPlan
-from tfs.handlers.request_stats import RequestStats
 
 _AcquireShared: TypeAlias = Callable[
     [str, int | None, str | None, int], "ServableHandle[Servable] | None"

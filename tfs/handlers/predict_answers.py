@@ -15,10 +15,10 @@ from tfs.core.servable import CancelToken, Outcome, Servable, Tensors
 from tfs.core.servable_handle import ServableHandle
 from tfs.handlers.decode_pool import DecodePool
 from tfs.handlers.failures import fail_call, failure_of
-from tfs.handlers.model_gate import PREDICT, ModelGate, RequestLog, log_answered
+from tfs.handlers.limits.model_gate import PREDICT, ModelGate, RequestLog, log_answered
+from tfs.handlers.limits.request_gate import RequestGate
+from tfs.handlers.limits.request_stats import RequestStats
 from tfs.handlers.reply_writer import PredictReplies, ReplyWriter
-from tfs.handlers.request_gate import RequestGate
-from tfs.handlers.request_stats import RequestStats
 
 _OK: Final = Code.OK  # kept because looking a member up in an enum is slow
 _PREDICT: Final = PredictReplies()

@@ -8,9 +8,9 @@ from typing import Any, Final
 from tfs.core.call import Call, MethodKind, RpcMethod, StreamCall
 from tfs.core.errors import PermissionDenied, ServingError, serving_error
 from tfs.core.executor import Executor
-from tfs.handlers.admin_access import AdminFrom, ways_of
 from tfs.handlers.messages import CONFIG_BYTES, parse
 from tfs.handlers.open_streams import OpenStreams
+from tfs.handlers.operating.admin_access import AdminFrom, ways_of
 from tfs.hosted.controller import Controller
 from tfs.hosted.requested_edits import WHAT
 from tfs.proto.tfs.v1 import controller_pb2 as pb

@@ -24,8 +24,8 @@ from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.stats import Stats
-from tfs.handlers.recorded_warm_up import RecordedWarmUp
-from tfs.handlers.warmup_replay import WarmupOptions
+from tfs.handlers.warmup.recorded_warm_up import RecordedWarmUp
+from tfs.handlers.warmup.warmup_replay import WarmupOptions
 from tfs.runtime.process.zygote_process import ZygoteProcess
 from tfs.server.config.running_config import Origin
 from tfs.server.config.server_config import ServerConfig

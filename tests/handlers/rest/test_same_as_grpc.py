@@ -25,11 +25,11 @@ from tfs.core.servable import InferenceTask, Servable, Tensors
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.signature import Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
-from tfs.handlers import example_rpc
-from tfs.handlers.examples import ExampleHandler
+from tfs.handlers.examples import example_rpc
+from tfs.handlers.examples.examples import ExampleHandler
 from tfs.handlers.http.json_room import JsonRoom
+from tfs.handlers.limits.request_gate import RequestGate
 from tfs.handlers.predict import PredictHandler
-from tfs.handlers.request_gate import RequestGate
 from tfs.handlers.rest.handler import RestHandler
 from tfs.proto.tensorflow_serving.apis import predict_pb2
 from tfs.testing.fake_call import FakeCall

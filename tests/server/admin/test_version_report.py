@@ -21,7 +21,7 @@ from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.stats import HistogramSnapshot
 from tfs.core.system.process_memory import private_bytes
 from tfs.core.version.model_profile import ModelProfile, SignatureProfile
-from tfs.handlers.request_stats import RequestFigures
+from tfs.handlers.limits.request_stats import RequestFigures
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.version_files import VersionFiles

@@ -10,8 +10,8 @@ from tfs.core.errors import Code, NotFound
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.stats import Stats
-from tfs.handlers.model_gate import ModelGate
-from tfs.handlers.request_stats import RequestStats
+from tfs.handlers.limits.model_gate import ModelGate
+from tfs.handlers.limits.request_stats import RequestStats
 from tfs.server.metrics.metrics_page import MetricsPage, ServedModel
 from tfs.testing.fake_clock import FakeClock
 

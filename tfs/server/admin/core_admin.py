@@ -19,7 +19,7 @@ from tfs.core.errors import (
     Unavailable,
     serving_error,
 )
-from tfs.handlers.admin import Asked, Done
+from tfs.handlers.operating.admin import Asked, Done
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.proto.tfs.v1 import model_config_pb2
 from tfs.server.admin.config_report import apply_reply
@@ -52,7 +52,7 @@ R = TypeVar("R")
 
 
 class CoreAdmin:
-    """Implements :class:`tfs.handlers.admin.Admin` over a server core. Thread-safe.
+    """Implements :class:`tfs.handlers.operating.admin.Admin` over a server core. Thread-safe.
 
     Args:
         core: The core.

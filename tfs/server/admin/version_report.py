@@ -17,7 +17,7 @@ from tfs.core.servable import Servable
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.stats import HistogramSnapshot
 from tfs.core.system.process_memory import private_bytes
-from tfs.handlers.request_stats import RequestFigures
+from tfs.handlers.limits.request_stats import RequestFigures
 from tfs.proto.tensorflow_serving.servables.tensorflow import session_bundle_config_pb2
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.runtime.guest.layered.auto import AutoStatus

@@ -23,8 +23,8 @@ from tfs.core.errors import (
     Unimplemented,
 )
 from tfs.core.http_call import HttpCall, HttpReply
-from tfs.handlers.admin import Admin, Asked
-from tfs.handlers.admin_access import KEY_COOKIE, AdminAccess
+from tfs.handlers.operating.admin import Admin, Asked
+from tfs.handlers.operating.admin_access import KEY_COOKIE, AdminAccess
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.server.page import charts, words
 from tfs.server.page.views import View, Views

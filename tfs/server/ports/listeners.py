@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from tfs.core.call import ListenerOptions
 from tfs.frontends.tls.tls_context import HTTP_1
-from tfs.handlers.admin import SERVICE as ADMIN_SERVICE
-from tfs.handlers.admin_access import ADMIN_LISTENER, HTTP
 from tfs.handlers.methods import MODEL
+from tfs.handlers.operating.admin import SERVICE as ADMIN_SERVICE
+from tfs.handlers.operating.admin_access import ADMIN_LISTENER, HTTP
 from tfs.server.options import ServerOptions
 from tfs.server.ports.tls import TlsFile
 

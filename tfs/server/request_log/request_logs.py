@@ -13,7 +13,7 @@ from typing import Protocol
 from tfs.codec.model_spec import ModelSpec
 from tfs.codec.prediction_log import write_prediction_log
 from tfs.core.clock import Clock
-from tfs.handlers.model_gate import Record, RequestLog
+from tfs.handlers.limits.model_gate import Record, RequestLog
 from tfs.server.model_settings import LoggingSettings
 
 _OVERHEAD_BYTES = 512  # what a queued record takes beside request and response

@@ -13,12 +13,12 @@ from tfs.core.servable import InferenceTask, Outcome, Servable
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.signature import Signature
 from tfs.handlers.decode_pool import DecodePool, Reserve
-from tfs.handlers.example_question import ExampleQuestion, FoundTask
-from tfs.handlers.example_rpc import Write
+from tfs.handlers.examples.example_question import ExampleQuestion, FoundTask
+from tfs.handlers.examples.example_rpc import Write
 from tfs.handlers.failures import fail_call
-from tfs.handlers.model_gate import ModelGate, log_answered
-from tfs.handlers.request_gate import RequestGate
-from tfs.handlers.request_stats import RequestStats
+from tfs.handlers.limits.model_gate import ModelGate, log_answered
+from tfs.handlers.limits.request_gate import RequestGate
+from tfs.handlers.limits.request_stats import RequestStats
 
 
 class ExampleRun:

@@ -1,4 +1,4 @@
-"""tfs.handlers.request_gate, and how the handlers keep to it."""
+"""tfs.handlers.limits.request_gate, and how the handlers keep to it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tfs.core import stat_names
 from tfs.core.call import Handler
 from tfs.core.errors import Code, Internal, Unavailable
 from tfs.core.stats import Stats
-from tfs.handlers import example_rpc
-from tfs.handlers.examples import ExampleHandler
+from tfs.handlers.examples import example_rpc
+from tfs.handlers.examples.examples import ExampleHandler
+from tfs.handlers.limits.request_gate import RequestGate
 from tfs.handlers.predict import PredictHandler
-from tfs.handlers.request_gate import RequestGate
 from tfs.proto.tensorflow.core.framework import types_pb2
 from tfs.proto.tensorflow_serving.apis import (
     classification_pb2,

@@ -24,8 +24,8 @@ from tfs.core.errors import InvalidArgument
 from tfs.core.servable import Tensors
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Method
-from tfs.handlers import model_gate
-from tfs.handlers.example_question import ExampleQuestion, FoundTask
+from tfs.handlers.examples.example_question import ExampleQuestion, FoundTask
+from tfs.handlers.limits import model_gate
 
 Write: TypeAlias = Callable[
     [ServableId, ExampleQuestion, Sequence[FoundTask], Sequence[Tensors]], bytes

@@ -26,12 +26,12 @@ from tfs.handlers.decode_pool import (
     Reserve,
     reserve_unasked,
 )
-from tfs.handlers.example_question import ExampleQuestion, find_tasks
-from tfs.handlers.example_rpc import ExampleRpc, Write
-from tfs.handlers.example_run import ExampleRun
+from tfs.handlers.examples.example_question import ExampleQuestion, find_tasks
+from tfs.handlers.examples.example_rpc import ExampleRpc, Write
+from tfs.handlers.examples.example_run import ExampleRun
+from tfs.handlers.limits.request_gate import RequestGate
+from tfs.handlers.limits.request_stats import RequestStats
 from tfs.handlers.lookup import ModelLookup
-from tfs.handlers.request_gate import RequestGate
-from tfs.handlers.request_stats import RequestStats
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from tfs.core.clock import Clock
 from tfs.core.servable import Servable
 from tfs.core.servable_id import ServableId
 from tfs.core.stats import Stats
-from tfs.handlers.warmup_replay import WarmupOptions, replay
+from tfs.handlers.warmup.warmup_replay import WarmupOptions, replay
 
 log = logging.getLogger(__name__)
 

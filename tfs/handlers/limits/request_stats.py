@@ -10,7 +10,7 @@ from tfs.core import stat_names
 from tfs.core.clock import Clock
 from tfs.core.errors import Code
 from tfs.core.stats import Counter, HistogramSnapshot, Stats
-from tfs.handlers.request_phases import RequestPhases
+from tfs.handlers.limits.request_phases import RequestPhases
 
 _OK: Final = Code.OK  # kept because looking a member up in an enum is slow
 

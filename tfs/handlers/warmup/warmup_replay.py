@@ -29,10 +29,10 @@ from tfs.core.servable import CancelToken, Servable
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.servable_id import ServableId
 from tfs.core.version_directory import WARMUP_REQUESTS
-from tfs.handlers import example_rpc
-from tfs.handlers.examples import ExampleHandler
+from tfs.handlers.examples import example_rpc
+from tfs.handlers.examples.examples import ExampleHandler
 from tfs.handlers.predict import PredictHandler
-from tfs.handlers.warmup_file import MAX_RECORDS, read_warmup_requests
+from tfs.handlers.warmup.warmup_file import MAX_RECORDS, read_warmup_requests
 from tfs.proto.tensorflow_serving.apis import model_pb2, prediction_log_pb2
 
 _UNSUPPORTED: Final = ("session_run_log", "predict_streamed_log")

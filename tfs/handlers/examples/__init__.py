@@ -1,0 +1,1 @@
+"""Classify, Regress and MultiInference: requests of tf.Examples."""

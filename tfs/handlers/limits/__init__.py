@@ -1,0 +1,1 @@
+"""How many requests are taken, and what is counted of each."""

@@ -1,0 +1,1 @@
+"""The services that operate a server, and who may call them."""

@@ -1,0 +1,1 @@
+"""Recorded requests, replayed before a version is available."""
