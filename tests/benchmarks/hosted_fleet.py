@@ -17,6 +17,10 @@ import psutil
 
 from tests.benchmarks.open_loop import OpenLoopResult, open_loop
 from tests.benchmarks.server_process import ServerProcess
+from tfs.core.dtype import BOOL, INT64, STRING
+from tfs.core.signature import Method, Signature, TensorSpec
+from tfs.core.version.manifest import Producer
+from tfs.core.version_directory import commit, new_version
 from tfs.proto.tensorflow.core.framework import types_pb2
 from tfs.proto.tensorflow_serving.apis import predict_pb2
 from tfs.proto.tfs.v1 import controller_pb2 as pb
@@ -49,10 +53,14 @@ def version_of(reply: bytes) -> int:
 
 def write_version(base_path: Path, version: int) -> None:
     """Puts a version into place by a rename; its answer is its number."""
-    scratch = base_path / f".tmp-{version}"
-    scratch.mkdir(parents=True)
-    (scratch / "table.csv").write_text(f"key,price\napple,{version}\n")
-    scratch.rename(base_path / str(version))
+    key = {"key": TensorSpec(STRING, (-1,))}
+    row = {"price": TensorSpec(INT64, (-1,)), "found": TensorSpec(BOOL, (-1,))}
+    signatures = {"serving_default": Signature(Method.PREDICT, key, row)}
+    base_path.mkdir(exist_ok=True)
+    # With a manifest: without one, servers wait until files have rested for two seconds.
+    with new_version(str(base_path), version) as folder:
+        Path(folder, "table.csv").write_text(f"key,price\napple,{version}\n")
+        commit(folder, "hashmap", signatures, entry={}, producer=Producer())
 
 
 class LocalFleet:
