@@ -83,8 +83,8 @@ def test_hostile_clients_are_outlived(
     """
     process = psutil.Process(serving.process.pid)
     at_first = process.memory_info().rss
-    before, after = _besiege(serving, certificates, 2, 2)
-    assert after < _MOST_GROWTH * before
+    _besiege(serving, certificates, 2, 2)
+    # The last answers are still being let go of when the last client is gone.
     until(
         lambda: process.memory_info().rss < _MOST_GROWTH * at_first,
         "the memory of large messages to be returned",
