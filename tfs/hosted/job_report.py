@@ -22,7 +22,6 @@ class JobReport:
     Attributes:
         started_s: When its process started; a new process does not know what the one
             before was told.
-        base_paths: The base path of every model that it is configured to serve.
         models: How each of them fares; without generations.
         version_bytes: How much the largest version of each model takes there.
         request_s: How long the requests of each model took, all together.
@@ -31,7 +30,6 @@ class JobReport:
     """
 
     started_s: float = 0.0
-    base_paths: Mapping[str, str] = field(default_factory=dict)
     models: Mapping[str, ReplicaSighting] = field(default_factory=dict)
     version_bytes: Mapping[str, int] = field(default_factory=dict)
     # Changes all the time, and is no reason to look again.
@@ -58,7 +56,6 @@ def report_of(
             version_bytes[model.name] = max(taken)
     return JobReport(
         reply.server.started_s,
-        {each.name: each.base_path for each in reply.models},
         {each.name: _sighting(each) for each in reply.models},
         version_bytes,
         {each.name: each.request_s for each in reply.models},

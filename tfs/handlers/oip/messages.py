@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
 from google.protobuf.message import Message
-
-
-def json_of(message: Message) -> bytes:
-    """Returns a message as JSON, also the fields that have their default value."""
-    return orjson.dumps(document_of(message))
 
 
 def document_of(message: Message) -> dict[str, Any]:
