@@ -21,8 +21,8 @@ from tfs.core.errors import InvalidArgument, NotFound
 from tfs.core.servable import Servable
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.servable_id import ServableId
+from tfs.server.canary.comparison import TrialRecord
 from tfs.server.canary.trial import Trial, TrialParts
-from tfs.server.canary.trial_counts import TrialRecord
 from tfs.server.canary.trial_route import TrialRoute
 from tfs.server.config.server_config import ServerConfig
 from tfs.server.model_settings import CanarySettings, ModelSettings

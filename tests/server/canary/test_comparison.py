@@ -11,9 +11,8 @@ import pytest
 from tfs.core.dtype import BFLOAT16, STRING, dtype
 from tfs.core.servable import Outcome
 from tfs.core.tensor_view import TensorView
-from tfs.server.canary.comparison import Figures, Side, Tally, figures_of
+from tfs.server.canary.comparison import Figures, Side, Tally, judge, rejection
 from tfs.server.canary.difference import Difference, difference
-from tfs.server.canary.guard import judge, rejection
 from tfs.server.model_settings import GuardSettings
 
 
@@ -144,7 +143,7 @@ def test_a_tally_adds_up() -> None:
     tally.add_pair(2, None)
     tally.primary.latency_s.observe(0.25)
     tally.canary.latency_s.observe(0.5)
-    figures = figures_of([tally, Tally()])
+    figures = tally.figures()
     assert figures.num_pairs == 2
     assert figures.num_rows == 4
     assert figures.num_incomparable == 1
@@ -159,7 +158,7 @@ def test_a_tally_adds_up() -> None:
 
 def test_nothing_measured_is_no_figure() -> None:
     """Zero would look like perfection."""
-    figures = figures_of([])
+    figures = Tally().figures()
     assert figures.max_abs_diff is None
     assert figures.latency_ratio is None
     assert figures.canary_error_rate is None
@@ -223,14 +222,14 @@ def test_a_few_slow_requests_are_no_slow_version() -> None:
         unlucky.add_split(answer, 0.1 if is_paused else 0.0004, is_canary=True)
         slow.add_split(answer, 0.1 if is_paused else 0.0004, is_canary=False)
         slow.add_split(answer, 0.1 if is_paused else 0.0024, is_canary=True)
-    (limit,) = judge(guard, figures_of([unlucky]))
+    (limit,) = judge(guard, unlucky.figures())
     assert limit.value == pytest.approx(1.996)
     assert not limit.is_exceeded
-    (limit,) = judge(guard, figures_of([slow]))
+    (limit,) = judge(guard, slow.figures())
     assert limit.value is not None
     assert limit.value > 2
     for _ in range(4000):
         slow.add_split(answer, 0.0004, is_canary=False)
         slow.add_split(answer, 0.0024, is_canary=True)
-    (limit,) = judge(guard, figures_of([slow]))
+    (limit,) = judge(guard, slow.figures())
     assert limit.is_exceeded

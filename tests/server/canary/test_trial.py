@@ -12,11 +12,9 @@ from tests.server.puppet import SIGNATURE, floats
 from tfs.core.dtype import FLOAT32
 from tfs.core.errors import Cancelled, Internal, InvalidArgument, ServingError
 from tfs.core.signature import Signature, TensorSpec
-from tfs.server.canary import trial_counts
-from tfs.server.canary.comparison import Figures
-from tfs.server.canary.copies import MAX_QUEUED
-from tfs.server.canary.guard import Limit, judge
-from tfs.server.canary.trial_counts import TrialRecord
+from tfs.server.canary import trial
+from tfs.server.canary.comparison import Figures, Limit, TrialRecord, judge
+from tfs.server.canary.trial import MAX_QUEUED
 from tfs.server.model_settings import GuardSettings
 
 ALL = "model_version_policy { all {} }"
@@ -222,7 +220,7 @@ def test_a_guard_looks_less_often_the_more_samples_it_has(
         looks.append(figures.num_samples)
         return judge(guard, figures)
 
-    monkeypatch.setattr(trial_counts, "judge", counting)
+    monkeypatch.setattr(trial, "judge", counting)
     for _ in range(1024):
         env.request("a", "key")
     assert looks[:2] == [10, 11]

@@ -1,15 +1,16 @@
-"""Sums up how two versions answered the same requests, and computes figures; pure."""
+"""How two versions answered the same requests, in figures, and whether a guard ends that; pure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from tfs.core.errors import Cancelled, InvalidArgument, OutOfRange, ServingError
 from tfs.core.servable import Outcome
 from tfs.core.stats import Histogram, HistogramSnapshot, exponential_bounds
+from tfs.server.model_settings import CanarySettings, GuardSettings
 
 if TYPE_CHECKING:
     from tfs.server.canary.difference import Difference
@@ -21,6 +22,13 @@ _CHANCE_DEVIATIONS: Final = 3.0
 # Errors that a caller can cause. A deadline that passed often shows as CANCELLED,
 # because clients cancel then, which may arrive before the server's own timer fires.
 _DISPUTED: Final = (InvalidArgument, OutOfRange, Cancelled)
+# Of the limits, the figure to report and the figure to judge.
+_LIMITS: Final = {
+    "max_top1_disagreement": ("top1_disagreement", "top1_disagreement"),
+    "max_mean_abs_diff": ("mean_abs_diff", "mean_abs_diff"),
+    "max_latency_ratio": ("latency_ratio", "sure_latency_ratio"),
+    "max_error_rate": ("canary_fault_rate", "canary_fault_rate"),
+}
 
 
 @dataclass(slots=True)
@@ -44,7 +52,7 @@ class Side:
     latency_s: Histogram = field(default_factory=lambda: Histogram(LATENCY_BOUNDS_S))
     sum_squares_s2: float = 0.0
 
-    def note(self, outcome: Outcome, latency_s: float) -> None:
+    def add(self, outcome: Outcome, latency_s: float) -> None:
         """Counts a request."""
         self.num += 1
         if isinstance(outcome, ServingError):
@@ -53,11 +61,14 @@ class Side:
             self.latency_s.observe(latency_s)
             self.sum_squares_s2 += latency_s * latency_s
 
-    def note_split(self, outcome: Outcome, latency_s: float) -> None:
-        """Counts a request of its share of a split."""
-        self.note(outcome, latency_s)
-        self.num_split += 1
-        self.num_disputed += isinstance(outcome, _DISPUTED)
+    @property
+    def latency_spread(self) -> float:
+        """The standard deviation of the mean latency, as a share of it."""
+        found = self.latency_s.snapshot()
+        if not found.total:
+            return 0.0
+        squares = self.sum_squares_s2 * found.num / found.total**2
+        return math.sqrt(max(0.0, squares - 1.0) / found.num)
 
 
 @dataclass(slots=True)
@@ -94,16 +105,20 @@ class Tally:
 
     def add_split(self, outcome: Outcome, latency_s: float, *, is_canary: bool) -> None:
         """Adds a request of a split that one of them answered."""
-        (self.canary if is_canary else self.primary).note_split(outcome, latency_s)
+        side = self.canary if is_canary else self.primary
+        side.add(outcome, latency_s)
+        side.num_split += 1
+        is_disputed = isinstance(outcome, _DISPUTED)
+        side.num_disputed += is_disputed
         if is_canary and isinstance(outcome, ServingError):
-            self.num_canary_faults += not isinstance(outcome, _DISPUTED)
+            self.num_canary_faults += not is_disputed
 
     def add_copy(
         self, before: Outcome, before_s: float, outcome: Outcome, latency_s: float
     ) -> None:
         """Adds the outcomes of the primary (``before``) and the canary for one request."""
-        self.primary.note(before, before_s)
-        self.canary.note(outcome, latency_s)
+        self.primary.add(before, before_s)
+        self.canary.add(outcome, latency_s)
         if isinstance(outcome, ServingError):
             self.num_canary_faults += not isinstance(before, ServingError)
 
@@ -122,6 +137,33 @@ class Tally:
         self.num_elements += found.num_elements
         self.sum_abs_diff += found.sum_abs_diff
         self.max_abs_diff = max(self.max_abs_diff, found.max_abs_diff)
+
+    def figures(self) -> Figures:
+        """Returns the figures so far."""
+        primary, canary = self.primary, self.canary
+        primary_s, canary_s = primary.latency_s.snapshot(), canary.latency_s.snapshot()
+        ratio: float | None = None
+        sure_ratio: float | None = None
+        if canary_s.num and (ratio := _share(canary_s.mean, primary_s.mean)):
+            spread = math.hypot(canary.latency_spread, primary.latency_spread)
+            sure_ratio = ratio * (1 - _CHANCE_DEVIATIONS * spread)
+        num_faults = self.num_canary_faults + _excess(canary, primary)
+        return Figures(
+            num_samples=canary.num,
+            num_pairs=self.num_pairs,
+            num_rows=self.num_pair_rows,
+            num_incomparable=self.num_incomparable,
+            max_abs_diff=self.max_abs_diff if self.num_elements else None,
+            mean_abs_diff=_share(self.sum_abs_diff, self.num_elements),
+            top1_disagreement=_share(self.num_disagreeing, self.num_class_rows),
+            primary_error_rate=_share(primary.num_errors, primary.num),
+            canary_error_rate=_share(canary.num_errors, canary.num),
+            canary_fault_rate=_share(num_faults, canary.num),
+            latency_ratio=ratio,
+            sure_latency_ratio=sure_ratio,
+            primary_s=primary_s,
+            canary_s=canary_s,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,93 +190,100 @@ class Figures:
     canary_s: HistogramSnapshot | None = None
 
 
-def figures_of(tallies: Sequence[Tally]) -> Figures:
-    """Returns the figures of one tally or of several together."""
-    primary = [tally.primary for tally in tallies]
-    canary = [tally.canary for tally in tallies]
-    num_primary = sum(side.num for side in primary)
-    num_canary = sum(side.num for side in canary)
-    num_faults = sum(tally.num_canary_faults for tally in tallies) + _excess(
-        sum(side.num_disputed for side in canary),
-        sum(side.num_split for side in canary),
-        sum(side.num_disputed for side in primary),
-        sum(side.num_split for side in primary),
-    )
-    primary_s, canary_s = _latency_s(primary), _latency_s(canary)
-    latency_ratio = (
-        _ratio(canary_s.mean, primary_s.mean)
-        if canary_s.num and primary_s.num
-        else None
-    )
-    num_elements = sum(tally.num_elements for tally in tallies)
-    return Figures(
-        num_samples=num_canary,
-        num_pairs=sum(tally.num_pairs for tally in tallies),
-        num_rows=sum(tally.num_pair_rows for tally in tallies),
-        num_incomparable=sum(tally.num_incomparable for tally in tallies),
-        max_abs_diff=max(tally.max_abs_diff for tally in tallies)
-        if num_elements
-        else None,
-        mean_abs_diff=_ratio(
-            sum(tally.sum_abs_diff for tally in tallies), num_elements
-        ),
-        top1_disagreement=_ratio(
-            sum(tally.num_disagreeing for tally in tallies),
-            sum(tally.num_class_rows for tally in tallies),
-        ),
-        primary_error_rate=_ratio(
-            sum(side.num_errors for side in primary), num_primary
-        ),
-        canary_error_rate=_ratio(sum(side.num_errors for side in canary), num_canary),
-        canary_fault_rate=_ratio(num_faults, num_canary),
-        latency_ratio=latency_ratio,
-        sure_latency_ratio=None
-        if latency_ratio is None
-        else latency_ratio
-        * (1 - _CHANCE_DEVIATIONS * math.hypot(_spread(canary), _spread(primary))),
-        primary_s=primary_s,
-        canary_s=canary_s,
-    )
-
-
-def _excess(
-    canary_disputed: int, num_canary: int, primary_disputed: int, num_primary: int
-) -> float:
+def _excess(canary: Side, primary: Side) -> float:
     """Returns how many of the canary's disputed errors are not the callers' fault.
 
     Callers make mistakes and give up with either version. Errors of that kind that
     exceed the primary's share, and what chance could explain, are the canary's own.
     """
-    if not num_canary or not num_primary:
+    if not canary.num_split or not primary.num_split:
         return 0.0
-    share = (canary_disputed + primary_disputed) / (num_canary + num_primary)
-    deviation = math.sqrt(share * (1 - share) * (1 / num_canary + 1 / num_primary))
-    expected = primary_disputed / num_primary + _CHANCE_DEVIATIONS * deviation
-    return max(0.0, canary_disputed - num_canary * expected)
+    num = canary.num_split + primary.num_split
+    share = (canary.num_disputed + primary.num_disputed) / num
+    deviation = math.sqrt(
+        share * (1 - share) * (1 / canary.num_split + 1 / primary.num_split)
+    )
+    expected = primary.num_disputed / primary.num_split
+    expected += _CHANCE_DEVIATIONS * deviation
+    return max(0.0, canary.num_disputed - canary.num_split * expected)
 
 
-def _ratio(part: float, whole: float) -> float | None:
+def _share(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
-def _spread(sides: Sequence[Side]) -> float:
-    """Returns the standard deviation of a mean latency, as a share of it."""
-    num, total_s = 0, 0.0
-    for side in sides:
-        snapshot = side.latency_s.snapshot()
-        num, total_s = num + snapshot.num, total_s + snapshot.total
-    if not total_s:
-        return 0.0
-    squares = sum(side.sum_squares_s2 for side in sides) * num / total_s**2
-    return math.sqrt(max(0.0, squares - 1.0) / num)
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """One limit of a guard, with its figure. Immutable.
+
+    Attributes:
+        name: The field of the guard.
+        limit: The value of that field.
+        value: The measured value; None if nothing was measured.
+        is_exceeded: Whether the canary exceeds it, with enough samples.
+
+    """
+
+    name: str
+    limit: float
+    value: float | None
+    is_exceeded: bool
 
 
-def _latency_s(sides: Sequence[Side]) -> HistogramSnapshot:
-    counts = [0] * (len(LATENCY_BOUNDS_S) + 1)
-    total_s = 0.0
-    for side in sides:
-        snapshot = side.latency_s.snapshot()
-        total_s += snapshot.total
-        for index, count in enumerate(snapshot.counts):
-            counts[index] += count
-    return HistogramSnapshot(LATENCY_BOUNDS_S, tuple(counts), total_s)
+def judge(guard: GuardSettings | None, figures: Figures) -> tuple[Limit, ...]:
+    """Returns every limit that applies, each with its figure."""
+    limits = []
+    for name, (told, judged) in _LIMITS.items() if guard is not None else ():
+        limit, counts = getattr(guard, name), getattr(figures, judged)
+        if guard is None or limit is None:
+            continue
+        is_over = counts is not None and not counts <= limit  # NaN is over any limit
+        has_samples = figures.num_samples >= guard.min_samples
+        value = getattr(figures, told)
+        limits.append(Limit(name, limit, value, has_samples and is_over))
+    return tuple(limits)
+
+
+def rejection(limits: tuple[Limit, ...], figures: Figures) -> str:
+    """Returns why the trial ends, with the numbers; "" if it goes on."""
+    over = [
+        f"{each.name.removeprefix('max_')} {each.value:.4g} > {each.limit:.4g}"
+        for each in limits
+        if each.is_exceeded
+    ]
+    if not over:
+        return ""
+    return (
+        f"guard: {', '.join(over)} (after {figures.num_samples} requests, "
+        f"{figures.num_rows} rows compared)"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRecord:
+    """A trial at one moment. Immutable.
+
+    Attributes:
+        settings: The settings as configured.
+        rejected: Why a guard ended it; "" if none did.
+        since_s: When it began or was rejected, in seconds since the epoch.
+        total: Figures of all signatures together.
+        by_signature: Figures by signature name.
+        limits: The limits of the guard, each with its figure.
+        num_teed: Copies that were taken.
+        num_dropped: Copies that found the queue full, or the canary not there.
+        num_split_to_primary: Requests of a split that the primary answered.
+        num_split_to_canary: Requests of a split that the canary answered.
+
+    """
+
+    settings: CanarySettings
+    rejected: str
+    since_s: float
+    total: Figures
+    by_signature: Mapping[str, Figures]
+    limits: tuple[Limit, ...]
+    num_teed: int
+    num_dropped: int
+    num_split_to_primary: int
+    num_split_to_canary: int

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tfs.core.dtype import BFLOAT16, STRING, DType
+from tfs.core.dtype import BFLOAT16, STRING
 from tfs.core.servable import Tensors
 from tfs.core.tensor_view import TensorView
 
@@ -27,6 +27,8 @@ _WHOLE: Final = frozenset(
         *("uint8", "uint16", "uint32", "uint64"),
     }
 )
+
+_Numbers: TypeAlias = NDArray[np.float64] | NDArray[np.complex128]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,57 +62,43 @@ def difference(
         names: The outputs that the caller asked for; empty means all.
 
     """
-    wanted = set(names) or set(primary) | set(canary)
-    total = Difference()
+    num_elements, sum_abs_diff, max_abs_diff = 0, 0.0, 0.0
     disagreeing: NDArray[np.bool_] | None = None
-    for name in sorted(wanted):
+    for name in sorted(set(names) or set(primary) | set(canary)):
         one, other = primary.get(name), canary.get(name)
         if one is None or other is None:
             return None
         if one.dtype is not other.dtype or one.shape != other.shape:
             return None
         if one.dtype is not STRING:
-            total = _add(total, one, other)
+            num_elements += one.num_elements
+            if one.data != other.data:
+                diff = _abs_diff(_numbers(one), _numbers(other))
+                sum_abs_diff += float(diff.sum())
+                max_abs_diff = max(max_abs_diff, float(diff.max(initial=0.0)))
         rows = _class_differs(one, other)
         if rows is not None:
             if disagreeing is None or len(disagreeing) != len(rows):
                 disagreeing = rows
             else:
                 disagreeing = disagreeing | rows
-    if disagreeing is None:
-        return total
+    num_rows = 0 if disagreeing is None else len(disagreeing)
+    num_disagreeing = 0 if disagreeing is None else int(disagreeing.sum())
     return Difference(
-        len(disagreeing),
-        int(disagreeing.sum()),
-        total.num_elements,
-        total.sum_abs_diff,
-        total.max_abs_diff,
+        num_rows, num_disagreeing, num_elements, sum_abs_diff, max_abs_diff
     )
 
 
-def _add(total: Difference, one: TensorView, other: TensorView) -> Difference:
-    if one.data == other.data:
-        return Difference(
-            0,
-            0,
-            total.num_elements + one.num_elements,
-            total.sum_abs_diff,
-            total.max_abs_diff,
-        )
-    a, b = _numbers(one), _numbers(other)
+def _abs_diff(a: _Numbers, b: _Numbers) -> NDArray[np.float64]:
+    """Returns the differences.
+
+    Equal infinities do not differ, nor does not-a-number in both. Either of them in only
+    one of the two is an infinite difference.
+    """
     with np.errstate(all="ignore"):
-        diff = np.abs(a - b)
-    # Equal infinities do not differ, nor does not-a-number in both. Either of them in
-    # only one of the two is an infinite difference.
+        diff = np.nan_to_num(np.abs(a - b), nan=np.inf, posinf=np.inf)
     same = (a == b) | (np.isnan(a) & np.isnan(b))
-    diff = np.where(same, 0.0, np.nan_to_num(diff, nan=np.inf, posinf=np.inf))
-    return Difference(
-        0,
-        0,
-        total.num_elements + diff.size,
-        total.sum_abs_diff + float(diff.sum()),
-        max(total.max_abs_diff, float(diff.max(initial=0.0))),
-    )
+    return np.where(same, 0.0, diff)
 
 
 def _class_differs(one: TensorView, other: TensorView) -> NDArray[np.bool_] | None:
@@ -126,9 +114,7 @@ def _class_differs(one: TensorView, other: TensorView) -> NDArray[np.bool_] | No
     return None
 
 
-def _classes(
-    scores: NDArray[np.float64] | NDArray[np.complex128],
-) -> NDArray[np.int64]:
+def _classes(scores: _Numbers) -> NDArray[np.int64]:
     """Returns the column of each row's highest score; -1 where one is not a number."""
     found: NDArray[np.int64] = scores.argmax(axis=1).astype(np.int64)
     found[np.isnan(scores).any(axis=1)] = -1
@@ -137,32 +123,20 @@ def _classes(
 
 def _raw(view: TensorView) -> NDArray[np.generic]:
     array: NDArray[np.generic] = np.frombuffer(
-        view.buffer,
-        dtype=np.dtype(view.dtype.name),
+        view.buffer, dtype=np.dtype(view.dtype.name)
     )
     return array
 
 
-def _numbers(view: TensorView) -> NDArray[np.float64] | NDArray[np.complex128]:
+def _numbers(view: TensorView) -> _Numbers:
     """Returns the elements in double precision, flat."""
     name = view.dtype.name
     if view.dtype is BFLOAT16:
-        halves: NDArray[np.uint32] = np.frombuffer(
-            view.buffer,
-            dtype=np.uint16,
-        ).astype(np.uint32)
+        halves = np.frombuffer(view.buffer, dtype=np.uint16).astype(np.uint32)
         return (halves << 16).view(np.float32).astype(np.float64)
     if name in _COMPLEX:
         return _raw(view).astype(np.complex128)
     if name in _FLOATS or name in _WHOLE:
         return _raw(view).astype(np.float64)
-    return _bytes_of(view.dtype, view)
-
-
-def _bytes_of(dtype: DType, view: TensorView) -> NDArray[np.float64]:
     # numpy lacks some types (float8). Their codes show at least that values differ.
-    del dtype
-    return np.frombuffer(
-        view.buffer,
-        dtype=np.uint8,
-    ).astype(np.float64)
+    return np.frombuffer(view.buffer, dtype=np.uint8).astype(np.float64)

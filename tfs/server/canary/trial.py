@@ -11,8 +11,9 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections import defaultdict, deque
+from collections.abc import Callable, Container
+from dataclasses import dataclass
 from typing import Final
 
 from tfs.core.clock import Clock
@@ -24,10 +25,10 @@ from tfs.core.errors import (
     serving_error,
 )
 from tfs.core.executor import Executor
-from tfs.core.servable import InferenceTask, Outcome, Servable
+from tfs.core.servable import InferenceTask, Outcome, Servable, Tensors
 from tfs.core.servable_handle import ServableHandle
-from tfs.server.canary.copies import Copy, CopyQueue, owned
-from tfs.server.canary.trial_counts import TrialCounts, TrialRecord
+from tfs.core.tensor_view import TensorView
+from tfs.server.canary.comparison import Tally, TrialRecord, judge, rejection
 from tfs.server.model_settings import CanarySettings
 from tfs.server.trial_notes import Rejection
 
@@ -39,24 +40,35 @@ _COPY_DEADLINE_S: Final = 30.0  # the canary drops a copy that has waited longer
 # (--interpreter_call_timeout_s).
 _HANG_S: Final = 15.0
 _HANG_RATIO: Final = 10.0
+_SAMPLES_PER_LOOK: Final = 256  # a guard judges again when there are 1/256 more samples
+MAX_QUEUED: Final = 16
+_MAX_QUEUED_BYTES: Final = 64 << 20
 
 Pin = Callable[[], ServableHandle[Servable]]
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """What a trial sees in one request. Immutable.
+@dataclass(slots=True)
+class _Copy:
+    """A request to the primary, and its outcome. Owns its bytes.
 
     Attributes:
-        is_canary: Whether the version on trial answers it.
-        is_teed: Whether the version on trial gets a copy.
-        is_split: Whether it was subject to a split.
+        signature_name: Key of the signature.
+        inputs: The inputs that the caller sent.
+        output_filter: The outputs asked for; empty means all.
+        num_rows: Rows of the request.
+        size_bytes: Bytes of inputs and outcome.
+        outcome: The primary's outcome; none of its own until it has one.
+        latency_s: How long the primary took.
 
     """
 
-    is_canary: bool
-    is_teed: bool
-    is_split: bool
+    signature_name: str
+    inputs: Tensors
+    output_filter: tuple[str, ...]
+    num_rows: int
+    size_bytes: int
+    outcome: Outcome
+    latency_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +117,13 @@ class Trial:
         # Guards every field below. Leaf: only arithmetic happens under it.
         self._lock = threading.Lock()
         self._settings = settings
-        self._counts = TrialCounts()
-        self._queue = CopyQueue()
+        self._total = Tally()
+        self._by_signature: defaultdict[str, Tally] = defaultdict(Tally)
+        self._num_teed = self._num_dropped = 0
+        self._num_split = [0, 0]  # by the primary, by the canary
+        self._judged_from = 0  # the number of samples at which the guard judges again
+        self._queue: deque[_Copy] = deque()
+        self._queued_bytes = 0
         self._is_busy = False
         self._hangs_from_s = math.inf  # when the copy in the canary will be overdue
         self._is_closed = False
@@ -127,25 +144,56 @@ class Trial:
         """Changes fractions and limits; the figures stay."""
         with self._lock:
             self._settings = settings
-            self._counts.judge_soon()
+            self._judged_from = 0
 
     def close(self) -> None:
         """Ends the trial: no further copy is computed. Idempotent."""
         with self._lock:
             self._is_closed = True
-            self._queue.clear()
+            self._drop_copies_locked()
 
     def record(self) -> TrialRecord:
         """Returns the record of the trial so far."""
         with self._lock:
-            return self._counts.record(self._settings, self._rejected, self._since_s)
+            total = self._total.figures()
+            return TrialRecord(
+                settings=self._settings,
+                rejected=self._rejected,
+                since_s=self._since_s,
+                total=total,
+                by_signature={
+                    name: each.figures() for name, each in self._by_signature.items()
+                },
+                limits=judge(self._settings.guard, total),
+                num_teed=self._num_teed,
+                num_dropped=self._num_dropped,
+                num_split_to_primary=self._num_split[False],
+                num_split_to_canary=self._num_split[True],
+            )
 
     # -- requests --------------------------------------------------------------------
 
-    def submit(self, servable: Servable, task: InferenceTask, part: Part) -> None:
-        """Submits a caller's task to the version that answers, and records how it ended."""
+    def submit(
+        self,
+        servable: Servable,
+        task: InferenceTask,
+        *,
+        is_canary: bool,
+        is_teed: bool,
+        is_split: bool,
+    ) -> None:
+        """Submits a caller's task to the version that answers, and records how it ended.
+
+        Args:
+            servable: The version that answers.
+            task: The task.
+            is_canary: Whether that is the version on trial.
+            is_teed: Whether the version on trial gets a copy.
+            is_split: Whether the request was subject to a split.
+
+        """
         clock = self._parts.clock
-        copied = self._copy_of(task) if part.is_teed else None
+        copied = self._copy_of(task) if is_teed else None
         on_done = task.on_done
         signature_name = task.signature_name
         begun_s = clock.now()
@@ -153,9 +201,9 @@ class Trial:
         def done(outcome: Outcome) -> None:
             try:
                 latency_s = clock.now() - begun_s
-                if part.is_split:
-                    self._note_split(signature_name, outcome, latency_s, part.is_canary)
-                if copied is not None:
+                if is_split:
+                    self._add_split(outcome, latency_s, is_canary, signature_name)
+                if copied is not None and not isinstance(outcome, Cancelled):
                     self._offer(copied, outcome, latency_s)
             except Exception:
                 log.exception("event=trial_failed servable=%s", self.name)
@@ -165,7 +213,37 @@ class Trial:
         task.on_done = done
         servable.submit(task)
 
-    def _copy_of(self, task: InferenceTask) -> Copy | None:
+    def note_refused(self, *, is_canary: bool) -> None:
+        """Records a request of a split that ended before it could be submitted.
+
+        It did not fit the signatures of the version to which it was sent.
+        """
+        unfit = InvalidArgument(f"{self.name}: the request does not fit the version")
+        self._add_split(unfit, 0.0, is_canary)
+
+    def _add_split(
+        self,
+        outcome: Outcome,
+        latency_s: float,
+        is_canary: bool,
+        signature_name: str | None = None,
+    ) -> None:
+        with self._lock:
+            self._num_split[is_canary] += 1
+            for tally in self._tallies_locked(signature_name):
+                tally.add_split(outcome, latency_s, is_canary=is_canary)
+        if is_canary:
+            self._judge()
+
+    def _tallies_locked(self, signature_name: str | None) -> tuple[Tally, ...]:
+        """Returns the tallies to which a request is added."""
+        if signature_name is None:
+            return (self._total,)
+        return self._total, self._by_signature[signature_name]
+
+    # -- copies ----------------------------------------------------------------------
+
+    def _copy_of(self, task: InferenceTask) -> _Copy | None:
         """Copies the inputs that the caller sent; their buffers are valid until the task is done.
 
         Inputs that were left out are not copied: the canary has defaults of its own.
@@ -174,9 +252,8 @@ class Trial:
         with self._lock:
             if self._is_closed or self._rejected:
                 return None
-            hangs = self._hangs_locked()
-            if not hangs and not self._queue.has_room(size_bytes):
-                self._counts.num_dropped += 1
+            if not self._hangs_locked() and not self._has_room_locked(size_bytes):
+                self._num_dropped += 1
                 return None
         defaults = task.signature.defaults
         sent = {
@@ -184,63 +261,45 @@ class Trial:
             for name, view in task.inputs.items()
             if view is not defaults.get(name)
         }
-        return Copy(
+        return _Copy(
             task.signature_name,
-            {} if hangs else owned(sent),
+            _owned(sent),
             task.output_filter,
             task.num_rows,
             size_bytes,
-            is_void=hangs,
+            {},
         )
 
     def _hangs_locked(self) -> bool:
         return self._parts.clock.now() >= self._hangs_from_s
 
-    def _note_split(
-        self, signature_name: str, outcome: Outcome, latency_s: float, is_canary: bool
-    ) -> None:
-        with self._lock:
-            self._counts.add_split(
-                signature_name, outcome, latency_s, is_canary=is_canary
-            )
-        if is_canary:
-            self._judge()
+    def _has_room_locked(self, size_bytes: int) -> bool:
+        is_short = len(self._queue) < MAX_QUEUED
+        return is_short and self._queued_bytes + size_bytes <= _MAX_QUEUED_BYTES
 
-    def note_refused(self, *, is_canary: bool) -> None:
-        """Records a request of a split that ended before it could be submitted.
-
-        It did not fit the signatures of the version to which it was sent.
-        """
-        unfit = InvalidArgument(f"{self.name}: the request does not fit the version")
-        with self._lock:
-            self._counts.add_refused(unfit, is_canary=is_canary)
-        if is_canary:
-            self._judge()
-
-    # -- copies ----------------------------------------------------------------------
-
-    def _offer(self, copied: Copy, outcome: Outcome, latency_s: float) -> None:
-        if isinstance(outcome, Cancelled):
-            return
-        size_bytes = copied.size_bytes
+    def _offer(self, copied: _Copy, outcome: Outcome, latency_s: float) -> None:
         if not isinstance(outcome, ServingError):
-            outcome = owned(outcome, copied.output_filter)
-            size_bytes += sum(view.size_bytes for view in outcome.values())
-        full = replace(
-            copied, size_bytes=size_bytes, outcome=outcome, latency_s=latency_s
-        )
+            outcome = _owned(outcome, copied.output_filter)
+            copied.size_bytes += sum(view.size_bytes for view in outcome.values())
+        copied.outcome, copied.latency_s = outcome, latency_s
         starts = False
         with self._lock:
             if self._is_closed or self._rejected:
                 return
             hangs = self._hangs_locked()
             if hangs:
-                self._note_unanswered_locked(full)
-            elif full.is_void or not self._queue.has_room(full.size_bytes):
-                self._counts.num_dropped += 1
+                # Otherwise a canary that hangs would never have enough samples for its
+                # guard.
+                self._num_dropped += 1
+                unanswered = DeadlineExceeded(f"{self.name}: the canary hangs")
+                for tally in self._tallies_locked(copied.signature_name):
+                    tally.add_copy(outcome, latency_s, unanswered, 0.0)
+            elif not self._has_room_locked(copied.size_bytes):
+                self._num_dropped += 1
             else:
-                self._counts.num_teed += 1
-                self._queue.add(full)
+                self._num_teed += 1
+                self._queue.append(copied)
+                self._queued_bytes += copied.size_bytes
                 starts = not self._is_busy
                 self._is_busy = True
         if starts:
@@ -248,36 +307,30 @@ class Trial:
         elif hangs:
             self._judge()
 
-    def _note_unanswered_locked(self, copied: Copy) -> None:
-        """Records a copy that a hanging canary could not have answered either.
-
-        Otherwise a canary that hangs would never have enough samples for its guard.
-        """
-        assert copied.outcome is not None  # set when it was offered
-        self._counts.num_dropped += 1
-        unanswered = DeadlineExceeded(f"{self.name}: the canary hangs")
-        tally = self._counts.of(copied.signature_name)
-        tally.add_copy(copied.outcome, copied.latency_s, unanswered, 0.0)
+    def _drop_copies_locked(self) -> None:
+        self._queue.clear()
+        self._queued_bytes = 0
 
     def _run_next(self) -> None:
         """Submits the oldest copy to the canary. On the serving loop."""
+        clock = self._parts.clock
         with self._lock:
             if not self._queue or self._is_closed or self._rejected:
                 self._is_busy = False
                 return
-            copied = self._queue.take()
+            copied = self._queue.popleft()
+            self._queued_bytes -= copied.size_bytes
             overdue_s = max(_HANG_S, _HANG_RATIO * copied.latency_s)
-            self._hangs_from_s = self._parts.clock.now() + overdue_s
+            self._hangs_from_s = clock.now() + overdue_s
         try:
             handle = self._pin()
         except ServingError:
             with self._lock:  # the canary is not loaded yet, or not any more
                 self._hangs_from_s = math.inf
-                self._counts.num_dropped += 1
-                self._counts.num_teed -= 1
+                self._num_dropped += 1
+                self._num_teed -= 1
             self._parts.post(self._run_next)
             return
-        clock = self._parts.clock
         begun_s = clock.now()
 
         def done(outcome: Outcome) -> None:
@@ -286,7 +339,7 @@ class Trial:
                 self._hangs_from_s = math.inf
             try:
                 if not isinstance(outcome, ServingError):
-                    outcome = owned(outcome)
+                    outcome = _owned(outcome)
             except Exception as error:
                 outcome = serving_error(error, f"{self.name}: copying an answer")
             finally:
@@ -301,7 +354,7 @@ class Trial:
         handle.servable.submit(task)
 
     def _task(
-        self, servable: Servable, copied: Copy, done: Callable[[Outcome], None]
+        self, servable: Servable, copied: _Copy, done: Callable[[Outcome], None]
     ) -> InferenceTask:
         signature = servable.signatures.get(copied.signature_name)
         if signature is None:
@@ -309,19 +362,18 @@ class Trial:
         inputs = copied.inputs
         if signature.defaults:
             inputs = signature.with_defaults(inputs)
-        num_rows = signature.check_inputs(inputs)
         return InferenceTask(
             copied.signature_name,
             signature,
             inputs,
             done,
-            num_rows=num_rows,
+            num_rows=signature.check_inputs(inputs),
             output_filter=copied.output_filter,
             deadline_s=self._parts.clock.now() + _COPY_DEADLINE_S,
             is_low=True,
         )
 
-    def _finish_later(self, copied: Copy, outcome: Outcome, latency_s: float) -> None:
+    def _finish_later(self, copied: _Copy, outcome: Outcome, latency_s: float) -> None:
         try:
             self._parts.executor.submit(
                 lambda: self._finish(copied, outcome, latency_s)
@@ -329,7 +381,7 @@ class Trial:
         except RuntimeError:  # the server is shutting down
             self.close()
 
-    def _finish(self, copied: Copy, outcome: Outcome, latency_s: float) -> None:
+    def _finish(self, copied: _Copy, outcome: Outcome, latency_s: float) -> None:
         """Compares the answers and records the result. On the executor."""
         try:
             self._compare(copied, outcome, latency_s)
@@ -337,12 +389,11 @@ class Trial:
         finally:
             self._parts.post(self._run_next)
 
-    def _compare(self, copied: Copy, outcome: Outcome, latency_s: float) -> None:
+    def _compare(self, copied: _Copy, outcome: Outcome, latency_s: float) -> None:
         # This imports numpy, for which a server without a canary need not wait.
         from tfs.server.canary.difference import difference
 
         before = copied.outcome
-        assert before is not None  # set when it was offered
         is_pair, found = False, None
         if not isinstance(before, ServingError) and not isinstance(
             outcome, ServingError
@@ -350,26 +401,49 @@ class Trial:
             is_pair = True
             found = difference(before, outcome, copied.output_filter)
         with self._lock:
-            tally = self._counts.of(copied.signature_name)
-            tally.add_copy(before, copied.latency_s, outcome, latency_s)
-            if is_pair:
-                tally.add_pair(copied.num_rows, found)
+            for tally in self._tallies_locked(copied.signature_name):
+                tally.add_copy(before, copied.latency_s, outcome, latency_s)
+                if is_pair:
+                    tally.add_pair(copied.num_rows, found)
 
     def _judge(self) -> None:
         with self._lock:
-            guard = self._settings.guard
+            settings, num = self._settings, self._total.canary.num
+            guard = settings.guard
             if self._rejected or self._is_closed or guard is None:
                 return
-            self._rejected = self._counts.why_rejected(guard)
-            if not self._rejected:
+            if num < max(guard.min_samples, self._judged_from):
+                return
+            # One more of many samples changes little, and computing the figures takes
+            # 40 us.
+            self._judged_from = num + 1 + num // _SAMPLES_PER_LOOK
+            figures = self._total.figures()
+            self._rejected = reason = rejection(judge(guard, figures), figures)
+            if not reason:
                 return
             self._since_s = self._parts.clock.wall_s()
-            settings = self._settings
-            self._queue.clear()
+            self._drop_copies_locked()
         log.warning(
             "event=canary_rejected servable=%s/%d reason=%r",
             self.name,
             settings.version,
-            self._rejected,
+            reason,
         )
-        self._on_rejected(settings, Rejection(self._rejected, self._since_s))
+        self._on_rejected(settings, Rejection(reason, self._since_s))
+
+
+def _owned(tensors: Tensors, names: Container[str] = ()) -> Tensors:
+    """Returns tensors with bytes of their own, so that their buffers may change.
+
+    Args:
+        tensors: The tensors by name.
+        names: The outputs that are wanted; empty means all.
+
+    """
+    return {
+        name: view
+        if isinstance(view.data, bytes | tuple)
+        else TensorView(view.dtype, view.shape, bytes(view.data))
+        for name, view in tensors.items()
+        if not names or name in names
+    }

@@ -13,7 +13,7 @@ from tfs.core.servable import InferenceTask, OneByOne, Servable
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
-from tfs.server.canary.trial import Part, Trial
+from tfs.server.canary.trial import Trial
 from tfs.server.traffic import routing_key, share_of
 
 
@@ -61,8 +61,7 @@ class TrialRoute:
         )
         if not is_split and not is_teed:
             return handle
-        part = Part(is_canary, is_teed, is_split)
-        servable = _Observed(handle.servable, self.trial, part)
+        servable = _Observed(handle.servable, self.trial, is_canary, is_teed, is_split)
         # The wrapper has everything that users of a handle need. The manager's own
         # handle still counts as the pin.
         return _ObservedHandle(handle, servable)  # type: ignore[return-value]
@@ -74,7 +73,9 @@ class _Observed(OneByOne):
 
     _servable: Servable
     _trial: Trial
-    _part: Part
+    _is_canary: bool
+    _is_teed: bool
+    _is_split: bool
     _is_submitted: bool = False
 
     @property
@@ -90,12 +91,18 @@ class _Observed(OneByOne):
     def submit(self, task: InferenceTask) -> None:
         """Submits the task, and lets the trial observe how it ends."""
         self._is_submitted = True
-        self._trial.submit(self._servable, task, self._part)
+        self._trial.submit(
+            self._servable,
+            task,
+            is_canary=self._is_canary,
+            is_teed=self._is_teed,
+            is_split=self._is_split,
+        )
 
     def note_released(self) -> None:
         """Tells the trial of a request that was never submitted."""
-        if self._part.is_split and not self._is_submitted:
-            self._trial.note_refused(is_canary=self._part.is_canary)
+        if self._is_split and not self._is_submitted:
+            self._trial.note_refused(is_canary=self._is_canary)
 
 
 @dataclass(frozen=True, slots=True)
