@@ -33,8 +33,7 @@ from tfs.server.core import ServerCore
 from tfs.server.model_settings import DETECT
 from tfs.server.model_sources import SourceParts
 from tfs.server.options import ServerOptions
-from tfs.server.placing.loader_makers import loader_makers
-from tfs.server.placing.model_placer import ModelPlacer
+from tfs.server.placing.model_placer import ModelPlacer, loader_makers
 from tfs.server.ports.expected_answers import ExpectedAnswers
 from tfs.server.remote_copies import RemoteCopies
 

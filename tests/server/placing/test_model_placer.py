@@ -16,7 +16,6 @@ from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.server.options import ServerOptions
-from tfs.server.placing.interpreters import interpreters_options
 from tfs.server.placing.model_placer import ModelPlacer
 from tfs.testing.fake_clock import FakeClock
 
@@ -47,7 +46,7 @@ class Annotated:
         servable_id: ServableId,
         *,
         note: str,
-        resident_bytes: int | None,
+        resident_bytes: int | None = None,
         is_loading: bool = False,
     ) -> None:
         self.notes.append((note, resident_bytes))
@@ -68,9 +67,9 @@ class Noting:
             self.bus,
         )
 
-    def publish(self, state: ManagerState) -> None:
+    def publish(self, state: ManagerState, note: str = "") -> None:
         """Publishes a state, and has the loop do what follows from it."""
-        self.bus.publish(ServableState(ID, state))
+        self.bus.publish(ServableState(ID, state, note=note))
         self.loop.step()
 
 
@@ -82,29 +81,35 @@ def noting() -> Iterator[Noting]:
     made.loop.close()
 
 
-@pytest.mark.parametrize("spare_worker", [True, False])
-@pytest.mark.parametrize("limit_bytes", [0, 1 << 30])
-def test_a_limit_on_models_memory_keeps_no_spare(
-    spare_worker: bool, limit_bytes: int
-) -> None:
-    """No estimate includes a process that is kept ready."""
-    options = interpreters_options(
-        ServerOptions(
-            model_base_path="/m",
-            spare_worker=spare_worker,
-            model_memory_limit_bytes=limit_bytes,
-        )
-    )
-    assert options.keeps_spare == (spare_worker and not limit_bytes)
-
-
 def test_a_slow_call_replaces_the_note_and_keeps_the_memory(noting: Noting) -> None:
     """What is said of the place changes, what the version holds does not."""
-    noting.placer._notes.place(ID, "runs in front: x", 7, False)
     noting.placer._note_slow(ID, 0.0123)
+    assert not noting.manager.notes  # nothing is published while the bus delivers
     noting.loop.step()
-    slow = ("left the serving loop: a call took 12.3 ms", 7)
+    slow = ("left the serving loop: a call took 12.3 ms", None)
     assert noting.manager.notes[-1] == slow
+
+
+def test_a_hang_is_noted_while_it_lasts(noting: Noting) -> None:
+    """However often it is told of, the version's earlier note comes back; it ends with
+    the version.
+    """
+    noting.publish(ManagerState.AVAILABLE, "runs in dlmopen: x")
+    said = []
+    for text in ("a call hangs", "another hangs", ""):
+        noting.placer._note_hang(ID, text)
+        noting.loop.step()
+        said.append(noting.manager.notes[-1][0])
+        noting.publish(ManagerState.AVAILABLE, said[-1])
+    assert said == [
+        "runs in dlmopen: x; a call hangs",
+        "runs in dlmopen: x; another hangs",
+        "runs in dlmopen: x",
+    ]
+    noting.publish(ManagerState.END)
+    noting.placer._note_hang(ID, "hangs")
+    noting.loop.step()
+    assert noting.manager.notes[-1] == ("hangs", None)
 
 
 def test_a_version_that_left_the_loop_moves_on_where_nothing_waits_for_it(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import grp
+import itertools
 import os
+import pwd
 import sys
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from tfs.core.errors import FailedPrecondition, InvalidArgument
@@ -24,41 +27,14 @@ from tfs.runtime.process.process_backend import ProcessBackend
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.zygote_process import UNCOMPILED, ZygoteProcess
 from tfs.server.options import ServerOptions
-from tfs.server.placing.worker_user import user_of
 from tfs.server.system.torch_libraries import map_torch_libraries
 
 if TYPE_CHECKING:
-    from tfs.server.placing.in_process_interpreters import InProcessInterpreters
+    from tfs.runtime.dlmopen.dlmopen_backend import DlmopenBackend
+    from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 
 _IN_PROCESS: Final = (Backend.FRONT, Backend.INLINE, Backend.DLMOPEN)
-
-
-@dataclass(frozen=True, slots=True)
-class InterpretersOptions:
-    """How many interpreters there are, and what a call may take. Immutable.
-
-    Attributes:
-        num_interpreters: Processes, and threads for calls in the server process.
-        call_timeout_s: A call that takes longer ends its process; a private Python
-            takes no further calls then.
-        max_queued: Calls that may wait for one interpreter.
-        worker: How the processes run.
-        num_private_pythons: Interpreters of backend dlmopen; 0 for as many as
-            processes.
-        keeps_spare: Whether one more process than is used is kept ready.
-
-    """
-
-    num_interpreters: int
-    call_timeout_s: float = 30.0
-    max_queued: int = 256
-    worker: WorkerOptions = field(default_factory=WorkerOptions)
-    num_private_pythons: int = 0
-    keeps_spare: bool = False
-
-    def __post_init__(self) -> None:
-        if self.num_interpreters < 1:
-            raise InvalidArgument("num_interpreters must be positive")
+_MAX_QUEUED: Final = 256  # calls that may wait for one interpreter
 
 
 class Interpreters:
@@ -77,12 +53,19 @@ class Interpreters:
         traffic: The requests for which loads make way.
         executor: Packs and unpacks what would hold up the loop; by default the loop does.
 
+    Attributes:
+        num: Processes of a version, and threads for calls in the server process.
+        num_private: Private Pythons (dlmopen).
+
+    Raises:
+        InvalidArgument: On creation, as ``worker_options``.
+
     """
 
     def __init__(
         self,
         loop: ServingLoop,
-        options: InterpretersOptions,
+        options: ServerOptions,
         *,
         on_slow: Callable[[ServableId, float], None],
         on_hang: Callable[[ServableId, str], None],
@@ -93,19 +76,22 @@ class Interpreters:
         executor: Executor | None = None,
     ) -> None:
         self._loop = loop
-        self._options = options
         self._on_slow = on_slow
         self._on_hang = on_hang
+        self._call_timeout_s = options.interpreter_call_timeout_s
+        self.num = self.num_private = options.num_interpreters or num_processors()
+        if not options.num_interpreters:
+            self.num_private = min(self.num, dlmopen_probe.most_interpreters())
         self._processes: ProcessBackend | None = None
         if ProcessBackend.is_available():
             self._processes = ProcessBackend(
                 loop,
                 ProcessOptions(
-                    worker=options.worker,
-                    max_queued=options.max_queued,
-                    call_timeout_s=options.call_timeout_s,
+                    worker=worker_options(options),
+                    max_queued=_MAX_QUEUED,
+                    call_timeout_s=self._call_timeout_s,
                     on_quarantine=on_quarantine,
-                    keeps_spare=options.keeps_spare,
+                    keeps_spare=keeps_spare(options),
                     is_urgent=is_urgent,
                     traffic=traffic,
                     executor=executor or InlineExecutor(),
@@ -118,7 +104,11 @@ class Interpreters:
         # Guards the fields below; leaf but for the process backend's: making
         # interpreters starts nothing.
         self._lock = threading.Lock()
-        self._in_process: InProcessInterpreters | None = None
+        # These exist once torch is imported: the loop itself, threads, private Pythons.
+        self._front: InlineInterpreter | None = None
+        self._inline: Sequence[InlineInterpreter] = ()
+        self._private: DlmopenBackend | None = None
+        self._turns: Iterator[InlineInterpreter] = iter(())
         self._has_imported = False
         self._closed = False
 
@@ -158,12 +148,18 @@ class Interpreters:
             if self._closed:
                 raise FailedPrecondition("the interpreters are closed")
             if backend is Backend.PROCESS and self._processes is not None:
-                return self._processes.pool(
-                    num_processes or self._options.num_interpreters, may_grow
-                )
-            if backend in _IN_PROCESS and self._in_process is not None:
-                return self._in_process.of(backend, num_processes)
-            raise FailedPrecondition(f"no {backend.value} interpreters here")
+                return self._processes.pool(num_processes or self.num, may_grow)
+            found: Interpreter | None = None
+            if backend is Backend.DLMOPEN and self._private is not None:
+                found = self._private.group(num_processes)
+            elif backend is Backend.FRONT:
+                found = self._front
+            elif backend is Backend.INLINE and self._inline:
+                found = next(self._turns)
+            if found is None:
+                raise FailedPrecondition(f"no {backend.value} interpreters here")
+            found.start()
+            return found
 
     def prepare(self) -> None:
         """Imports torch for models in this process; blocks for a second the first time.
@@ -175,21 +171,30 @@ class Interpreters:
             if not self._has_imported:
                 _import_torch()
                 self._has_imported = True
-        from tfs.server.placing.in_process_interpreters import InProcessInterpreters
+        from tfs.runtime.dlmopen.dlmopen_backend import DlmopenBackend
+        from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 
-        options = self._options
+        clock = self._loop.clock
         with self._lock:
-            if self._in_process is not None or self._closed:
+            if self._front is not None or self._closed:
                 return
-            self._in_process = InProcessInterpreters(
-                self._loop,
-                num_threads=options.num_interpreters,
-                num_private_pythons=(
-                    options.num_private_pythons or options.num_interpreters
-                ),
-                max_queued=options.max_queued,
-                call_timeout_s=options.call_timeout_s,
+            self._front = InlineInterpreter(
+                "front",
+                max_queued=_MAX_QUEUED,
+                clock=clock,
+                front_loop=self._loop,
                 on_slow=self._on_slow,
+            )
+            self._inline = [
+                InlineInterpreter(f"inline-{i}", max_queued=_MAX_QUEUED, clock=clock)
+                for i in range(self.num)
+            ]
+            self._turns = itertools.cycle(self._inline)
+            self._private = DlmopenBackend(
+                self.num_private,
+                max_queued=_MAX_QUEUED,
+                clock=clock,
+                call_timeout_s=self._call_timeout_s,
                 on_hang=self._on_hang,
             )
 
@@ -197,11 +202,9 @@ class Interpreters:
         """Ends every interpreter, its process and the zygote; idempotent."""
         with self._lock:
             self._closed = True
-            in_process = self._in_process
-        if in_process is not None:
-            in_process.close(deadline_s)
-        if self._processes is not None:
-            self._processes.close(deadline_s)
+        for each in (self._front, *self._inline, self._private, self._processes):
+            if each is not None:
+                each.close(deadline_s)
 
 
 def _import_torch() -> None:
@@ -223,26 +226,12 @@ def _import_torch() -> None:
         gc.freeze()  # must precede any load in this process
 
 
-def interpreters_options(options: ServerOptions) -> InterpretersOptions:
-    """Returns how many interpreters a server has, and what is kept ready for them.
+def keeps_spare(options: ServerOptions) -> bool:
+    """Whether one more process than is used is kept ready.
 
-    If the memory of models is limited, nothing is kept ready.
-
-    Raises:
-        InvalidArgument: As ``worker_options``.
-
+    No estimate includes it, so not if the memory of models is limited.
     """
-    num = options.num_interpreters or num_processors()
-    num_private = num
-    if not options.num_interpreters:
-        num_private = min(num, dlmopen_probe.most_interpreters())
-    return InterpretersOptions(
-        num,
-        options.interpreter_call_timeout_s,
-        worker=worker_options(options),
-        num_private_pythons=num_private,
-        keeps_spare=options.spare_worker and not options.model_memory_limit_bytes,
-    )
+    return options.spare_worker and not options.model_memory_limit_bytes
 
 
 def worker_options(options: ServerOptions) -> WorkerOptions:
@@ -267,3 +256,32 @@ def worker_options(options: ServerOptions) -> WorkerOptions:
         user_id=user_id,
         group_id=group_id,
     )
+
+
+def user_of(text: str) -> tuple[int, int]:
+    """Returns user and group of "name", "name:group", "uid" or "uid:gid".
+
+    Without a group it is the user's own group. A number without an account has none, so
+    it gets the group with the same number.
+
+    Raises:
+        InvalidArgument: There is no such account.
+
+    """
+    user, _, group = text.partition(":")
+    try:
+        if user.isdigit():
+            user_id = group_id = int(user)
+            with contextlib.suppress(KeyError):
+                group_id = pwd.getpwuid(user_id).pw_gid
+        else:
+            account = pwd.getpwnam(user)
+            user_id, group_id = account.pw_uid, account.pw_gid
+        if group:
+            group_id = int(group) if group.isdigit() else grp.getgrnam(group).gr_gid
+    except KeyError as error:
+        raise InvalidArgument(
+            f"--worker_user={text}: no such user or group; name an account of this "
+            "host, or numbers as uid:gid"
+        ) from error
+    return user_id, group_id

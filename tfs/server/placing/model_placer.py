@@ -9,14 +9,17 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from managers.aspired_versions_manager import AspiredVersionsManager
+from sources.adapter import Convert
+from sources.storage_path import StoragePath
 from tfs.core.errors import FailedPrecondition, Quarantined, ServingError
 from tfs.core.event_bus import EventAndTime, EventBus
 from tfs.core.executor import Executor
+from tfs.core.loader import Loader
 from tfs.core.loop.pacing import Traffic
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.servable import Servable
@@ -31,13 +34,13 @@ from tfs.servables.measuring.probe import ProbeOptions
 from tfs.servables.measuring.profiler import Profiler
 from tfs.servables.measuring.profiles import Profiles
 from tfs.servables.platform import LeaveFront, LoadContext
-from tfs.server.model_settings import ConfiguredBackend, RuntimeSettings
+from tfs.servables.platforms.built_in import default_registry
+from tfs.server.model_settings import DETECT, ConfiguredBackend, RuntimeSettings
 from tfs.server.options import ServerOptions
 from tfs.server.placing.batcher import Batcher
 from tfs.server.placing.batching_parameters import read_batching_file
-from tfs.server.placing.interpreters import Interpreters, interpreters_options
+from tfs.server.placing.interpreters import Interpreters
 from tfs.server.placing.late_measurer import LateMeasurer
-from tfs.server.placing.version_notes import VersionNotes
 
 log = logging.getLogger(__name__)
 
@@ -77,23 +80,20 @@ class ModelPlacer:
     ) -> None:
         self._loop = loop
         self._manager = manager
-        self._notes = VersionNotes(manager, loop)
-        interpreters = interpreters_options(options)
-        num = interpreters.num_interpreters
-        num_private = interpreters.num_private_pythons
-        if options.interpreter_backend is Backend.DLMOPEN:
-            _require_dlmopen(num_private)
         self._interpreters = Interpreters(
             loop,
-            interpreters,
+            options,
             on_slow=self._note_slow,
-            on_hang=self._notes.hang,
+            on_hang=self._note_hang,
             on_quarantine=self._quarantine,
             is_urgent=lambda: manager.disturbs_nobody,
             traffic=traffic,
             executor=executor,
             zygote=zygote,
         )
+        num, num_private = self._interpreters.num, self._interpreters.num_private
+        if options.interpreter_backend is Backend.DLMOPEN:
+            _require_dlmopen(num_private)
         common = None
         if options.batching_parameters_file:
             common = read_batching_file(options.batching_parameters_file)
@@ -129,16 +129,20 @@ class ModelPlacer:
             warm_up_s=options.load_probe_budget_s,
             call_s=min(options.interpreter_call_timeout_s, _LONGEST_EXAMPLE_S),
             replay=replay,
-            note=self._notes.place,
+            note=self._note_place,
             fault=self._show_fault,
             is_covered=manager.is_covered,
             on_front=self._watch_front,
             clock=loop.clock,
         )
         self._late_measurer = LateMeasurer(self._profiler, self._is_crowded)
-        # Guards the functions that move versions off the loop; leaf.
+        # Guards the fields below; leaf.
         self._lock = threading.Lock()
-        self._on_front: dict[ServableId, LeaveFront] = {}
+        self._on_front: dict[
+            ServableId, LeaveFront
+        ] = {}  # moves a version off the loop
+        self._notes: dict[ServableId, str] = {}  # as published last
+        self._notes_before_hangs: dict[ServableId, str] = {}
         self._subscription = bus.subscribe(self._take_state)
 
     def context(self, runtime: RuntimeSettings) -> LoadContext:
@@ -203,11 +207,13 @@ class ModelPlacer:
 
     def _take_state(self, event: EventAndTime[ServableState]) -> None:
         state = event.event
-        self._notes.follow(state)
         if state.manager_state in (ManagerState.AVAILABLE, ManagerState.END):
             self._loop.post(self._late_measurer.wake)
-        if state.manager_state is ManagerState.END:
-            with self._lock:
+        with self._lock:
+            self._notes[state.id] = state.note
+            if state.manager_state is ManagerState.END:
+                for each in (self._notes, self._notes_before_hangs):
+                    each.pop(state.id, None)
                 self._on_front.pop(state.id, None)
 
     def _watch_front(self, servable_id: ServableId, leave: LeaveFront) -> None:
@@ -217,13 +223,40 @@ class ModelPlacer:
 
     def _note_slow(self, servable_id: ServableId, call_s: float) -> None:
         """Moves a version on to a process that was too slow for the loop."""
-        self._notes.replace(
+        self._annotate_soon(
             servable_id, f"left the serving loop: a call took {call_s * 1e3:.1f} ms"
         )
         with self._lock:
             leave = self._on_front.pop(servable_id, None)
         if leave is not None:
             self._late_measurer.move(functools.partial(leave, call_s))
+
+    def _note_place(
+        self,
+        servable_id: ServableId,
+        text: str,
+        resident_bytes: int | None,
+        is_loading: bool,
+    ) -> None:
+        # At once, so that a version that loads is published with it.
+        self._manager.annotate(
+            servable_id, note=text, resident_bytes=resident_bytes, is_loading=is_loading
+        )
+
+    def _note_hang(self, servable_id: ServableId, text: str) -> None:
+        """Notes that a call hangs; an empty text takes that back when the call has ended."""
+        with self._lock:
+            before = self._notes.get(servable_id, "")
+            if text:
+                before = self._notes_before_hangs.setdefault(servable_id, before)
+                note = f"{before}; {text}" if before else text
+            else:
+                note = self._notes_before_hangs.pop(servable_id, before)
+        self._annotate_soon(servable_id, note)
+
+    def _annotate_soon(self, servable_id: ServableId, note: str) -> None:
+        # Nothing may be published while the bus delivers an event.
+        self._loop.post(lambda: self._manager.annotate(servable_id, note=note))
 
     def _quarantine(self, servable_id: ServableId, reason: str) -> None:
         error = Quarantined(
@@ -236,6 +269,31 @@ class ModelPlacer:
         self, servable_id: ServableId, error: ServingError, is_loading: bool
     ) -> None:
         self._manager.report_servable_error(servable_id, error, is_loading=is_loading)
+
+
+def loader_makers(
+    options: ServerOptions,
+    placer: ModelPlacer,
+    runtime_of: Callable[[str], RuntimeSettings],
+) -> Mapping[str, Convert[StoragePath, Loader[object]]]:
+    """Returns what turns a version directory into a loader, by platform name.
+
+    A version that comes back is loaded with the settings that it was found with, which
+    its fingerprint names, whatever the configuration says by then.
+    """
+    registry = default_registry(allow_model_code=options.allow_model_code)
+    settings: dict[str, RuntimeSettings] = {}  # by fingerprint
+
+    def maker(name: str) -> Convert[StoragePath, Loader[object]]:
+        def convert(servable_id: ServableId, storage: StoragePath) -> Loader[object]:
+            runtime = runtime_of(servable_id.name)
+            settings[runtime.fingerprint] = runtime
+            context = placer.context(settings.get(storage.settings, runtime))
+            return registry.loader(storage.path, context, name)
+
+        return convert
+
+    return {name: maker(name) for name in (DETECT, *registry.names)}
 
 
 _BACKENDS: Final = {
