@@ -112,13 +112,16 @@ class ModelServer:
         self._log_writer = LogWriter(
             self._clock,
             self.stats,
-            _log_writer_options(options),
+            LogWriterOptions(
+                max_files=options.request_log_max_files,
+                max_total_bytes=options.request_log_max_bytes,
+            ),
         )
+        index = options.request_log_task_index
         self._request_logs = RequestLogs(
-            self._log_writer.collector,
-            self._clock,
+            self._log_writer,
             dc=options.request_log_dc,
-            task_index=_task_index(options),
+            task_index=None if index < 0 else index,
         )
         self.core.on_change(self._follow_config)
         self._spare_memory = SpareMemory(self._loop, self._decoders)
@@ -330,16 +333,3 @@ class ModelServer:
         """Whether the model can answer; None if it is not configured."""
         available = self.core.readiness.is_model_available(name)
         return available and not self._draining
-
-
-def _log_writer_options(options: ServerOptions) -> LogWriterOptions:
-    return LogWriterOptions(
-        max_files=options.request_log_max_files,
-        max_total_bytes=options.request_log_max_bytes,
-    )
-
-
-def _task_index(options: ServerOptions) -> int | None:
-    """Returns the number of this server within its job; None if it has none."""
-    index = options.request_log_task_index
-    return None if index < 0 else index

@@ -269,17 +269,6 @@ def test_closing_writes_what_is_queued(written: Written) -> None:
     assert not written.submit(b"two")
 
 
-def test_a_collector_writes_and_closes_its_file(
-    written: Written, tmp_path: Path
-) -> None:
-    """What takes the records of a log goes through the writer."""
-    collector = written.writer.collector(str(tmp_path / "deep/x"))
-    assert collector.collect(3, lambda: b"abc")
-    collector.close()
-    written.writer.write_pending()
-    assert written.files() == {f"x-{START}-0.tfrecord": [b"abc"]}
-
-
 def test_senseless_options_are_refused() -> None:
     """A queue of nothing would drop everything."""
     with pytest.raises(InvalidArgument, match="max_queued_records"):

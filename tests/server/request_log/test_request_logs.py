@@ -2,70 +2,102 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from tfs.codec.tfrecord import read_records
+from tfs.core.stats import Stats
+from tfs.handlers.limits.model_gate import RequestLog
 from tfs.proto.tensorflow_serving.apis import prediction_log_pb2
 from tfs.server.model_settings import LoggingSettings, TaskSampling
-from tfs.server.request_log.request_logs import LogCollector, RequestLogs
+from tfs.server.request_log.log_writer import LogWriter
+from tfs.server.request_log.request_logs import RequestLogs
 from tfs.testing.fake_clock import FakeClock
 
-ALL = LoggingSettings("/logs/a", rate=1.0)
-SOME = LoggingSettings("/logs/b", rate=0.5)
-
-
-class Collector:
-    """Keeps records in memory."""
-
-    def __init__(self, prefix: str) -> None:
-        self.prefix = prefix
-        self.records: list[bytes] = []
-        self.is_closed = False
-
-    def collect(self, size_bytes: int, make: Callable[[], bytes]) -> bool:
-        self.records.append(make())
-        return True
-
-    def close(self) -> None:
-        self.is_closed = True
+ALL = LoggingSettings("/a", rate=1.0)
+SOME = LoggingSettings("/b", rate=0.5)
 
 
 class Logged:
-    """Loggers over collectors in memory, with sampling by a given sequence."""
+    """Loggers of a writer without a thread, with sampling by a given sequence."""
 
     def __init__(
-        self, *samples: float, dc: str = "", task_index: int | None = None
+        self,
+        folder: Path,
+        *samples: float,
+        dc: str = "",
+        task_index: int | None = None,
     ) -> None:
-        self.made: list[Collector] = []
+        self.folder = folder
         numbers: Iterator[float] = iter(samples)
+        self.writer = LogWriter(FakeClock(wall_s=1_700_000_000.5), Stats())
         self.logs = RequestLogs(
-            self._make,
-            FakeClock(wall_s=1_700_000_000.5),
+            self.writer,
             dc=dc,
             task_index=task_index,
             sample=lambda: next(numbers, 0.0),
         )
 
-    def _make(self, prefix: str) -> LogCollector:
-        self.made.append(Collector(prefix))
-        return self.made[-1]
+    def update(
+        self, **settings: Sequence[LoggingSettings]
+    ) -> dict[str, tuple[RequestLog, ...]]:
+        """Takes settings whose files lie in the folder of this test."""
+        return self.logs.update(
+            {
+                name: [
+                    replace(
+                        each, filename_prefix=f"{self.folder}{each.filename_prefix}"
+                    )
+                    for each in many
+                ]
+                for name, many in settings.items()
+            }
+        )
+
+    def records(self, log: str = "*") -> list[bytes]:
+        """Returns what was logged to files of a log."""
+        self.writer.write_pending()
+        records = []
+        for path in sorted(self.folder.glob(f"{log}-*")):
+            with path.open("rb") as file:
+                records += list(read_records(file))
+        return records
 
     def num_logged(self, *settings: LoggingSettings) -> int:
         """Logs one request of model m under the settings."""
-        for each in self.logs.update({"m": settings}).get("m", ()):
+        for each in self.update(m=settings).get("m", ()):
             each.log("Predict", "m", 3, "serving_default", lambda: (b"", b""))
-        return sum(len(collector.records) for collector in self.made)
+        return len(self.records())
 
 
-def test_a_record_holds_the_exchange_and_who_answered() -> None:
+Make = Callable[..., Logged]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    """Yields what makes loggers whose files are closed in the end."""
+    made = []
+
+    def log(*samples: float, dc: str = "", task_index: int | None = None) -> Logged:
+        made.append(Logged(tmp_path, *samples, dc=dc, task_index=task_index))
+        return made[-1]
+
+    yield log
+    for each in made:
+        each.writer.close()
+
+
+def test_a_record_holds_the_exchange_and_who_answered(make: Make) -> None:
     """RequestLogger Simple: the exchange as it travelled, model, time, sampling, tags."""
-    logged = Logged()
-    (log,) = logged.logs.update({"m": [SOME]})["m"]
+    logged = make()
+    (log,) = logged.update(m=[SOME])["m"]
     log.log(
         "Predict", "m", 3, "s", lambda: (memoryview(b"\x0a\x03\x0a\x01m"), b"\x1a\x00")
     )
-    (record,) = logged.made[0].records
+    (record,) = logged.records()
     entry = prediction_log_pb2.PredictionLog.FromString(record)
     assert entry.predict_log.request.model_spec.name == "m"
     assert entry.predict_log.HasField("response")
@@ -85,26 +117,26 @@ def test_a_record_holds_the_exchange_and_who_answered() -> None:
         ("MultiInference", "multi_inference_log"),
     ],
 )
-def test_every_method_has_its_kind(method: str, kind: str) -> None:
+def test_every_method_has_its_kind(make: Make, method: str, kind: str) -> None:
     """What an RPC's records are called is upstream's."""
-    logged = Logged()
-    (log,) = logged.logs.update({"m": [ALL]})["m"]
+    logged = make()
+    (log,) = logged.update(m=[ALL])["m"]
     log.log(method, "m", 3, "s", lambda: (b"", b""))
-    entry = prediction_log_pb2.PredictionLog.FromString(logged.made[0].records[0])
+    entry = prediction_log_pb2.PredictionLog.FromString(logged.records()[0])
     assert entry.WhichOneof("log_type") == kind
 
 
-def test_only_samples_are_logged() -> None:
+def test_only_samples_are_logged(make: Make) -> None:
     """A request is logged if its number is below the rate."""
-    logged = Logged(0.49, 0.5, 0.99, 0.0)
-    (log,) = logged.logs.update({"m": [SOME]})["m"]
+    logged = make(0.49, 0.5, 0.99, 0.0)
+    (log,) = logged.update(m=[SOME])["m"]
     for _ in range(4):
         log.log("Predict", "m", 3, "s", lambda: (b"", b""))
-    assert len(logged.made[0].records) == 2
+    assert len(logged.records()) == 2
 
 
 TASKS = LoggingSettings(
-    "/logs/a",
+    "/a",
     rate=0.0,
     tasks=(
         TaskSampling(1.0, "east", 2),
@@ -126,74 +158,79 @@ TASKS = LoggingSettings(
     ],
 )
 def test_the_first_rate_that_fits_the_server_counts(
-    dc: str, task_index: int | None, expected: int
+    make: Make, dc: str, task_index: int | None, expected: int
 ) -> None:
     """Of several rates, the first whose server matches is used (DcEnforcedWhenSet,
     TaskIndexEnforcedWhenSet, FirstMatchingConfigIsPicked).
     """
-    assert Logged(dc=dc, task_index=task_index).num_logged(TASKS) == expected
+    assert make(dc=dc, task_index=task_index).num_logged(TASKS) == expected
 
 
-def test_without_a_rate_of_its_own_a_server_takes_the_common_one() -> None:
+def test_without_a_rate_of_its_own_a_server_takes_the_common_one(
+    make: Make,
+) -> None:
     """FallsBackToTopLevelSamplingRate: the common rate is for everybody else."""
-    settings = LoggingSettings("/logs/a", 1.0, (TaskSampling(0.0, "elsewhere"),))
-    assert Logged(dc="here").num_logged(settings) == 1
+    settings = LoggingSettings("/a", 1.0, (TaskSampling(0.0, "elsewhere"),))
+    assert make(dc="here").num_logged(settings) == 1
 
 
-def test_nothing_is_logged_without_settings() -> None:
+def test_nothing_is_logged_without_settings(make: Make) -> None:
     """A model without a logging config writes no log (ServerRequestLogger Empty,
     AbsentModel).
     """
-    logged = Logged()
+    logged = make()
     assert logged.num_logged() == 0
-    assert "other" not in logged.logs.update({"m": [ALL]})
+    assert "other" not in logged.update(m=[ALL])
 
 
-def test_models_log_apart() -> None:
+def test_models_log_apart(make: Make) -> None:
     """Each model's requests go to its own log alone (MultipleModels,
     CreateUpdateRequestMultipleConfigsOk).
     """
-    logged = Logged()
-    logs = logged.logs.update({"a": [ALL], "b": [SOME]})
+    logged = make()
+    logs = logged.update(a=[ALL], b=[SOME])
     logs["a"][0].log("Predict", "a", 1, "s", lambda: (b"", b""))
-    by_prefix = {each.prefix: len(each.records) for each in logged.made}
-    assert by_prefix == {"/logs/a": 1, "/logs/b": 0}
+    assert (len(logged.records("a")), len(logged.records("b"))) == (1, 0)
 
 
-def test_a_logger_that_left_the_config_is_closed() -> None:
+def num_files(logged: Logged) -> int:
+    """Logs of one model a second later: a file that was closed is followed by another."""
+    logged.writer.write_pending()
+    return len(list(logged.folder.iterdir()))
+
+
+def test_a_logger_that_left_the_config_is_closed(make: Make) -> None:
     """CreateAndDeleteLogger: its file is closed with it."""
-    logged = Logged()
-    logged.logs.update({"m": [ALL]})
-    assert logged.logs.update({"m": []}) == {}
-    assert logged.made[0].is_closed
+    logged = make()
+    for _ in range(2):
+        assert logged.num_logged(ALL)
+        assert logged.update(m=[]) == {}
+    assert num_files(logged) == 2
 
 
-def test_a_changed_config_gets_another_logger() -> None:
+def test_a_changed_config_gets_another_logger(make: Make) -> None:
     """CreateAndModifyLogger: the old one is closed."""
-    logged = Logged()
-    logged.logs.update({"m": [ALL]})
-    logged.logs.update({"m": [SOME]})
-    assert [each.is_closed for each in logged.made] == [True, False]
+    logged = make()
+    assert [logged.num_logged(each) for each in (ALL, SOME, ALL)] == [1, 2, 3]
+    assert num_files(logged) == 3
 
 
-def test_models_with_equal_settings_share_a_logger() -> None:
+def test_models_with_equal_settings_share_a_logger(make: Make) -> None:
     """SameConfigForTwoModelsCreatesOneLogger: one file for both."""
-    logged = Logged()
-    logs = logged.logs.update({"a": [ALL], "b": [LoggingSettings("/logs/a", 1.0)]})
+    logged = make()
+    logs = logged.update(a=[ALL], b=[LoggingSettings("/a", 1.0)])
     assert logs["a"] == logs["b"]
-    assert len(logged.made) == 1
 
 
-def test_a_model_may_have_several_loggers() -> None:
+def test_a_model_may_have_several_loggers(make: Make) -> None:
     """A request goes to every log that its model has (MultipleConfigForOneModel,
     MultipleLoggersForOneModel).
     """
-    assert Logged().num_logged(ALL, SOME) == 2
+    assert make().num_logged(ALL, SOME) == 2
 
 
-def test_repeated_updates_create_once() -> None:
+def test_repeated_updates_create_once(make: Make) -> None:
     """MultipleUpdatesSingleCreation: the same config keeps its file."""
-    logged = Logged()
-    for _ in range(100):
-        logged.logs.update({"m": [ALL]})
-    assert len(logged.made) == 1
+    logged = make()
+    assert [logged.num_logged(ALL) for _ in range(3)] == [1, 2, 3]
+    assert num_files(logged) == 1

@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from tfs.core import stat_names
 from tfs.core.clock import Clock
@@ -52,29 +52,8 @@ class LogWriterOptions:
                 raise InvalidArgument(f"{name} is negative: {getattr(self, name)}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Item:
-    """An item of the queue: a record to write, or a file to close."""
-
-    file: RotatedFile
-    size_bytes: int = 0
-    make: Callable[[], bytes] | None = None
-
-
-class FileCollector:
-    """Takes the records of one log and has the writer write them. Thread-safe."""
-
-    def __init__(self, writer: LogWriter, filename_prefix: str) -> None:
-        self._writer = writer
-        self._file = writer.open(filename_prefix)
-
-    def collect(self, size_bytes: int, make: Callable[[], bytes]) -> bool:
-        """Queues a record of that size, to be made later; False if it was dropped."""
-        return self._writer.submit(self._file, size_bytes, make)
-
-    def close(self) -> None:
-        """Closes the file after the records that are queued for it."""
-        self._writer.close_file(self._file)
+_Item: TypeAlias = tuple[RotatedFile, int, Callable[[], bytes] | None]
+"""A file, and the record to write to it: its size and what makes it; None closes the file."""
 
 
 class LogWriter:
@@ -135,10 +114,6 @@ class LogWriter:
             self._files.append(file)
         return file
 
-    def collector(self, prefix: str) -> FileCollector:
-        """Returns what takes the records of a log of its own."""
-        return FileCollector(self, prefix)
-
     def submit(
         self, file: RotatedFile, size_bytes: int, make: Callable[[], bytes]
     ) -> bool:
@@ -153,7 +128,7 @@ class LogWriter:
                 and self._num_bytes + size_bytes <= self.options.max_queued_bytes
             )
             if taken:
-                self._queue.append(_Item(file, size_bytes, make))
+                self._queue.append((file, size_bytes, make))
                 self._num_bytes += size_bytes
                 self._changed.notify_all()
         if not taken:
@@ -163,7 +138,7 @@ class LogWriter:
     def close_file(self, file: RotatedFile) -> None:
         """Closes a file after what was queued for it."""
         with self._changed:
-            self._queue.append(_Item(file))
+            self._queue.append((file, 0, None))
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -187,20 +162,20 @@ class LogWriter:
             items = list(self._queue)
             self._queue.clear()
         touched: dict[int, RotatedFile] = {}
-        for item in items:
-            if item.make is None:
-                item.file.close()
+        for file, size_bytes, make in items:
+            if make is None:
+                file.close()
                 with self._changed:
-                    self._files.remove(item.file)
-                self._forget_problem(item.file.prefix)
+                    self._files.remove(file)
+                self._forget_problem(file.prefix)
                 continue
             try:
-                item.file.write(item.make())
-                touched[id(item.file)] = item.file
+                file.write(make())
+                touched[id(file)] = file
             except Exception as error:
-                self._note_written(item.file.prefix, 1, error)
+                self._note_written(file.prefix, 1, error)
             with self._changed:
-                self._num_bytes -= item.size_bytes
+                self._num_bytes -= size_bytes
         for file in touched.values():
             file.flush()
 

@@ -8,27 +8,14 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 from tfs.codec.model_spec import ModelSpec
 from tfs.codec.prediction_log import write_prediction_log
-from tfs.core.clock import Clock
 from tfs.handlers.limits.model_gate import Record, RequestLog
 from tfs.server.model_settings import LoggingSettings
+from tfs.server.request_log.log_writer import LogWriter
 
 _OVERHEAD_BYTES = 512  # what a queued record takes beside request and response
-
-
-class LogCollector(Protocol):
-    """Takes the records of one log. Thread-safe; never blocks, never raises."""
-
-    def collect(self, size_bytes: int, make: Callable[[], bytes]) -> bool:
-        """Takes a record of that size, to be made later; False if it was dropped."""
-        ...
-
-    def close(self) -> None:
-        """Ends when all records that were taken are written."""
-        ...
 
 
 class SampledLog:
@@ -36,8 +23,8 @@ class SampledLog:
 
     Args:
         rate: The share, 0 to 1.
-        collector: Takes the sampled requests.
-        clock: Tells the time of a request.
+        prefix: What the names of its files begin with.
+        writer: Writes the sampled requests.
         sample: Returns uniform numbers in [0, 1).
 
     """
@@ -45,13 +32,13 @@ class SampledLog:
     def __init__(
         self,
         rate: float,
-        collector: LogCollector,
-        clock: Clock,
+        prefix: str,
+        writer: LogWriter,
         sample: Callable[[], float],
     ) -> None:
         self.rate = rate
-        self._collector = collector
-        self._clock = clock
+        self._writer = writer
+        self._file = writer.open(prefix)
         self._sample = sample
 
     def log(
@@ -67,13 +54,14 @@ class SampledLog:
             return
         request, response = record()
         response = response if isinstance(response, bytes) else b"".join(response)
-        self._collector.collect(
+        self._writer.submit(
+            self._file,
             len(request) + len(response) + _OVERHEAD_BYTES,
             functools.partial(
                 write_prediction_log,
                 method,
                 ModelSpec(model, version, None, signature),
-                int(self._clock.wall_s()),
+                int(self._writer.clock.wall_s()),
                 self.rate,
                 bytes(request),
                 response,
@@ -82,15 +70,14 @@ class SampledLog:
 
     def close(self) -> None:
         """Ends when all sampled requests are written."""
-        self._collector.close()
+        self._writer.close_file(self._file)
 
 
 class RequestLogs:
     """The loggers of all models. Confined to one thread, except ``SampledLog.log``.
 
     Args:
-        make_collector: Makes what takes the records of a ``filename_prefix``.
-        clock: For time stamps.
+        writer: Writes the records.
         dc: The data centre of this server, for per-task sampling.
         task_index: The number of this server there; None if it has none.
         sample: Returns uniform numbers in [0, 1).
@@ -99,15 +86,13 @@ class RequestLogs:
 
     def __init__(
         self,
-        make_collector: Callable[[str], LogCollector],
-        clock: Clock,
+        writer: LogWriter,
         *,
         dc: str = "",
         task_index: int | None = None,
         sample: Callable[[], float] = random.random,
     ) -> None:
-        self._make_collector = make_collector
-        self._clock = clock
+        self._writer = writer
         self._dc = dc
         self._task_index = task_index
         self._sample = sample
@@ -136,6 +121,6 @@ class RequestLogs:
         self.update({})
 
     def _make(self, settings: LoggingSettings) -> SampledLog:
-        collector = self._make_collector(settings.filename_prefix)
         rate = settings.rate_for(self._dc, self._task_index)
-        return SampledLog(rate, collector, self._clock, self._sample)
+        prefix = settings.filename_prefix
+        return SampledLog(rate, prefix, self._writer, self._sample)
