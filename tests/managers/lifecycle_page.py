@@ -8,10 +8,6 @@ from pathlib import Path
 from managers.loading.version_executor import PATIENCE_S
 from managers.versions.harness_state import END_STATES, TRANSITIONS, HarnessState
 from managers.versions.retry import PERMANENT_CODES, RetryOptions
-from tests.managers.version_policy import (
-    test_availability_preserving,
-    test_resource_preserving,
-)
 from tfs.core.errors import Unavailable
 from tfs.core.servable_state import ManagerState
 
@@ -144,21 +140,10 @@ def lifecycle_page() -> str:
             "",
             "## Transition policies",
             "",
-            "`availability_preserving` (default): load first, then unload.",
-            "",
-            *_policy_table(
-                test_availability_preserving.UPSTREAM
-                | test_availability_preserving.OURS
-            ),
-            "",
-            "`resource_preserving`: unload first, then load.",
-            "",
-            *_policy_table(
-                test_resource_preserving.UPSTREAM | test_resource_preserving.OURS
-            ),
-            "",
-            "t: aspired, f: not, r: not, but unloaded for others, and may return; `1b` is",
-            "version 1 with changed contents.",
+            "`availability_preserving` (default) loads first, then unloads;",
+            "`resource_preserving` unloads first. Each case of theirs is a row of the",
+            "tables in `tests/managers/version_policy/`, under upstream's name where it",
+            "has one.",
             "",
         ]
     )
@@ -177,14 +162,6 @@ def _targets(state: HarnessState) -> str:
     if state in END_STATES:
         return "nowhere"
     return ", ".join(s.value for s in HarnessState if s in TRANSITIONS[state])
-
-
-def _policy_table(rows: dict[str, tuple[str, str]]) -> list[str]:
-    return [
-        "| case | versions | next |",
-        "|---|---|---|",
-        *(f"| {case} | {given} | {answer} |" for case, (given, answer) in rows.items()),
-    ]
 
 
 if __name__ == "__main__":

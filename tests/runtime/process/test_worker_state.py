@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import itertools
-import re
-from pathlib import Path
 
 import pytest
 
@@ -29,17 +27,3 @@ def test_closing_is_always_possible_and_final(state: WorkerState) -> None:
     assert (WorkerState.CLOSED in TRANSITIONS[state]) is (
         state is not WorkerState.CLOSED
     )
-
-
-def test_the_documented_table_is_the_one_that_holds() -> None:
-    """docs/runtime.md lists every state, and where it leads."""
-    page = Path(__file__).resolve().parents[3] / "docs" / "runtime.md"
-    rows = re.findall(r"^\| `(\w+)` \| [^|]+ \|([^|]*)\|$", page.read_text(), re.M)
-    documented = {
-        state: set(re.findall(r"`(\w+)`", moves))
-        for state, moves in rows
-        if state in {each.value for each in WorkerState}
-    }
-    assert documented == {
-        state.value: {to.value for to in moves} for state, moves in TRANSITIONS.items()
-    }
