@@ -117,6 +117,8 @@ compare: $(STAMP) ## this tree's server beside the one of an earlier commit, req
 $(ENGINES_STAMP): $(STAMP)
 	@echo "==> installing the engines' packages"
 	@$(PIP_INSTALL) $(PIP_ARGS) --no-build-isolation -e '.[dev,demo,engines]'
+	@# xds-protos has an old copy of it, with which no exporter of traces can be imported.
+	@$(PIP_INSTALL) $(PIP_ARGS) --force-reinstall --no-deps opentelemetry-proto
 	@touch $@
 
 test-engines: $(ENGINES_STAMP) ## fleets on PostgreSQL and Envoy, the page in Chromium (.ci/engines)

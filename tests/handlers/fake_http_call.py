@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
 
 import orjson
 
 from tfs.core.call import Peer
-from tfs.core.http_call import JSON, HttpReply
+from tfs.core.http_call import BINARY, JSON, HttpReply
 from tfs.testing.fake_call import FakeCall
 
 
@@ -37,8 +38,17 @@ class FakeHttpCall(FakeCall):
         self.path, _, self.query = path.partition("?")
         self.head: Hashable = (verb, path, self.metadata)
         self.content_type = JSON
+        self.length_header = ""
         self.more_headers: Sequence[tuple[str, str]] = ()
         self.answer: HttpReply | None = None
+
+    @staticmethod
+    def reply_all(
+        calls: Sequence[Any],
+        messages: Sequence[bytes | tuple[bytes | memoryview, ...]],
+    ) -> None:
+        for call, message in zip(calls, messages, strict=True):
+            call.reply_parts((message,) if isinstance(message, bytes) else message)
 
     def respond(self, reply: HttpReply) -> None:
         self.answer = reply
@@ -48,7 +58,11 @@ class FakeHttpCall(FakeCall):
         self.reply_parts((message,))
 
     def reply_parts(self, parts: Sequence[bytes | memoryview]) -> None:
-        self.respond(HttpReply(parts, content_type=self.content_type))
+        reply = HttpReply(parts, content_type=self.content_type)
+        if self.length_header and len(parts) > 1:
+            length = self.length_header, str(len(parts[0]))
+            reply = HttpReply(parts, 200, BINARY, (length,))
+        self.respond(reply)
 
     @property
     def document(self) -> object:

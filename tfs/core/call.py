@@ -142,8 +142,10 @@ class BurstCall(Call, Protocol):
     def is_finished(self) -> bool: ...
 
     @staticmethod
-    def reply_all(calls: Sequence[Any], messages: Sequence[bytes]) -> None:
+    def reply_all(calls: Sequence[Any], messages: Sequence[Any]) -> None:
         """Does as ``reply`` of each call with its message, but at less cost.
+
+        Messages are bytes; or tuples of them, where the transport's writers make such.
 
         All calls must be of this class. Thread-safe.
         """

@@ -16,6 +16,7 @@ from tfs.core.errors import Code
 
 JSON: Final = "application/json"
 TEXT: Final = "text/plain; charset=utf-8"
+BINARY: Final = "application/octet-stream"
 
 HTTP_STATUS: Final[Mapping[Code, int]] = {
     Code.OK: 200,
@@ -65,6 +66,8 @@ class HttpCall(Call, Protocol):
 
     Attributes:
         content_type: What ``reply`` sends; JSON unless a handler has set it.
+        length_header: The header in which an answer in several parts tells how long the
+            first of them is; it is sent as ``BINARY`` then. Empty if it does not tell.
         head: An object that requests with equal verb, target and headers may share.
             Handlers may keep by it what they made of these.
         is_finished: Whether it has ended, by its handler or otherwise.
@@ -73,6 +76,7 @@ class HttpCall(Call, Protocol):
     """
 
     content_type: str
+    length_header: str
     more_headers: Sequence[tuple[str, str]]
 
     @property
@@ -82,8 +86,11 @@ class HttpCall(Call, Protocol):
     def is_finished(self) -> bool: ...
 
     @staticmethod
-    def reply_all(calls: Sequence[Any], messages: Sequence[bytes]) -> None:
-        """See :meth:`tfs.core.call.BurstCall.reply_all`."""
+    def reply_all(
+        calls: Sequence[Any],
+        messages: Sequence[bytes | tuple[bytes | memoryview, ...]],
+    ) -> None:
+        """See :meth:`tfs.core.call.BurstCall.reply_all`; messages may be in parts."""
         ...
 
     @property

@@ -140,6 +140,19 @@ class TensorView:
         view = memoryview(data)[start * row_bytes : stop * row_bytes]
         return TensorView(self.dtype, shape, view)
 
+    def parts(self, num_rows: int, num_parts: int) -> list[Buffer]:
+        """Returns the elements of the first parts of so many rows each, one by one.
+
+        Raises:
+            TypeError: It is a tensor of strings.
+
+        """
+        data = self.buffer
+        size = math.prod(self.shape[1:]) * self.dtype.item_bytes * num_rows
+        if size > _SMALL_BYTES:
+            data = memoryview(data)
+        return [data[index * size : (index + 1) * size] for index in range(num_parts)]
+
     def read_only(self) -> TensorView:
         """Returns the view without leave to write to it."""
         data = self.data

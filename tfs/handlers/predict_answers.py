@@ -278,7 +278,7 @@ class PredictAnswers:
 
     def _replies(
         self, calls: Sequence[BurstCall], outputs: Tensors, num_rows: int
-    ) -> Sequence[bytes] | None:
+    ) -> Sequence[Reply] | None:
         """Returns the reply to each request; None if they have to be encoded one by one."""
         try:
             return self._writer.write_all(
@@ -287,7 +287,7 @@ class PredictAnswers:
         except Exception:
             return None  # one by one it shows which request is at fault
 
-    def _reply_all(self, calls: Sequence[BurstCall], replies: Sequence[bytes]) -> None:
+    def _reply_all(self, calls: Sequence[BurstCall], replies: Sequence[Reply]) -> None:
         num = len(calls)
         self._model.leave_all(num)
         self._gate.leave_all(num)

@@ -42,7 +42,7 @@ class ReplyWriter(Protocol):
         outputs: Tensors,
         num_rows: int,
         num_replies: int,
-    ) -> Sequence[bytes] | None:
+    ) -> Sequence[Reply] | None:
         """Returns the replies to requests of ``num_rows`` each that were computed together.
 
         None if they have to be written one by one.

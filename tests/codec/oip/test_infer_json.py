@@ -32,7 +32,7 @@ def test_data_may_be_flat_or_nested(data: Any) -> None:
     """Both are the same tensor."""
     body = read({"id": "7", "inputs": [floats(data=data)]})
     assert body.inputs == {"x": FLOATS}
-    assert body.request_id == "7"
+    assert body.answer.request_id == "7"
 
 
 @pytest.mark.parametrize("dtype", DATATYPES)
@@ -49,7 +49,7 @@ def test_each_datatype_travels_behind_the_json(dtype: Any) -> None:
     body = read({"inputs": inputs, "outputs": [{"name": "a"}]}, raw + raw)
     assert body.inputs["a"] == view
     assert body.inputs["b"] == TensorView(dtype, (3, 2), view.data)
-    assert list(body.outputs) == ["a"]
+    assert list(body.answer.outputs) == ["a"]
 
 
 def test_values_are_read_by_their_datatype() -> None:
@@ -83,7 +83,7 @@ def test_an_answer_is_json_with_raw_contents_where_they_are_wanted() -> None:
         "c": TensorView(INT64, (2,), struct.pack("<2q", 1, 2)),
     }
     body = read({"id": "7", "inputs": []})
-    plain = write_json_reply("m", 3, outputs, body)
+    plain = write_json_reply("m", 3, outputs, body.answer)
     assert isinstance(plain, bytes)
     assert json.loads(plain) == {
         "model_name": "m",
@@ -106,7 +106,7 @@ def test_an_answer_is_json_with_raw_contents_where_they_are_wanted() -> None:
             ],
         }
     )
-    head, *parts = write_json_reply("m", 3, outputs, body)
+    head, *parts = write_json_reply("m", 3, outputs, body.answer)
     found = {each["name"]: each for each in json.loads(bytes(head))["outputs"]}
     assert found["a"]["parameters"] == {"binary_data_size": 16}
     assert found["b"]["parameters"] == {"binary_data_size": 8}
@@ -164,4 +164,4 @@ def test_outputs_that_the_protocol_has_no_name_for_are_not_written() -> None:
     """The caller is told by which RPC they travel."""
     view = TensorView(COMPLEX64, (1,), bytes(8))
     with pytest.raises(Unimplemented, match="ask by Predict"):
-        write_json_reply("m", 3, {"y": view}, read({"inputs": []}))
+        write_json_reply("m", 3, {"y": view}, read({"inputs": []}).answer)

@@ -6,6 +6,7 @@ import struct
 from typing import Any
 
 import orjson
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +18,7 @@ from tfs.codec.oip.infer_request import CONTENTS
 from tfs.codec.predict_request_writer import write_predict_request
 from tfs.codec.tensor import tensor_view_of
 from tfs.core.call import Call
-from tfs.core.dtype import BOOL, STRING, DType
+from tfs.core.dtype import BOOL, FLOAT32, STRING, DType
 from tfs.core.errors import NotFound
 from tfs.core.servable import InferenceTask, OneByOne
 from tfs.core.servable_handle import ServableHandle
@@ -26,6 +27,7 @@ from tfs.core.signature import Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
 from tfs.handlers.decode_pool import DecodePool
 from tfs.handlers.http.json_room import JsonRoom
+from tfs.handlers.http.request_bursts import RequestBursts
 from tfs.handlers.limits.request_gate import RequestGate
 from tfs.handlers.oip.infer import JSON_BYTES, InferFormat
 from tfs.handlers.oip.rest import OipRestHandler
@@ -76,18 +78,20 @@ class Echo(OneByOne):
 class Desk:
     """The handlers of all forms over one servable."""
 
-    def __init__(self) -> None:
-        self.servable = Echo()
+    def __init__(self, servable: Echo | None = None) -> None:
+        self.servable = servable or Echo()
         self.gate = RequestGate()
         self.predict = PredictHandler(self.servable, self.gate)
         form = InferFormat(self.gate.now)
         self.infer = PredictHandler(self.servable, self.gate, form=form)
         service: Any = _NoService()
         methods = oip_methods(service, self.infer, DecodePool())
+        self.bursts = RequestBursts(self.infer)
         self.rest = OipRestHandler(
             {method.path: method for method in methods},
             JsonRoom(1 << 20),
             self.gate.now,
+            self.bursts,
         )
         assert methods[0].path == INFER
 
@@ -132,9 +136,10 @@ class Desk:
             view.dtype, shape, struct.pack(f"<{len(values)}{code}", *values)
         )
 
-    def ask_http(
+    def infer_body(
         self, signature: str, view: TensorView, *, is_binary: bool
-    ) -> TensorView:
+    ) -> tuple[bytes, bytes]:
+        """Returns the JSON of a request of /infer, and what is behind it."""
         tensor: dict[str, Any] = {
             "name": "x",
             "datatype": DATATYPES[view.dtype],
@@ -142,16 +147,20 @@ class Desk:
         }
         parameters: dict[str, object] = {"signature_name": signature}
         document = {"inputs": [tensor], "parameters": parameters}
-        binary, headers = b"", {}
+        binary = b""
         if is_binary:
             binary = bytes(raw_contents(view))
             tensor["parameters"] = {"binary_data_size": len(binary)}
             parameters["binary_data_output"] = True
         else:
             tensor["data"] = self._values(view)
-        text = orjson.dumps(document)
-        if is_binary:
-            headers = {JSON_BYTES.lower(): str(len(text))}
+        return orjson.dumps(document), binary
+
+    def ask_http(
+        self, signature: str, view: TensorView, *, is_binary: bool
+    ) -> TensorView:
+        text, binary = self.infer_body(signature, view, is_binary=is_binary)
+        headers = {JSON_BYTES.lower(): str(len(text))} if is_binary else {}
         call = FakeHttpCall("POST", "/v2/models/m/infer", text + binary, headers)
         self.rest(call)
         assert call.answer is not None, call.outcome
@@ -279,3 +288,52 @@ def test_the_length_of_the_json_must_lie_within_the_body() -> None:
         )
         desk.rest(call)
         assert "and the body has 2 bytes" in str(call.outcome)
+
+
+class SharedEcho(Echo):
+    """Lets requests share pins, as the server's look-up does."""
+
+    def acquire_shared(
+        self, name: str, version: int | None, label: str | None, num: int
+    ) -> ServableHandle[Any]:
+        handle: ServableHandle[Any] = ServableHandle(self.id, self)
+        for _ in range(num):
+            handle.pin(None)
+        return handle
+
+
+@pytest.mark.parametrize("outputs", [None, "y"])
+def test_requests_over_http_that_come_together_are_answered_together(
+    outputs: str | None,
+) -> None:
+    """Binary ones of one head, each with its own elements; of the others each alone."""
+    desk = Desk(SharedEcho())
+    calls = []
+    for index in range(4):
+        is_binary = index < 3
+        view = TensorView(FLOAT32, (1, 2), struct.pack("<2f", index, -index))
+        text, binary = desk.infer_body("float32-2", view, is_binary=is_binary)
+        if outputs:
+            document = orjson.loads(text)
+            document["parameters"].pop("binary_data_output", None)
+            document["outputs"] = [{"name": "y", "parameters": {"binary_data": True}}]
+            text = orjson.dumps(document)
+        headers = {JSON_BYTES.lower(): str(len(text))} if is_binary else {}
+        calls.append(FakeHttpCall("POST", "/v2/models/m/infer", text + binary, headers))
+    desk.rest(calls[0])
+    assert desk.bursts.take(calls[1:]) == calls[3:]
+    for index, call in enumerate(calls[:3]):
+        assert call.answer is not None, call.outcome
+        assert call.answer.content_type == "application/octet-stream"
+        whole = call.reply_bytes()
+        length = int(dict(call.answer.headers)[JSON_BYTES])
+        document = orjson.loads(whole[:length])
+        assert document["outputs"] == [
+            {
+                "name": "y",
+                "datatype": "FP32",
+                "shape": [1, 2],
+                "parameters": {"binary_data_size": 8},
+            }
+        ]
+        assert whole[length:] == struct.pack("<2f", index, -index)

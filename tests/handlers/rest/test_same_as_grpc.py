@@ -223,7 +223,7 @@ def known(form: str = "application/json", path: str = PATH) -> RestHandler:
 
 @pytest.mark.parametrize("form", sorted(FORMS.keys() - {"application/x-protobuf"}))
 def test_requests_that_arrive_together_are_started_together(form: str) -> None:
-    """Each gets its own answer, whatever rows and shapes the others have."""
+    """Each gets its own answer; one of a shape that nobody sent yet may be left."""
     write, read = FORMS[form]
     views = [pair_of(index, -index) for index in range(3)]
     views.append(TensorView(DTYPES["float32"], (2, 2), struct.pack("<4f", *range(4))))
@@ -231,7 +231,11 @@ def test_requests_that_arrive_together_are_started_together(form: str) -> None:
         FakeHttpCall("POST", PATH, write(view), {"content-type": form})
         for view in views
     ]
-    assert known(form).take_alike(calls) == []
+    rest = known(form)
+    left = rest.take_alike(calls)
+    assert left in ([], calls[3:])
+    for call in left:
+        rest(call)
     for call, view in zip(calls, views, strict=True):
         assert read(call.reply_bytes(), signature_of(view)) == view
 
@@ -317,3 +321,20 @@ def test_regress_takes_examples() -> None:
     call = FakeHttpCall("POST", "/v1/models/m/versions/3:regress", body)
     handler(call)
     assert call.reply_bytes() == b'{"results":[80.0,1.0]}'
+
+
+def test_a_document_that_does_not_end_in_its_elements_is_read_each_time() -> None:
+    """Even if it ends in the same bytes: they may differ in the next one."""
+    elements = struct.pack("<2f", 1, 2)
+    tensor = {"dtype": "float32", "shape": [1, 2], "data": elements}
+    rest, headers = known(), {"content-type": "application/msgpack"}
+    sent = [
+        msgpack.packb({"inputs": tensor, "note": note})
+        for note in (elements, struct.pack("<2f", 3, 4))
+    ]
+    for body in sent:
+        call = FakeHttpCall("POST", PATH, body, headers)
+        for left in rest.take_alike([call]):
+            rest(left)
+        found = from_msgpack(call.reply_bytes(), signature_of(pair_of(1, 2)))
+        assert elements_of(found) == elements

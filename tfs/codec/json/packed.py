@@ -95,6 +95,27 @@ def write_msgpack(outputs: Mapping[str, TensorView]) -> bytes:
     return packer
 
 
+def write_msgpacks(
+    name: str, view: TensorView, num_rows: int, num_replies: int
+) -> list[bytes] | None:
+    """Returns equal parts of the only output, each as a reply; None for strings.
+
+    For parts that are worth a copy.
+    """
+    if view.dtype is STRING or not view.shape:
+        return None
+    head = _msgpack_head(name, view.dtype, (num_rows, *view.shape[1:]))
+    return [b"".join((head, part)) for part in view.parts(num_rows, num_replies)]
+
+
+@lru_cache(256)
+def _msgpack_head(name: str, dtype: DType, shape: tuple[int, ...]) -> bytes:
+    """Returns a reply of one tensor without its elements, with which it ends."""
+    elements = bytes(dtype.item_bytes * math.prod(shape))
+    whole = write_msgpack({name: TensorView(dtype, shape, elements)})
+    return whole[: len(whole) - len(elements)]
+
+
 def parse_npy(body: Buffer) -> PredictBody:
     """Returns the request that a ``.npy`` file is: one tensor, pointing into the body.
 
@@ -179,12 +200,7 @@ def write_npys(view: TensorView, num_rows: int, num_files: int) -> list[bytes] |
     if view.dtype is STRING or view.dtype is BFLOAT16 or not view.shape:
         return None
     head = _written_npy_head(_numpy_name(view.dtype), (num_rows, *view.shape[1:]))
-    data = view.buffer
-    size = len(data) * num_rows // view.shape[0]
-    return [
-        b"".join((head, data[start : start + size]))
-        for start in range(0, size * num_files, size)
-    ]
+    return [b"".join((head, part)) for part in view.parts(num_rows, num_files)]
 
 
 @lru_cache(256)

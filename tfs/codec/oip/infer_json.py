@@ -6,7 +6,10 @@ raw contents of the inputs that have ``binary_data_size``, in order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from tfs.codec.decode_options import DEFAULT_OPTIONS, FillBudget
@@ -35,31 +38,44 @@ from tfs.core.errors import InvalidArgument, ServingError
 from tfs.core.tensor_view import Buffer, TensorView
 
 
+@dataclass(frozen=True, slots=True)
+class WantedAnswer:
+    """What a request says of its answer. Immutable.
+
+    Attributes:
+        outputs: The wanted outputs, and whether each is to be binary, if it says so;
+            empty for all.
+        request_id: The caller's name for the request; empty for none.
+        binary_output: Whether outputs that do not say otherwise are binary.
+
+    """
+
+    outputs: Mapping[str, bool | None]
+    request_id: str
+    binary_output: bool
+
+    def is_binary(self, output: str) -> bool:
+        """Whether an output is wanted as it is, behind the JSON of the answer."""
+        wanted = self.outputs.get(output)
+        return self.binary_output if wanted is None else wanted
+
+
+@dataclass(frozen=True, slots=True)
 class InferBody:
     """A request to /infer, whose inputs are read. Its tensors may borrow the body. Immutable.
 
     Attributes:
         inputs: Tensors by name, in the order sent.
-        outputs: The wanted outputs, and whether each is to be binary, if it says so;
-            empty for all.
-        request_id: The caller's name for the request; empty for none.
         settings: What its parameters ask for.
+        answer: What it says of its answer.
+        num_binary_bytes: How many bytes stand behind its JSON.
 
     """
 
-    __slots__ = ("inputs", "outputs", "request_id", "settings")
-
-    def __init__(
-        self,
-        inputs: dict[str, TensorView],
-        outputs: dict[str, bool | None],
-        request_id: str,
-        settings: InferSettings,
-    ) -> None:
-        self.inputs = inputs
-        self.outputs = outputs
-        self.request_id = request_id
-        self.settings = settings
+    inputs: dict[str, TensorView]
+    settings: InferSettings
+    answer: WantedAnswer
+    num_binary_bytes: int
 
     @classmethod
     def parse(cls, body: Buffer, json_bytes: int) -> InferBody:
@@ -102,12 +118,8 @@ class InferBody:
             if wanted is not None and not isinstance(wanted, bool):
                 raise InvalidArgument(f"output {name!r}: {BINARY} must be a boolean")
             outputs[name] = wanted
-        return cls(inputs, outputs, request_id, settings)
-
-    def is_binary(self, output: str) -> bool:
-        """Whether an output is wanted as it is, behind the JSON of the answer."""
-        wanted = self.outputs.get(output)
-        return self.settings.binary_output if wanted is None else wanted
+        answer = WantedAnswer(outputs, request_id, settings.binary_output)
+        return cls(inputs, settings, answer, len(whole) - json_bytes)
 
 
 class _InputReader:
@@ -197,7 +209,7 @@ def _name(document: Value, what: str) -> str:
 
 
 def write_json_reply(
-    model: str, version: int, outputs: Mapping[str, TensorView], body: InferBody
+    model: str, version: int, outputs: Mapping[str, TensorView], wanted: WantedAnswer
 ) -> Reply:
     """Returns the answer: JSON, or a tuple of it and the raw contents behind it.
 
@@ -207,8 +219,8 @@ def write_json_reply(
     """
     documents: list[dict[str, Any]] = []
     document: dict[str, Any] = {"model_name": model, "model_version": str(version)}
-    if body.request_id:
-        document["id"] = body.request_id
+    if wanted.request_id:
+        document["id"] = wanted.request_id
     document["outputs"] = documents
     parts: list[bytes | memoryview] = []
     for name, view in outputs.items():
@@ -217,7 +229,7 @@ def write_json_reply(
             "datatype": datatype_of(name, view.dtype),
             "shape": list(view.shape),
         }
-        if body.is_binary(name):
+        if wanted.is_binary(name):
             parts.append(raw_contents(view))
             output["parameters"] = {BINARY_SIZE: len(parts[-1])}
         elif view.dtype is STRING:
@@ -227,3 +239,57 @@ def write_json_reply(
         documents.append(output)
     head = dump(document)
     return (head, *parts) if parts else head
+
+
+def write_binary_replies(
+    model: str,
+    version: int,
+    outputs: Mapping[str, TensorView],
+    num_rows: int,
+    num_replies: int,
+) -> Sequence[Reply] | None:
+    """Returns the answers to requests that were computed together, all outputs binary.
+
+    None if that takes more than copying elements: for strings.
+
+    Args:
+        model: The model that answered.
+        version: Its version.
+        outputs: Tensors with at least ``num_rows * num_replies`` rows.
+        num_rows: Rows of each request.
+        num_replies: How many requests.
+
+    """
+    views = outputs.values()
+    if any(view.dtype is STRING or not view.shape for view in views):
+        return None
+    head = _binary_head(
+        model,
+        version,
+        tuple(
+            [
+                (name, view.dtype, (num_rows, *view.shape[1:]))
+                for name, view in outputs.items()
+            ]
+        ),
+    )
+    columns = [
+        TensorView(view.dtype, view.shape, raw_contents(view)).parts(
+            num_rows, num_replies
+        )
+        for view in views
+    ]
+    return [(head, *parts) for parts in zip(*columns, strict=True)]
+
+
+@lru_cache(1024)
+def _binary_head(
+    model: str, version: int, outputs: tuple[tuple[str, DType, tuple[int, ...]], ...]
+) -> bytes:
+    """Returns the JSON of an answer whose outputs are all binary."""
+    views = {
+        name: TensorView(dtype, shape, bytes(dtype.item_bytes * math.prod(shape)))
+        for name, dtype, shape in outputs
+    }
+    reply = write_json_reply(model, version, views, WantedAnswer({}, "", True))
+    return bytes(reply[0])

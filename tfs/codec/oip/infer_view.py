@@ -39,6 +39,11 @@ class InferSettings:
     timeout_s: float | None = None
     binary_output: bool = False
 
+    @property
+    def changes_call(self) -> bool:
+        """Whether it asks for a deadline or a priority."""
+        return self.is_low or self.timeout_s is not None
+
 
 NO_SETTINGS: Final = InferSettings()
 

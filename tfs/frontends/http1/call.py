@@ -19,7 +19,7 @@ from tfs.core.errors import (
     Internal,
     ServingError,
 )
-from tfs.core.http_call import HTTP_STATUS, JSON, HttpReply
+from tfs.core.http_call import BINARY, HTTP_STATUS, JSON, HttpReply
 from tfs.core.servable import CancelToken
 from tfs.core.tensor_view import Buffer
 from tfs.frontends.budget import Ticket
@@ -61,6 +61,7 @@ class HttpRequestCall:
         answer: The bytes to send; empty until the call is finished.
         bucket: Where its deadline is kept, if it is.
         content_type: What ``reply`` sends.
+        length_header: Tells how long the first of several parts is.
         is_finished: Whether it was finished, or given up.
         keeps_alive: Whether the connection goes on behind its answer.
         ticket: What was admitted for its body, or for what it unpacks to.
@@ -81,6 +82,7 @@ class HttpRequestCall:
         "is_finished",
         "keeps_alive",
         "kept_bytes",
+        "length_header",
         "message",
         "more_headers",
         "opened_s",
@@ -97,6 +99,7 @@ class HttpRequestCall:
         self.answer: list[Buffer] = []
         self.bucket: Bucket[HttpRequestCall] | None = None
         self.content_type = JSON
+        self.length_header = ""
         self.is_finished = False
         self.keeps_alive = head.keeps_alive
         self.kept_bytes = kept_bytes
@@ -157,19 +160,27 @@ class HttpRequestCall:
         self.reply_parts((message,))
 
     def reply_parts(self, parts: Sequence[bytes | memoryview]) -> None:
+        headers: Sequence[tuple[str, str]] = ()
+        content_type = self.content_type
+        if self.length_header and len(parts) > 1:
+            content_type = BINARY
+            headers = ((self.length_header, str(len(parts[0]))),)
         if get_ident() == self._owner.loop_ident and not self.head.accepts_gzip:
-            self._finish(200, self.content_type, (), parts)
+            self._finish(200, content_type, headers, parts)
         else:
-            self.respond(HttpReply(parts, content_type=self.content_type))
+            self.respond(HttpReply(parts, 200, content_type, headers))
 
     @staticmethod
-    def reply_all(calls: Sequence[HttpRequestCall], messages: Sequence[bytes]) -> None:
+    def reply_all(
+        calls: Sequence[HttpRequestCall],
+        messages: Sequence[bytes | tuple[bytes | memoryview, ...]],
+    ) -> None:
         owner = calls[0]._owner
         if get_ident() != owner.loop_ident:
             owner.post(functools.partial(HttpRequestCall.reply_all, calls, messages))
             return
         for call, message in zip(calls, messages, strict=True):
-            call.reply_parts((message,))
+            call.reply_parts((message,) if isinstance(message, bytes) else message)
 
     def fail(self, error: ServingError) -> None:
         self.respond(failure(error))

@@ -6,7 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tfs.codec.oip.infer_json import InferBody, write_json_reply
+from tfs.codec.oip.infer_json import (
+    WantedAnswer,
+    write_binary_replies,
+    write_json_reply,
+)
 from tfs.codec.oip.infer_request import READER
 from tfs.codec.oip.infer_response import (
     is_quickly_written,
@@ -17,13 +21,11 @@ from tfs.codec.oip.infer_response import (
 from tfs.codec.oip.infer_view import InferRequestView, InferSettings
 from tfs.codec.predict import Reply
 from tfs.core.call import PRIORITY_KEY, Call, Metadata
-from tfs.core.http_call import HttpCall, HttpReply
 from tfs.core.servable import Tensors
 from tfs.core.servable_id import ServableId
 from tfs.handlers.delegating_call import DelegatingCall
 
 JSON_BYTES: Final = "Inference-Header-Content-Length"
-_BINARY: Final = "application/octet-stream"
 _LOW: Final = ((PRIORITY_KEY, "low"),)
 
 
@@ -120,16 +122,16 @@ class InferFormat:
 
 def set_call(call: Call, settings: InferSettings, now: Callable[[], float]) -> Call:
     """Returns the call with what its request says of deadline and priority."""
-    if settings.timeout_s is None and not settings.is_low:
+    if not settings.changes_call:
         return call
     return SetCall(call, settings, now())
 
 
 @dataclass(frozen=True, slots=True)
 class JsonReplies:
-    """Writes answers to one request of /infer. A ``ReplyWriter``. Immutable."""
+    """Writes answers of /infer. A ``ReplyWriter``. Immutable."""
 
-    body: InferBody
+    wanted: WantedAnswer
 
     def write_if_quick(
         self, servable_id: ServableId, signature_name: str, outputs: Tensors
@@ -140,7 +142,7 @@ class JsonReplies:
         self, servable_id: ServableId, signature_name: str, outputs: Tensors
     ) -> Reply:
         return write_json_reply(
-            servable_id.name, servable_id.version, outputs, self.body
+            servable_id.name, servable_id.version, outputs, self.wanted
         )
 
     def write_all(
@@ -150,15 +152,8 @@ class JsonReplies:
         outputs: Tensors,
         num_rows: int,
         num_replies: int,
-    ) -> None:
-        return None
-
-
-class InferCall(DelegatingCall[HttpCall]):
-    """A request of /infer, whose answer may have raw contents behind its JSON."""
-
-    __slots__ = ()
-
-    def reply_parts(self, parts: Sequence[bytes | memoryview]) -> None:
-        headers = ((JSON_BYTES, str(len(parts[0]))),)
-        self._call.respond(HttpReply(parts, content_type=_BINARY, headers=headers))
+    ) -> Sequence[Reply] | None:
+        # Only requests whose outputs are all binary come together.
+        return write_binary_replies(
+            servable_id.name, servable_id.version, outputs, num_rows, num_replies
+        )

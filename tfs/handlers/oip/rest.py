@@ -15,10 +15,19 @@ from tfs.codec.oip.infer_view import read_version
 from tfs.core.call import Handler, MethodTable
 from tfs.core.errors import InvalidArgument, ServingError
 from tfs.core.http_call import HttpCall, HttpReply
+from tfs.core.signature import Signature
+from tfs.core.tensor_view import TensorView
 from tfs.handlers.http.json_room import JsonRoom
+from tfs.handlers.http.request_bursts import (
+    PLAIN_DTYPES,
+    BurstTemplate,
+    RequestBursts,
+    inputs_of,
+    may_come_together,
+)
 from tfs.handlers.http.translated_call import TranslatedCall
 from tfs.handlers.messages import QUESTION_BYTES
-from tfs.handlers.oip.infer import JSON_BYTES, InferCall, JsonReplies, set_call
+from tfs.handlers.oip.infer import JSON_BYTES, JsonReplies, set_call
 from tfs.handlers.oip.messages import document_of
 from tfs.handlers.oip.paths import INFER, parse_path
 from tfs.handlers.oip.rpc import INFER as INFER_PATH
@@ -50,11 +59,16 @@ class OipRestHandler:
         methods: The methods of the gRPC service, among others.
         room: Takes room for JSON.
         now: Returns the time by the clock of deadlines.
+        bursts: Answers requests that come together.
 
     """
 
     def __init__(
-        self, methods: MethodTable, room: JsonRoom, now: Callable[[], float]
+        self,
+        methods: MethodTable,
+        room: JsonRoom,
+        now: Callable[[], float],
+        bursts: RequestBursts,
     ) -> None:
         infer = methods[INFER_PATH].handler
         assert isinstance(infer, PredictHandler)
@@ -64,6 +78,7 @@ class OipRestHandler:
             for name in _MESSAGES
         }
         self._room = room
+        self._bursts = bursts
         self._now = now
 
     def __call__(self, call: HttpCall) -> None:
@@ -98,13 +113,41 @@ class OipRestHandler:
         settings = request.settings
         if settings.signature_name:
             spec = replace(spec, signature_name=settings.signature_name)
-        asked = request.inputs, tuple(request.outputs)
+        call.length_header = JSON_BYTES
+
+        def read(signature: Signature) -> tuple[dict[str, TensorView], tuple[str, ...]]:
+            if len(body) > json_bytes:
+                self._learn(call, spec, request, signature)
+            return request.inputs, tuple(request.answer.outputs)
+
         self._infer.start(
-            set_call(InferCall(call, body), settings, self._now),
+            set_call(call, settings, self._now),
             spec,
-            lambda _: asked,
-            JsonReplies(request),
+            read,
+            JsonReplies(request.answer),
         )
+
+    def _learn(
+        self, call: HttpCall, spec: ModelSpec, request: InferBody, signature: Signature
+    ) -> None:
+        """Has requests like this one taken together, if they differ in elements alone."""
+        answer, views = request.answer, request.inputs.values()
+        sizes = [view.size_bytes for view in views]
+        if (
+            request.num_binary_bytes == sum(sizes)  # there is nothing in JSON
+            and all(sizes)
+            and all(view.dtype in PLAIN_DTYPES for view in views)
+            and tuple(answer.outputs) in ((), tuple(signature.outputs))
+            and all(map(answer.is_binary, signature.outputs))
+            and not answer.request_id
+            and not request.settings.changes_call
+            and may_come_together(call, signature)
+        ):
+            replies = JsonReplies(answer)
+            template = BurstTemplate(
+                spec, inputs_of(request.inputs), replies, length_header=JSON_BYTES
+            )
+            self._bursts.learn_end(call, template, sizes)
 
     def _ask(self, call: HttpCall, method: str, names: Mapping[str, str]) -> None:
         request_type, response_type = _MESSAGES[method]

@@ -7,7 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tfs.codec.json.packed import write_msgpack, write_npy, write_npys
+from tfs.codec.json.packed import (
+    write_msgpack,
+    write_msgpacks,
+    write_npy,
+    write_npys,
+)
 from tfs.codec.json.predict_body import Layout
 from tfs.codec.json.tensor_writer import write_plain_replies, write_predict_reply
 from tfs.codec.predict import Reply
@@ -95,9 +100,11 @@ class FormedReplies:
     ) -> Sequence[bytes] | None:
         if len(outputs) != 1:
             return None
-        (view,) = outputs.values()
+        ((name, view),) = outputs.items()
         if self.form is Form.JSON:
             return write_plain_replies(view, self.layout, num_rows, num_replies)
-        if self.form is Form.NPY and view.size_bytes <= LARGE_BYTES:
+        if view.size_bytes > LARGE_BYTES:
+            return None
+        if self.form is Form.NPY:
             return write_npys(view, num_rows, num_replies)
-        return None
+        return write_msgpacks(name, view, num_rows, num_replies)

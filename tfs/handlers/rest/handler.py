@@ -27,6 +27,7 @@ from tfs.core.http_call import HttpCall, HttpReply
 from tfs.core.signature import Signature
 from tfs.core.tensor_view import Buffer, TensorView
 from tfs.handlers.http.json_room import JsonRoom
+from tfs.handlers.http.request_bursts import RequestBursts
 from tfs.handlers.http.translated_call import TranslatedCall
 from tfs.handlers.methods import MODEL, PREDICTION
 from tfs.handlers.model_metadata import SIGNATURE_DEF
@@ -40,7 +41,7 @@ from tfs.handlers.rest.forms import (
 from tfs.handlers.rest.model_messages import metadata_reply, status_reply
 from tfs.handlers.rest.paths import PREFIX, Action, parse_path
 from tfs.handlers.rest.per_item import answer_per_item
-from tfs.handlers.rest.predict_bursts import PredictBursts, PredictRoute
+from tfs.handlers.rest.plain_requests import learn
 from tfs.proto.tensorflow_serving.apis import (
     classification_pb2,
     get_model_metadata_pb2,
@@ -71,6 +72,9 @@ class RestHandler:
         has_cors: Whether pages of other origins may use the API.
         describe: Answers with the OpenAPI document of a model.
 
+    Attributes:
+        bursts: Answers requests that come together.
+
     """
 
     def __init__(
@@ -91,7 +95,7 @@ class RestHandler:
             Action.CLASSIFY: (classify, write_classify_reply),
             Action.REGRESS: (regress, write_regress_reply),
         }
-        self._bursts = PredictBursts(predict)
+        self.bursts: Final = RequestBursts(predict)
         self._status = status
         self._metadata = metadata
         self._room = room
@@ -170,7 +174,7 @@ class RestHandler:
             for call in calls:
                 if call.path.startswith(PREFIX):
                     call.more_headers = _CORS
-        return self._bursts.take(calls)
+        return self.bursts.take(calls)
 
     def _answer_predict(self, call: HttpCall, model: ModelSpec) -> None:
         form = form_of(call.headers.get("content-type", ""))
@@ -197,9 +201,18 @@ class RestHandler:
             return
 
         def read(signature: Signature) -> tuple[dict[str, TensorView], tuple[()]]:
+            inputs = body.read(signature)
             if not body.signature_name:
-                self._bursts.learn(call, PredictRoute(model, form, wanted), signature)
-            return body.read(signature), ()
+                learn(
+                    self.bursts,
+                    call,
+                    model,
+                    (form, wanted),
+                    inputs,
+                    signature,
+                    body.layout,
+                )
+            return inputs, ()
 
         self._predict.start(call, spec, read, FormedReplies(wanted, body.layout))
 

@@ -125,7 +125,7 @@ class HttpSurface:
         root = HttpRoot(
             {
                 REST: rest,
-                OIP: OipRestHandler(methods, room, page_parts.clock.now),
+                OIP: OipRestHandler(methods, room, page_parts.clock.now, rest.bursts),
             },
             readiness.is_ready,
             readiness.is_model_available,

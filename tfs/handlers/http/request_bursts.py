@@ -1,0 +1,198 @@
+"""Requests over HTTP that arrive together and differ only in the elements of their tensors.
+
+The first request with a head is answered like any request, and shows what those with the
+same head look like. Those that follow are read by what it left here, and share a request
+plan as those of gRPC do (``PredictHandler.start_alike``). Whatever is not so is left to be
+answered one by one, errors included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from tfs.codec.model_spec import ModelSpec
+from tfs.core.call import is_low_priority
+from tfs.core.dtype import (
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    UINT8,
+    UINT16,
+    UINT32,
+    UINT64,
+    DType,
+)
+from tfs.core.http_call import JSON, HttpCall
+from tfs.core.signature import Signature
+from tfs.core.tensor_view import Buffer, TensorView
+from tfs.handlers.predict import PredictHandler
+from tfs.handlers.reply_writer import ReplyWriter
+
+PLAIN_DTYPES: Final = frozenset(
+    (
+        *(FLOAT16, FLOAT32, FLOAT64, INT8, INT16, INT32, INT64),
+        *(UINT8, UINT16, UINT32, UINT64),
+    )
+)
+"""Of which any bytes are elements."""
+
+_MAX_HEADS: Final = 256
+_MAX_BEGINNINGS: Final = 16
+_MAX_BEGINNING_BYTES: Final = 4096
+_SMALL_BYTES: Final = 512  # are copied in less time than a view takes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BurstTemplate:
+    """What some requests have in common. See :class:`tfs.handlers.predict.Alike`.
+
+    Attributes:
+        model_spec: The model that they ask for.
+        inputs: Name, dtype and shape of each tensor.
+        replies: Writes the answers.
+        content_type: Of the answers.
+        length_header: Theirs; see :class:`tfs.core.http_call.HttpCall`.
+
+    """
+
+    model_spec: ModelSpec
+    inputs: tuple[tuple[str, DType, tuple[int, ...]], ...]
+    replies: ReplyWriter
+    content_type: str = JSON
+    length_header: str = ""
+
+
+BurstReader = Callable[[Buffer], tuple[BurstTemplate, tuple[Buffer, ...]] | None]
+"""Returns what a body has in common with others, and its elements; None if it is none of
+these."""
+
+
+class EndReader:
+    """Reads bodies that begin as earlier ones did and end in the elements of their tensors.
+
+    A ``BurstReader``. Confined to the serving loop.
+
+    Args:
+        begin_bytes: How long the beginnings are.
+
+    """
+
+    def __init__(self, begin_bytes: int) -> None:
+        self._begin_bytes = begin_bytes
+        self._known: dict[bytes, tuple[BurstTemplate, tuple[int, ...]]] = {}
+
+    def __call__(self, body: Buffer) -> tuple[BurstTemplate, tuple[Buffer, ...]] | None:
+        begin = self._begin_bytes
+        found = self._known.get(bytes(body[:begin]))
+        if found is None:
+            return None
+        template, ends = found
+        stop = ends[-1]
+        if len(body) != stop:
+            return None
+        if stop - begin > _SMALL_BYTES:
+            body = memoryview(body)
+        if len(ends) == 1:
+            return template, (body[begin:],)
+        starts = (begin, *ends)
+        return template, tuple(
+            [body[start:end] for start, end in zip(starts, ends, strict=False)]
+        )
+
+
+@dataclass(slots=True)
+class RequestBursts:
+    """Answers such requests. Confined to the serving loop.
+
+    Attributes:
+        predict: Answers them.
+
+    """
+
+    predict: PredictHandler
+    _readers: dict[Hashable, BurstReader] = field(default_factory=dict)  # by head
+
+    def reader_of(self, call: HttpCall) -> BurstReader | None:
+        """Returns what reads requests with the same head; None if nothing does."""
+        return self._readers.get(call.head)
+
+    def learn(self, call: HttpCall, reader: BurstReader) -> None:
+        """Has requests with the same head read by this from now on."""
+        if len(self._readers) >= _MAX_HEADS:
+            self._readers.clear()
+        self._readers[call.head] = reader
+
+    def learn_end(
+        self, call: HttpCall, template: BurstTemplate, sizes: Sequence[int]
+    ) -> None:
+        """Has requests with the same head, and the same beginning, taken as this one.
+
+        Args:
+            call: A request whose body ends in the elements of its tensors.
+            template: What is so of all requests that begin like it.
+            sizes: Bytes of each tensor, in the order in which they are sent.
+
+        """
+        body = call.message
+        begin = len(body) - sum(sizes)
+        if not 0 < begin <= _MAX_BEGINNING_BYTES:
+            return
+        reader = self.reader_of(call)
+        if not isinstance(reader, EndReader) or reader._begin_bytes != begin:
+            reader = EndReader(begin)
+            self.learn(call, reader)
+        known, beginning = reader._known, bytes(body[:begin])
+        found = known.get(beginning)
+        if found is None or found[0].inputs != template.inputs:
+            if len(known) >= _MAX_BEGINNINGS:
+                known.clear()
+            ends = [begin + sum(sizes[: index + 1]) for index in range(len(sizes))]
+            known[beginning] = template, tuple(ends)
+
+    def take(self, calls: Sequence[HttpCall]) -> Sequence[HttpCall]:
+        """Starts what it can; returns the requests that are left, in their order."""
+        left: list[HttpCall] = []
+        alike: dict[BurstTemplate, tuple[list[HttpCall], list[tuple[Buffer, ...]]]] = {}
+        readers = self._readers
+        with np.errstate(over="ignore"):
+            for call in calls:
+                reader = readers.get(call.head)
+                found = None if reader is None else reader(call.message)
+                if found is None:
+                    left.append(call)
+                    continue
+                template, elements = found
+                call.content_type = template.content_type
+                call.length_header = template.length_header
+                group = alike.get(template)
+                if group is None:
+                    group = alike[template] = [], []
+                group[0].append(call)
+                group[1].append(elements)
+        for template, (own, own_elements) in alike.items():
+            is_all = len(own) == len(calls)
+            if not self.predict.start_alike(
+                template, own, own_elements, template.replies, is_all=is_all
+            ):
+                left += own
+        return left
+
+
+def may_come_together(call: HttpCall, signature: Signature) -> bool:
+    """Whether requests like this one, with plain tensors, may be taken together."""
+    return not (signature.defaults or call.query or is_low_priority(call.metadata))
+
+
+def inputs_of(
+    inputs: dict[str, TensorView],
+) -> tuple[tuple[str, DType, tuple[int, ...]], ...]:
+    """Returns name, dtype and shape of each tensor."""
+    return tuple([(name, view.dtype, view.shape) for name, view in inputs.items()])

@@ -1,0 +1,129 @@
+"""Predict requests of one tensor of numbers, which most are, for requests that come together.
+
+JSON is read straight into an array, by the dtype that the signature showed. A ``.npy`` file,
+and MessagePack as it is usually written, end in the elements, and what is before them recurs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from tfs.codec.json.packed import parse_msgpack, parse_npy
+from tfs.codec.json.plain_body import read_plain_json
+from tfs.codec.json.predict_body import Layout, PredictBody
+from tfs.codec.model_spec import ModelSpec
+from tfs.core.dtype import DType
+from tfs.core.errors import ServingError
+from tfs.core.http_call import HttpCall
+from tfs.core.signature import Signature
+from tfs.core.tensor_view import Buffer, TensorView
+from tfs.handlers.http.request_bursts import (
+    PLAIN_DTYPES,
+    BurstTemplate,
+    RequestBursts,
+    inputs_of,
+    may_come_together,
+)
+from tfs.handlers.rest.forms import Form, FormedReplies
+
+_MAX_TEMPLATES: Final = 64
+_MAX_JSON_BYTES: Final = 6 << 10  # longer JSON asks for room before it is parsed
+
+_PARSERS: Final[Mapping[Form, Callable[[Buffer], PredictBody]]] = {
+    Form.MSGPACK: parse_msgpack,
+    Form.NPY: parse_npy,
+}
+
+
+@dataclass(slots=True)
+class JsonReader:
+    """Reads JSON that is one tensor. A ``BurstReader``. Confined to the serving loop.
+
+    Attributes:
+        spec: The model that is asked for.
+        wanted: The form of answers.
+        name: The only input of its signature.
+        dtype: Its dtype.
+
+    """
+
+    spec: ModelSpec
+    wanted: Form
+    name: str
+    dtype: DType
+    _templates: dict[tuple[Layout, tuple[int, ...]], BurstTemplate] = field(
+        default_factory=dict, compare=False
+    )
+
+    def __call__(self, body: Buffer) -> tuple[BurstTemplate, tuple[Buffer, ...]] | None:
+        if len(body) > _MAX_JSON_BYTES:
+            return None
+        found = read_plain_json(body, self.dtype)
+        if found is None:
+            return None
+        layout, shape, elements = found
+        template = self._templates.get((layout, shape))
+        if template is None:
+            if len(self._templates) >= _MAX_TEMPLATES:
+                self._templates.clear()
+            template = self._templates[layout, shape] = BurstTemplate(
+                self.spec,
+                ((self.name, self.dtype, shape),),
+                FormedReplies(self.wanted, layout),
+                self.wanted.value,
+            )
+        return template, (elements,)
+
+
+def learn(
+    bursts: RequestBursts,
+    call: HttpCall,
+    spec: ModelSpec,
+    forms: tuple[Form, Form],
+    inputs: dict[str, TensorView],
+    signature: Signature,
+    layout: Layout,
+) -> None:
+    """Has requests like one for a default signature taken together, if they can be.
+
+    Args:
+        bursts: Takes them.
+        call: The request.
+        spec: The model that it asks for.
+        forms: How it was sent, and how it is answered.
+        inputs: What it says.
+        signature: What it is checked against.
+        layout: Of its answer.
+
+    """
+    form, wanted = forms
+    if len(signature.inputs) != 1 or not may_come_together(call, signature):
+        return
+    ((name, view),) = inputs.items()
+    if signature.inputs[name].dtype not in PLAIN_DTYPES:
+        return
+    if form is Form.JSON:
+        reader = JsonReader(spec, wanted, name, view.dtype)
+        if bursts.reader_of(call) != reader:
+            bursts.learn(call, reader)
+    elif _ends_in_elements(form, call.message, signature, view):
+        replies = FormedReplies(wanted, layout)
+        template = BurstTemplate(spec, inputs_of(inputs), replies, wanted.value)
+        bursts.learn_end(call, template, (view.size_bytes,))
+
+
+def _ends_in_elements(
+    form: Form, body: Buffer, signature: Signature, view: TensorView
+) -> bool:
+    """Whether another end of the body is read as other elements, and nothing else."""
+    size = view.size_bytes
+    if not size or bytes(body[-size:]) != bytes(view.buffer):
+        return False
+    other = bytes(each ^ 0xFF for each in view.buffer)
+    try:
+        (found,) = _PARSERS[form](bytes(body[:-size]) + other).read(signature).values()
+    except ServingError:
+        return False
+    return found == TensorView(view.dtype, view.shape, other)
