@@ -184,7 +184,7 @@ def test_every_address_of_a_name_is_served(monkeypatch: pytest.MonkeyPatch) -> N
             with socket.socket() as client:
                 client.connect((host, port))
                 loop.step()  # connected is accepted: the kernel has it already
-                assert transport.counters.connections == number
+                assert transport.clients.counters.connections == number
     finally:
         transport.close()
         loop.close()

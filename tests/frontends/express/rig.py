@@ -38,9 +38,11 @@ from tfs.core.call import (
 )
 from tfs.core.executor import Executor, InlineExecutor
 from tfs.core.loop.serving_loop import ServingLoop
+from tfs.core.stats import Stats
 from tfs.frontends.express.options import ExpressOptions
 from tfs.frontends.express.transport import ExpressTransport
 from tfs.frontends.http2 import frames
+from tfs.frontends.http2.connection import Connection
 from tfs.frontends.http2.frames import ErrorCode, FrameType
 from tfs.testing.fake_clock import FakeClock
 
@@ -173,6 +175,7 @@ class Rig:
         on_burst: Is told of each burst.
         served: Messages in the order in which handlers saw them.
         num_large_notes: How often the transport told of memory to be returned.
+        stats: Where it publishes its numbers.
         num_scarcity_notes: How often it told of requests that wait for memory.
 
     """
@@ -188,10 +191,12 @@ class Rig:
         self.loop = ServingLoop(self.clock, name="rig")
         self.num_large_notes = 0
         self.num_scarcity_notes = 0
+        self.stats = Stats()
         self.transport = ExpressTransport(
             self.loop,
             options,
             executor or InlineExecutor(),
+            self.stats,
             on_large_message=self._note_large,
             on_scarcity=self._note_scarcity,
         )
@@ -220,6 +225,10 @@ class Rig:
             },
         )
         self.step()
+
+    def connections(self) -> list[Connection]:
+        """Returns the open ones, which must not be changed."""
+        return [session.connection for session in self.transport.clients.sessions]
 
     def step(self, num_rounds: int = 1) -> None:
         """Runs rounds: at most this many, fewer when there is nothing to do at once."""

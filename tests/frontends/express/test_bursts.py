@@ -42,7 +42,7 @@ def test_a_round_is_one_burst_over_all_connections(rig: Rig) -> None:
             answer = client.answer(n)
             assert answer.messages == [b"%d%d" % (number, n) * 2]
             assert answer.status == "0"
-    assert not any(c.streams for c in rig.transport.connections())
+    assert not any(c.streams for c in rig.connections())
     assert rig.transport.budget.used_bytes == 0
 
 
@@ -94,7 +94,7 @@ def test_a_request_reset_at_once_is_handed_over_cancelled(rig: Rig) -> None:
     rig.step()
     assert client.answer(3).messages == [b"bb"]
     assert not client.answer(1).headers
-    assert rig.transport.counters.late_finishes == 1
+    assert rig.transport.clients.counters.late_finishes == 1
 
 
 @pytest.mark.parametrize("ending", ["reset", "lost", "late"])
@@ -130,8 +130,8 @@ def test_a_request_that_ended_harms_none_that_came_with_it(
         assert not first.answer(1).headers
     if ending != "lost":
         assert first.answer(3).messages == [b"d"]
-    assert rig.transport.counters.handler_failures == 0
-    assert not any(c.state.num_cut_off for c in rig.transport.connections())
+    assert rig.transport.clients.counters.handler_failures == 0
+    assert not any(c.state.num_cut_off for c in rig.connections())
 
 
 def test_a_lost_connection_still_hands_over(rig: Rig) -> None:
@@ -195,7 +195,7 @@ def test_calls_that_ended_are_left_out(rig: Rig) -> None:
     answer_all(burst)
     rig.step()
     assert [client.answer(n).messages for n in (1, 3)] == [[b"first"], [b"bb"]]
-    assert rig.transport.counters.late_finishes == 1
+    assert rig.transport.clients.counters.late_finishes == 1
 
 
 @pytest.mark.parametrize("window", [0, 3, 9, 40])

@@ -120,7 +120,7 @@ def test_a_stream_goes_on_as_its_answers_are_read(rig: Rig) -> None:
     asked = b"".join(prefixed(b"%d" % index) for index in range(50))
     client.send(head(1, BOTH) + data_frame(1, asked))
     rig.settle()
-    (connection,) = rig.transport.connections()
+    (connection,) = rig.connections()
     assert len(heard) == 2
     assert connection.sender.queued_bytes < 100_000
     more = frames.window_update(0, 100_000) + frames.window_update(1, 100_000)

@@ -110,7 +110,9 @@ def play(data: bytes, seed: int = 0) -> Wire:
             wire.sent()  # whatever we sent are whole frames, HPACK included
         assert len(connection.streams) <= SMALL.max_concurrent_streams
         assert connection.sender.queued_bytes == sum(
-            stream.outbox_bytes for stream in connection.streams.values()
+            stream.outbox.size_bytes
+            for stream in connection.streams.values()
+            if stream.outbox is not None
         )
         held = sum(stream.held_bytes for stream in wire.recorder.opened.values())
         admitted = sum(
@@ -118,9 +120,9 @@ def play(data: bytes, seed: int = 0) -> Wire:
             for stream in wire.recorder.opened.values()
             if stream.ticket is not None and stream.ticket.is_admitted
         )
-        unfinished = len(connection._rest) + connection._heads._block_bytes
+        unfinished = connection.unfinished_bytes
         assert budget.used_bytes == held + admitted + unfinished
-        assert len(connection._rest) <= 20_000 + 100_000
+        assert unfinished <= 20_000 + 100_000
     connection.close()
     for stream in wire.recorder.opened.values():
         connection.state.release_all(stream)

@@ -136,7 +136,7 @@ def test_many_threads_share_a_connection(server: Server, channel: grpc.Channel) 
 
     run_together(*(partial(work, n) for n in range(8)))
     assert wrong == []
-    assert server.transport.counters.connections == 1
+    assert server.transport.clients.counters.connections == 1
 
 
 @pytest.mark.parametrize("size", [0, 1, 16_379, 16_380, 65_530, 1_000_000, 10_000_000])
@@ -219,8 +219,8 @@ def test_a_client_that_cancels_thousands_is_served_on(
         assert echo(b"x", timeout=PATIENCE_S) == b"x"
         future.cancel()  # type: ignore[no-untyped-call]
         server.held.clear()
-    assert server.transport.counters.connections == 1
-    assert server.transport.counters.faults == 0
+    assert server.transport.clients.counters.connections == 1
+    assert server.transport.clients.counters.faults == 0
 
 
 def test_retry_info_is_seen_by_the_client(channel: grpc.Channel) -> None:
@@ -299,7 +299,7 @@ def test_asyncio_clients_with_deadlines_are_served(server: Server) -> None:
                 assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
 
     asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
-    assert server.transport.counters.failures == 0
+    assert server.transport.clients.counters.failures == 0
 
 
 def test_draining_under_load_loses_no_accepted_request(server: Server) -> None:
@@ -327,7 +327,7 @@ def test_draining_under_load_loses_no_accepted_request(server: Server) -> None:
     for thread in threads:
         thread.join(PATIENCE_S)
     assert set(outcomes) <= {True, grpc.StatusCode.UNAVAILABLE}
-    assert server.transport.counters.cut_off_calls == 0
+    assert server.transport.clients.counters.cut_off_calls == 0
 
 
 def test_clients_with_large_requests_share_a_small_budget() -> None:
@@ -349,6 +349,6 @@ def test_clients_with_large_requests_share_a_small_budget() -> None:
     server = Server(ExpressOptions(max_receive_bytes=4 << 20))
     try:
         asyncio.run(call_all(server.address))
-        assert server.transport.counters.timeouts == 0
+        assert server.transport.clients.counters.timeouts == 0
     finally:
         server.close()

@@ -138,7 +138,7 @@ def test_what_nobody_waits_for_is_not_unpacked(
         executor.run_held()
         rig.settle()
         assert not unpacked
-        assert rig.transport.counters.failures == 0
+        assert rig.transport.clients.counters.failures == 0
 
 
 @pytest.mark.parametrize("end", ["bad", "reset"])

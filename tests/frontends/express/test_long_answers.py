@@ -105,7 +105,7 @@ def test_the_kernel_keeps_little_of_long_answers() -> None:
         with socket.create_connection((host, int(port)), PATIENCE_S) as client:
             client.sendall(WIDE_HELLO + hold(1))
             _step_until(loop, lambda: bool(calls))
-            (session,) = transport._clients.sessions
+            (session,) = transport.clients.sessions
             option = socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT
             assert session.wire.socket.getsockopt(*option) == 0
             calls[0].reply(bytes(48 << 20))

@@ -10,7 +10,6 @@ from tests.frontends.express.wire import HELLO, data_frame, prefixed, request
 from tfs.core import stat_names
 from tfs.core.stats import Stats
 from tfs.frontends.express.options import ExpressOptions
-from tfs.frontends.express.published_stats import publish
 from tfs.frontends.http2 import frames
 from tfs.frontends.http2.frames import ErrorCode
 
@@ -26,15 +25,13 @@ def read(stats: Stats) -> dict[str, float]:
 
 def test_connections_and_calls_are_counted(tmp_path: Path) -> None:
     """Open ones, what became of the others, and both in the totals."""
-    stats = Stats()
     with running(tmp_path, ExpressOptions(max_connections=2)) as rig:
-        publish(stats, rig.transport)
         client = rig.connect()
         client.send(request(1) + request(3) + head(5, HOLD) + head(7, HOLD))
         client.send(frames.rst_stream(7, ErrorCode.CANCEL))
         client.send(head(9, FAIL) + data_frame(9, prefixed(b"x")))
         rig.settle()
-        assert read(stats) == {
+        assert read(rig.stats) == {
             "rpc_connections open": 1,
             "rpc_connection_events accepted": 1,
             "rpc_streams": 1,
@@ -50,7 +47,7 @@ def test_connections_and_calls_are_counted(tmp_path: Path) -> None:
         rig.settle()
         client.close()
         rig.settle()
-        found = read(stats)
+        found = read(rig.stats)
     assert found["rpc_connection_events flood"] == 1
     assert found["rpc_connection_events fault"] == 1
     assert found["rpc_connection_events refused"] == 1
@@ -63,24 +60,20 @@ def test_connections_and_calls_are_counted(tmp_path: Path) -> None:
 
 def test_cached_heads_are_told_from_decoded_ones(tmp_path: Path) -> None:
     """Equal header blocks are decoded once a connection."""
-    stats = Stats()
     with running(tmp_path) as rig:
-        publish(stats, rig.transport)
         client = rig.connect()
         client.send(b"".join(map(request, range(1, 41, 2))))
         rig.settle()
-        assert read(stats)["rpc_heads decoded"] == 1
-        assert read(stats)["rpc_heads cached"] == 19
+        assert read(rig.stats)["rpc_heads decoded"] == 1
+        assert read(rig.stats)["rpc_heads cached"] == 19
 
 
 def test_handshakes_are_counted(tmp_path: Path) -> None:
     """Those under way, and those that failed."""
-    stats = Stats()
     with running(tmp_path, tls=Certificates().tls()) as rig:
-        publish(stats, rig.transport)
         rig.connect(b"\x16\x03\x01")
         rig.connect(HELLO)
         rig.settle()
-        found = read(stats)
+        found = read(rig.stats)
     assert found["rpc_connections handshake"] == 1
     assert found["rpc_connection_events failed_handshake"] == 1

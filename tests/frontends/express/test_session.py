@@ -56,14 +56,12 @@ def test_a_fault_of_our_own_costs_one_connection(
 ) -> None:
     """It is closed and counted; the loop and the others do not notice."""
     bad, good = rig.connect(), rig.connect()
-    sessions = {s.opened_s: s for s in rig.transport._clients.sessions}
-    assert len(sessions) == 1  # equal times: pick by who answers
     bad.send(request(1, b"bad"))
 
     def fail(call: object) -> None:
         raise AssertionError("meant to fail")
 
-    monkeypatch.setattr("tfs.frontends.express.session_calls.ExpressCall", fail)
+    monkeypatch.setattr("tfs.frontends.express.session.ExpressCall", fail)
     rig.step()
     monkeypatch.undo()
     bad.read()
@@ -71,7 +69,7 @@ def test_a_fault_of_our_own_costs_one_connection(
     good.send(request(1, b"good"))
     rig.step()
     assert good.answer(1).messages == [b"good"]
-    assert rig.transport.counters.failures == 1
+    assert rig.transport.clients.counters.failures == 1
     assert rig.loop.num_failures == 0
 
 
@@ -81,7 +79,7 @@ def test_a_fault_while_a_round_is_written_costs_one_connection(
 ) -> None:
     """What the round brought for the others is written all the same."""
     bad = rig.connect()
-    (failing,) = rig.transport._clients.sessions
+    (failing,) = rig.transport.clients.sessions
     good = rig.connect()
     if is_closing:
         bad.send(frames.window_update(0, 0))
@@ -101,9 +99,9 @@ def test_a_fault_while_a_round_is_written_costs_one_connection(
     assert good.answer(1).messages == [b"good"]
     bad.read()
     assert bad.is_closed
-    assert rig.transport.counters.failures == 1
+    assert rig.transport.clients.counters.failures == 1
     assert rig.loop.num_failures == 0
-    assert len(rig.transport._clients.sessions) == 1
+    assert len(rig.transport.clients.sessions) == 1
 
 
 def test_an_old_connection_is_drained_then_closed(tmp_path: Path) -> None:
@@ -139,7 +137,7 @@ def test_a_protocol_fault_says_goodbye(rig: Rig) -> None:
     client.read()
     assert client.goaway is ErrorCode.PROTOCOL_ERROR
     assert client.is_closed
-    assert rig.transport.counters.faults == 1
+    assert rig.transport.clients.counters.faults == 1
 
 
 def test_who_still_sends_when_it_is_cut_off_reads_why() -> None:
@@ -155,7 +153,7 @@ def test_who_still_sends_when_it_is_cut_off_reads_why() -> None:
             client.sendall(HELLO + frames.window_update(0, 0))
             for _ in range(4):
                 loop.step()
-            assert transport.counters.faults == 1
+            assert transport.clients.counters.faults == 1
             for _ in range(20):
                 client.sendall(bytes(10_000))
                 loop.step()
@@ -177,7 +175,7 @@ def test_connections_beyond_the_limit_are_closed(tmp_path: Path) -> None:
         for client in clients:
             client.read()
         assert [client.is_closed for client in clients] == [False, False, True]
-        assert rig.transport.counters.refused_connections == 1
+        assert rig.transport.clients.counters.refused_connections == 1
 
 
 def test_who_comes_while_no_descriptor_is_free_waits(
@@ -187,7 +185,7 @@ def test_who_comes_while_no_descriptor_is_free_waits(
     client = RawClient(rig.path)
     rig.clients.append(client)
     client.send(HELLO + request(1))
-    counters = rig.transport.counters
+    counters = rig.transport.clients.counters
     with files_left(0):
         rig.step(50)
         assert counters.failed_accepts == 1
@@ -207,7 +205,7 @@ def test_connections_that_come_and_go_leave_nothing(rig: Rig) -> None:
         client = rig.connect(HELLO[: index % (len(HELLO) + 1)])
         client.close()
         rig.step(2)
-    assert not rig.transport._clients.sessions
+    assert not rig.transport.clients.sessions
     assert rig.transport.budget.used_bytes == 0
 
 
@@ -241,7 +239,7 @@ def test_drain_finishes_what_was_taken_and_closes(rig: Rig) -> None:
     assert busy.answer(1).messages == [b"finished"]
     assert busy.answer(3).messages == []
     assert busy.is_closed
-    assert not rig.transport._clients.is_drained
+    assert not rig.transport.clients.is_drained
     rig.advance(1.1)  # they have all, and do not end their connections
     drainer.join(10)
     assert done == [True]
@@ -258,15 +256,15 @@ def test_a_drain_waits_for_who_still_reads(rig: Rig) -> None:
     client.send(frames.ping(client.pings[0], ack=True))
     rig.held[0].reply(bytes(50_000))
     rig.settle()
-    assert not rig.transport._clients.sessions
+    assert not rig.transport.clients.sessions
     for _ in range(3):
         client.send(frames.ping(b"reading!"))
         rig.advance(1.1)
-        assert not rig.transport._clients.is_drained
+        assert not rig.transport.clients.is_drained
     assert client.answer(1).messages == [bytes(50_000)]
     client.close()
     rig.settle()
-    assert rig.transport._clients.is_drained
+    assert rig.transport.clients.is_drained
 
 
 def test_a_slow_round_is_logged(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
@@ -277,7 +275,7 @@ def test_a_slow_round_is_logged(rig: Rig, caplog: pytest.LogCaptureFixture) -> N
     with caplog.at_level("WARNING"):
         rig.step()
     assert "event=slow_round" in caplog.text
-    assert rig.transport.counters.slow_rounds == 1
+    assert rig.transport.clients.counters.slow_rounds == 1
 
 
 @pytest.mark.parametrize("end", ["leaves", "errs"])
@@ -297,7 +295,7 @@ def test_a_closed_connection_is_freed_at_once(rig: Rig, end: str) -> None:
         else:
             client.close()
         rig.settle()
-        assert len(rig.transport.connections()) == 1
+        assert len(rig.connections()) == 1
         other.send(request(1))  # the last caller is remembered
         rig.settle()
         assert (num_of(Session), num_of(Connection)) == num_before

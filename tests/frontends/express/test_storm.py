@@ -222,9 +222,9 @@ class Storm:
         for version in range(1, len(self.models) + 1):
             for figures in (desk.gate.figures("m", version) or {}).values():
                 assert all(each.num_in_flight == 0 for each in figures)
-        assert transport.counters.handler_failures == 0
-        assert transport.counters.failures == 0
-        for connection in transport.connections():
+        assert transport.clients.counters.handler_failures == 0
+        assert transport.clients.counters.failures == 0
+        for connection in [each.connection for each in transport.clients.sessions]:
             assert not connection.state.num_cut_off
             assert not connection.streams
         assert transport.budget.used_bytes == 0

@@ -96,7 +96,7 @@ class Server:
             ran = threading.Event()
             self.loop.post(ran.set)
             assert ran.wait(PATIENCE_S)
-            if not self.transport._clients.num_connections:
+            if not self.transport.clients.num_connections:
                 break
 
     def close(self) -> None:
@@ -162,7 +162,7 @@ def test_an_attack_is_cut_off_and_others_are_served(server: Server, kind: str) -
     """The attacker's connection closes; a good client notices nothing."""
     _until_closed(server.connect(), ATTACKS[kind])
     assert server.serves()
-    assert server.transport.counters.failures == 0
+    assert server.transport.clients.counters.failures == 0
 
 
 def _churn(server: Server, num_connections: int) -> None:
@@ -196,7 +196,7 @@ def test_connections_opened_and_dropped_leave_nothing(server: Server) -> None:
     _churn(server, 300)
     assert server.serves()
     server.settle()
-    assert not server.transport._clients.sessions
+    assert not server.transport.clients.sessions
     assert server.transport.budget.used_bytes == 0
 
 
@@ -230,7 +230,7 @@ def test_thousands_of_slow_clients_are_outlived(server: Server) -> None:
     gone = threading.Event()
 
     def look() -> None:
-        sessions = server.transport._clients.sessions
+        sessions = server.transport.clients.sessions
         num_calls = sum(len(session.connection.streams) for session in sessions)
         if num_calls == 0 and len(sessions) <= num_clients // 2 + 2:
             gone.set()
@@ -310,9 +310,9 @@ def test_handshakes_begun_and_dropped_leave_nothing() -> None:
         _half_handshakes(server, 300)
         assert server.serves()
         server.settle()
-        assert not server.transport.num_handshakes
+        assert not server.transport.clients.handshakes.under_way
         assert server.transport.budget.used_bytes == 0
-        assert server.transport.counters.failures == 0
+        assert server.transport.clients.counters.failures == 0
     finally:
         server.close()
 

@@ -152,8 +152,8 @@ def test_who_ends_its_connection_is_gone(rig: Rig, made: Certificates) -> None:
         client.socket.client.outgoing.read()  # type: ignore[attr-defined]
     )
     rig.settle()
-    assert not rig.transport._clients.sessions
-    assert rig.transport.counters.failures == 0
+    assert not rig.transport.clients.sessions
+    assert rig.transport.clients.counters.failures == 0
     assert rig.transport.budget.used_bytes == 0
 
 
@@ -177,12 +177,12 @@ def test_a_handshake_counts_what_it_takes(rig: Rig) -> None:
     client = rig.connect(b"\x16\x03\x01")
     rig.settle()
     assert 0 < rig.transport.budget.used_bytes < 1 << 15
-    assert rig.transport.num_handshakes == 1
+    assert len(rig.transport.clients.handshakes.under_way) == 1
     rig.advance(11.0)
     client.read()
     assert client.is_closed
-    assert rig.transport.counters.failed_handshakes == 1
-    assert rig.transport.counters.timeouts == 1
+    assert rig.transport.clients.counters.failed_handshakes == 1
+    assert rig.transport.clients.counters.timeouts == 1
     assert rig.transport.budget.used_bytes == 0
 
 
@@ -211,13 +211,13 @@ def test_handshakes_are_worked_on_off_the_loop(
             client.send(TlsClient(trusting(made)).take(b""))
         rig.settle()
         assert len(executor.jobs) == 2
-        assert all(each.is_busy for each in rig.transport._clients.handshakes.under_way)
+        assert all(each.is_busy for each in rig.transport.clients.handshakes.under_way)
         gone.close()
         rig.settle()
         for job in executor.jobs:
             job()
         rig.settle()
-        assert rig.transport.num_handshakes == 1
+        assert len(rig.transport.clients.handshakes.under_way) == 1
         assert stays.socket.recv(1 << 16)[:1] == b"\x16"
 
 
@@ -233,7 +233,7 @@ def test_a_busy_server_refuses_rather_than_queues_handshakes(
         rig.settle()
         second = rig.connect(b"")
         assert second.is_closed
-        assert rig.transport.counters.refused_connections == 1
+        assert rig.transport.clients.counters.refused_connections == 1
 
 
 class _Failing:
@@ -280,7 +280,7 @@ def test_plain_http_is_answered_in_plain_text(rig: Rig) -> None:
     greeting.read()
     assert greeting.is_closed
     assert b"HTTP" not in greeting.data
-    assert rig.transport.counters.failed_handshakes == 2
+    assert rig.transport.clients.counters.failed_handshakes == 2
 
 
 def test_a_grpc_client_without_tls_is_named_in_the_log_once(
@@ -294,7 +294,7 @@ def test_a_grpc_client_without_tls_is_named_in_the_log_once(
         rig.settle()
         client.read()
         assert client.is_closed
-    assert rig.transport.counters.failed_handshakes == 3
+    assert rig.transport.clients.counters.failed_handshakes == 3
     (record,) = [r for r in caplog.records if "client_without_tls" in r.getMessage()]
     assert record.levelname == "WARNING"
     assert "secure channel" in record.getMessage()
@@ -313,4 +313,4 @@ def test_strangers_are_told_why(tmp_path: Path, made: Certificates) -> None:
         client.incoming.write(raw.socket.recv(1 << 16))
         with pytest.raises(ssl.SSLError, match="CERTIFICATE_REQUIRED"):
             client.tls.read(1)
-        assert rig.transport.counters.failed_handshakes == 1
+        assert rig.transport.clients.counters.failed_handshakes == 1

@@ -54,7 +54,7 @@ def test_a_client_that_does_not_read_is_not_read_from(tmp_path: Path) -> None:
             num_sent += 1
             rig.step()
         assert 0 < len(rig.served) < num_sent
-        (session,) = rig.transport._clients.sessions
+        (session,) = rig.transport.clients.sessions
         assert session.wire.unsent_bytes < 100_000 + 32 * 50_000
         last = 2 * num_sent - 1
         for _ in range(2000):

@@ -116,7 +116,7 @@ def test_a_stream_whose_messages_are_taken_gets_its_window_again() -> None:
         wire.feed_all(data_frame(1, message, 0))
         left -= len(message)
         wire.connection.state.release(stream, len(message))
-        wire.connection.let_send(stream)
+        wire.connection.data.let_send(stream)
         left += _granted(wire, 1)
     assert wire.budget.used_bytes < 2048
 
@@ -132,6 +132,6 @@ def test_padding_costs_no_window() -> None:
 def test_the_window_of_the_connection_is_raised_again() -> None:
     """After a gigabyte, far from its end."""
     wire = Wire()
-    wire.connection._data.received_bytes = 1 << 30
+    wire.connection.data.received_bytes = 1 << 30
     wire.feed_all(headers_frame(1) + data_frame(1, prefixed(b"x")))
     assert _granted(wire, 0) == (1 << 30) + 6

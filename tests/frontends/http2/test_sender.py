@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 
 from tests.frontends.express.wire import (
@@ -21,6 +23,16 @@ from tfs.frontends.http2.frames import (
     Setting,
 )
 from tfs.frontends.http2.request_head import HttpRefusal
+
+
+def test_settings_apply_in_order() -> None:
+    """The last of a repeated one counts; unknown ones do not."""
+    wire = Wire()
+    settings = ((4, 10), (0xF0F0, 5), (5, 20_000), (4, 30))
+    payload = b"".join(struct.pack(">HI", *each) for each in settings)
+    wire.feed(frames.frame(FrameType.SETTINGS, 0, 0, payload) + request(1))
+    wire.connection.sender.send_reply(wire.recorder.opened[1], bytes(100))
+    assert len(wire.answer(1).body) == 30
 
 
 def test_an_answer_stops_at_the_streams_window_and_goes_on() -> None:
@@ -199,10 +211,10 @@ def test_sending_on_a_stream_that_is_over_is_our_own_fault() -> None:
     wire.feed(request(1))
     wire.sent()
     stream = wire.recorder.opened[1]
-    with pytest.raises(RuntimeError, match="SEND_DATA"):
+    with pytest.raises(RuntimeError, match="has ended"):
         wire.connection.sender.send_message(stream, b"x")
-    with pytest.raises(RuntimeError, match="SEND_END"):
+    with pytest.raises(RuntimeError, match="has ended"):
         wire.connection.sender.send_end(stream, b"")
-    with pytest.raises(RuntimeError, match="SEND_END"):
+    with pytest.raises(RuntimeError, match="has ended"):
         wire.connection.sender.send_error(stream, InvalidArgument("x"))
     assert wire.sent() == []

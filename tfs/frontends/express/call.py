@@ -6,6 +6,9 @@ lock is needed. A call that ends without its handler (deadline, cancellation, lo
 connection) is *cut off*: its token is marked, its ``on_cancel`` functions run, and its
 work counts against the connection until the handler finishes the call anyway or drops
 it.
+
+A whole request goes to its handler at once, or with the others of its method that arrive
+in the same round. One whose model gives long answers waits until the answer has room.
 """
 
 from __future__ import annotations
@@ -14,102 +17,26 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from threading import get_ident
-from typing import Protocol
 
-from tfs.core.call import Metadata, Peer, RpcMethod
-from tfs.core.errors import ServingError
+from tfs.core.call import Metadata, MethodKind, Peer, RpcMethod
+from tfs.core.errors import DeadlineExceeded, ServingError
 from tfs.core.servable import CancelToken
 from tfs.frontends.budget import LONG_BYTES, used_up
 from tfs.frontends.deadlines import Bucket
-from tfs.frontends.http2.connection import Connection
-from tfs.frontends.http2.sender import Sender
+from tfs.frontends.express.client_state import ClientState
+from tfs.frontends.express.shared_state import SharedState
+from tfs.frontends.http2.frames import ErrorCode
 from tfs.frontends.http2.stream import Stream
 from tfs.frontends.status_details import CARDINALITY, handler_error
 
 log = logging.getLogger(__name__)
 
 
-class WaitingMessages(Protocol):
-    """Messages that wait for an earlier one; falsy if there are none. Loop-confined."""
-
-    def __bool__(self) -> bool: ...
-
-    def add(self, message: memoryview, is_compressed: bool) -> None:
-        """Takes the next message."""
-        ...
-
-    def add_end(self) -> None:
-        """Notes that the client sends no more. Earlier messages still wait."""
-        ...
-
-
-class CallOwner(Protocol):
-    """What a call needs from its session. Loop-confined."""
-
-    connection: Connection
-    sender: Sender
-    peer: Peer
-    loop_ident: int
-    max_stream_queued_bytes: int
-
-    @property
-    def checks_answers(self) -> bool:
-        """Whether short answers, too, are asked about by :meth:`may_answer`."""
-        ...
-
-    @property
-    def post(self) -> Callable[[Callable[[], None]], None]:
-        """Runs a function on the loop."""
-        ...
-
-    def mark_dirty(self) -> None:
-        """Requests that output is written at the end of the round."""
-        ...
-
-    def admit(self, call: ExpressCall) -> None:
-        """Hands a whole request to its handler, once there is room for its answer."""
-        ...
-
-    def on_answered(self, stream: Stream) -> None:
-        """Notes that a call was finished, by its handler or before it reached one."""
-        ...
-
-    def reply_all(
-        self, calls: Sequence[ExpressCall], messages: Sequence[bytes]
-    ) -> None:
-        """Finishes calls of this session, each with its message."""
-        ...
-
-    def may_answer(self, call: ExpressCall, num_bytes: int) -> bool:
-        """Notes how long an answer is; returns whether it may wait for its client."""
-        ...
-
-    def take_room(self, call: ExpressCall, num_bytes: int) -> bool:
-        """Takes room for a call that its handler has.
-
-        If there is none, the call is handed over again later.
-        """
-        ...
-
-    def pause(self, go_on: Callable[[], None]) -> None:
-        """Calls ``go_on`` once the client has read some of its answers."""
-        ...
-
-    def on_late_finish(self, call: ExpressCall) -> None:
-        """Notes that a call was finished twice, or after it was cut off."""
-        ...
-
-    def on_handler_failure(self, call: ExpressCall, error: Exception) -> None:
-        """Notes that a handler raised; the caller then fails the call."""
-        ...
-
-    def expire(self, call: ExpressCall) -> None:
-        """Ends a call whose deadline has passed."""
-        ...
-
-
 class ExpressCall:
     """A unary call. ``reply`` and ``fail`` are thread-safe; the rest is loop-confined.
+
+    Invariant: an unfinished call is the ``owner`` of its stream, and no stream has an
+    owner whose call is finished.
 
     Attributes:
         metadata: The request's metadata. Keys are in lower case, ``-bin`` values are
@@ -120,13 +47,12 @@ class ExpressCall:
     __slots__ = (
         "__weakref__",
         "_cancel",
+        "_client",
         "_error",
         "_on_cancel",
-        "_session",
         "bucket",
         "deadline_s",
         "has_message",
-        "inbox",
         "is_dispatched",
         "is_finished",
         "message",
@@ -135,7 +61,7 @@ class ExpressCall:
         "stream",
     )
 
-    def __init__(self, session: CallOwner, stream: Stream, route: RpcMethod) -> None:
+    def __init__(self, client: ClientState, stream: Stream, route: RpcMethod) -> None:
         self.message: bytes | memoryview = b""
         self.deadline_s: float | None = None
         self.route = route
@@ -145,9 +71,7 @@ class ExpressCall:
         self.is_dispatched = False
         self.has_message = False
         self.bucket: Bucket[ExpressCall] | None = None
-        # Messages that wait until an earlier one has been decompressed.
-        self.inbox: WaitingMessages | None = None
-        self._session = session
+        self._client = client
         self._cancel: CancelToken | None = None
         self._error: ServingError | None = None
         self._on_cancel: list[Callable[[], None]] | None = None
@@ -170,7 +94,7 @@ class ExpressCall:
     @property
     def peer(self) -> Peer:
         """Who calls."""
-        return self._session.peer
+        return self._client.peer
 
     @property
     def cancel(self) -> CancelToken:
@@ -184,36 +108,36 @@ class ExpressCall:
 
     def reply(self, message: bytes) -> None:
         """Finishes the call with OK and ``message``. Thread-safe."""
-        session = self._session
-        if get_ident() == session.loop_ident:
+        client = self._client
+        if get_ident() == client.loop_ident:
             self._reply(message)
         else:
-            session.post(partial(self._reply, message))
+            client.post(partial(self._reply, message))
 
     def reply_parts(self, parts: Sequence[bytes | memoryview]) -> None:
         """Finishes the call with OK and one message in parts. Thread-safe."""
-        session = self._session
-        if get_ident() == session.loop_ident:
+        client = self._client
+        if get_ident() == client.loop_ident:
             self._reply_parts(parts)
         else:
-            session.post(partial(self._reply_parts, parts))
+            client.post(partial(self._reply_parts, parts))
 
     @staticmethod
     def reply_all(calls: Sequence[ExpressCall], messages: Sequence[bytes]) -> None:
         """Finishes each call with OK and its message. Thread-safe."""
-        session = calls[0]._session
-        if get_ident() == session.loop_ident:
+        client = calls[0]._client
+        if get_ident() == client.loop_ident:
             _reply_all(calls, messages)
         else:
-            session.post(partial(_reply_all, calls, messages))
+            client.post(partial(_reply_all, calls, messages))
 
     def fail(self, error: ServingError) -> None:
         """Finishes the call with ``error``. Thread-safe."""
-        session = self._session
-        if get_ident() == session.loop_ident:
+        client = self._client
+        if get_ident() == client.loop_ident:
             self._fail(error)
         else:
-            session.post(partial(self._fail, error))
+            client.post(partial(self._fail, error))
 
     def on_cancel(self, fn: Callable[[], None]) -> None:
         """Calls ``fn`` if the call ends without its handler; at once if it has."""
@@ -225,45 +149,32 @@ class ExpressCall:
             self._on_cancel.append(fn)
 
     def take_room(self, num_bytes: int) -> bool:
-        """Takes room for itself and its answer; if there is none, waits for its turn."""
-        return self._session.take_room(self, num_bytes)
+        """Takes room for itself and its answer.
+
+        If there is none, it returns False, and the call is handed over again later.
+        """
+        if self.is_finished or num_bytes < LONG_BYTES:
+            return True
+        budget, ticket = self._client.shared.budget, self.stream.ticket
+        if num_bytes > budget.largest_bytes:
+            self.abort(used_up())
+            return False
+        # It is there itself, joined with others, and as an answer.
+        num_bytes = min(3 * num_bytes, budget.largest_bytes)
+        if ticket is not None:
+            if ticket.num_bytes >= num_bytes:
+                return True
+            budget.give_back(ticket)  # it must not wait for itself
+        self.is_dispatched = self._admit(num_bytes)
+        return self.is_dispatched
 
     # -- for the session -----------------------------------------------------------
-
-    def expire(self) -> None:
-        """Takes note that the deadline has passed."""
-        self._session.expire(self)
-
-    def abort(self, error: ServingError) -> None:
-        """Fails the call, and ends it for its handler, which did not. On the loop."""
-        functions = self._on_cancel
-        if not self.is_finished:
-            self._fail(error)
-            self._tell_handler(error, functions)
-
-    def cut_off(self, error: ServingError) -> None:
-        """Ends the call for its handler; nothing is sent. At most once."""
-        functions = self._on_cancel
-        self._finish()
-        self._tell_handler(error, functions)
-
-    def dispatch(self) -> None:
-        """Hands the call to its handler; contains what the handler raises."""
-        self.is_dispatched = True
-        try:
-            self.route.handler(self)  # type: ignore[arg-type]
-        except Exception as error:
-            self._on_handler_failure(error)
 
     def take_request(self, message: bytes) -> None:
         """Takes the only message and the client's end at once."""
         self.message = message
         self.has_message = True
-        self.is_dispatched = True
-        try:
-            self.route.handler(self)  # type: ignore[arg-type]
-        except Exception as error:
-            self._on_handler_failure(error)
+        self._hand_over()
 
     def take_message(self, message: bytes | memoryview) -> None:
         """Takes the next request message, uncompressed."""
@@ -276,53 +187,118 @@ class ExpressCall:
     def take_end(self) -> None:
         """Takes note that the client sends no more."""
         if self.has_message:
-            self._session.admit(self)
+            self._hand_over()
         else:
             self.abort(CARDINALITY)
 
-    def _reply(self, message: bytes) -> None:
-        session = self._session
+    def expire(self) -> None:
+        """Ends an unfinished call whose deadline has passed."""
         if self.is_finished:
-            session.on_late_finish(self)
             return
-        if (
-            len(message) >= LONG_BYTES or session.checks_answers
-        ) and not session.may_answer(self, len(message)):
+        client, stream = self._client, self.stream
+        error = DeadlineExceeded(f"{self.route.path}: deadline exceeded")
+        if stream.outbox:
+            client.sender.reset(stream, ErrorCode.CANCEL)
+        else:
+            client.sender.send_error(stream, error)
+        self.cut_off(error)
+        client.mark_dirty()
+
+    def abort(self, error: ServingError) -> None:
+        """Fails the call, and ends it for its handler, which did not. On the loop."""
+        functions = self._on_cancel
+        if not self.is_finished:
+            self._fail(error)
+            self._tell_handler(error, functions)
+
+    def cut_off(self, error: ServingError) -> None:
+        """Ends an unfinished call for its handler; nothing is sent."""
+        client, stream, functions = self._client, self.stream, self._on_cancel
+        client.shared.clients.counters.cut_off_calls += 1
+        if self.is_dispatched and self.route.kind is MethodKind.UNARY:
+            client.add_cut_off(self, stream)
+        else:
+            client.connection.state.release_all(stream)
+        stream.owner = None
+        self._finish()
+        self._tell_handler(error, functions)
+
+    def dispatch(self) -> None:
+        """Hands the call to its handler; contains what the handler raises."""
+        if not self.is_finished:
+            self.is_dispatched = True
+            try:
+                self.route.handler(self)  # type: ignore[arg-type]
+            except Exception as error:
+                self.on_handler_failure(error)
+
+    def on_handler_failure(self, error: Exception) -> None:
+        """Logs and counts that a handler raised; fails the call."""
+        self._count_failure(error)
+        if not self.is_finished:
+            self.abort(handler_error(error, self.route.path))
+
+    # -- within --------------------------------------------------------------------
+
+    def _hand_over(self) -> None:
+        """Hands a whole request to its handler, once its answer has room."""
+        shared = self._client.shared
+        if shared.answer_sizes.by_model:
+            num_bytes = shared.answer_sizes.expected_bytes(self.message)
+            num_bytes = min(num_bytes, shared.budget.largest_bytes)
+            if num_bytes > self.stream.held_bytes and not self._admit(num_bytes):
+                return
+        arrived = shared.arrived
+        if arrived and arrived[0].route is not self.route:
+            hand_over(shared)
+            arrived = shared.arrived
+        if self.route.burst_handler is None:
+            self.dispatch()
+        else:
+            self.is_dispatched = True
+            arrived.append(self)
+
+    def _admit(self, num_bytes: int) -> bool:
+        """Admits so much; if there is no room, the call is dispatched later."""
+        return self._client.admit(self.stream, num_bytes, self.dispatch)
+
+    def _reply(self, message: bytes) -> None:
+        client, stream = self._client, self.stream
+        if self.is_finished:
+            client.on_late_finish(self)
+            return
+        num_bytes = len(message)
+        if (num_bytes >= LONG_BYTES or client.checks_answers) and not client.may_answer(
+            stream, self.message, num_bytes
+        ):
             self._fail(used_up())
             return
         self.is_finished = True
         if self.bucket is not None:
             del self.bucket[self]
             self.bucket = None
-        stream = self.stream
-        session.sender.send_reply(stream, message)
-        session.on_answered(stream)
+        client.sender.send_reply(stream, message)
+        client.on_answered(stream)
 
     def _reply_parts(self, parts: Sequence[bytes | memoryview]) -> None:
-        session = self._session
+        client, stream = self._client, self.stream
         if self.is_finished:
-            session.on_late_finish(self)
-            return
-        if not session.may_answer(self, sum(map(len, parts))):
+            client.on_late_finish(self)
+        elif client.may_answer(stream, self.message, sum(map(len, parts))):
+            self._finish()
+            client.sender.send_reply_parts(stream, parts)
+            client.on_answered(stream)
+        else:
             self._fail(used_up())
-            return
-        self._finish()
-        session.sender.send_reply_parts(self.stream, parts)
-        session.on_answered(self.stream)
 
     def _fail(self, error: ServingError) -> None:
-        session = self._session
+        client = self._client
         if self.is_finished:
-            session.on_late_finish(self)
+            client.on_late_finish(self)
             return
         self._finish()
-        session.sender.send_error(self.stream, error)
-        session.on_answered(self.stream)
-
-    def _on_handler_failure(self, error: Exception) -> None:
-        self._session.on_handler_failure(self, error)
-        if not self.is_finished:
-            self.abort(handler_error(error, self.route.path))
+        client.sender.send_error(self.stream, error)
+        client.on_answered(self.stream)
 
     def _tell_handler(
         self, error: ServingError, functions: list[Callable[[], None]] | None
@@ -344,25 +320,76 @@ class ExpressCall:
         try:
             fn()
         except Exception as error:
-            self._session.on_handler_failure(self, error)
+            self._count_failure(error)
+
+    def _count_failure(self, error: Exception) -> None:
+        self._client.shared.clients.counters.handler_failures += 1
+        log.error(
+            "event=handler_failed method=%s peer=%s",
+            self.route.path,
+            self.peer.address,
+            exc_info=error,
+        )
 
 
-def dispatch_all(calls: Sequence[ExpressCall]) -> None:
-    """Hands calls of one method to its burst handler; contains what that raises."""
-    try:
-        calls[0].route.burst_handler(calls)  # type: ignore[misc]
-    except Exception as error:
-        for call in calls:
-            if not call.is_finished:
-                call._on_handler_failure(error)
+def hand_over(shared: SharedState) -> None:
+    """Hands the calls that arrived to their handler; contains what that raises.
+
+    This happens at the end of the round, or before a call of another method is handed
+    over. It includes calls that were cut off meanwhile, whose tokens are marked, so that
+    handlers know of every request that arrived whole.
+    """
+    calls: list[ExpressCall] = shared.arrived
+    if calls:
+        shared.arrived = []
+        try:
+            calls[0].route.burst_handler(calls)  # type: ignore[misc]
+        except Exception as error:
+            for call in calls:
+                if not call.is_finished:
+                    call.on_handler_failure(error)
 
 
 def _reply_all(calls: Sequence[ExpressCall], messages: Sequence[bytes]) -> None:
     start, num = 0, len(calls)
     while start < num:
-        session = calls[start]._session
+        client = calls[start]._client
         stop = start + 1
-        while stop < num and calls[stop]._session is session:
+        while stop < num and calls[stop]._client is client:
             stop += 1
-        session.reply_all(calls[start:stop], messages[start:stop])
+        _reply_to(client, calls[start:stop], messages[start:stop])
         start = stop
+
+
+def _reply_to(
+    client: ClientState, calls: Sequence[ExpressCall], messages: Sequence[bytes]
+) -> None:
+    """Finishes calls of one client, each with its message."""
+    if (
+        len(messages[0]) >= LONG_BYTES
+        or client.checks_answers
+        or any(call.is_finished for call in calls)
+    ):
+        for call, message in zip(calls, messages, strict=True):
+            call._reply(message)
+        return
+    streams: list[Stream] = []
+    held_bytes = 0
+    for call in calls:
+        call.is_finished = True
+        bucket = call.bucket
+        if bucket is not None:
+            del bucket[call]
+            call.bucket = None
+        stream = call.stream
+        streams.append(stream)
+        if stream.ticket is not None:
+            client.connection.state.release_all(stream)
+        held_bytes += stream.held_bytes
+        stream.held_bytes = 0
+        stream.owner = None
+    client.shared.budget.release(held_bytes)
+    client.sender.send_replies(streams, messages)
+    if client.sender.queued_bytes:
+        client.note_unread()
+    client.mark_dirty()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
 from tfs.core.errors import ServingError
 from tfs.frontends.express.call import ExpressCall
-from tfs.frontends.express.shared_state import SharedState
-from tfs.frontends.http2.connection import Connection
+from tfs.frontends.express.client_state import ClientState
 from tfs.frontends.inflation import measure, run_apart, unpack
 
+T = TypeVar("T")
 Item = tuple[memoryview, bool] | None
 """A message and whether it is compressed; None once the client sends no more."""
 
@@ -18,29 +20,25 @@ Item = tuple[memoryview, bool] | None
 class Inbox:
     """Decompresses the messages of a call and hands them to it in order.
 
-    Implements ``WaitingMessages`` of :mod:`~tfs.frontends.express.call`.
     Messages are decompressed on the executor, one at a time; later ones wait.
     Loop-confined.
 
     Args:
         call: Takes the messages and the client's end. It fails if an error occurs.
-        shared: Provides the executor, the loop and the budget.
-        connection: The call's.
+        client: The call's.
+        on_empty: Called when nothing waits any more, or nobody waits for it.
 
     """
 
-    __slots__ = ("_call", "_connection", "_items", "_shared")
+    __slots__ = ("_call", "_client", "_items", "_on_empty")
 
     def __init__(
-        self, call: ExpressCall, shared: SharedState, connection: Connection
+        self, call: ExpressCall, client: ClientState, on_empty: Callable[[], object]
     ) -> None:
         self._call = call
-        self._shared = shared
-        self._connection = connection
+        self._client = client
+        self._on_empty = on_empty
         self._items: deque[Item] = deque()
-
-    def __bool__(self) -> bool:
-        return bool(self._items)
 
     def add(self, message: memoryview, is_compressed: bool) -> None:
         """Takes the next message."""
@@ -58,62 +56,48 @@ class Inbox:
         while items and not call.is_finished:
             item = items[0]
             if item is not None and item[1]:
-                work = partial(self._measure, item[0])
-                run_apart(
-                    self._shared.executor, self._shared.loop, work, self._on_measured
-                )
+                self._run(partial(self._measure, item[0]), self._on_measured)
                 return
             items.popleft()
             if item is None:
                 call.take_end()
             else:
                 call.take_message(item[0])
-        self._let_go()
+        self._on_empty()
 
-    def _let_go(self) -> None:
-        # The call and this object refer to each other. Without this, the decompressed
-        # message would stay in memory until the garbage collector runs.
-        self._items.clear()
-        self._call.inbox = None
+    def _run(
+        self, work: Callable[[], T], done: Callable[[T | ServingError], None]
+    ) -> None:
+        shared = self._client.shared
+        run_apart(shared.executor, shared.loop, work, done)
 
     def _measure(self, body: memoryview) -> bytes | int:
         call = self._call
         if call.is_finished:  # while it waited for the executor
             return b""
-        encoding = call.stream.head.encoding
-        return measure(body, encoding, self._connection.max_request_bytes)
+        most = self._client.connection.data.max_request_bytes
+        return measure(body, call.stream.head.encoding, most)
 
     def _on_measured(self, outcome: bytes | int | ServingError) -> None:
-        call, shared = self._call, self._shared
-        if call.is_finished or not self._items or not isinstance(outcome, int):
+        call, item = self._call, self._items[0]
+        if call.is_finished or item is None or not isinstance(outcome, int):
             self._on_unpacked(b"" if isinstance(outcome, int) else outcome)
             return
-        item = self._items[0]
-        assert item is not None  # it is the message that was measured
         work = partial(unpack, item[0], call.stream.head.encoding, outcome)
-        go_on = partial(
-            run_apart, shared.executor, shared.loop, work, self._on_unpacked
-        )
-        state = self._connection.state
-        ticket = shared.budget.admit(
-            state.account, outcome, shared.loop.clock.now(), go_on
-        )
-        call.stream.ticket = ticket
-        if ticket.is_admitted:
+        go_on = partial(self._run, work, self._on_unpacked)
+        if self._client.admit(call.stream, outcome, go_on):
             go_on()
 
     def _on_unpacked(self, outcome: bytes | ServingError) -> None:
-        self._shared.on_large_message()
+        self._client.shared.on_large_message()
         call = self._call
-        if call.is_finished or not self._items:
-            self._let_go()
-            return
-        self._items.popleft()
         if isinstance(outcome, ServingError):
             call.abort(outcome)
-            self._let_go()
+        if call.is_finished:
+            self._on_empty()
             return
-        state = self._connection.state
-        state.settle(call.stream)
+        self._items.popleft()
+        self._client.connection.state.settle(call.stream)
+        assert not isinstance(outcome, ServingError)
         call.take_message(outcome)
         self._go_on()

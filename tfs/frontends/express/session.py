@@ -1,23 +1,31 @@
-"""One accepted client: its bytes in and out, and its place among the others.
+"""One accepted client: its bytes in and out, and its calls from their first bytes on.
 
-Reading and writing are bounded per round. What is read goes to the connection, and what
-comes of it to the calls.
+Reading and writing are bounded per round. What is read goes to the connection, which tells
+of requests as they arrive (a session is its
+:class:`~tfs.frontends.http2.events.ConnectionEvents`).
 
-Any exception on the way, from a socket or from our own code, closes this connection
-and no other.
+Exceptions of handlers are contained by the calls. Any other, from a socket or from our own
+code, closes this connection and no other.
 """
 
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Final
 
-from tfs.core.call import MethodTable, Peer
+from tfs.core.call import MethodKind, MethodTable, Peer
+from tfs.core.errors import Cancelled, ServingError, Unimplemented
 from tfs.core.loop.serving_loop import HANG_UP, READABLE, WRITABLE
-from tfs.frontends.express.session_calls import SessionCalls
+from tfs.frontends.express.call import ExpressCall
+from tfs.frontends.express.client_state import ClientState
+from tfs.frontends.express.inbox import Inbox
 from tfs.frontends.express.shared_state import SharedState
+from tfs.frontends.express.stream_call import ExpressStreamCall
 from tfs.frontends.express.timeouts import Timeouts
+from tfs.frontends.http2.connection import Connection
 from tfs.frontends.http2.frames import ErrorCode
+from tfs.frontends.http2.request_head import HttpRefusal
 from tfs.frontends.http2.stream import Stream
 from tfs.frontends.wire import Wire
 
@@ -26,70 +34,67 @@ log = logging.getLogger(__name__)
 _FILL_BYTES: Final = 262_144  # bytes of queued answers per system call
 _LONG_ROUND_S: Final = 0.02
 _FEW_ANSWERS: Final = 64  # however long, they are no reason to read no requests
+_UNARY: Final = MethodKind.UNARY  # a look-up in the enum takes longer
 
 
 class Session:
     """A client's connection on its socket. Confined to the serving loop.
 
     Invariant: while it is open, the loop watches its socket. Once it is closed, nothing
-    of the transport refers to it but calls whose handlers still work, and no cycle keeps
-    it alive.
+    of the transport refers to it, and no cycle keeps it alive.
 
     Attributes:
         connection: The protocol's state.
+        is_closed: Whether the socket is gone.
+        wire: The socket.
+
+    Args:
+        shared: The state of the transport.
         wire: The socket.
         peer: The client.
-        opened_s: When it was accepted.
-        read_s: When bytes of the client were last read.
-        unread_bytes: Bytes of answers that the kernel has not taken yet, as the budget
-            counts them.
-        is_dirty: Whether it waits for the transport to call :meth:`flush`.
-        is_closed: Whether the socket is gone.
+        methods: The methods that it may call.
 
     """
 
     __slots__ = (
-        "_calls",
+        "_client",
         "_has_more",
+        "_inboxes",
+        "_methods",
         "_shared",
         "_timeouts",
         "_watched",
         "connection",
         "is_closed",
-        "is_dirty",
-        "opened_s",
-        "peer",
-        "read_s",
-        "unread_bytes",
         "wire",
     )
 
     def __init__(
-        self,
-        shared: SharedState,
-        wire: Wire,
-        peer: Peer,
-        methods: MethodTable,
+        self, shared: SharedState, wire: Wire, peer: Peer, methods: MethodTable
     ) -> None:
         now_s = shared.loop.clock.now()
-        self._shared = shared
         self.wire = wire
-        self.peer = peer
-        self.opened_s = self.read_s = now_s
-        self.unread_bytes = 0
-        self.is_dirty = False
         self.is_closed = False
-        self._calls = SessionCalls(shared, self, peer, methods, now_s)
-        self.connection = self._calls.connection
-        self._timeouts = Timeouts(shared, now_s)
+        self.connection = Connection(self, shared.budget, shared.options.limits, now_s)
+        self._shared = shared
+        self._methods = methods
+        self._client = ClientState(shared, wire, peer, self.connection, self.flush)
+        self._timeouts = Timeouts(self._client, now_s)
+        self._inboxes: dict[Stream, Inbox] = {}
         self._has_more = False
         self._watched = READABLE
         shared.loop.watch(wire.socket.fileno(), self.on_ready)
 
     def __repr__(self) -> str:
-        return f"<Session {self.peer.address} on {self.peer.listener}>"
+        peer = self._client.peer
+        return f"<Session {peer.address} on {peer.listener}>"
 
-    # -- the loop's callbacks --------------------------------------------------------
+    @property
+    def num_calls(self) -> int:
+        """How many of its calls are under way."""
+        return len(self.connection.streams)
+
+    # -- input -----------------------------------------------------------------------
 
     def begin(self) -> None:
         """Takes what the wire has already; contains every exception."""
@@ -99,19 +104,20 @@ class Session:
 
     def on_ready(self, events: int) -> None:
         """Reads and writes what is possible; contains every exception."""
+        wire = self.wire
         try:
             if events & HANG_UP:
                 # Both directions are closed, so nobody waits for an answer.
                 self.close()
                 return
-            if events & WRITABLE and self.wire.unsent_bytes:
-                self.wire.send_unsent()
-                self.mark_dirty()
+            if events & WRITABLE and wire.unsent_bytes:
+                wire.send_unsent()
+                self._client.mark_dirty()
             if events & READABLE and not self._has_more:
                 self._read()
         except BlockingIOError:
-            if self.wire.unsent_bytes:  # TLS has something of its own to send
-                self.mark_dirty()
+            if wire.unsent_bytes:  # TLS has something of its own to send
+                self._client.mark_dirty()
         except (EOFError, OSError):
             # The client has closed the connection, or its sending direction only.
             # Requests end with END_STREAM, so that also means giving up, as it does to
@@ -120,18 +126,22 @@ class Session:
         except Exception as error:
             self.on_failure(error)
 
-    def go_on(self) -> None:
-        """Takes the requests that the last round had no room for."""
+    def _go_on(self, events: int) -> None:
+        """Reads, or takes the requests that the last round had no room for."""
         self._has_more = False
+        if self.is_closed:
+            return
+        if events:
+            self.on_ready(events)
+            return
         try:
             self._receive(b"", self._shared.loop.clock.now())
         except Exception as error:
             self.on_failure(error)
 
-    def _read_later(self) -> None:
-        self._has_more = False
-        if not self.is_closed:
-            self.on_ready(READABLE)
+    def _later(self, events: int) -> None:
+        self._has_more = True
+        self._shared.unfinished.append(partial(self._go_on, events))
 
     def _read(self) -> None:
         shared = self._shared
@@ -140,50 +150,91 @@ class Session:
             shared.round_begun_s = now_s
         elif now_s - shared.round_begun_s > _LONG_ROUND_S:
             # A crowd that sends at once is read in several rounds, in turn.
-            self._has_more = True
-            shared.unfinished.append(self._read_later)
+            self._later(READABLE)
             return
         self._receive(self.wire.read(shared.options.max_read_bytes), now_s)
 
     def _receive(self, data: bytes, now_s: float) -> None:
-        shared, connection = self._shared, self.connection
-        self.read_s = now_s
+        connection = self.connection
+        self._client.read_s = now_s
         if connection.receive(data, now_s):
-            self._has_more = True
-            shared.unfinished.append(self.go_on)
+            self._later(0)
         sender = connection.sender
-        if not self.is_dirty and (sender.out or sender.blocked or connection.is_closed):
-            self.mark_dirty()
+        if sender.out or sender.blocked or connection.is_closed:
+            self._client.mark_dirty()
 
-    @property
-    def num_calls(self) -> int:
-        """How many of its calls are under way."""
-        return len(self.connection.streams)
+    # -- what the connection tells -----------------------------------------------------
 
-    def begin_drain(self) -> None:
-        """Tells the client that no new calls are wanted."""
-        self.connection.begin_drain()
-        self.mark_dirty()
+    def on_open(self, stream: Stream) -> None:
+        head = stream.head
+        method = self._methods.get(head.path)
+        if head.refusal is not None:
+            self._refuse(stream, head.refusal)
+            return
+        if method is None:
+            self._refuse(stream, Unimplemented(f"unknown method {head.path[:200]}"))
+            return
+        kind = ExpressCall if method.kind is _UNARY else ExpressStreamCall
+        call = stream.owner = kind(self._client, stream, method)
+        if head.timeout_s is not None:
+            call.deadline_s = stream.opened_s + head.timeout_s
+            self._shared.opened.append(call)
 
-    def sweep(self, now_s: float) -> None:
-        """Closes, resets or pings what has been silent for too long."""
-        self._timeouts.sweep(self, now_s, has_more=self._has_more)
+    def on_request(self, stream: Stream, message: bytes) -> None:
+        call: ExpressCall = stream.owner
+        call.take_request(message)
+
+    def on_message(
+        self, stream: Stream, message: memoryview, is_compressed: bool
+    ) -> None:
+        call: ExpressCall | None = stream.owner
+        if call is None:
+            return
+        inbox = self._inboxes.get(stream)
+        if is_compressed and inbox is None:
+            on_empty = partial(self._inboxes.pop, stream, None)
+            inbox = self._inboxes[stream] = Inbox(call, self._client, on_empty)
+        if inbox is None:
+            call.take_message(message)
+        else:
+            inbox.add(message, is_compressed)
+
+    def on_end(self, stream: Stream) -> None:
+        call: ExpressCall | None = stream.owner
+        inbox = self._inboxes.get(stream)
+        if inbox is not None:
+            inbox.add_end()
+        elif call is not None:
+            call.take_end()
+
+    def on_fault(self, stream: Stream, error: ServingError) -> None:
+        call: ExpressCall | None = stream.owner
+        if call is not None:
+            call.abort(error)
 
     def on_reset(self, stream: Stream) -> None:
-        """Notes that a stream is gone without an answer."""
-        self._calls.on_reset(stream)
+        call: ExpressCall | None = stream.owner
+        if call is None:
+            self.connection.state.release_all(stream)
+        else:
+            call.cut_off(Cancelled("the client cancelled the call"))
+
+    def on_output(self) -> None:
+        self._client.mark_dirty()
+
+    def _refuse(self, stream: Stream, refusal: HttpRefusal | ServingError) -> None:
+        """Answers a stream before it has a call."""
+        if isinstance(refusal, HttpRefusal):
+            self.connection.sender.send_refusal(stream, refusal)
+        else:
+            self.connection.sender.send_error(stream, refusal)
+        self.connection.state.release_all(stream)
 
     # -- output ------------------------------------------------------------------------
 
-    def mark_dirty(self) -> None:
-        """Requests that :meth:`flush` is called at the end of the round."""
-        if not self.is_dirty:
-            self.is_dirty = True
-            self._shared.dirty.append(self.flush)
-
     def flush(self) -> None:
         """Writes what the round brought; contains every exception."""
-        self.is_dirty = False
+        self._client.is_dirty = False
         if self.is_closed:
             return
         try:
@@ -193,26 +244,9 @@ class Session:
         except Exception as error:
             self.on_failure(error)
 
-    def note_unread(self) -> None:
-        """Counts the answers that the kernel has not taken yet."""
-        unread_bytes = self.wire.unsent_bytes + self.connection.sender.queued_bytes
-        more_bytes = unread_bytes - self.unread_bytes
-        if more_bytes and not self.is_closed:
-            self.unread_bytes = unread_bytes
-            self._shared.budget.release(-more_bytes)
-            if more_bytes < 0 and self._calls.are_paused:
-                self._shared.loop.post(self._go_on_with_streams)
-
-    def _go_on_with_streams(self) -> None:
-        if not self.is_closed:
-            try:
-                self._calls.go_on()
-            except Exception as error:
-                self.on_failure(error)
-
     def _write(self) -> None:
         shared, connection, wire = self._shared, self.connection, self.wire
-        sender, out = connection.sender, connection.sender.out
+        client, sender, out = self._client, connection.sender, connection.sender.out
         left_bytes = shared.options.max_written_bytes
         if wire.unsent_bytes and out:
             wire.send(out, is_large=True)  # behind the rest
@@ -233,15 +267,24 @@ class Session:
             self._watch()
         elif has_sendable:
             shared.wants_round = True
-            self.is_dirty = True
+            client.is_dirty = True
             shared.late.append(self.flush)
         elif connection.is_closed or (connection.is_draining and connection.is_drained):
             self.close()
             return
         elif self._watched != READABLE:
             self._watch()
-        if self.unread_bytes or sender.queued_bytes or wire.unsent_bytes:
-            self.note_unread()
+        if client.note_unread() and client.paused:
+            shared.loop.post(self._go_on_with_streams)
+
+    def _go_on_with_streams(self) -> None:
+        """Lets streams go on that waited for the client; some have to wait again."""
+        paused, self._client.paused = self._client.paused, []
+        try:
+            for go_on in paused:
+                go_on()
+        except Exception as error:
+            self.on_failure(error)
 
     def _watch(self) -> None:
         """Watches the socket for reading, unless too much waits, and for writing."""
@@ -259,12 +302,28 @@ class Session:
             self._watched = events
             self._shared.loop.watch(wire.socket.fileno(), self.on_ready, events)
 
-    # -- the end -----------------------------------------------------------------------
+    # -- time and the end --------------------------------------------------------------
+
+    def begin_drain(self) -> None:
+        """Tells the client that no new calls are wanted."""
+        self.connection.begin_drain()
+        self._client.mark_dirty()
+
+    def finish_drain(self) -> None:
+        """Takes no calls beyond those that have come."""
+        self.connection.finish_drain()
+        self._client.mark_dirty()
+
+    def sweep(self, now_s: float) -> None:
+        """Closes, resets or pings what has been silent for too long."""
+        if self._timeouts.sweep(now_s, has_more=self._has_more):
+            self.close()
 
     def on_failure(self, error: Exception) -> None:
         """Closes this connection, and no other, because our own code raised."""
         self._shared.clients.counters.failures += 1
-        log.error("event=connection_failed peer=%s", self.peer.address, exc_info=error)
+        address = self._client.peer.address
+        log.error("event=connection_failed peer=%s", address, exc_info=error)
         self.close()
 
     def close(self) -> None:
@@ -277,28 +336,28 @@ class Session:
         self.is_closed = True
         shared, wire, connection = self._shared, self.wire, self.connection
         counters, sender = shared.clients.counters, connection.sender
+        fault = connection.fault
         was_told = not wire.unsent_bytes  # whether the socket took everything
         has_answers = connection.is_drained and not sender.out
         try:
             shared.loop.unwatch(wire.socket.fileno())
             counters.answered += sender.num_answered
-            counters.resets += connection.num_resets
-            counters.decoded_heads += connection.num_decoded_heads
-            fault = connection.fault
+            counters.resets += connection.control.num_resets
+            counters.decoded_heads += connection.heads.num_decoded
             if fault is not None:
                 counters.faults += 1
                 counters.floods += fault.code is ErrorCode.ENHANCE_YOUR_CALM
                 log.debug(
                     "event=connection_fault peer=%s code=%s reason=%r",
-                    self.peer.address,
+                    self._client.peer.address,
                     fault.code.name,
                     fault.reason,
                 )
             wire.end()
-            self._calls.close()
+            self._client.close()
+            connection.close()
             sender.out.clear()
         finally:
-            shared.budget.release(self.unread_bytes)
-            del self._calls  # the calls refer to this session; no cycle may be left
-            lingers = was_told and (connection.fault is not None or has_answers)
+            del connection.state.events  # the connection keeps its session no longer
+            lingers = was_told and (fault is not None or has_answers)
             shared.clients.let_go(self, wire.socket, lingers=lingers)

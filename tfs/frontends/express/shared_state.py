@@ -12,8 +12,6 @@ from tfs.core.loop.serving_loop import ServingLoop
 from tfs.frontends.answer_sizes import AnswerSizes
 from tfs.frontends.budget import MemoryBudget
 from tfs.frontends.clients import Clients
-from tfs.frontends.deadlines import Deadlines
-from tfs.frontends.express.call import ExpressCall, dispatch_all
 from tfs.frontends.express.options import ExpressOptions
 
 
@@ -30,11 +28,9 @@ class SharedState:
         answer_sizes: The models that are known for long answers.
         budget: The memory that clients can make the server take.
         clients: The clients; set by the transport.
-        deadlines: The deadlines of unfinished calls that began in earlier rounds.
-        opened: Calls that began in this round and have a deadline; see
-            :meth:`watch_deadlines`.
+        opened: Calls that began in this round and have a deadline.
         arrived: Calls of one method that arrived in this round and that its handler
-            takes together; see :meth:`hand_over`.
+            takes together.
         dirty: Sessions that have output; served once, at the end of the round.
         late: Sessions that received more than one round takes; served after ``dirty``.
         unfinished: Sessions that had too much for this round and go on in the next.
@@ -50,39 +46,12 @@ class SharedState:
     on_large_message: Callable[[], None]
     answer_sizes: AnswerSizes
     budget: MemoryBudget
-    deadlines: Deadlines[ExpressCall] = field(init=False)
     clients: Clients[Any] = field(init=False)
-    opened: list[ExpressCall] = field(default_factory=list)
-    arrived: list[ExpressCall] = field(default_factory=list)
+    opened: list[Any] = field(default_factory=list)
+    arrived: list[Any] = field(default_factory=list)
     dirty: list[Callable[[], None]] = field(default_factory=list)
     late: list[Callable[[], None]] = field(default_factory=list)
     unfinished: list[Callable[[], None]] = field(default_factory=list)
     wants_round: bool = False
     round_begun_s: float | None = None
     loop_ident: int = field(default_factory=get_ident)
-
-    def __post_init__(self) -> None:
-        self.deadlines = Deadlines(self.loop, ExpressCall.expire)
-
-    def hand_over(self) -> None:
-        """Hands the calls that arrived to their handler.
-
-        This happens at the end of the round, or before a call of another method is
-        handed over. It includes calls that were cut off meanwhile, whose tokens are
-        marked, so that handlers know of every request that arrived whole.
-        """
-        calls = self.arrived
-        if calls:
-            self.arrived = []
-            dispatch_all(calls)
-
-    def watch_deadlines(self, now_s: float) -> None:
-        """Sets the deadlines of the calls that began in this round.
-
-        This is done at the end of the round. If models answer at once, most calls are
-        finished by then and need none.
-        """
-        calls, self.opened = self.opened, []
-        for call in calls:
-            if not call.is_finished and call.deadline_s is not None:
-                call.bucket = self.deadlines.add(call, call.deadline_s, now_s)

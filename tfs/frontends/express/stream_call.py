@@ -14,10 +14,11 @@ from typing import Final
 
 from tfs.core.call import MethodKind, RpcMethod
 from tfs.core.errors import ResourceExhausted
-from tfs.frontends.express.call import CallOwner, ExpressCall
+from tfs.frontends.express.call import ExpressCall
+from tfs.frontends.express.client_state import ClientState
 from tfs.frontends.http2 import response
-from tfs.frontends.http2.messages import PREFIX_SIZE
 from tfs.frontends.http2.stream import Stream
+from tfs.frontends.http2.upload import PREFIX_SIZE
 
 # While more bytes than this wait for a client, handlers get no further messages of its
 # streams, because answers may be a thousand times as long as requests.
@@ -41,8 +42,8 @@ class ExpressStreamCall(ExpressCall):
         "_waiting",
     )
 
-    def __init__(self, session: CallOwner, stream: Stream, route: RpcMethod) -> None:
-        super().__init__(session, stream, route)
+    def __init__(self, client: ClientState, stream: Stream, route: RpcMethod) -> None:
+        super().__init__(client, stream, route)
         self._on_message: Callable[[bytes | memoryview], None] | None = None
         self._on_half_close: Callable[[], None] | None = None
         self._waiting: deque[bytes | memoryview] = deque()
@@ -53,19 +54,22 @@ class ExpressStreamCall(ExpressCall):
 
     def send(self, message: bytes) -> bool:
         """Queues one message; False, and nothing sent, if too much is queued."""
-        session = self._session
-        if not self.is_finished and session.sender.is_too_large(len(message)):
-            self.abort(session.sender.too_large(len(message)))
+        client, stream, num_bytes = self._client, self.stream, len(message)
+        if not self.is_finished and client.sender.is_too_large(num_bytes):
+            self.abort(client.sender.too_large(num_bytes))
             return False
-        waiting_bytes = self.stream.outbox_bytes
-        if (
-            self.is_finished
-            or waiting_bytes > session.max_stream_queued_bytes
-            or (waiting_bytes and not session.may_answer(self, len(message)))
+        most_bytes = client.shared.options.max_stream_queued_bytes
+        outbox = stream.outbox
+        if self.is_finished or (
+            outbox
+            and (
+                outbox.size_bytes > most_bytes
+                or not client.may_answer(stream, self.message, num_bytes)
+            )
         ):
             return False
-        session.sender.send_message(self.stream, message)
-        session.mark_dirty()
+        client.sender.send_message(stream, message)
+        client.mark_dirty()
         return True
 
     def on_message(self, fn: Callable[[bytes | memoryview], None]) -> None:
@@ -82,11 +86,11 @@ class ExpressStreamCall(ExpressCall):
 
     def finish(self) -> None:
         """Ends the stream with OK."""
-        session = self._session
-        if get_ident() == session.loop_ident:
+        client = self._client
+        if get_ident() == client.loop_ident:
             self._end()
         else:
-            session.post(self._end)
+            client.post(self._end)
 
     # -- for the session -----------------------------------------------------------
 
@@ -111,7 +115,7 @@ class ExpressStreamCall(ExpressCall):
             self.dispatch()
         else:
             self._waiting.append(message)
-            self._session.connection.state.hold(self.stream, _MESSAGE_BYTES)
+            self._client.connection.state.hold(self.stream, _MESSAGE_BYTES)
             self._deliver()
             if self._is_paused and len(self._waiting) > _MAX_WAITING:
                 self.abort(ResourceExhausted("the client reads too slowly"))
@@ -127,7 +131,7 @@ class ExpressStreamCall(ExpressCall):
             self.finish()
 
     def _reply(self, message: bytes) -> None:
-        sender = self._session.sender
+        sender = self._client.sender
         if not self.is_finished:
             if sender.is_too_large(len(message)):
                 self._fail(sender.too_large(len(message)))
@@ -139,13 +143,13 @@ class ExpressStreamCall(ExpressCall):
         self._reply(b"".join(parts))
 
     def _end(self) -> None:
-        session = self._session
+        client = self._client
         if self.is_finished:
-            session.on_late_finish(self)
+            client.on_late_finish(self)
             return
         self._finish()
-        session.sender.send_end(self.stream, response.OK_TRAILERS_BLOCK)
-        session.on_answered(self.stream)
+        client.sender.send_end(self.stream, response.OK_TRAILERS_BLOCK)
+        client.on_answered(self.stream)
 
     def _finish(self) -> None:
         super()._finish()
@@ -154,23 +158,24 @@ class ExpressStreamCall(ExpressCall):
 
     def _deliver(self) -> None:
         fn = self._on_message
-        connection = self._session.connection
+        connection = self._client.connection
         while fn is not None and self._waiting and not self.is_finished:
             if connection.sender.queued_bytes > _PAUSING_BYTES:
                 if not self._is_paused:
                     self._is_paused = True
-                    self._session.pause(self.go_on)
+                    self._client.paused.append(self.go_on)
+                    self._client.note_unread()
                 return
             message = self._waiting.popleft()
             try:
                 fn(message)
             except Exception as error:
-                self._on_handler_failure(error)
+                self.on_handler_failure(error)
             # Its bytes are released only now, so that the client cannot send more than
             # the handler takes.
             num_bytes = len(message) + PREFIX_SIZE + _MESSAGE_BYTES
             connection.state.release(self.stream, num_bytes)
-            connection.let_send(self.stream)
+            connection.data.let_send(self.stream)
         self._half_close()
 
     def _half_close(self) -> None:
@@ -181,4 +186,4 @@ class ExpressStreamCall(ExpressCall):
         try:
             fn()
         except Exception as error:
-            self._on_handler_failure(error)
+            self.on_handler_failure(error)

@@ -10,67 +10,45 @@ memory instead is refused after as long.
 from __future__ import annotations
 
 import random
-from typing import Final, Protocol
+from typing import Final
 
 from tfs.core.call import MethodKind
 from tfs.core.errors import DeadlineExceeded, ServingError
 from tfs.frontends.budget import used_up
 from tfs.frontends.express.call import ExpressCall
-from tfs.frontends.express.shared_state import SharedState
-from tfs.frontends.http2.connection import Connection
+from tfs.frontends.express.client_state import ClientState
 from tfs.frontends.http2.frames import ConnectionFault, ErrorCode
 from tfs.frontends.http2.states import StreamState
 from tfs.frontends.http2.stream import Stream
 from tfs.frontends.progress import Progress
-from tfs.frontends.wire import Wire
 
 _AGE_JITTER: Final = 0.1  # as gRPC's own servers have it
 _NUISANCES: Final = 64  # that a call counts which made no progress
-
-
-class SweptSession(Protocol):
-    """A session, as its client's timeouts see it. Loop-confined."""
-
-    connection: Connection
-    wire: Wire
-    read_s: float
-
-    def mark_dirty(self) -> None:
-        """Requests that output is written at the end of the round."""
-        ...
-
-    def on_reset(self, stream: Stream) -> None:
-        """Notes that a stream is gone without an answer."""
-        ...
-
-    def close(self) -> None:
-        """Closes the socket and cuts off every call."""
-        ...
 
 
 class Timeouts:
     """The timeouts of one client. Loop-confined.
 
     Args:
-        shared: Provides the timeouts, and counts those that passed.
-        now_s: When the connection was accepted.
+        client: The client.
+        now_s: When it was accepted.
 
     """
 
     __slots__ = (
         "_aged_s",
+        "_client",
         "_marks",
         "_opened_s",
         "_options",
         "_pinged_s",
         "_sent",
-        "_shared",
         "_unsent",
     )
 
-    def __init__(self, shared: SharedState, now_s: float) -> None:
-        self._shared = shared
-        self._options = shared.options
+    def __init__(self, client: ClientState, now_s: float) -> None:
+        self._client = client
+        self._options = client.shared.options
         self._opened_s = now_s
         # Spread, so that clients that came together do not come back together.
         spread = random.uniform(1 - _AGE_JITTER, 1 + _AGE_JITTER)
@@ -78,51 +56,54 @@ class Timeouts:
         self._pinged_s: float | None = None
         self._marks: dict[int, Progress] = {}  # of streams that wait for the client
         self._unsent: Progress | None = None  # of what the kernel has to take
-        self._sent = Progress(0, now_s)  # of all answers that were held back
+        self._sent = Progress(0, now_s)  # of all answers that waited
 
-    def sweep(self, session: SweptSession, now_s: float, *, has_more: bool) -> None:
-        """Looks at every timeout but the deadlines of calls.
+    def sweep(self, now_s: float, *, has_more: bool) -> bool:
+        """Ends what has been silent for too long.
 
         Args:
-            session: The client's session, the same at each call. It is not kept,
-                because it refers to this object.
             now_s: The time now.
             has_more: Whether the server has yet to process bytes that the client sent.
 
+        Returns:
+            Whether the connection is to be closed without another word.
+
         """
-        connection, wire = session.connection, session.wire
+        connection, wire = self._client.connection, self._client.wire
         limit_s = self._options.no_progress_timeout_s
         stuck_since_s = connection.stuck_since_s
         if not connection.is_established:
             if now_s - self._opened_s > limit_s:
-                self._give_up(
-                    session, ErrorCode.SETTINGS_TIMEOUT, "no SETTINGS in time"
-                )
-            return
+                self._give_up(ErrorCode.SETTINGS_TIMEOUT, "no SETTINGS in time")
+            return False
         if (
             stuck_since_s is not None
             and not has_more
             and now_s - stuck_since_s > limit_s
         ):
-            self._give_up(session, ErrorCode.ENHANCE_YOUR_CALM, "unfinished frame")
-            return
+            self._give_up(ErrorCode.ENHANCE_YOUR_CALM, "unfinished frame")
+            return False
         if not wire.unsent_bytes:
             self._unsent = None
         elif self._unsent is None:
             self._unsent = Progress(wire.sent_bytes, now_s)
         elif self._unsent.move(wire.sent_bytes, now_s) > limit_s:
-            self._shared.clients.counters.timeouts += 1
-            session.close()
-            return
-        if now_s >= self._aged_s and self._has_aged(session, now_s):
-            return
+            self._count()
+            return True
+        if now_s >= self._aged_s:
+            if now_s >= self._aged_s + self._options.max_connection_age_grace_s:
+                return True
+            if connection.is_draining:
+                connection.finish_drain()  # what was under way has come by this sweep
+            else:
+                connection.begin_drain()
+            self._client.mark_dirty()
         if connection.streams or self._marks:
-            self._sweep_streams(session, now_s)
-        if not connection.is_closed:
-            self._keep_alive(session, now_s)
+            self._sweep_streams(now_s)
+        return not connection.is_closed and self._is_gone(now_s)
 
-    def _sweep_streams(self, session: SweptSession, now_s: float) -> None:
-        connection = session.connection
+    def _sweep_streams(self, now_s: float) -> None:
+        connection = self._client.connection
         limit_s = self._options.no_progress_timeout_s
         sender = connection.sender
         are_sent = self._sent.move(sender.sent_bytes, now_s) <= limit_s
@@ -132,7 +113,7 @@ class Timeouts:
             ticket = stream.ticket
             if ticket is not None and not ticket.is_admitted:
                 if now_s - ticket.since_s > limit_s:
-                    self._end(session, stream, used_up())
+                    self._end(stream, used_up())
                 continue
             num_bytes = _moved_bytes(stream, are_sent=are_sent)
             if num_bytes is None:
@@ -145,52 +126,45 @@ class Timeouts:
             self._marks[stream.id] = mark
             if mark.move(num_bytes, now_s) > limit_s:
                 error = DeadlineExceeded("the request message did not arrive in time")
-                self._end(session, stream, error)
+                self._end(stream, error)
 
-    def _end(self, session: SweptSession, stream: Stream, error: ServingError) -> None:
+    def _end(self, stream: Stream, error: ServingError) -> None:
         """Ends a call that made no progress, which counts as nuisances."""
-        connection = session.connection
+        connection = self._client.connection
         call: ExpressCall | None = stream.owner
-        self._shared.clients.counters.timeouts += 1
+        self._count()
         if call is not None:
             call.abort(error)
         else:
             connection.sender.reset(stream, ErrorCode.CANCEL)
-            session.on_reset(stream)
-        session.mark_dirty()
+            connection.state.release_all(stream)
+        self._client.mark_dirty()
         try:
-            connection.state.now_s = self._shared.loop.clock.now()
+            connection.state.now_s = self._client.shared.loop.clock.now()
             connection.state.count_nuisance("calls without progress", _NUISANCES)
         except ConnectionFault as fault:
             connection.terminate(fault)
 
-    def _has_aged(self, session: SweptSession, now_s: float) -> bool:
-        """Drains a connection that is old enough; returns whether it was closed."""
-        connection = session.connection
-        if now_s >= self._aged_s + self._options.max_connection_age_grace_s:
-            session.close()
+    def _is_gone(self, now_s: float) -> bool:
+        """Asks a silent client for a sign of life; returns whether none has come."""
+        client = self._client
+        if self._pinged_s is None or client.read_s > self._pinged_s:
+            if now_s - client.read_s > self._options.keepalive_time_s:
+                self._pinged_s = now_s
+                client.connection.ping()
+                client.mark_dirty()
+        elif now_s - self._pinged_s > self._options.no_progress_timeout_s:
+            self._count()
             return True
-        if connection.is_draining:
-            connection.finish_drain()  # at the next sweep: what was under way has come
-        else:
-            connection.begin_drain()
-        session.mark_dirty()
         return False
 
-    def _keep_alive(self, session: SweptSession, now_s: float) -> None:
-        if self._pinged_s is None or session.read_s > self._pinged_s:
-            if now_s - session.read_s > self._options.keepalive_time_s:
-                self._pinged_s = now_s
-                session.connection.ping()
-                session.mark_dirty()
-        elif now_s - self._pinged_s > self._options.no_progress_timeout_s:
-            self._shared.clients.counters.timeouts += 1
-            session.close()
+    def _give_up(self, code: ErrorCode, reason: str) -> None:
+        self._count()
+        self._client.connection.terminate(ConnectionFault(code, reason))
+        self._client.mark_dirty()
 
-    def _give_up(self, session: SweptSession, code: ErrorCode, reason: str) -> None:
-        self._shared.clients.counters.timeouts += 1
-        session.connection.terminate(ConnectionFault(code, reason))
-        session.mark_dirty()
+    def _count(self) -> None:
+        self._client.shared.clients.counters.timeouts += 1
 
 
 def _moved_bytes(stream: Stream, *, are_sent: bool) -> int | None:

@@ -30,12 +30,12 @@ from tfs.core.stats import Stats
 from tfs.frontends.answer_sizes import AnswerSizes
 from tfs.frontends.budget import MemoryBudget
 from tfs.frontends.clients import Clients
-from tfs.frontends.counters import Counters
+from tfs.frontends.deadlines import Deadlines
+from tfs.frontends.express.call import ExpressCall, hand_over
 from tfs.frontends.express.options import ExpressOptions
 from tfs.frontends.express.published_stats import publish
 from tfs.frontends.express.session import Session
 from tfs.frontends.express.shared_state import SharedState
-from tfs.frontends.http2.connection import Connection
 from tfs.frontends.listener import Listener
 from tfs.frontends.wire import Wire
 
@@ -49,6 +49,10 @@ class ExpressTransport:
 
     ``start``, ``drain`` and ``close`` are for any one thread but the loop's (``close``
     for the loop's too); everything else is confined to the serving loop.
+
+    Attributes:
+        budget: The server's, which may count for other protocols as well.
+        clients: Its clients, and what happened to them.
 
     Args:
         loop: The serving loop. The caller runs it, and closes it after this transport.
@@ -80,13 +84,14 @@ class ExpressTransport:
     ) -> None:
         options = options or ExpressOptions()
         self._own_executor = executor is None
+        self.budget = budget or MemoryBudget(options.max_receive_bytes, loop.post)
         self._shared = SharedState(
             loop,
             options,
             executor or ThreadExecutor(1, "express-inflate"),
             on_large_message,
             answer_sizes or AnswerSizes(),
-            budget or MemoryBudget(options.max_receive_bytes, loop.post),
+            self.budget,
         )
         self._tls_executor = executor or ThreadExecutor(1, "express-tls")
         self._options = options
@@ -97,16 +102,17 @@ class ExpressTransport:
         self._num_admitted = 0  # by then
         self._methods: MethodTable = {}
         self._of_services: dict[Collection[str] | None, MethodTable] = {}
-        self._clients = self._shared.clients = Clients(
+        self._deadlines = Deadlines(loop, ExpressCall.expire)
+        self.clients = self._shared.clients = Clients(
             loop,
-            self._shared.budget,
+            self.budget,
             options,
             self._tls_executor,
             self._make_session,
             self._on_sweep,
         )
         if stats is not None:
-            publish(stats, self)
+            publish(stats, self.clients, self.budget)
 
     def start(
         self, listeners: Sequence[ListenerOptions], methods: MethodTable
@@ -119,7 +125,7 @@ class ExpressTransport:
 
         """
         self._methods = methods
-        addresses = self._clients.open(listeners)
+        addresses = self.clients.open(listeners)
         self._loop.post(self._begin)
         return addresses
 
@@ -128,40 +134,21 @@ class ExpressTransport:
 
         Returns whether all were finished by the (monotonic) deadline.
         """
-        return self._clients.drain(self._begin_drain, deadline_s)
+        return self.clients.drain(self._begin_drain, deadline_s)
 
     def close(self) -> None:
         """Closes every connection and listener; idempotent."""
-        self._clients.close(self._end)
-
-    @property
-    def counters(self) -> Counters:
-        """What happened since the start."""
-        return self._clients.counters
-
-    @property
-    def num_handshakes(self) -> int:
-        """TLS handshakes under way. Thread-safe."""
-        return len(self._clients.handshakes.under_way)
-
-    def connections(self) -> list[Connection]:
-        """Returns the open connections, which must not be changed. Thread-safe."""
-        return [session.connection for session in list(self._clients.sessions)]
-
-    @property
-    def budget(self) -> MemoryBudget:
-        """The server's budget."""
-        return self._shared.budget
+        self.clients.close(self._end)
 
     # -- on the loop -----------------------------------------------------------------
 
     def _begin(self) -> None:
-        if self._clients.is_closed:
+        if self.clients.is_closed:
             return
         self._shared.loop_ident = get_ident()
         self._loop.add_round_hook(self._hand_over, Phase.HAND_OVER)
         self._loop.add_round_hook(self._flush, Phase.FLUSH)
-        self._clients.begin()
+        self.clients.begin()
 
     def _make_session(self, wire: Wire, peer: Peer, listener: Listener) -> Session:
         services = listener.options.services
@@ -175,14 +162,18 @@ class ExpressTransport:
         return Session(self._shared, wire, peer, methods)
 
     def _hand_over(self, now_s: float) -> None:
-        if self._shared.arrived:
-            self._shared.hand_over()
+        hand_over(self._shared)
 
     def _flush(self, now_s: float) -> float | None:
         shared = self._shared
         shared.wants_round = False
         if shared.opened:
-            shared.watch_deadlines(now_s)
+            # If models answer at once, most calls are finished by now and need none.
+            calls: list[ExpressCall] = shared.opened
+            shared.opened = []
+            for call in calls:
+                if not call.is_finished and call.deadline_s is not None:
+                    call.bucket = self._deadlines.add(call, call.deadline_s, now_s)
         if shared.unfinished:
             # Posted at the end of the round, so that it runs in the next one.
             for go_on in shared.unfinished:
@@ -200,11 +191,11 @@ class ExpressTransport:
             took_s = self._now() - shared.round_begun_s
             shared.round_begun_s = None
             if took_s > self._options.slow_round_s:
-                self.counters.slow_rounds += 1
+                self.clients.counters.slow_rounds += 1
                 log.warning(
                     "event=slow_round took_s=%.3f connections=%d flushed=%d",
                     took_s,
-                    len(self._clients.sessions),
+                    len(self.clients.sessions),
                     len(dirty),
                 )
         return now_s if shared.wants_round else None
@@ -212,7 +203,7 @@ class ExpressTransport:
     def _on_sweep(self) -> None:
         # on_large_message postpones the return of free memory, which should not happen
         # while more large messages come.
-        budget = self._shared.budget
+        budget = self.budget
         had_much, num_before = self._had_much, self._num_admitted
         self._had_much = budget.used_bytes >= _MUCH_BYTES
         self._num_admitted = budget.num_admitted
@@ -222,18 +213,17 @@ class ExpressTransport:
             self._on_scarcity()
 
     def _begin_drain(self) -> None:
-        if self._clients.begin_drain():
+        if self.clients.begin_drain():
             self._loop.call_at(
                 self._now() + self._options.drain_grace_s, self._finish_drain
             )
 
     def _finish_drain(self) -> None:
-        for session in list(self._clients.sessions):
-            session.connection.finish_drain()
-            session.mark_dirty()
+        for session in list(self.clients.sessions):
+            session.finish_drain()
 
     def _end(self) -> None:
-        self._shared.deadlines.close()
+        self._deadlines.close()
         self._loop.remove_round_hook(self._hand_over)
         self._loop.remove_round_hook(self._flush)
         if self._own_executor:

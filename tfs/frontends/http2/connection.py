@@ -51,33 +51,31 @@ from tfs.frontends.http2.frames import (
 )
 from tfs.frontends.http2.head_intake import HeadIntake
 from tfs.frontends.http2.limits import ConnectionLimits
-from tfs.frontends.http2.messages import PREFIX_SIZE
 from tfs.frontends.http2.sender import Sender
-from tfs.frontends.http2.state import ConnectionState
-from tfs.frontends.http2.states import OPENED, REQUESTED
+from tfs.frontends.http2.state import WORK_PER_REQUEST, ConnectionState
+from tfs.frontends.http2.states import StreamState
 from tfs.frontends.http2.stream import STREAM_BYTES, Stream
+from tfs.frontends.http2.upload import PREFIX_SIZE
 
 _unpack_prefix = Struct(">BI").unpack_from
+# Looked up in the enum, these take longer.
+_OPEN: Final = StreamState.OPEN
+_REQUESTED: Final = StreamState.REQUESTED
 
 _DRAIN_PING: Final = b"tfsdrain"
 _KEEPALIVE_PING: Final = b"tfsalive"
-_BLOCK_FRAMES: Final = frozenset((FrameType.HEADERS, FrameType.CONTINUATION))
 
 # The connection's window is raised again after half of it was used.
 _HALF_WINDOW: Final = 1 << 30
-
-# Other work also counts towards the limit of requests per round, so that the limit
-# bounds time as well. Frames beyond the two of a request (grpc's own clients send five)
-# take up to 3 us each. The bytes of a header block that has to be decoded take 0.2 us
-# each if they are Huffman-coded.
-_OTHERS_PER_REQUEST: Final = 8
-_BLOCK_BYTES_PER_REQUEST: Final = 256
 
 
 class Connection:
     """The state of one connection. Confined to the serving loop.
 
     Attributes:
+        control: Takes in frames about the connection and its windows.
+        data: Takes in DATA.
+        heads: Takes in header blocks.
         sender: Sends answers.
         streams: The live streams by id.
         state: What its parts share.
@@ -93,18 +91,15 @@ class Connection:
     """
 
     __slots__ = (
-        "_control",
-        "_data",
         "_has_greeted",
-        "_heads",
-        "_num_heads_left",
-        "_num_others_left",
         "_num_tiny_updates",
-        "_num_whole_left",
         "_rest",
         "_rest_since_s",
         "_saw_preface",
+        "control",
+        "data",
         "fault",
+        "heads",
         "is_draining",
         "sender",
         "state",
@@ -121,9 +116,9 @@ class Connection:
         state = self.state = ConnectionState(events, budget, limits, begun_s)
         self.sender: Sender = state.sender
         self.streams = state.streams
-        self._data = DataIntake(state)
-        self._heads = HeadIntake(state, self._data)
-        self._control = ControlFrames(state)
+        self.data = DataIntake(state)
+        self.heads = HeadIntake(state, self.data)
+        self.control = ControlFrames(state)
         self.fault: ConnectionFault | None = None
         self.is_draining = False
         self._rest = b""  # bytes received but not parsed yet
@@ -132,9 +127,6 @@ class Connection:
         # Our preface waits for the client's, because a client that speaks HTTP/1 gets
         # an answer in HTTP/1 instead.
         self._has_greeted = False
-        # What may still be taken in this ``receive``: requests begun and completed, and
-        # other frames.
-        self._num_heads_left = self._num_whole_left = self._num_others_left = 0
         self._num_tiny_updates = 0
 
     # -- what the owner asks ----------------------------------------------------------
@@ -151,34 +143,19 @@ class Connection:
     @property
     def is_established(self) -> bool:
         """Whether the client's preface and SETTINGS arrived."""
-        return self._control.saw_settings
+        return self.control.saw_settings
 
     @property
     def stuck_since_s(self) -> float | None:
         """When the unfinished header block or frame (not DATA) began; None without."""
-        block = self._heads.block
-        if block.stream_id:
-            return block.since_s
+        if self.heads.stream_id:
+            return self.heads.since_s
         return self._rest_since_s if self._rest else None
 
     @property
-    def num_decoded_heads(self) -> int:
-        """How many request heads were not in the cache of header blocks."""
-        return self._heads.num_decoded
-
-    @property
-    def num_resets(self) -> int:
-        """How many streams the peer has reset."""
-        return self._control.num_resets
-
-    @property
-    def max_request_bytes(self) -> int:
-        """The longest message taken, compressed or not."""
-        return self._data.max_request_bytes
-
-    def let_send(self, stream: Stream) -> None:
-        """Raises the window of a stream whose messages were taken."""
-        self._data.let_send(stream)
+    def unfinished_bytes(self) -> int:
+        """What is kept of frames and header blocks that are not whole."""
+        return len(self._rest) + self.heads.unfinished_bytes
 
     # -- receiving ----------------------------------------------------------------------
 
@@ -186,24 +163,25 @@ class Connection:
         """Takes bytes from the peer; empty bytes continue after it has returned True.
 
         Returns:
-            Whether whole frames are left because the limit of requests per round was
-            reached. If so, call it again in the next round, with no new bytes.
+            Whether bytes are left because the limit of work per round was reached. If so,
+            call it again in the next round, with no new bytes.
 
         """
         state = self.state
         if state.is_closed:
             return False
         state.now_s = now_s
+        state.work_left = 0
+        state.count_work(-state.limits.max_requests_per_round)
         rest = self._rest
         if rest:
             data = rest + data
         index = 0
-        has_more = False
         try:
             if not self._saw_preface:
                 index = self._take_preface(data)
             if self._saw_preface:
-                index, has_more = self._take_frames(data, index)
+                index = self._take_frames(data, index)
                 if self._num_tiny_updates:
                     num, self._num_tiny_updates = self._num_tiny_updates, 0
                     state.count_nuisance("tiny WINDOW_UPDATE", num)
@@ -216,11 +194,11 @@ class Connection:
         except ConnectionFault as fault:
             self.terminate(fault)
             return False
-        if self._data.received_bytes > _HALF_WINDOW:
-            update = frames.window_update(0, self._data.received_bytes)
-            self._data.received_bytes = 0
+        if self.data.received_bytes > _HALF_WINDOW:
+            update = frames.window_update(0, self.data.received_bytes)
+            self.data.received_bytes = 0
             self.sender.out.append(update)
-        return has_more
+        return state.work_left <= 0 and index < len(data)
 
     def _keep(self, rest: bytes) -> None:
         """Keeps bytes that are no whole frame."""
@@ -231,41 +209,28 @@ class Connection:
         self._rest = rest
         budget.release(-more_bytes)
 
-    def _take_frames(self, data: bytes, index: int) -> tuple[int, bool]:
-        """Takes frames until no whole one is left, or the bound of requests is reached.
+    def _take_frames(self, data: bytes, index: int) -> int:
+        """Takes frames until no whole one is left, or the limit of work is reached.
 
-        Returns:
-            The index behind what was taken, and whether the bound was reached.
+        Returns the index behind what was taken.
 
         Raises:
             ConnectionFault: The peer broke a rule.
 
         """
         size = len(data)
-        state, intake, block = self.state, self._data, self._heads.block
-        self._num_heads_left = self._num_whole_left = (
-            state.limits.max_requests_per_round
-        )
-        self._num_others_left = self._num_heads_left * _OTHERS_PER_REQUEST
-        while not state.is_closed:
+        state, intake = self.state, self.data
+        while state.work_left > 0 and not state.is_closed:
             if intake.stream_id:
                 index = intake.go_on(data, index, size)
-                # Each message of a stream counts as much as a request.
-                num, intake.num_messages = intake.num_messages, 0
-                if intake.stream_id:
-                    self._num_whole_left -= num
-                    if index == size:
-                        return index, False
-                    if self._num_whole_left <= 0:
-                        return index, True
-                else:
-                    self._num_whole_left -= max(num, intake.ends_stream)
+                if intake.stream_id and index == size:
+                    break
                 continue
             if size - index < HEAD_SIZE:
-                return index, False
+                break
             behind = index
             # Within a header block, and before SETTINGS, no other frame may come.
-            if not block.stream_id and self._control.saw_settings:
+            if not self.heads.stream_id and self.control.saw_settings:
                 frame_type = data[index + 3]
                 if frame_type == 0:
                     behind = self._take_messages(data, index, size)
@@ -274,22 +239,22 @@ class Connection:
                 elif frame_type == 8:
                     behind = self._take_updates(data, index, size)
             if behind == index:
-                behind, is_over = self._take_by_the_book(data, index, size)
+                behind = self._take_by_the_book(data, index, size)
                 if behind == index:
-                    return index, is_over
+                    break
             index = behind
-        return index, False
+        return index
 
     def _take_heads(self, data: bytes, index: int, size: int) -> int:
         """Takes HEADERS whose blocks the cache knows, while such follow each other."""
         state = self.state
-        heads, streams, table = self._heads.heads, self.streams, state.table
-        events, window = state.events, self.sender.peer.initial_window
+        heads, streams, table = self.heads.heads, self.streams, state.table
+        events, window = state.events, self.sender.initial_window
         most = state.limits.max_concurrent_streams - state.num_cut_off
         budget, now_s = state.budget, state.now_s
         if not budget.has_room(0):
             return index
-        while self._num_heads_left > 0 and size - index >= HEAD_SIZE:
+        while state.work_left > 0 and size - index >= HEAD_SIZE:
             word, flags, stream_id = unpack_head(data, index)
             begin = index + HEAD_SIZE
             end = begin + (word >> 8)
@@ -303,12 +268,9 @@ class Connection:
                 or len(streams) >= most
             ):
                 break
-            self._num_heads_left -= 1
-            if stream_id - table.last_id > 2:
-                table.advance_to(stream_id)
-            else:
-                table.last_id = stream_id
-            stream = streams[stream_id] = Stream(stream_id, head, OPENED, window, now_s)
+            state.work_left -= 1
+            table.last_id = stream_id
+            stream = streams[stream_id] = Stream(stream_id, head, _OPEN, window, now_s)
             budget.used_bytes += STREAM_BYTES
             index = end
             events.on_open(stream)
@@ -318,22 +280,19 @@ class Connection:
 
     def _take_messages(self, data: bytes, index: int, size: int) -> int:
         """Takes DATA frames with whole requests, or from the middle of long ones."""
-        state, intake, budget = self.state, self._data, self.state.budget
+        state, intake, budget = self.state, self.data, self.state.budget
         streams, events = self.streams, state.events
         most_bytes = min(intake.max_request_bytes, budget.window_bytes - PREFIX_SIZE)
-        while self._num_whole_left > 0 and size - index >= HEAD_SIZE + PREFIX_SIZE:
+        while state.work_left > 0 and size - index >= HEAD_SIZE + PREFIX_SIZE:
             word, flags, stream_id = unpack_head(data, index)
             length = word >> 8
             begin = index + HEAD_SIZE
             end = begin + length
             stream = streams.get(stream_id)
-            if word & 0xFF or stream is None or stream.state is not OPENED:
+            if word & 0xFF or stream is None or stream.state is not _OPEN:
                 break
             if flags != END_STREAM or stream.upload is not None:
-                index, num = intake.take_middles(
-                    data, index, size, self._num_others_left
-                )
-                self._num_others_left -= num
+                index = intake.take_middles(data, index, size)
                 break
             flag, body = _unpack_prefix(data, begin)
             announced = stream.head.content_length
@@ -346,12 +305,12 @@ class Connection:
                 or budget.used_bytes + length > budget.limit_bytes
             ):
                 break
-            self._num_whole_left -= 1
+            state.work_left -= WORK_PER_REQUEST - 1
             budget.used_bytes += length
             intake.received_bytes += length
             stream.held_bytes += length
             stream.received_bytes = length
-            stream.state = REQUESTED
+            stream.state = _REQUESTED
             index = end
             events.on_request(stream, data[begin + PREFIX_SIZE : end])
             if state.is_closed:
@@ -360,9 +319,9 @@ class Connection:
 
     def _take_updates(self, data: bytes, index: int, size: int) -> int:
         """Takes WINDOW_UPDATEs without fault, for streams that are gone too."""
-        streams, sender = self.streams, self.sender
-        last_id = self.state.table.last_id
-        while self._num_others_left > 0 and size - index >= HEAD_SIZE + 4:
+        state, streams, sender = self.state, self.streams, self.sender
+        last_id = state.table.last_id
+        while state.work_left > 0 and size - index >= HEAD_SIZE + 4:
             word, _, stream_id = unpack_head(data, index)
             if word != 4 << 8 | 8:
                 break
@@ -379,50 +338,36 @@ class Connection:
                     stream.send_window += increment
             else:
                 break
-            self._num_others_left -= 1
+            state.work_left -= 1
             self._num_tiny_updates += increment < TINY_INCREMENT
             index += HEAD_SIZE + 4
         return index
 
-    def _take_by_the_book(self, data: bytes, index: int, size: int) -> tuple[int, bool]:
-        """Takes any frame.
-
-        Returns:
-            The index behind it, or the same if it cannot be taken yet; and whether that
-            is because the bound of requests is reached.
-
-        """
-        if self._num_others_left <= 0:
-            return index, True
+    def _take_by_the_book(self, data: bytes, index: int, size: int) -> int:
+        """Takes any frame; returns the index behind it, or the same if it is not whole."""
         word, flags, stream_id = unpack_head(data, index)
         length, frame_type = word >> 8, word & 0xFF
         stream_id &= LARGEST_WINDOW  # without the reserved bit
         payload = index + HEAD_SIZE
         self._check_head(frame_type, flags, stream_id, length)
         if frame_type == FrameType.DATA:
-            if self._num_whole_left <= 0:
-                return index, True
             if flags & PADDED and length and payload >= size:
-                return index, False  # the pad length has not arrived
-            self._num_others_left -= 1
-            return self._data.begin(data, payload, flags, stream_id, length), False
-        end = payload + length
+                return index  # the pad length has not arrived
+            self.state.work_left -= 1
+            return self.data.begin(data, payload, flags, stream_id, length)
+        end: int = payload + length
         if end > size:
-            return index, False
-        self._num_others_left -= 1
-        if frame_type in _BLOCK_FRAMES:
-            if self._num_heads_left <= 0:
-                return index, True
-            self._num_heads_left -= 1 + length // _BLOCK_BYTES_PER_REQUEST
-            if frame_type == FrameType.HEADERS:
-                self._heads.on_headers(flags, stream_id, data[payload:end])
-            else:
-                self._heads.on_continuation(flags, stream_id, data[payload:end])
+            return index
+        self.state.work_left -= 1
+        if frame_type == FrameType.HEADERS:
+            self.heads.on_headers(flags, stream_id, data[payload:end])
+        elif frame_type == FrameType.CONTINUATION:
+            self.heads.on_continuation(flags, data[payload:end])
         elif frame_type == FrameType.PING and flags & frames.ACK:
             self._on_pong(data[payload:end])
         else:
-            self._control.on_frame(frame_type, flags, stream_id, data[payload:end])
-        return end, False
+            self.control.on_frame(frame_type, flags, stream_id, data[payload:end])
+        return end
 
     def _check_head(
         self, frame_type: int, flags: int, stream_id: int, length: int
@@ -436,22 +381,22 @@ class Connection:
         if length > self.state.limits.max_frame_size:
             raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "frame too large")
         frames.check_head(frame_type, flags, stream_id, length)
-        if not self._control.saw_settings and frame_type != FrameType.SETTINGS:
+        if not self.control.saw_settings and frame_type != FrameType.SETTINGS:
             raise ConnectionFault(
                 ErrorCode.PROTOCOL_ERROR, "SETTINGS must be the first frame"
             )
-        block = self._heads.block
-        if block.stream_id and (
-            frame_type != FrameType.CONTINUATION or stream_id != block.stream_id
-        ):
+        block_id = self.heads.stream_id
+        if block_id and (frame_type != FrameType.CONTINUATION or stream_id != block_id):
             raise ConnectionFault(
                 ErrorCode.PROTOCOL_ERROR, "a header block was left unfinished"
             )
-        if frame_type == FrameType.DATA or length <= block.small_bytes:
-            return
-        # Only DATA is taken as it arrives. Any other frame would wait in memory until it
-        # is whole.
-        if frame_type not in _BLOCK_FRAMES or length > block.large_bytes:
+        if not block_id and frame_type == FrameType.CONTINUATION:
+            raise ConnectionFault(
+                ErrorCode.PROTOCOL_ERROR, "CONTINUATION of no header block"
+            )
+        # Only DATA is taken as it arrives. Any other frame waits in memory until it is
+        # whole.
+        if frame_type != FrameType.DATA and length > self.heads.largest_bytes:
             raise ConnectionFault(
                 ErrorCode.ENHANCE_YOUR_CALM, "header or control frame too large"
             )
@@ -560,4 +505,4 @@ class Connection:
         self.state.close()
         rest, self._rest = self._rest, b""
         self.state.budget.release(len(rest))
-        self._heads.forget()
+        self.heads.forget()

@@ -14,7 +14,7 @@ from tfs.frontends.http2.frames import (
     unpack_uint32,
 )
 from tfs.frontends.http2.state import ConnectionState
-from tfs.frontends.http2.states import Reaction, Signal, received
+from tfs.frontends.http2.states import Reaction, Signal, StreamState
 
 TINY_INCREMENT: Final = 64
 """A WINDOW_UPDATE by fewer bytes counts as tiny: it is worth next to nothing."""
@@ -59,19 +59,20 @@ class ControlFrames:
             self._on_ping(payload)
         elif frame_type == FrameType.RST_STREAM:
             self._on_rst_stream(stream_id)
+        elif frame_type == FrameType.PUSH_PROMISE:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "clients push nothing")
         else:
-            # After a GOAWAY the client closes the connection when its calls are done.
-            if stream_id:
-                self._state.step(stream_id, received(frame_type, ends_stream=False))
+            # Extensions; PRIORITY, which is deprecated; and a GOAWAY, after which the
+            # client closes the connection when its calls are done.
             self._state.count_nuisance("ignored frames", 2)
 
     def _on_rst_stream(self, stream_id: int) -> None:
         self.num_resets += 1
         state = self._state
-        verdict = state.step(stream_id, Signal.RECEIVE_RST_STREAM)
+        verdict = state.step(stream_id, Signal.RST_STREAM)
         if verdict.reaction is Reaction.ACCEPT:
             stream = state.streams[stream_id]
-            state.sender.drop(stream, verdict.next_state)
+            state.sender.drop(stream, StreamState.CLOSED)
             state.events.on_reset(stream)
             allowed_s = stream.head.timeout_s
             if allowed_s is None or allowed_s > _LONG_S:
@@ -90,7 +91,7 @@ class ControlFrames:
             if sender.window > LARGEST_WINDOW:
                 raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "window overflow")
         else:
-            verdict = state.step(stream_id, Signal.RECEIVE_WINDOW_UPDATE)
+            verdict = state.step(stream_id, Signal.WINDOW_UPDATE)
             if verdict.reaction is Reaction.ACCEPT:
                 stream = state.streams[stream_id]
                 stream.send_window += increment
@@ -102,22 +103,14 @@ class ControlFrames:
             state.count_nuisance("tiny WINDOW_UPDATE")
 
     def _on_settings(self, flags: int, payload: bytes) -> None:
-        state, sender = self._state, self._state.sender
+        state = self._state
         if flags & ACK:
             state.count_nuisance("ignored frames", 2)
             return
         if self.saw_settings:
             state.count_nuisance("SETTINGS", 20)
         self.saw_settings = True
-        moved = sender.peer.update(payload)
-        if moved:
-            for stream in state.streams.values():
-                stream.send_window += moved
-                if stream.send_window > LARGEST_WINDOW:
-                    raise ConnectionFault(
-                        ErrorCode.FLOW_CONTROL_ERROR, "window overflow by SETTINGS"
-                    )
-        sender.out.append(frames.SETTINGS_ACK)
+        state.sender.take_settings(payload)
 
     def _on_ping(self, payload: bytes) -> None:
         # Clients measure their bandwidth by a PING after data that we sent; those do

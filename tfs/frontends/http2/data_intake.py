@@ -26,17 +26,17 @@ from tfs.frontends.http2.frames import (
     PADDED,
     ConnectionFault,
     ErrorCode,
-    FrameType,
     unpack_head,
     unpack_uint32,
     window_update,
 )
-from tfs.frontends.http2.messages import PREFIX_SIZE, MessageAssembler
-from tfs.frontends.http2.state import ConnectionState
-from tfs.frontends.http2.states import OPENED, Signal, received, step
-from tfs.frontends.http2.stream import Stream, Upload
+from tfs.frontends.http2.state import WORK_PER_REQUEST, ConnectionState
+from tfs.frontends.http2.states import Signal, StreamState
+from tfs.frontends.http2.stream import Stream
+from tfs.frontends.http2.upload import PREFIX_SIZE, Upload
 
 _BITE: Final = 512  # bytes of a payload taken at a time, after its first message
+_OPEN: Final = StreamState.OPEN  # a look-up in the enum takes longer
 
 
 class DataIntake:
@@ -44,8 +44,6 @@ class DataIntake:
 
     Attributes:
         stream_id: The stream of a DATA frame of which only a part was taken; 0: of none.
-        ends_stream: Whether the frame taken last had END_STREAM.
-        num_messages: Messages that were completed; the owner resets it.
         received_bytes: Bytes received for which the connection's window was not raised
             again; the owner resets it.
         max_request_bytes: The longest message taken, compressed or not.
@@ -56,12 +54,11 @@ class DataIntake:
     """
 
     __slots__ = (
+        "_ends_stream",
         "_left",
         "_pad_left",
         "_state",
-        "ends_stream",
         "max_request_bytes",
-        "num_messages",
         "received_bytes",
         "stream_id",
     )
@@ -72,8 +69,7 @@ class DataIntake:
         self._left = 0  # of the frame's payload
         self._pad_left = 0
         self.stream_id = 0
-        self.ends_stream = False
-        self.num_messages = 0
+        self._ends_stream = False
         self.received_bytes = 0
         self.max_request_bytes = min(
             limits.max_message_bytes,
@@ -81,21 +77,15 @@ class DataIntake:
             state.budget.largest_bytes,
         )
 
-    def take_middles(
-        self, data: bytes, index: int, size: int, most: int
-    ) -> tuple[int, int]:
+    def take_middles(self, data: bytes, index: int, size: int) -> int:
         """Takes whole DATA frames from the middle of messages that were admitted.
 
         Long uploads consist mostly of these. Any other frame is left to :meth:`begin`.
-
-        Returns:
-            The index behind the frames taken, and how many they are.
-
+        Returns the index behind the frames taken.
         """
-        streams = self._state.streams
+        state, streams = self._state, self._state.streams
         view = memoryview(data)
-        num_taken = 0
-        while num_taken < most and size - index >= HEAD_SIZE:
+        while state.work_left > 0 and size - index >= HEAD_SIZE:
             word, flags, stream_id = unpack_head(data, index)
             length = word >> 8
             begin = index + HEAD_SIZE
@@ -106,18 +96,18 @@ class DataIntake:
             if (
                 upload is None
                 or not 0 < length <= upload.prepaid_bytes
-                or length >= upload.assembler.missing_bytes
-                or stream.state is not OPENED
+                or length >= upload.missing_bytes
+                or stream.state is not _OPEN
                 or stream.end_block is not None
             ):
                 break
             index = begin + length
-            upload.assembler.append(view[begin:index])
+            upload.append(view[begin:index])
             upload.prepaid_bytes -= length
             stream.received_bytes += length
             self.received_bytes += length
-            num_taken += 1
-        return index, num_taken
+            state.work_left -= 1
+        return index
 
     def begin(
         self, data: bytes, payload: int, flags: int, stream_id: int, length: int
@@ -125,7 +115,7 @@ class DataIntake:
         """Takes in a DATA frame's head; returns the index behind it."""
         state = self._state
         ends = bool(flags & END_STREAM)
-        state.step(stream_id, received(FrameType.DATA, ends))
+        state.step(stream_id, Signal.DATA_END if ends else Signal.DATA)
         self.received_bytes += length
         pad = 0
         if flags & PADDED:
@@ -143,14 +133,14 @@ class DataIntake:
         self.stream_id = stream_id
         self._left = length - pad
         self._pad_left = pad
-        self.ends_stream = ends
+        self._ends_stream = ends
         return payload
 
     def go_on(self, data: bytes, index: int, size: int) -> int:
         """Takes what has arrived of the DATA frame that began; returns the new index.
 
-        It takes only a few messages at a time, which ``num_messages`` counts, because
-        one frame may hold fifty thousand messages of five bytes each.
+        It takes only a few messages at a time, because one frame may hold fifty thousand
+        messages of five bytes each.
         """
         stream_id = self.stream_id
         stream = self._state.streams.get(stream_id)
@@ -169,14 +159,14 @@ class DataIntake:
         if self._left == 0 and self._pad_left == 0:
             self.stream_id = 0
             stream = self._state.streams.get(stream_id)
-            if self.ends_stream and stream is not None:
-                self.end(stream, Signal.RECEIVE_DATA_END)
+            if self._ends_stream and stream is not None:
+                self.end(stream)
         return index
 
-    def end(self, stream: Stream, signal: Signal) -> None:
-        """Notes that a stream's client sends no more."""
+    def end(self, stream: Stream) -> None:
+        """Notes that an open stream's client sends no more."""
         state = self._state
-        stream.state = step(stream.state, signal).next_state
+        stream.state = StreamState.REQUESTED
         if stream.end_block is not None:
             return  # answered already; the client's frames are still on their way
         announced = stream.head.content_length
@@ -191,22 +181,21 @@ class DataIntake:
 
     def let_send(self, stream: Stream) -> None:
         """Raises a stream's window, if little is left of it and no message waits."""
-        upload = stream.upload
+        upload, ticket = stream.upload, stream.ticket
         window = self._state.budget.window_bytes
-        if upload is not None and stream.state is OPENED:
+        if upload is not None and stream.state is _OPEN:
             room = self._room(stream, upload)
-            if 2 * room < window and not stream.is_queued:
+            if 2 * room < window and (ticket is None or ticket.is_admitted):
                 self._grant(stream, upload, window - room)
 
     def _on_payload(self, stream: Stream, chunk: memoryview) -> None:
-        if stream.state is not OPENED or stream.end_block is not None:
+        if stream.state is not _OPEN or stream.end_block is not None:
             return  # it was answered meanwhile, so nobody reads the rest
         state = self._state
         num_bytes = len(chunk)
         upload = stream.upload
         if upload is None:
-            assembler = MessageAssembler(self.max_request_bytes)
-            upload = stream.upload = Upload(assembler)
+            upload = stream.upload = Upload(self.max_request_bytes)
         stream.received_bytes += num_bytes
         if stream.received_bytes > DEFAULT_WINDOW + upload.granted_bytes:
             state.reset_by_fault(stream.id, ErrorCode.FLOW_CONTROL_ERROR)
@@ -219,13 +208,13 @@ class DataIntake:
                 return
             state.hold(stream, more_bytes)
         try:
-            for is_compressed, message in upload.assembler.feed(chunk):
-                self.num_messages += 1
+            for is_compressed, message in upload.feed(chunk):
+                state.work_left -= WORK_PER_REQUEST - 1
                 state.settle(stream)
                 state.events.on_message(stream, message, is_compressed)
                 if stream.id not in state.streams:
                     return
-            if upload.assembler.missing_bytes and stream.ticket is None:
+            if upload.missing_bytes and stream.ticket is None:
                 self._ask_for_rest(stream, upload)
         except ServingError as error:
             state.events.on_fault(stream, error)
@@ -237,13 +226,12 @@ class DataIntake:
 
     def _ask_for_rest(self, stream: Stream, upload: Upload) -> None:
         """Lets the client send the rest of a message, now or once it is admitted."""
-        assembler = upload.assembler
-        missing_bytes = assembler.missing_bytes
+        missing_bytes = upload.missing_bytes
         room = self._room(stream, upload)
         if missing_bytes <= room:
             return
         state = self._state
-        if assembler.size_bytes + PREFIX_SIZE <= state.budget.window_bytes:
+        if upload.size_bytes + PREFIX_SIZE <= state.budget.window_bytes:
             self._grant(stream, upload, missing_bytes - room)  # a stream's later one
             return
         stream.ticket = state.budget.admit(
@@ -262,8 +250,8 @@ class DataIntake:
             self._state.events.on_output()
 
     def _on_admitted(self, stream: Stream, upload: Upload) -> None:
-        upload.assembler.give_memory()
-        missing_bytes = upload.prepaid_bytes = upload.assembler.missing_bytes
+        upload.give_memory()
+        missing_bytes = upload.prepaid_bytes = upload.missing_bytes
         self._grant(stream, upload, missing_bytes - self._room(stream, upload))
 
     def _grant(self, stream: Stream, upload: Upload, num_bytes: int) -> None:
@@ -275,8 +263,8 @@ class DataIntake:
 def _bite(stream: Stream, data: bytes, index: int, count: int) -> int:
     """Returns how much of a payload to take at once; all if it is one message."""
     upload = stream.upload
-    if upload is not None and not upload.assembler.is_between_messages:
-        first = upload.assembler.missing_bytes
+    if upload is not None and not upload.is_between_messages:
+        first = upload.missing_bytes
     else:
         first = PREFIX_SIZE + unpack_uint32(data, index + 1)[0]
     return min(count, first + _BITE)

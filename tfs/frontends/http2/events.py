@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Protocol
 
 from tfs.core.errors import ServingError
 from tfs.frontends.http2.stream import Stream
@@ -46,25 +46,3 @@ class ConnectionEvents(Protocol):
     def on_output(self) -> None:
         """There is something to send, though nothing was received."""
         ...
-
-
-class _Nobody:
-    def on_open(self, stream: Stream) -> None: ...
-
-    def on_request(self, stream: Stream, message: bytes) -> None: ...
-
-    def on_message(
-        self, stream: Stream, message: memoryview, is_compressed: bool
-    ) -> None: ...
-
-    def on_end(self, stream: Stream) -> None: ...
-
-    def on_fault(self, stream: Stream, error: ServingError) -> None: ...
-
-    def on_reset(self, stream: Stream) -> None: ...
-
-    def on_output(self) -> None: ...
-
-
-NOBODY: Final[ConnectionEvents] = _Nobody()
-"""Receives the events of closed connections, so that these do not keep their owners."""

@@ -1,4 +1,14 @@
-"""Takes in header blocks: requests that begin, and trailers."""
+"""Takes in header blocks: requests that begin, and trailers.
+
+gRPC clients repeat the same few header blocks on a connection, so most requests need
+one dictionary look-up instead of HPACK. That is sound only as long as equal bytes mean
+equal headers. So a block is kept only if decoding it left the dynamic table unchanged,
+and any change of the table (insertion, eviction, size update) empties the cache.
+
+The pieces of a block are joined before HPACK decodes any of them. Since no other frame may
+come between them (RFC 9113, section 6.10), one block per connection waits, and its size is
+bounded.
+"""
 
 from __future__ import annotations
 
@@ -14,31 +24,48 @@ from tfs.frontends.http2.frames import (
     PRIORITIZED,
     ConnectionFault,
     ErrorCode,
-    FrameType,
     first_piece,
 )
-from tfs.frontends.http2.head_cache import HeadCache
-from tfs.frontends.http2.header_block import HeaderBlock, block_too_long
-from tfs.frontends.http2.hpack_decoder import HpackDecoder
-from tfs.frontends.http2.request_head import MalformedHead, RequestHead, parse_head
+from tfs.frontends.http2.hpack_decoder import Header, HpackDecoder
+from tfs.frontends.http2.request_head import (
+    MalformedHead,
+    RequestHead,
+    check_trailers,
+    parse_head,
+)
 from tfs.frontends.http2.state import ConnectionState
-from tfs.frontends.http2.states import Reaction, Signal, Step, received
+from tfs.frontends.http2.states import Reaction, Signal, StreamState
 from tfs.frontends.http2.stream import Stream
 
-_SMALL_CONTINUATION: Final = 512
+_CACHE_BYTES: Final = 65_536  # of blocks and the heads that they stand for
 
 # Longer heads count, unless the cache shares them. With HPACK a few bytes may stand for
 # a long head, and each of a thousand streams may have its own.
 _LONG_HEAD_BYTES: Final = 1024
 _METADATA_BYTES: Final = 160  # memory of a header's objects, besides its bytes
 
+_SLACK_BYTES: Final = 256
+"""Bytes by which a header block may exceed its header list, for padding, priority and
+table size updates."""
+
+_LARGEST_TIMES: Final = 4
+"""A block may be this many times as long as the longest header list that we take. Envoy
+forwards 60 KB, and clients' libraries ignore the limit that we announce."""
+
+_BLOCK_BYTES_PER_REQUEST: Final = 256
+"""Bytes of a block that take as long to decode as a request: 0.2 us each, if they are
+Huffman-coded."""
+
 
 class HeadIntake:
     """The header blocks of one connection. Confined to the serving loop.
 
     Attributes:
-        block: The block that is not whole, if there is one.
         heads: The heads that need not be decoded, by their blocks.
+        largest_bytes: A longer block ends the connection.
+        num_decoded: How many request heads were not found there, and were decoded.
+        since_s: When the first piece of an unfinished block arrived.
+        stream_id: The stream that this opens or ends; 0: no block is unfinished.
 
     Args:
         state: The connection's.
@@ -46,51 +73,40 @@ class HeadIntake:
 
     """
 
-    __slots__ = ("_block_bytes", "_cache", "_data", "_state", "block", "heads")
+    __slots__ = (
+        "_data",
+        "_decoder",
+        "_ends_stream",
+        "_kept_bytes",
+        "_num_continuations",
+        "_pieces",
+        "_state",
+        "heads",
+        "largest_bytes",
+        "num_decoded",
+        "since_s",
+        "stream_id",
+    )
 
     def __init__(self, state: ConnectionState, data: DataIntake) -> None:
-        limits = state.limits
+        max_list_bytes = state.limits.max_header_list_bytes
+        self.heads: dict[bytes, RequestHead] = {}
+        self.largest_bytes = max_list_bytes * _LARGEST_TIMES + _SLACK_BYTES
+        self.num_decoded = 0
+        self.since_s = state.now_s
+        self.stream_id = 0
         self._state = state
         self._data = data
-        self.block = HeaderBlock(limits, state.now_s)
-        self._block_bytes = 0  # of an unfinished block, in the budget
-        self._cache: HeadCache[RequestHead] = HeadCache(
-            HpackDecoder(max_list_bytes=limits.max_header_list_bytes), parse_head
-        )
-        self.heads = self._cache.by_block
+        self._decoder = HpackDecoder(max_list_bytes=max_list_bytes)
+        self._kept_bytes = 0  # of heads
+        self._pieces = bytearray()
+        self._ends_stream = False
+        self._num_continuations = 0
 
     @property
-    def num_decoded(self) -> int:
-        """How many request heads were not in the cache of header blocks."""
-        return self._cache.num_decoded
-
-    def make_room(self, size_bytes: int) -> None:
-        """Makes room for a header block that is not whole, or longer than any head.
-
-        The call of a longer one is refused. The other calls of the connection must go
-        on, because the client may be a proxy. So the block has to be decoded all the
-        same, which keeps HPACK's table in step.
-
-        Raises:
-            ConnectionFault: It is too long even so, or the budget has no room for it.
-
-        """
-        budget = self._state.budget
-        more_bytes = size_bytes - self._block_bytes
-        if more_bytes <= 0:
-            return
-        if size_bytes > self.block.large_bytes or not budget.has_room(more_bytes):
-            raise block_too_long()
-        if self._block_bytes <= self.block.small_bytes < size_bytes:
-            self._state.count_nuisance("large header blocks", 50)
-        budget.used_bytes += more_bytes
-        self._block_bytes = size_bytes
-
-    def forget(self) -> None:
-        """Gives back what an unfinished block counts."""
-        num_bytes, self._block_bytes = self._block_bytes, 0
-        if num_bytes:
-            self._state.budget.release(num_bytes)
+    def unfinished_bytes(self) -> int:
+        """How many bytes of an unfinished block have arrived."""
+        return len(self._pieces)
 
     def on_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
         """Takes a HEADERS frame."""
@@ -100,44 +116,70 @@ class HeadIntake:
         ends = bool(flags & END_STREAM)
         if flags & END_HEADERS:
             self._on_block(stream_id, piece, ends)
-        else:
-            self.make_room(len(piece))
-            self.block.begin(stream_id, piece, ends, self._state.now_s)
+            return
+        self.stream_id = stream_id
+        self.since_s = self._state.now_s
+        self._ends_stream = ends
+        self._num_continuations = 0
+        self._add(piece)
 
-    def on_continuation(self, flags: int, stream_id: int, payload: bytes) -> None:
-        """Takes a CONTINUATION frame."""
-        block = self.block
-        if not block.stream_id:
-            self._state.step(stream_id, Signal.RECEIVE_CONTINUATION)  # always closes
-        self.make_room(block.size_bytes + len(payload))
-        block.append(payload)
+    def on_continuation(self, flags: int, payload: bytes) -> None:
+        """Takes a CONTINUATION frame of the block that is unfinished."""
+        self._num_continuations += 1
+        if self._num_continuations > self._state.limits.max_continuations:
+            raise _too_long()
+        self._add(payload)
         if flags & END_HEADERS:
-            self._on_block(stream_id, block.take(), block.ends_stream)
-        elif len(payload) < _SMALL_CONTINUATION:
-            self._state.count_nuisance("small CONTINUATION", 20)
+            stream_id, block = self.stream_id, bytes(self._pieces)
+            self.forget()
+            self._on_block(stream_id, block, self._ends_stream)
+
+    def forget(self) -> None:
+        """Forgets an unfinished block, and gives back what it counts."""
+        self._state.budget.release(len(self._pieces))
+        self._pieces.clear()
+        self.stream_id = 0
+
+    def _add(self, piece: bytes) -> None:
+        """Keeps a piece of a block that is not whole.
+
+        The call of a block that is longer than any head is refused. The other calls of
+        the connection must go on, because the client may be a proxy. So the block has to
+        be decoded all the same, which keeps HPACK's table in step.
+
+        Raises:
+            ConnectionFault: It is too long even so, or the budget has no room for it.
+
+        """
+        budget = self._state.budget
+        size_bytes = len(self._pieces) + len(piece)
+        if size_bytes > self.largest_bytes or not budget.has_room(len(piece)):
+            raise _too_long()
+        budget.used_bytes += len(piece)
+        self._pieces += piece
 
     def _on_block(self, stream_id: int, block: bytes, ends: bool) -> None:
-        self.forget()
         state, table = self._state, self._state.table
         if not stream_id & 1:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "even stream id")
         if stream_id <= table.last_id:
             self._on_late_block(stream_id, block, ends)
             return
-        verdict = state.step(stream_id, received(FrameType.HEADERS, ends))
-        table.advance_to(stream_id)
+        table.last_id = stream_id
         head = self.heads.get(block)
         num_bytes = 0
         if head is None:
             try:
-                head = self._cache.decode(block)
+                head = self._decode(block)
             except MalformedHead:
                 self._refuse(stream_id, ErrorCode.PROTOCOL_ERROR, ends)
                 state.count_nuisance("stream errors", 10)
                 return
-            if self._cache.list_bytes > _LONG_HEAD_BYTES:
-                num_bytes = self._cache.list_bytes
+            num_bytes = self._decoder.list_bytes
+            if num_bytes > _LONG_HEAD_BYTES:
                 num_bytes += len(head.metadata) * _METADATA_BYTES
+            else:
+                num_bytes = 0
         if stream_id > table.last_accepted_id:
             table.remember_reset(stream_id)  # never processed, as our GOAWAY said
             return
@@ -146,25 +188,49 @@ class HeadIntake:
             self._refuse(stream_id, ErrorCode.REFUSED_STREAM, ends)
             state.count_nuisance("refused streams", 2)
         else:
-            self._open(stream_id, head, verdict, num_bytes, ends)
+            self._open(stream_id, head, num_bytes, ends)
+
+    def _decode(self, block: bytes) -> RequestHead:
+        """Returns the head in a block that is not known.
+
+        Raises:
+            ConnectionFault: HPACK broke; the connection must close.
+            MalformedHead: Only the stream is at fault; the table is in step.
+
+        """
+        self.num_decoded += 1
+        generation = self._decoder.generation
+        headers = self._headers(block)
+        head = parse_head(headers, self._decoder.was_cut)
+        if self._decoder.generation == generation:
+            num_bytes = len(block) + self._decoder.list_bytes
+            if self._kept_bytes + num_bytes > _CACHE_BYTES:
+                self._empty_cache()
+            if num_bytes <= _CACHE_BYTES:
+                self.heads[block] = head
+                self._kept_bytes += num_bytes
+        return head
+
+    def _headers(self, block: bytes) -> list[Header]:
+        self._state.count_work(len(block) // _BLOCK_BYTES_PER_REQUEST)
+        generation = self._decoder.generation
+        headers = self._decoder.decode(block)
+        if self._decoder.generation != generation:
+            self._empty_cache()
+        return headers
+
+    def _empty_cache(self) -> None:
+        self.heads.clear()
+        self._kept_bytes = 0
 
     def _open(
-        self,
-        stream_id: int,
-        head: RequestHead,
-        verdict: Step,
-        num_head_bytes: int,
-        ends: bool,
+        self, stream_id: int, head: RequestHead, num_head_bytes: int, ends: bool
     ) -> None:
         """Opens a stream; answers at once that there is no room, if so."""
         state = self._state
-        stream = Stream(
-            stream_id,
-            head,
-            verdict.next_state,
-            state.sender.peer.initial_window,
-            state.now_s,
-        )
+        stream_state = StreamState.REQUESTED if ends else StreamState.OPEN
+        window = state.sender.initial_window
+        stream = Stream(stream_id, head, stream_state, window, state.now_s)
         state.streams[stream_id] = stream
         stream.held_bytes += num_head_bytes
         # A connection's only stream is counted with it, so that who has one request at a
@@ -188,23 +254,26 @@ class HeadIntake:
         state = self._state
         is_malformed = False
         try:
-            self._cache.decode_trailers(block)
+            check_trailers(self._headers(block))
         except MalformedHead:
             is_malformed = True
-        if state.table.was_skipped(stream_id):
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "stream ids must grow")
         stream = state.streams.get(stream_id)
-        signal = received(FrameType.HEADERS, ends)
-        verdict = state.step(stream_id, signal)
+        verdict = state.step(stream_id, Signal.HEADERS_END if ends else Signal.HEADERS)
         if verdict.reaction is not Reaction.ACCEPT or stream is None:
             state.count_nuisance("ignored frames")
         elif is_malformed:
             state.reset_by_fault(stream_id, ErrorCode.PROTOCOL_ERROR)
         else:
-            self._data.end(stream, signal)
+            self._data.end(stream)
 
     def _refuse(self, stream_id: int, code: ErrorCode, ends: bool) -> None:
         """Resets a stream that was never opened."""
         self._state.sender.out.append(frames.rst_stream(stream_id, code))
         if not ends:
             self._state.table.remember_reset(stream_id)
+
+
+def _too_long() -> ConnectionFault:
+    return ConnectionFault(
+        ErrorCode.ENHANCE_YOUR_CALM, "header block too long or too cut up"
+    )

@@ -29,15 +29,16 @@ from tfs.frontends.status_details import (
     wire_message,
 )
 
-NO_TABLE: Final = b"\x20"
-"""Goes before a header block: sets the size of our encoder's dynamic table, which we
-never use, to 0."""
+_NO_TABLE: Final = b"\x20"
+"""Begins the block that opens a response. It sets the size of our encoder's dynamic table,
+which we never use, to 0: whatever smaller size the client has asked for has to be answered
+so (RFC 9113 section 4.3.1), or it closes the connection."""
 
 _STATUS_200 = b"\x88"  # static table, index 8
 _CONTENT_TYPE = encode_literal(b"content-type", b"application/grpc")
 _ACCEPT_ENCODING = encode_literal(b"grpc-accept-encoding", b"identity,gzip,deflate")
 
-HEAD_BLOCK: Final = _STATUS_200 + _CONTENT_TYPE
+HEAD_BLOCK: Final = _NO_TABLE + _STATUS_200 + _CONTENT_TYPE
 OK_TRAILERS_BLOCK: Final = encode_literal(b"grpc-status", b"0")
 
 _HEAD_FIELD = frame_head(FrameType.HEADERS, END_HEADERS, 0, len(HEAD_BLOCK))[:5]
@@ -136,7 +137,7 @@ def http_refusal(
     The body is empty if the answer must have none, or if there is no room for it.
     """
     body = refusal.text.encode() + b"\n"
-    block = encode_literal(b":status", str(refusal.status).encode())
+    block = _NO_TABLE + encode_literal(b":status", str(refusal.status).encode())
     if refusal.status == 405:
         block += encode_literal(b"allow", b"POST")
     if not refusal.has_body or len(body) > max_body_bytes:

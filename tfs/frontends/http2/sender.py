@@ -14,30 +14,30 @@ from typing import Final
 from tfs.core.errors import ResourceExhausted, ServingError
 from tfs.frontends.http2 import frames, response
 from tfs.frontends.http2.frames import (
+    DEFAULT_FRAME_SIZE,
     END_HEADERS,
     END_STREAM,
+    LARGEST_FRAME_SIZE,
+    LARGEST_WINDOW,
+    ConnectionFault,
     ErrorCode,
     FrameType,
+    Setting,
 )
-from tfs.frontends.http2.messages import PREFIX_SIZE
 from tfs.frontends.http2.outbox import Outbox, Output
-from tfs.frontends.http2.peer_settings import PeerSettings
 from tfs.frontends.http2.request_head import HttpRefusal
-from tfs.frontends.http2.states import (
-    ANSWERED,
-    REQUESTED,
-    Reaction,
-    Signal,
-    StreamState,
-    step,
-)
+from tfs.frontends.http2.states import StreamState
 from tfs.frontends.http2.stream import Stream
 from tfs.frontends.http2.stream_table import StreamTable
+from tfs.frontends.http2.upload import PREFIX_SIZE
 
 _before_message = response.before_message
 _ok_trailers = response.ok_trailers
 _small_reply = response.small_reply
 _pack_prefix = Struct(">BI").pack
+# Looked up in the enum, these take longer.
+_REQUESTED: Final = StreamState.REQUESTED
+_CLOSED: Final = StreamState.CLOSED
 
 _LARGE_OUTPUT: Final = 8192  # parts of this size are not joined with others
 _LARGEST_CHUNK: Final = 262_144  # sent of one stream before the next has its turn
@@ -55,7 +55,8 @@ class Sender:
         blocked: The streams whose answers wait for windows or their turn, by id.
         queued_bytes: Bytes of answers held back by flow control.
         sent_bytes: Bytes that were held back and then handed to the socket.
-        peer: The client's settings.
+        initial_window: Bytes that may be sent on a new stream.
+        max_frame_size: Largest frame payload that the client takes, in bytes.
         window: Bytes that may be sent on the connection.
 
     Args:
@@ -70,9 +71,10 @@ class Sender:
         "_table",
         "blocked",
         "has_large_output",
+        "initial_window",
+        "max_frame_size",
         "num_answered",
         "out",
-        "peer",
         "queued_bytes",
         "sent_bytes",
         "window",
@@ -85,8 +87,8 @@ class Sender:
         self.queued_bytes = 0
         self.sent_bytes = 0
         self.blocked: dict[int, Stream] = {}
-        self.peer = PeerSettings()
-        self.window = frames.DEFAULT_WINDOW
+        self.initial_window = self.window = frames.DEFAULT_WINDOW
+        self.max_frame_size = DEFAULT_FRAME_SIZE
         self._table = table
         self._streams = table.live
         self._max_message_bytes = max_message_bytes
@@ -97,6 +99,43 @@ class Sender:
         if not self.blocked or self.window <= 0:
             return False
         return any(stream.send_window > 0 for stream in self.blocked.values())
+
+    def take_settings(self, payload: bytes) -> None:
+        """Applies the client's SETTINGS in order (RFC 9113, section 6.5).
+
+        HEADER_TABLE_SIZE means nothing, because our header blocks use no table;
+        MAX_CONCURRENT_STREAMS and ENABLE_PUSH are about pushing, and MAX_HEADER_LIST_SIZE
+        is advice: our header lists are short.
+
+        Raises:
+            ConnectionFault: A value, or the window of a stream by it, is out of its range.
+
+        """
+        before = self.initial_window
+        for key, value in frames.parse_settings(payload):
+            if key == Setting.INITIAL_WINDOW_SIZE:
+                if value > LARGEST_WINDOW:
+                    raise ConnectionFault(
+                        ErrorCode.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE too large"
+                    )
+                self.initial_window = value
+            elif key == Setting.MAX_FRAME_SIZE:
+                if not DEFAULT_FRAME_SIZE <= value <= LARGEST_FRAME_SIZE:
+                    raise ConnectionFault(
+                        ErrorCode.PROTOCOL_ERROR, "MAX_FRAME_SIZE out of range"
+                    )
+                self.max_frame_size = value
+            elif key == Setting.ENABLE_PUSH and value > 1:
+                raise ConnectionFault(
+                    ErrorCode.PROTOCOL_ERROR, "ENABLE_PUSH is neither 0 nor 1"
+                )
+        for stream in self._streams.values():
+            stream.send_window += self.initial_window - before
+            if stream.send_window > LARGEST_WINDOW:
+                raise ConnectionFault(
+                    ErrorCode.FLOW_CONTROL_ERROR, "window overflow by SETTINGS"
+                )
+        self.out.append(frames.SETTINGS_ACK)
 
     # -- answers ----------------------------------------------------------------------
 
@@ -110,7 +149,7 @@ class Sender:
         elif (
             total <= self.window
             and total <= stream.send_window
-            and total <= self.peer.max_whole_size
+            and total <= self.max_frame_size
             and not self.blocked
         ):
             self.window -= total
@@ -123,12 +162,7 @@ class Sender:
                 out.append(_ok_trailers(stream_id))
                 if size > _LARGE_OUTPUT:
                     self.has_large_output = True
-            if stream.state is REQUESTED:
-                stream.state = ANSWERED
-                del self._streams[stream_id]
-                self.num_answered += 1
-            else:
-                self._ended(stream)
+            self._ended(stream)
         else:
             self.send_message(stream, message)
             self.send_end(stream, response.OK_TRAILERS_BLOCK)
@@ -140,7 +174,7 @@ class Sender:
         max_size = min(
             response.SMALL_BYTES,
             self._max_message_bytes,
-            self.peer.max_whole_size - PREFIX_SIZE,
+            self.max_frame_size - PREFIX_SIZE,
         )
         live = self._streams
         out = self.out
@@ -151,12 +185,12 @@ class Sender:
                 total <= max_size
                 and total <= self.window
                 and total <= stream.send_window
-                and stream.state is REQUESTED
+                and stream.state is _REQUESTED
                 and not self.blocked
             ):
                 self.window -= total
                 out.append(_small_reply(stream.id, message))
-                stream.state = ANSWERED
+                stream.state = _CLOSED
                 del live[stream.id]
                 num_small += 1
             else:
@@ -195,13 +229,11 @@ class Sender:
     def _queue_message(
         self, stream: Stream, parts: Sequence[bytes | memoryview]
     ) -> None:
-        self._check_sending(stream, Signal.SEND_DATA)
+        self._check_sending(stream)
         self.num_answered += 1
         if not stream.has_sent_headers:
             stream.has_sent_headers = True
-            self.out.append(
-                response.headers(stream.id, self._next(response.HEAD_BLOCK))
-            )
+            self.out.append(response.headers(stream.id))
         outbox = stream.outbox
         if outbox is None:
             outbox = stream.outbox = Outbox()
@@ -216,13 +248,13 @@ class Sender:
 
     def send_end(self, stream: Stream, block: bytes) -> None:
         """Ends our side with trailers, once the outbox is empty."""
-        self._check_sending(stream, Signal.SEND_END)
+        self._check_sending(stream)
         if stream.outbox:
             stream.end_block = block
             return
         if not stream.has_sent_headers and block is response.OK_TRAILERS_BLOCK:
             block = response.HEAD_BLOCK + block
-        self.out.append(response.trailers(stream.id, self._next(block)))
+        self.out.append(response.trailers(stream.id, block))
         self._ended(stream)
 
     def send_error(self, stream: Stream, error: ServingError) -> None:
@@ -232,11 +264,10 @@ class Sender:
 
     def send_refusal(self, stream: Stream, refusal: HttpRefusal) -> None:
         """Answers what is not gRPC with a plain HTTP response."""
-        self._check_sending(stream, Signal.SEND_END)
+        self._check_sending(stream)
         head, body = response.http_refusal(
             refusal, min(self.window, stream.send_window)
         )
-        head = self._next(head)
         if body:
             self.window -= len(body)
             self.out.append(
@@ -253,7 +284,7 @@ class Sender:
         Streams take turns, so that a large answer does not hold up the others.
         """
         blocked = self.blocked
-        largest_frame = min(self.peer.max_frame_size, _LARGEST_FRAME)
+        largest_frame = min(self.max_frame_size, _LARGEST_FRAME)
         while blocked and max_bytes > 0 and self.window > 0:
             progressed = False
             largest_chunk = _LARGEST_CHUNK if len(blocked) > 1 else max_bytes
@@ -280,8 +311,7 @@ class Sender:
                 if not outbox:
                     del blocked[stream.id]
                     if stream.end_block is not None:
-                        block = self._next(stream.end_block)
-                        self.out.append(response.trailers(stream.id, block))
+                        self.out.append(response.trailers(stream.id, stream.end_block))
                         self._ended(stream)
                 elif len(blocked) > 1:
                     blocked[stream.id] = blocked.pop(stream.id)  # to the end
@@ -290,41 +320,28 @@ class Sender:
             if not progressed:
                 break
 
-    def _next(self, block: bytes) -> bytes:
-        """Returns the bytes to send for a header block if it is sent next."""
-        if not self.peer.needs_table_update:
-            return block
-        self.peer.on_table_update()
-        return response.NO_TABLE + block
-
     # -- the end of streams -----------------------------------------------------------
 
     def reset(self, stream: Stream, code: ErrorCode) -> None:
         """Sends RST_STREAM and forgets the stream, if it is live; causes no event."""
         if stream.id not in self._streams:
             return
-        self.drop(stream, step(stream.state, Signal.SEND_RST_STREAM).next_state)
+        self.drop(stream, StreamState.RESET)
         self._table.remember_reset(stream.id)
         self.out.append(frames.rst_stream(stream.id, code))
 
-    def _check_sending(self, stream: Stream, signal: Signal) -> None:
-        if (
-            stream.id not in self._streams
-            or stream.end_block is not None
-            or step(stream.state, signal).reaction is Reaction.FORBID
-        ):
-            raise RuntimeError(f"{signal.name} on {stream!r}")
+    def _check_sending(self, stream: Stream) -> None:
+        if stream.id not in self._streams or stream.end_block is not None:
+            raise RuntimeError(f"{stream!r} has ended for us")
 
     def _ended(self, stream: Stream) -> None:
         """Closes a stream whose answer has ended; resets it if its request has not."""
         self.num_answered += 1
-        state = step(stream.state, Signal.SEND_END).next_state
-        if state is StreamState.HALF_CLOSED_LOCAL:
-            # The answer is complete; the rest of the request is of no use.
-            stream.state = state
-            self.reset(stream, ErrorCode.NO_ERROR)
+        if stream.state is _REQUESTED:
+            self.drop(stream, _CLOSED)
         else:
-            self.drop(stream, state)
+            # The answer is complete; the rest of the request is of no use.
+            self.reset(stream, ErrorCode.NO_ERROR)
 
     def drop(self, stream: Stream, state: StreamState) -> None:
         """Takes a stream out of every table; its bytes still count as held."""

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from tfs.frontends.budget import Account, MemoryBudget
-from tfs.frontends.http2.events import NOBODY, ConnectionEvents
+from tfs.frontends.http2.events import ConnectionEvents
 from tfs.frontends.http2.frames import ConnectionFault, ErrorCode
 from tfs.frontends.http2.limits import ConnectionLimits
-from tfs.frontends.http2.nuisances import NuisanceCounter
 from tfs.frontends.http2.sender import Sender
 from tfs.frontends.http2.states import Reaction, Signal, Step, StreamState, step
 from tfs.frontends.http2.stream import Stream
 from tfs.frontends.http2.stream_table import StreamTable
+
+WORK_PER_REQUEST: Final = 16
+"""What a request counts of the work of a round: one for its head, as any other frame counts,
+and the rest for its message. Frames take up to 3 us each."""
+
+_MOST_NUISANCES: Final = 2048.0
+_FORGOTTEN_PER_S: Final = 100.0
+_FORGOTTEN_PER_MESSAGE: Final = 4.0
 
 
 class ConnectionState:
@@ -28,11 +37,14 @@ class ConnectionState:
         sender: Sends answers.
         streams: The live streams by id.
         table: All that is known of streams.
+        work_left: What may still be taken in this ``receive``.
 
     """
 
     __slots__ = (
-        "_nuisances",
+        "_nuisances_at_s",
+        "_num_nuisances",
+        "_num_sent",
         "account",
         "budget",
         "events",
@@ -43,6 +55,7 @@ class ConnectionState:
         "sender",
         "streams",
         "table",
+        "work_left",
     )
 
     def __init__(
@@ -62,15 +75,17 @@ class ConnectionState:
         self.table = StreamTable()
         self.streams = self.table.live
         self.sender = Sender(self.table, limits.max_message_bytes)
-        self._nuisances = NuisanceCounter(now_s)
+        self.work_left = 0
+        self._num_nuisances = 0.0
+        self._nuisances_at_s = now_s
+        self._num_sent = 0  # messages by then
 
     def step(self, stream_id: int, signal: Signal) -> Step:
         """Returns the table's step; carries it out unless it is ACCEPT or IGNORE."""
-        verdict = step(self.table.state_of(stream_id), signal)
+        state = self.table.state_of(stream_id)
+        verdict = step(state, signal)
         if verdict.reaction is Reaction.CLOSE_CONNECTION:
-            raise ConnectionFault(
-                verdict.error, f"{signal.name} in state {verdict.next_state.name}"
-            )
+            raise ConnectionFault(verdict.error, f"{signal.name} in state {state.name}")
         if verdict.reaction is Reaction.RESET_STREAM:
             self.reset_by_fault(stream_id, verdict.error)
         return verdict
@@ -83,14 +98,39 @@ class ConnectionState:
             self.events.on_reset(stream)
         self.count_nuisance("stream errors", 10)
 
+    def count_work(self, num_requests: int) -> None:
+        """Counts work of this round that takes as long as so many requests."""
+        self.work_left -= num_requests * WORK_PER_REQUEST
+
     def count_nuisance(self, what: str, times: int = 1) -> None:
         """Counts frames that ask for nothing.
 
+        The known floods of HTTP/2 (rapid reset CVE-2023-44487, resets that a client
+        provokes CVE-2025-8671, PING, SETTINGS, empty frames) make the server work without
+        asking it for anything. Each such frame counts, and is forgotten with time or with
+        messages that the client is sent: real clients follow answers with small window
+        updates and PINGs, and those that hedge often cancel. As many are allowed at once
+        as a client may have reason for: giving up all of the 1,024 calls that it may have
+        open, and those that it opens meanwhile.
+
+        Args:
+            what: Their kind, for the reason that the client reads.
+            times: How many there are; more than one for what costs more work.
+
         Raises:
-            ConnectionFault: They are too many.
+            ConnectionFault: ENHANCE_YOUR_CALM; they are too many.
 
         """
-        self._nuisances.count(what, self.now_s, self.sender.num_answered, times)
+        num_sent = self.sender.num_answered
+        forgotten = (self.now_s - self._nuisances_at_s) * _FORGOTTEN_PER_S
+        forgotten += (num_sent - self._num_sent) * _FORGOTTEN_PER_MESSAGE
+        self._nuisances_at_s = self.now_s
+        self._num_sent = num_sent
+        self._num_nuisances = max(0.0, self._num_nuisances - forgotten) + times
+        if self._num_nuisances > _MOST_NUISANCES:
+            raise ConnectionFault(
+                ErrorCode.ENHANCE_YOUR_CALM, f"too many {what} without requests"
+            )
 
     def release(self, stream: Stream, num_bytes: int) -> None:
         """Gives some of what a stream counts back to the budget."""
@@ -126,4 +166,3 @@ class ConnectionState:
             stream = next(iter(self.streams.values()))
             self.sender.drop(stream, StreamState.CLOSED)
             self.events.on_reset(stream)
-        self.events = NOBODY

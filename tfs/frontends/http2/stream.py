@@ -5,31 +5,13 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tfs.frontends.budget import Ticket
-from tfs.frontends.http2.messages import MessageAssembler
 from tfs.frontends.http2.outbox import Outbox
 from tfs.frontends.http2.request_head import RequestHead
 from tfs.frontends.http2.states import StreamState
+from tfs.frontends.http2.upload import Upload
 
 STREAM_BYTES: Final = 1024
 """What a stream counts in the budget while it is open."""
-
-
-class Upload:
-    """A request that did not arrive whole in one frame. Loop-confined.
-
-    Attributes:
-        assembler: Makes messages of what arrives.
-        granted_bytes: What the client was granted beyond its first window.
-        prepaid_bytes: What may still arrive of what was admitted.
-
-    """
-
-    __slots__ = ("assembler", "granted_bytes", "prepaid_bytes")
-
-    def __init__(self, assembler: MessageAssembler) -> None:
-        self.assembler = assembler
-        self.granted_bytes = 0
-        self.prepaid_bytes = 0
 
 
 class Stream:
@@ -92,20 +74,9 @@ class Stream:
         self.end_block: bytes | None = None
 
     @property
-    def outbox_bytes(self) -> int:
-        """Bytes of the answer that wait to be sent."""
-        return 0 if self.outbox is None else self.outbox.size_bytes
-
-    @property
     def is_inside_message(self) -> bool:
         """Whether a message has begun to arrive and is not whole."""
-        upload = self.upload
-        return upload is not None and not upload.assembler.is_between_messages
-
-    @property
-    def is_queued(self) -> bool:
-        """Whether it waits to be admitted."""
-        return self.ticket is not None and not self.ticket.is_admitted
+        return self.upload is not None and not self.upload.is_between_messages
 
     def __repr__(self) -> str:
         return f"<Stream {self.id} {self.state.name} {self.head.path}>"

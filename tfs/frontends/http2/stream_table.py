@@ -1,7 +1,7 @@
 """Which streams a connection has, and in which state any other stream id is.
 
 Only live streams are kept. Of the others it is enough to know how far the client has
-come, which ids it left out, and which streams we reset a short while ago.
+come, and which streams we reset a short while ago.
 """
 
 from __future__ import annotations
@@ -21,46 +21,30 @@ class StreamTable:
 
     Attributes:
         live: Open streams by id, in the order in which they were opened.
-        last_id: The highest id that the client has opened.
+        last_id: The highest id that the client has opened. Ids that it left out are
+            closed.
         last_accepted_id: The highest id that is served, which our GOAWAY has told;
             before it, the highest that there can be.
 
     """
 
-    __slots__ = ("_resets", "_skipped_ids", "last_accepted_id", "last_id", "live")
+    __slots__ = ("_resets", "last_accepted_id", "last_id", "live")
 
     def __init__(self) -> None:
         self.live: dict[int, Stream] = {}
         self.last_id = 0
         self.last_accepted_id = LARGEST_WINDOW
         self._resets: OrderedDict[int, None] = OrderedDict()
-        # The ids that the client skipped last, which closed them. Clients that skip ids
-        # do so at the beginning of a connection.
-        self._skipped_ids = range(0)
 
     def state_of(self, stream_id: int) -> StreamState:
         """Returns the state of any stream, known or not."""
         stream = self.live.get(stream_id)
         if stream is not None:
             return stream.state
-        if stream_id > self.last_id and stream_id & 1:
+        # Even ids are for servers to open, and this one never does.
+        if stream_id > self.last_id or not stream_id & 1:
             return StreamState.IDLE
-        if stream_id in self._resets:
-            return StreamState.RESET
-        if not stream_id & 1:
-            # Only servers may open these, and this one never does.
-            return StreamState.IDLE
-        return StreamState.CLOSED
-
-    def advance_to(self, stream_id: int) -> None:
-        """Notes that the client has opened a stream and skipped any ids before it."""
-        if stream_id - self.last_id > 2:
-            self._skipped_ids = range(self.last_id + 1, stream_id)
-        self.last_id = stream_id
-
-    def was_skipped(self, stream_id: int) -> bool:
-        """Tells whether the client lately left out that id; False if in doubt."""
-        return stream_id in self._skipped_ids
+        return StreamState.RESET if stream_id in self._resets else StreamState.CLOSED
 
     def remember_reset(self, stream_id: int) -> None:
         """Notes that we reset a stream, so that frames under way to it are ignored."""

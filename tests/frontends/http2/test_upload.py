@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.frontends.express.wire import prefixed
 from tfs.core.errors import Code, ServingError
-from tfs.frontends.http2.messages import MessageAssembler
+from tfs.frontends.http2.upload import Upload
 
 
 @given(
@@ -22,38 +22,38 @@ def test_any_split_yields_the_same_messages(
 ) -> None:
     """Prefixes and bodies may be cut anywhere, several may share a chunk."""
     data = b"".join(prefixed(body, flag) for body, flag in messages)
-    assembler = MessageAssembler(1000)
+    upload = Upload(1000)
     found = []
     index = turn = 0
     while index < len(data):
         size = sizes[turn % len(sizes)]
         chunk = memoryview(data)[index : index + size]
-        found += [(bytes(body), flag) for flag, body in assembler.feed(chunk)]
+        found += [(bytes(body), flag) for flag, body in upload.feed(chunk)]
         index += size
         turn += 1
     assert found == messages
-    assert assembler.is_between_messages
+    assert upload.is_between_messages
 
 
 def test_an_unfinished_message_is_noticed() -> None:
     """The end of the stream may come too early, within prefix or body."""
-    assembler = MessageAssembler(1000)
+    upload = Upload(1000)
     for byte in prefixed(b"abc")[:-1]:
-        assert list(assembler.feed(memoryview(bytes((byte,))))) == []
-        assert not assembler.is_between_messages
+        assert list(upload.feed(memoryview(bytes((byte,))))) == []
+        assert not upload.is_between_messages
 
 
 def test_a_message_too_long_is_refused_by_its_prefix() -> None:
     """Its prefix is enough to refuse it, before any of its body has arrived."""
     with pytest.raises(ServingError) as caught:
-        list(MessageAssembler(10).feed(memoryview(b"\0\0\0\0\x0b")))
+        list(Upload(10).feed(memoryview(b"\0\0\0\0\x0b")))
     assert caught.value.code is Code.RESOURCE_EXHAUSTED
 
 
 def test_an_unknown_flag_is_refused() -> None:
     """Only 0 and 1 are defined."""
     with pytest.raises(ServingError) as caught:
-        list(MessageAssembler(10).feed(memoryview(b"\x02\0\0\0\0")))
+        list(Upload(10).feed(memoryview(b"\x02\0\0\0\0")))
     assert caught.value.code is Code.INTERNAL
 
 
@@ -61,13 +61,13 @@ def test_large_messages_arrive_as_they_were_sent() -> None:
     """A large message arrives intact through every size that its pages take."""
     body = bytes(range(251)) * 20_000
     data = memoryview(prefixed(body))
-    assembler = MessageAssembler(1 << 23)
-    assert list(assembler.feed(data[:10_007])) == []
-    assembler.give_memory()
+    upload = Upload(1 << 23)
+    assert list(upload.feed(data[:10_007])) == []
+    upload.give_memory()
     found = [
         bytes(message)
         for start in range(10_007, len(data), 10_007)
-        for _, message in assembler.feed(data[start : start + 10_007])
+        for _, message in upload.feed(data[start : start + 10_007])
     ]
     assert found == [body]
 
@@ -77,9 +77,9 @@ def test_a_claim_takes_no_memory_of_its_own() -> None:
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
-        assemblers = [MessageAssembler(1 << 30) for _ in range(1000)]
-        for assembler in assemblers:
-            assert list(assembler.feed(memoryview(b"\0\0\x10\0\0"))) == []
+        uploads = [Upload(1 << 30) for _ in range(1000)]
+        for upload in uploads:
+            assert list(upload.feed(memoryview(b"\0\0\x10\0\0"))) == []
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

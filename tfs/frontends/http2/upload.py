@@ -15,17 +15,19 @@ from typing import Final
 
 import numpy as np
 
-from tfs.core.errors import Internal, ResourceExhausted, ServingError
+from tfs.core.errors import Internal, ResourceExhausted
 
 PREFIX_SIZE: Final = 5
 
 
-class MessageAssembler:
-    """Cuts one stream's DATA payloads into messages. Loop-confined.
+class Upload:
+    """A request that did not arrive whole in one frame. Loop-confined.
 
     Attributes:
+        granted_bytes: What the client was granted beyond its first window.
         missing_bytes: How much of the current message is still missing; 0 while none
             has begun, or while only a part of its prefix has arrived.
+        prepaid_bytes: What may still arrive of what was admitted.
         size_bytes: How long the current message is.
 
     Args:
@@ -39,15 +41,19 @@ class MessageAssembler:
         "_max_message_bytes",
         "_parts",
         "_prefix",
+        "granted_bytes",
         "missing_bytes",
+        "prepaid_bytes",
         "size_bytes",
     )
 
     def __init__(self, max_message_bytes: int) -> None:
+        self.granted_bytes = 0
         self.missing_bytes = 0
+        self.prepaid_bytes = 0
         self.size_bytes = 0
         self._max_message_bytes = max_message_bytes
-        self._prefix = bytearray()
+        self._prefix = b""
         self._parts: list[bytes] = []
         self._body: memoryview | None = None  # the memory of a long message
         self._filled = 0
@@ -68,20 +74,24 @@ class MessageAssembler:
 
         """
         while True:
-            if len(self._prefix) < PREFIX_SIZE:
-                wanted = PREFIX_SIZE - len(self._prefix)
-                self._prefix += chunk[:wanted]
+            wanted = PREFIX_SIZE - len(self._prefix)
+            if wanted:
+                self._prefix += bytes(chunk[:wanted])
                 if len(self._prefix) < PREFIX_SIZE:
                     return
                 chunk = chunk[wanted:]
-                self._begin(int.from_bytes(self._prefix[1:], "big"))
+                self._begin()
             part = chunk[: self.missing_bytes]
             self.append(part)
             if self.missing_bytes:
                 return
             chunk = chunk[len(part) :]
             is_compressed = self._prefix[0] == 1
-            body = self._end()
+            self._prefix = b""
+            body, self._body = self._body, None
+            if body is None:
+                parts, self._parts = self._parts, []
+                body = memoryview(parts[0] if len(parts) == 1 else b"".join(parts))
             yield is_compressed, body
 
     def append(self, part: memoryview) -> None:
@@ -105,26 +115,14 @@ class MessageAssembler:
             self.missing_bytes += len(part)
             self.append(memoryview(part))
 
-    def _begin(self, size: int) -> None:
+    def _begin(self) -> None:
         if self._prefix[0] > 1:
             raise Internal("a message's compressed flag is neither 0 nor 1")
-        if size > self._max_message_bytes:
-            raise too_large(size, self._max_message_bytes)
-        self.size_bytes = self.missing_bytes = size
-
-    def _end(self) -> memoryview:
-        body = self._body
-        self._prefix = bytearray()
-        if body is None:
-            parts, self._parts = self._parts, []
-            return memoryview(parts[0] if len(parts) == 1 else b"".join(parts))
-        self._body = None
-        return body
-
-
-def too_large(size_bytes: int, max_bytes: int) -> ServingError:
-    """Returns the error of a message that is longer than the server takes."""
-    return ResourceExhausted(
-        f"received message larger than max ({size_bytes} vs. {max_bytes} bytes: "
-        "--max_message_bytes, --max_receive_bytes)"
-    )
+        size_bytes = int.from_bytes(self._prefix[1:], "big")
+        if size_bytes > self._max_message_bytes:
+            raise ResourceExhausted(
+                f"received message larger than max ({size_bytes} vs. "
+                f"{self._max_message_bytes} bytes: --max_message_bytes, "
+                "--max_receive_bytes)"
+            )
+        self.size_bytes = self.missing_bytes = size_bytes

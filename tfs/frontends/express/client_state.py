@@ -1,0 +1,166 @@
+"""What the calls of one client share: its connection, and what they count against it."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from functools import partial
+
+from tfs.core.call import Peer
+from tfs.frontends.express.shared_state import SharedState
+from tfs.frontends.http2.connection import Connection
+from tfs.frontends.http2.stream import Stream
+from tfs.frontends.wire import Wire
+
+
+class ClientState:
+    """A client as its calls know it. Confined to the serving loop.
+
+    Attributes:
+        connection: The protocol's state.
+        is_dirty: Whether ``flush`` is going to be called.
+        loop_ident: The loop's thread.
+        paused: What goes on once the client has read some of its answers.
+        peer: Who it is.
+        post: Runs a function on the loop.
+        read_s: When bytes of the client were last read.
+        sender: Sends its answers.
+        shared: The state of the transport.
+        unread_bytes: Bytes of answers that the kernel has not taken yet, as the budget
+            counts them.
+        wire: The socket.
+
+    Args:
+        flush: Writes what a round brought.
+
+    """
+
+    __slots__ = (
+        "_cut_off",
+        "_flush",
+        "connection",
+        "is_dirty",
+        "loop_ident",
+        "paused",
+        "peer",
+        "post",
+        "read_s",
+        "sender",
+        "shared",
+        "unread_bytes",
+        "wire",
+    )
+
+    def __init__(
+        self,
+        shared: SharedState,
+        wire: Wire,
+        peer: Peer,
+        connection: Connection,
+        flush: Callable[[], None],
+    ) -> None:
+        self.shared = shared
+        self.wire = wire
+        self.peer = peer
+        self.connection = connection
+        self.sender = connection.sender
+        self.loop_ident = shared.loop_ident
+        self.post: Callable[[Callable[[], None]], None] = shared.loop.post
+        self.is_dirty = False
+        self.read_s = shared.loop.clock.now()
+        self.unread_bytes = 0
+        self.paused: list[Callable[[], None]] = []
+        self._flush: Callable[[], None] | None = flush
+        self._cut_off: dict[int, tuple[weakref.ref[object], Stream]] = {}
+
+    def mark_dirty(self) -> None:
+        """Requests that output is written at the end of the round."""
+        if not self.is_dirty and self._flush is not None:
+            self.is_dirty = True
+            self.shared.dirty.append(self._flush)
+
+    def note_unread(self) -> bool:
+        """Counts the answers that the kernel has not taken; returns whether they shrank."""
+        unread_bytes = self.wire.unsent_bytes + self.sender.queued_bytes
+        more_bytes = unread_bytes - self.unread_bytes
+        if not more_bytes or self._flush is None:
+            return False
+        self.unread_bytes = unread_bytes
+        self.shared.budget.release(-more_bytes)
+        return more_bytes < 0
+
+    def close(self) -> None:
+        """Takes no more output, so that calls do not keep the session; idempotent."""
+        self._flush = None
+        self.paused.clear()
+        unread_bytes, self.unread_bytes = self.unread_bytes, 0
+        self.shared.budget.release(unread_bytes)
+
+    # -- room ------------------------------------------------------------------------
+
+    @property
+    def checks_answers(self) -> bool:
+        """Whether short answers, too, are asked about by :meth:`may_answer`."""
+        return bool(self.unread_bytes or self.shared.answer_sizes.by_model)
+
+    def may_answer(
+        self, stream: Stream, request: bytes | memoryview, num_bytes: int
+    ) -> bool:
+        """Notes how long an answer is; returns whether it may wait for its client.
+
+        It takes the place of its request, and of what was admitted for it.
+        """
+        shared, unread_bytes = self.shared, self.unread_bytes
+        shared.answer_sizes.note(request, num_bytes)
+        if unread_bytes and unread_bytes + num_bytes > shared.budget.limit_bytes // 4:
+            return False
+        num_bytes -= stream.held_bytes
+        if stream.ticket is not None and stream.ticket.is_admitted:
+            num_bytes -= stream.ticket.num_bytes
+        return shared.budget.has_room(num_bytes)
+
+    def admit(self, stream: Stream, num_bytes: int, go_on: Callable[[], None]) -> bool:
+        """Admits so much for a call; if there is no room, ``go_on`` is called later."""
+        now_s = self.shared.loop.clock.now()
+        account = self.connection.state.account
+        stream.ticket = self.shared.budget.admit(account, num_bytes, now_s, go_on)
+        return stream.ticket.is_admitted
+
+    # -- the end of calls --------------------------------------------------------------
+
+    def on_answered(self, stream: Stream) -> None:
+        """Notes that a call was finished."""
+        if stream.ticket is not None:
+            self.connection.state.release_all(stream)
+        else:
+            self.shared.budget.release(stream.held_bytes)
+            stream.held_bytes = 0
+        stream.owner = None  # no cycle, so the message is freed with the call
+        if self.sender.queued_bytes:
+            self.note_unread()
+        self.mark_dirty()
+
+    def add_cut_off(self, call: object, stream: Stream) -> None:
+        """Has a call that ended without its handler count until that lets go of it.
+
+        A call that its client reset, or whose deadline passed, is over for the client.
+        Its work goes on until its handler finishes it all the same, or drops it. Until
+        then its stream counts against the connection's limit, or a client could have any
+        amount of work done by resetting what it asked for (CVE-2023-44487).
+        """
+        key = id(call)
+        # Handlers may let go of a call on any thread.
+        end = partial(self.post, partial(self._end_cut_off, key))
+        self._cut_off[key] = (weakref.ref(call, lambda _: end()), stream)
+        self.connection.state.num_cut_off += 1
+
+    def on_late_finish(self, call: object) -> None:
+        """Notes that a call was finished twice, or after it was cut off."""
+        self.shared.clients.counters.late_finishes += 1
+        self._end_cut_off(id(call))
+
+    def _end_cut_off(self, key: int) -> None:
+        found = self._cut_off.pop(key, None)
+        if found is not None:
+            self.connection.state.num_cut_off -= 1
+            self.connection.state.release_all(found[1])
