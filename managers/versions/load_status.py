@@ -23,6 +23,8 @@ class LoadStatus:
         reserved: What is reserved for the version; None if there is no limit, and once
             it is unloaded.
         is_deferred: Whether it waits for memory.
+        refused: What it takes, if it was refused because others have that memory now, so
+            that it is tried again when there is room.
 
     """
 
@@ -32,3 +34,4 @@ class LoadStatus:
     duration_s: float | None = None
     reserved: ResourceAllocation | None = None
     is_deferred: bool = False
+    refused: ResourceAllocation | None = None

@@ -301,6 +301,7 @@ class Version:
             duration_s=self.load_s,
             reserved=self.reserved,
             is_deferred=is_deferred,
+            refused=self.estimate if self.is_refused else None,
         )
 
     # -- moves -------------------------------------------------------------------------

@@ -10,11 +10,14 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from tests.benchmarks.harness import Area, Report, main
 from tests.benchmarks.hosted_fleet import (
@@ -23,12 +26,17 @@ from tests.benchmarks.hosted_fleet import (
     version_of,
     write_version,
 )
+from tests.benchmarks.many_models import ManyModels
 from tests.benchmarks.open_loop import OpenLoopResult
+from tests.benchmarks.process_pss import read_tree_pss_mb
 from tests.benchmarks.row import Goal, Row, Series
+from tests.benchmarks.server_process import ServerProcess
+from tfs.client import Client
 from tfs.hosted.fleet import HostedModel, Job
 from tfs.hosted.placement import place
 from tfs.proto.tfs.v1 import controller_pb2 as pb
 
+NETWORK_INPUT = {"x": np.zeros((1, 4), np.float32)}
 NONE_FAILED = Goal("value", "<=", 0.0)
 
 ROWS = (
@@ -39,6 +47,8 @@ ROWS = (
     Row("hosted/failed/transitions-with-kills", "", NONE_FAILED),
     Row("hosted/routed-after-p95/transitions", "s", Goal("value", "<=", 2.0)),
     Row("hosted/failed/control-away", "", NONE_FAILED),
+    Row("hosted/on-demand-memory/5000-models", "GB", Goal("value", "<=", 2.147)),
+    Row("hosted/on-demand-first-answer-p95/5000-models", "ms", Goal("value", "<=", 50)),
     Row("hosted/packing/20000-copies", "s", Goal("value", "<=", 2.0)),
     Row("hosted/packing-volume/20000-copies", "x", Goal("value", "<=", 1.15)),
 )
@@ -53,6 +63,8 @@ class Effort:
     kills: int = 5
     away_s: float = 300.0
     calm_s: float = 6.0
+    registered: int = 5000
+    networks: int = 100
 
 
 def _failed(result: OpenLoopResult, is_right: Callable[[int], bool]) -> float:
@@ -137,6 +149,46 @@ def measure_control_away(report: Report, effort: Effort) -> None:
     report.record("hosted/failed/control-away", failed)
 
 
+def measure_on_demand(report: Report, effort: Effort) -> None:
+    """Tiny models that nobody has asked for yet, and the first answers of some."""
+    every = max(effort.registered // 250, 1)
+    with tempfile.TemporaryDirectory() as name:
+        models = ManyModels(
+            Path(name), effort.registered - effort.networks, effort.networks
+        )
+        models.stage(1)
+        models.publish(1)
+        with _registered(models.write_config("residency: ON_DEMAND")) as server:
+            with Client(server.target) as client:
+                took_ms = []
+                for each in [*models.names[::every], *models.names[-40:]]:
+                    is_table = each.startswith("table")
+                    inputs = {"key": np.array([b"b"])} if is_table else NETWORK_INPUT
+                    begun_s = time.monotonic()
+                    answer = client.predict(each, inputs, timeout_s=30.0)
+                    took_ms.append(1e3 * (time.monotonic() - begun_s))
+                    if is_table and list(answer.outputs["value"]) != [1]:
+                        raise RuntimeError(f"{each} answered {answer}")
+            full_mb = sum(read_tree_pss_mb(server.pid).values())
+        (empty := Path(name, "empty.config")).write_text("model_config_list {}")
+        with _registered(empty) as server:
+            empty_mb = sum(read_tree_pss_mb(server.pid).values())
+    took_ms.sort()
+    report.record("hosted/on-demand-memory/5000-models", (full_mb - empty_mb) / 1e3)
+    report.record(
+        "hosted/on-demand-first-answer-p95/5000-models",
+        took_ms[int(0.95 * len(took_ms))],
+    )
+
+
+def _registered(config: Path) -> ServerProcess:
+    command = [
+        *(sys.executable, "-m", "tfs", "serve", "--port=0"),
+        *(f"--model_config_file={config}", "--model_memory_limit_bytes=1000000000"),
+    ]
+    return ServerProcess(command, announcement=r"listening on (\S+)")
+
+
 def measure_packing(report: Report) -> None:
     """Two copies of 10,000 models on as many servers of 64 GiB as their volume fills."""
     gib = 1 << 30
@@ -179,10 +231,13 @@ def build_area(effort: Effort | None = None) -> Area:
     def control_away(report: Report) -> None:
         measure_control_away(report, so)
 
+    def on_demand(report: Report) -> None:
+        measure_on_demand(report, so)
+
     def packing(report: Report) -> None:
         measure_packing(report)
 
-    parts = (losses, transitions, control_away, packing)
+    parts = (losses, transitions, control_away, on_demand, packing)
     return Area("hosted", ROWS, parts, time_limit_s=2400.0)
 
 

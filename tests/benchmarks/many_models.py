@@ -66,11 +66,11 @@ class ManyModels:
             target.parent.mkdir(parents=True, exist_ok=True)
             self._staged(name, version).rename(target)
 
-    def write_config(self) -> Path:
-        """Writes the config file; returns its path."""
+    def write_config(self, extra: str = "") -> Path:
+        """Writes the config file, with further fields for each model; returns its path."""
         path = self.folder / "models.config"
         models = "\n".join(
-            f'config {{ name: "{name}" base_path: "{self.folder}/models/{name}" }}'
+            f'config {{ name: "{name}" base_path: "{self.folder}/models/{name}" {extra} }}'
             for name in self.names
         )
         path.write_text(f"model_config_list {{ {models} }}\n")

@@ -35,3 +35,15 @@ def test_a_model_that_answers_may_lack_what_was_asked_for(
     report = report_of(reply)
     assert report.models["m"].problem == (said or "")
     assert report.answers("m") == (primary is not None)
+
+
+def test_a_registered_model_answers_and_waits_for_nothing() -> None:
+    """What a request will have loaded counts as served: it is routed there."""
+    reply = admin_service_pb2.ListModelsResponse()
+    model = reply.models.add(name="m", primary=2)
+    model.residency = admin_service_pb2.ModelReport.REGISTERED
+    model.versions.add(version=2, state=10)
+    report = report_of(reply)
+    assert report.answers("m")
+    assert report.models["m"].versions == (2,)
+    assert report.models["m"].coming == ()

@@ -110,3 +110,17 @@ def test_no_job_has_more_than_it_holds(
         short = model.num_replicas - len(at)
         assert placed.shortfall.get(name, 0) == short
     assert place(wanted, there, placed.jobs) == placed or placed.shortfall
+
+
+def test_models_on_demand_take_what_the_largest_of_them_takes() -> None:
+    """Ten thousand that are rarely asked for fit where one of them does, and are spread."""
+    rare = {
+        f"r{index}": replace(each, is_on_demand=True)
+        for index, each in enumerate(models(x=3, y=4, z=2).values())
+    }
+    rare = {name: replace(each, name=name) for name, each in rare.items()}
+    placed = place({**rare, **models(always=6)}, jobs(a=10), {})
+    assert not placed.shortfall
+    assert free_bytes({**rare, **models(always=6)}, jobs(a=10), placed.jobs) == {"a": 0}
+    spread = place(rare, jobs(a=10, b=20, c=30), {})
+    assert sorted(spread.jobs.values()) == [("a",), ("b",), ("c",)]

@@ -69,11 +69,12 @@ ADDITIONS = {
         "field transition": 20002,
         "field runtime": 20003,
         "field examples_gate": 20004,
+        "field residency": 20005,
     },
     "tensorflow.serving.BatchingParameters": {"field policy": 20001},
 }
 
-OWN = ("Traffic", "Transition", "Runtime", "BatchingPolicy")
+OWN = ("Traffic", "Transition", "Runtime", "Residency", "BatchingPolicy")
 
 # The Python packages of gRPC rename the files; gRPC itself has them where we do.
 RENAMED_FILES = {

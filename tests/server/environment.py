@@ -9,6 +9,7 @@ from managers.aspired_versions_manager import (
     AspiredVersionsManager,
     AspiredVersionsManagerOptions,
 )
+from managers.loading.resource_tracker import ResourceTracker
 from managers.state_monitor import ServableStateMonitor, StateMonitorOptions
 from managers.versions.retry import RetryOptions
 from sources.file_system import FileSystemSourceOptions
@@ -78,6 +79,7 @@ class Environment:
         has_threads: bool = False,
         files: FakeFileSystem | None = None,
         unload_when_empty: bool = False,
+        limit_bytes: int = 0,
     ) -> None:
         self.clock = FakeClock()
         self.files = files or FakeFileSystem(self.clock)
@@ -99,6 +101,8 @@ class Environment:
             self._threads.append(ThreadExecutor(num_threads, name, self.clock))
             return self._threads[-1]
 
+        # Every version takes one byte.
+        memory = ResourceTracker.ram(limit_bytes) if limit_bytes else None
         self.manager = AspiredVersionsManager(
             AspiredVersionsManagerOptions(
                 retry=RetryOptions(max_num_retries=0), release_memory=None
@@ -107,6 +111,7 @@ class Environment:
             clock=self.clock,
             load_executor=executor("load", 4),
             unload_executor=executor("unload", 4),
+            resource_tracker=memory,
         )
         self.core = ServerCore(
             manager=self.manager,
@@ -124,6 +129,7 @@ class Environment:
             state_dir=state_dir,
             executor=executor("config", 1),
             comparisons=executor("canary", 1),
+            memory=memory,
         )
 
     def _loader(self, servable_id: ServableId, storage: StoragePath) -> Loader[object]:
@@ -134,7 +140,7 @@ class Environment:
             for _ in itertools.count()
         )
         return PuppetLoader(
-            servable_id, value=storage.path, errors=errors, log=self.log
+            servable_id, value=storage.path, ram_bytes=1, errors=errors, log=self.log
         )
 
     def threads(self, name: str) -> ThreadExecutor:

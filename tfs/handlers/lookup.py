@@ -2,13 +2,46 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from tfs.core.call import Call
-from tfs.core.errors import FailedPrecondition
+from tfs.core.errors import FailedPrecondition, NotFound, ServingError
 from tfs.core.servable import Servable
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.signature import Signature
+
+OnLoaded: TypeAlias = Callable[[ServingError | None], None]
+"""Takes, once, on the loop: None if a model may be looked up again, or why it is of no use."""
+
+
+class NotResident(NotFound):
+    """The model is loaded on demand, and is not loaded now.
+
+    Attributes:
+        wait: Has it loaded, and tells when it is, or that the call has ended. On the loop.
+
+    """
+
+    def __init__(self, message: str, wait: Callable[[Call, OnLoaded], None]) -> None:
+        super().__init__(message)
+        self.wait = wait
+
+    def then(
+        self,
+        call: Call,
+        again: Callable[[], None],
+        fail: Callable[[ServingError], None],
+    ) -> None:
+        """Has it loaded, and then calls ``again``, or ``fail`` with the reason."""
+
+        def on_loaded(error: ServingError | None) -> None:
+            if error is None:
+                again()
+            else:
+                fail(error)
+
+        self.wait(call, on_loaded)
 
 
 class ModelLookup(Protocol):
@@ -39,6 +72,7 @@ class ModelLookup(Protocol):
         Raises:
             InvalidArgument: No name, or an unknown label.
             NotFound: Nothing of that name and version is served.
+            NotResident: It will be, once the model was loaded on demand.
 
         """
         ...

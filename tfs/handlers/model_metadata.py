@@ -12,7 +12,7 @@ from tfs.core.errors import InvalidArgument, ServingError
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Signature
 from tfs.handlers.decode_pool import DecodePool
-from tfs.handlers.lookup import ModelLookup
+from tfs.handlers.lookup import ModelLookup, NotResident
 from tfs.handlers.messages import QUESTION_BYTES, parse
 from tfs.handlers.signature_def import signature_def_map
 from tfs.proto.tensorflow_serving.apis import get_model_metadata_pb2 as pb
@@ -46,6 +46,8 @@ class ModelMetadataHandler:
                 functools.partial(_answer, who, signatures),
                 is_long=_takes_long(signatures),
             )
+        except NotResident as absent:
+            absent.then(call, lambda: self(call), call.fail)
         except ServingError as error:
             call.fail(error)
 

@@ -21,7 +21,12 @@ from tfs.handlers.decode_pool import UNASKED_BYTES, DecodePool
 from tfs.handlers.limits.model_gate import PREDICT
 from tfs.handlers.limits.request_gate import RequestGate
 from tfs.handlers.limits.request_stats import RequestStats
-from tfs.handlers.lookup import ModelLookup, SharedLookup, find_signature
+from tfs.handlers.lookup import (
+    ModelLookup,
+    NotResident,
+    SharedLookup,
+    find_signature,
+)
 from tfs.handlers.predict_answers import PredictAnswers
 from tfs.handlers.reply_writer import ReplyWriter
 from tfs.handlers.request_format import PredictFormat, RequestFormat
@@ -217,6 +222,15 @@ class PredictHandler:
             if logs:  # logs take the message as it came, once it is answered
                 inputs = {key: view.read_only() for key, view in inputs.items()}
             model.enter()  # nothing after this can fail, so leave() follows
+        except NotResident as absent:
+            absent.then(
+                call,
+                lambda: self._start(
+                    call, begun_s, spec, read_inputs, writer, client_id
+                ),
+                lambda error: gate.refuse(call, error, PREDICT, begun_s),
+            )
+            return
         except Exception as error:
             if handle is not None:
                 handle.release()

@@ -89,6 +89,8 @@ class HostedModel:
         num_replicas: The number of servers that should serve it now, at least; it is
             placed on jobs until they have so many replicas together.
         generation: Counts what users changed.
+        is_on_demand: Whether servers load it at its first request, and unload it when
+            others need its memory.
 
     """
 
@@ -101,6 +103,7 @@ class HostedModel:
     partition: str = ""
     num_replicas: int = 1
     generation: int = 1
+    is_on_demand: bool = False
 
     def __post_init__(self) -> None:
         if not self.name:

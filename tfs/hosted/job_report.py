@@ -65,6 +65,11 @@ def report_of(
 
 def _sighting(model: admin_service_pb2.ModelReport) -> ReplicaSighting:
     primary = model.primary if model.HasField("primary") else None
+    if model.residency == admin_service_pb2.ModelReport.REGISTERED:
+        # Whether requests have it loaded now or not: there is nothing to wait for.
+        known = _versions(model, _States.START, _States.LOADING, _States.AVAILABLE)
+        failed = [each.error.message for each in model.versions if each.error.code]
+        return ReplicaSighting(0, primary, known, (), None, failed[0] if failed else "")
     newer = [each.error for each in model.versions if each.version > (primary or -1)]
     said = [error.message for error in (model.error, *newer) if error.code]
     runs = model.canary.phase == admin_service_pb2.CanaryReport.RUNNING

@@ -97,6 +97,7 @@ class EditReader:
             max_replicas=hints.max_replicas or least,
             partition=asked.partition,
             num_replicas=least,
+            is_on_demand=config.residency == model_config_pb2.ON_DEMAND,
         )
         return fleet_edits.add_model(model), ()
 
@@ -116,7 +117,12 @@ class EditReader:
             partition = model.partition
             if asked.HasField("partition"):
                 partition = asked.partition
-            return replace(model, config=config_text(config), partition=partition)
+            return replace(
+                model,
+                config=config_text(config),
+                partition=partition,
+                is_on_demand=config.residency == model_config_pb2.ON_DEMAND,
+            )
 
         return fleet_edits.update_model(asked.model, changed, "update-model"), ()
 

@@ -12,6 +12,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from managers.aspired_versions_manager import AspiredVersionsManager
+from managers.loading.resource_tracker import ResourceTracker
 from managers.state_monitor import ServableStateMonitor
 from managers.version_policy.action import Action
 from managers.version_policy.availability_preserving import availability_preserving
@@ -44,6 +45,7 @@ from tfs.server.model_settings import ModelSettings
 from tfs.server.model_sources import ModelSources, SourceParts
 from tfs.server.readiness import Readiness
 from tfs.server.recheck import Recheck
+from tfs.server.residency import Residency, with_registered
 from tfs.server.served_models import ServedModels
 from tfs.server.trial_notes import TrialNotes
 
@@ -67,11 +69,13 @@ class ServerCore:
             them in memory.
         executor: An executor of one thread, which changes configs. None makes one.
         comparisons: Compares what canaries answer. None makes one of one thread.
+        memory: What loads reserve from; None if there is no limit.
 
     Attributes:
         sources: The parts that find versions.
         config: The config in force, and its changes.
         readiness: Tells whether the server is ready.
+        residency: Loads models on demand.
 
     """
 
@@ -87,6 +91,7 @@ class ServerCore:
         state_dir: str = "",
         executor: Executor | None = None,
         comparisons: Executor | None = None,
+        memory: ResourceTracker | None = None,
     ) -> None:
         self._manager = manager
         self._executor = executor or ThreadExecutor(1, "config", clock)
@@ -105,11 +110,15 @@ class ServerCore:
         self._stats = stats
         self._comparisons = comparisons or ThreadExecutor(1, "canary", clock)
         self._notes = TrialNotes(state_dir, self._executor)
+        self.residency = Residency(
+            self.sources.on_demand, manager, monitor, self._executor, loop, memory
+        )
         self._served = ServedModels(
             manager.serving_map,
             monitor,
             TrialParts(loop.post, self._comparisons, clock),
             notes=self._notes,
+            residency=self.residency,
         )
         self._waiters = ConfigWaiters(
             monitor,
@@ -119,6 +128,7 @@ class ServerCore:
             loop,
             self._executor,
             self._primary,
+            self.residency.versions,
         )
         self.config = ConfigInForce(
             executor=self._executor,
@@ -276,7 +286,12 @@ class ServerCore:
                 self._manager.set_transition_policy(name, policy)
         for name in () if before is None else before.effective.models.keys() - models:
             self._manager.set_transition_policy(name, None)
+        new_ones = self.residency.set_models(
+            [name for name, settings in models.items() if settings.is_on_demand]
+        )
         self.sources.monitor(models.values())
+        for name in () if before is None else new_ones:
+            self.sources.source.say_again(name)
 
     def _transition(self, versions: Sequence[HarnessSnapshot]) -> Sequence[Action]:
         """Decides how versions of a model change, by the config as it is now.
@@ -364,7 +379,8 @@ class ServerCore:
 
     def version_states(self, name: str) -> Sequence[ServableState]:
         """Returns the states of a model's versions, newest version first."""
-        return self._monitor.version_states(name)
+        states = self._monitor.version_states(name)
+        return with_registered(name, states, self.residency.registered(name))
 
     def problem(self, name: str) -> str:
         """Returns why a model's base path yields no version (yet); "" if it yields one."""
@@ -405,6 +421,7 @@ class ServerCore:
         # to the version from before.
         if state.manager_state in (ManagerState.AVAILABLE, ManagerState.UNLOADING):
             self._served.refresh(state.id.name)
+        self.residency.note_state(state)
         log.info(
             "event=servable_%s servable=%s reason=%r error=%s note=%r",
             state.manager_state.name.lower(),

@@ -133,6 +133,7 @@ class Loading:
             clock=clock,
             stats=stats,
             state_dir=options.state_dir,
+            memory=self.memory,
         )
         if options.model_repository:
             self.core.watch_repository(options.model_repository)

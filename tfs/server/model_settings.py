@@ -152,6 +152,7 @@ class ModelSettings:
             available one that is not the canary.
         canary: The version on trial, None without one.
         keeps_resources: Whether a swap unloads the old version first.
+        is_on_demand: Whether its first request loads it.
         runtime: Where and how it runs.
         logging: Which of its requests are written down; None is none.
 
@@ -165,6 +166,7 @@ class ModelSettings:
     primary: int | None = None
     canary: CanarySettings | None = None
     keeps_resources: bool = False
+    is_on_demand: bool = False
     runtime: RuntimeSettings = field(default_factory=RuntimeSettings)
     logging: LoggingSettings | None = None
 

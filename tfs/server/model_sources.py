@@ -10,6 +10,7 @@ from sources.adapter import Convert
 from sources.file_system import FileSystemSource, FileSystemSourceOptions, OnModels
 from sources.loader_adapter import LoaderSourceAdapter
 from sources.model_repository import ModelRepository
+from sources.on_demand import OnDemandVersions
 from sources.remote.adapter import FetchingSourceAdapter
 from sources.remote.storage import AnyFileSystem
 from sources.router import DynamicSourceRouter
@@ -58,6 +59,7 @@ class ModelSources:
 
     Attributes:
         source: Looks at the base paths.
+        on_demand: Keeps back the versions of models that nobody has asked for.
         platforms: The names of the platforms.
 
     """
@@ -90,11 +92,15 @@ class ModelSources:
         self._adapters = [
             LoaderSourceAdapter(parts.platforms[name]) for name in self.platforms
         ]
+        self.on_demand = OnDemandVersions()
+        self.source.set_aspired_versions_callback(
+            self.on_demand.aspired_versions_callback()
+        )
         into_router = self._router.aspired_versions_callback()
         if fetching is None:
-            self.source.set_aspired_versions_callback(into_router)
+            self.on_demand.set_aspired_versions_callback(into_router)
         else:
-            self.source.set_aspired_versions_callback(
+            self.on_demand.set_aspired_versions_callback(
                 fetching.aspired_versions_callback()
             )
             fetching.set_aspired_versions_callback(into_router)
@@ -111,6 +117,7 @@ class ModelSources:
     def close(self) -> None:
         """Stops looking; nothing reaches the manager afterwards."""
         self.source.close()
+        self.on_demand.close()
         if self._fetching is not None:
             self._fetching.close()
         for adapter in self._adapters:

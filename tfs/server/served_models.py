@@ -26,6 +26,7 @@ from tfs.server.canary.trial import Trial, TrialParts
 from tfs.server.canary.trial_route import TrialRoute
 from tfs.server.config.server_config import ServerConfig
 from tfs.server.model_settings import CanarySettings, ModelSettings
+from tfs.server.residency import Residency
 from tfs.server.traffic import effective_labels, effective_primary
 from tfs.server.trial_notes import Rejection, TrialNotes
 
@@ -81,6 +82,7 @@ class ServedModels:
         rng: Returns a random number in [0, 1); for callers without a key, and for
             sampling.
         notes: What trials left behind; None starts without any.
+        residency: Knows the models that are loaded on demand; None: there are none.
 
     """
 
@@ -91,7 +93,9 @@ class ServedModels:
         parts: TrialParts,
         rng: Callable[[], float] = random.random,
         notes: TrialNotes | None = None,
+        residency: Residency | None = None,
     ) -> None:
+        self._residency = residency
         self._notes = notes or TrialNotes()
         self._map = serving_map
         self._monitor = monitor
@@ -113,6 +117,28 @@ class ServedModels:
         call: Call | None = None,
     ) -> ServableHandle[Servable]:
         """Pins the version that serves the request; see the protocol."""
+        residency = self._residency
+        if residency is not None and name in residency.models:
+            if call is not None:
+                residency.note_use(name)
+            residency.require(name)
+            try:
+                return self._find(name, version, label, client_id, call)
+            except NotFound:
+                residency.require(name)  # it may have made way in between
+                raise
+        if version is None and label is None and name not in self._meanings and name:
+            return self._map.acquire(name)  # type: ignore[return-value]
+        return self._find(name, version, label, client_id, call)
+
+    def _find(
+        self,
+        name: str,
+        version: int | None,
+        label: str | None,
+        client_id: bytes | None = None,
+        call: Call | None = None,
+    ) -> ServableHandle[Servable]:
         if version is None:
             if label is not None:
                 return self._acquire_labelled(name, label)
@@ -133,6 +159,8 @@ class ServedModels:
             route = self._meanings.get(name, _PLAIN).route
             if route is not None and route.trial is not None:
                 return None
+        if self._residency is not None:
+            self._residency.note_use(name)
         handle = self.acquire(name, version, label)
         pin = handle.pin
         for _ in range(num - 1):
@@ -197,12 +225,22 @@ class ServedModels:
     def primary(self, name: str) -> int | None:
         """Returns the version that answers requests which name none; None if none does."""
         route = self._meanings.get(name, _PLAIN).route
-        if route is not None:
-            return route.primary
-        return max(self._available(name), default=None)
+        if route is None:
+            primary = max(self._available(name), default=None)
+        else:
+            primary = route.primary
+        if primary is None and self._residency is not None:
+            # What its first request will have loaded answers.
+            versions = self._residency.versions(name)
+            config = self._config
+            if versions and config is not None and name in config.models:
+                return config.models[name].primary or max(versions)
+        return primary
 
     def is_well(self, name: str) -> bool:
         """Whether a version answers by default that the server has not seen to fail."""
+        if self._residency is not None and self._residency.registered(name):
+            return True
         primary = self.primary(name)
         if primary is None:
             return False

@@ -46,7 +46,7 @@ def models_table(models: Iterable[pb.ModelReport]) -> str:
             (
                 model.name,
                 model.primary if model.HasField("primary") else "-",
-                ", ".join(map(str, available)) or "-",
+                ", ".join(map(str, available)) or _registered(model),
                 labels or "-",
                 *_latencies_ms(model),
                 _canary_word(model),
@@ -59,6 +59,11 @@ def models_table(models: Iterable[pb.ModelReport]) -> str:
         *("CANARY", "OVERRIDE", "PROBLEM"),
     )
     return table(heads, rows)
+
+
+def _registered(model: pb.ModelReport) -> str:
+    is_registered = model.residency == type(model).REGISTERED
+    return "registered" if is_registered else "-"
 
 
 def _latencies_ms(model: pb.ModelReport) -> tuple[str, str]:

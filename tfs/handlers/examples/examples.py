@@ -31,7 +31,7 @@ from tfs.handlers.examples.example_rpc import ExampleRpc, Write
 from tfs.handlers.examples.example_run import ExampleRun
 from tfs.handlers.limits.request_gate import RequestGate
 from tfs.handlers.limits.request_stats import RequestStats
-from tfs.handlers.lookup import ModelLookup
+from tfs.handlers.lookup import ModelLookup, NotResident
 
 T = TypeVar("T")
 
@@ -147,6 +147,13 @@ class ExampleHandler:
             stats = model.stats_of(rpc.name, handle.id.version, question.key)
             stats.begin()
             model.enter()
+        except NotResident as absent:
+            absent.then(
+                call,
+                lambda: self._find(call, begun_s, write, question),
+                lambda error: gate.refuse(call, error, rpc.name, begun_s),
+            )
+            return
         except Exception as error:
             if handle is not None:
                 handle.release()

@@ -229,6 +229,10 @@ class ServerReports:
             )
             path = paths.get(state.id.version, "")
             report.versions.append(self._version(state, path, include_stats))
+        is_resident = core.residency.is_resident(name)
+        if is_resident is not None:
+            kinds = pb.ModelReport.Residency
+            report.residency = kinds.RESIDENT if is_resident else kinds.REGISTERED
         if primary is not None:
             report.primary = primary
         elif settings.primary is not None:

@@ -98,6 +98,8 @@ class ConfigWaiters:
         executor: Does the work at a deadline, which takes long for many models.
         primary: Returns a model's primary, if its config names one, and the version
             that answers.
+        on_demand: Returns the versions of a model that is loaded when somebody asks for
+            it; none for any other.
 
     """
 
@@ -110,7 +112,9 @@ class ConfigWaiters:
         loop: LoopEntry,
         executor: Executor,
         primary: Callable[[str], tuple[int | None, int | None]],
+        on_demand: Callable[[str], Collection[int]] = lambda _: (),
     ) -> None:
+        self._on_demand = on_demand
         self._monitor = monitor
         self._sources = sources
         self._primary = primary
@@ -189,6 +193,8 @@ class ConfigWaiters:
         return True
 
     def _failure(self, name: str, problems: Mapping[str, Sequence[str]]) -> str | None:
+        if self._on_demand(name):
+            return ""  # a request will have it loaded
         return failure_of(self._monitor.version_states(name), problems.get(name, ()))
 
     def _all(self) -> list[Waiter]:
@@ -208,6 +214,11 @@ class ConfigWaiters:
                 if version is None or state.id.version == version
             ]
             told = problems.get(name, ())
+            if self._on_demand(name) and all(
+                each.manager_state is ManagerState.END for each in states
+            ):
+                failures[name] = "" if is_current else None
+                continue
             if name in waiter.changed:
                 outlook = self._sources.outlook(name) if name in waiter.sought else True
                 failures[name] = failure_of_change(

@@ -242,6 +242,7 @@ def read_model(model: model_server_config_pb2.ModelConfig) -> ModelSettings:
         primary=primary,
         canary=_read_canary(name, traffic, primary),
         keeps_resources=_read_transition(name, model.transition),
+        is_on_demand=_read_residency(name, model.residency),
         runtime=_read_runtime(model),
         logging=read_logging(name, model.logging_config)
         if model.HasField("logging_config")
@@ -257,6 +258,16 @@ def _read_transition(name: str, transition: int) -> bool:
             f"{' or '.join(model_config_pb2.Transition.keys())}"
         )
     return transition == model_config_pb2.RESOURCE_PRESERVING
+
+
+def _read_residency(name: str, residency: int) -> bool:
+    """Returns whether the model is loaded on demand."""
+    if residency not in model_config_pb2.Residency.values():
+        raise InvalidArgument(
+            f"model {name}: residency: no such residency: {residency}; it is "
+            f"{' or '.join(model_config_pb2.Residency.keys())}"
+        )
+    return residency == model_config_pb2.ON_DEMAND
 
 
 def _read_base_path(name: str, base_path: str) -> str:

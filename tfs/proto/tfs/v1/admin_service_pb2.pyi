@@ -117,7 +117,15 @@ class ListenerReport(_message.Message):
     def __init__(self, address: _Optional[str] = ..., services: _Optional[_Iterable[str]] = ..., tls: bool = ...) -> None: ...
 
 class ModelReport(_message.Message):
-    __slots__ = ("name", "base_path", "platform", "versions", "labels", "primary", "canary", "overridden", "error", "notes", "request_s")
+    __slots__ = ("name", "base_path", "platform", "versions", "labels", "primary", "canary", "overridden", "error", "notes", "request_s", "residency")
+    class Residency(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        ALWAYS: _ClassVar[ModelReport.Residency]
+        REGISTERED: _ClassVar[ModelReport.Residency]
+        RESIDENT: _ClassVar[ModelReport.Residency]
+    ALWAYS: ModelReport.Residency
+    REGISTERED: ModelReport.Residency
+    RESIDENT: ModelReport.Residency
     NAME_FIELD_NUMBER: _ClassVar[int]
     BASE_PATH_FIELD_NUMBER: _ClassVar[int]
     PLATFORM_FIELD_NUMBER: _ClassVar[int]
@@ -129,6 +137,7 @@ class ModelReport(_message.Message):
     ERROR_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
     REQUEST_S_FIELD_NUMBER: _ClassVar[int]
+    RESIDENCY_FIELD_NUMBER: _ClassVar[int]
     name: str
     base_path: str
     platform: str
@@ -140,7 +149,8 @@ class ModelReport(_message.Message):
     error: _status_pb2.Status
     notes: _containers.RepeatedScalarFieldContainer[str]
     request_s: float
-    def __init__(self, name: _Optional[str] = ..., base_path: _Optional[str] = ..., platform: _Optional[str] = ..., versions: _Optional[_Iterable[_Union[VersionReport, _Mapping]]] = ..., labels: _Optional[_Iterable[_Union[LabelReport, _Mapping]]] = ..., primary: _Optional[int] = ..., canary: _Optional[_Union[CanaryReport, _Mapping]] = ..., overridden: bool = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., notes: _Optional[_Iterable[str]] = ..., request_s: _Optional[float] = ...) -> None: ...
+    residency: ModelReport.Residency
+    def __init__(self, name: _Optional[str] = ..., base_path: _Optional[str] = ..., platform: _Optional[str] = ..., versions: _Optional[_Iterable[_Union[VersionReport, _Mapping]]] = ..., labels: _Optional[_Iterable[_Union[LabelReport, _Mapping]]] = ..., primary: _Optional[int] = ..., canary: _Optional[_Union[CanaryReport, _Mapping]] = ..., overridden: bool = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., notes: _Optional[_Iterable[str]] = ..., request_s: _Optional[float] = ..., residency: _Optional[_Union[ModelReport.Residency, str]] = ...) -> None: ...
 
 class LabelReport(_message.Message):
     __slots__ = ("label", "version", "pending_version")

@@ -10,8 +10,15 @@ class Transition(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     AVAILABILITY_PRESERVING: _ClassVar[Transition]
     RESOURCE_PRESERVING: _ClassVar[Transition]
+
+class Residency(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ALWAYS: _ClassVar[Residency]
+    ON_DEMAND: _ClassVar[Residency]
 AVAILABILITY_PRESERVING: Transition
 RESOURCE_PRESERVING: Transition
+ALWAYS: Residency
+ON_DEMAND: Residency
 
 class Traffic(_message.Message):
     __slots__ = ("primary", "canary")

@@ -1,0 +1,323 @@
+"""Models that are loaded when somebody asks for them, and make way for others.
+
+A model with ``residency: ON_DEMAND`` is *registered* as soon as a version of it is found:
+it counts as one that answers. Its first request has it loaded, and all who ask meanwhile
+wait for that one load. If memory is short for a load, the models that were asked for least
+recently are unloaded, and are registered again.
+
+(TensorFlow Serving: core/caching_manager.h, which unloads nothing.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from managers.aspired_versions_manager import AspiredVersionsManager
+from managers.loading.resource_tracker import ResourceTracker
+from managers.state_monitor import ServableStateMonitor
+from sources.on_demand import OnDemandVersions
+from tfs.core.call import Call
+from tfs.core.errors import (
+    Cancelled,
+    NotFound,
+    ResourceExhausted,
+    ServingError,
+)
+from tfs.core.executor import Executor
+from tfs.core.loop.loop_entry import LoopEntry
+from tfs.core.resources import ResourceAllocation
+from tfs.core.servable_id import ServableId
+from tfs.core.servable_state import ManagerState, ServableState
+from tfs.handlers.lookup import NotResident, OnLoaded
+
+_COMING = (ManagerState.START, ManagerState.LOADING)
+
+
+@dataclass(eq=False, slots=True)
+class _Model:
+    """A model that is loaded on demand.
+
+    Attributes:
+        name: Its name.
+        is_admitted: Whether its versions are passed on to the manager.
+        is_resident: Whether it is loaded, so that requests need not wait.
+        last_use: Grows from one request, of any model, to the next.
+        waiting: Who waits for its load, in order.
+
+    """
+
+    name: str
+    is_admitted: bool = False
+    is_resident: bool = False
+    last_use: int = 0
+    waiting: dict[OnLoaded, None] = field(default_factory=dict)
+
+
+class Residency:
+    """Loads models on demand, and unloads those that nobody asks for. Thread-safe.
+
+    Args:
+        versions: Keeps back the versions of models that are not wanted.
+        manager: Loads and unloads.
+        monitor: Knows the states of versions.
+        executor: One thread; decides, and calls ``versions``.
+        loop: Where those who wait are told.
+        memory: What loads reserve; None: there is no limit, and nothing makes way.
+
+    Attributes:
+        models: The models that are loaded on demand, by name.
+
+    """
+
+    def __init__(
+        self,
+        versions: OnDemandVersions,
+        manager: AspiredVersionsManager,
+        monitor: ServableStateMonitor,
+        executor: Executor,
+        loop: LoopEntry,
+        memory: ResourceTracker | None,
+    ) -> None:
+        self._versions = versions
+        self._manager = manager
+        self._monitor = monitor
+        self._executor = executor
+        self._loop = loop
+        self._memory = memory
+        self._uses = itertools.count(1)
+        # Guards is_resident and waiting of every model; leaf.
+        self._lock = threading.Lock()
+        self.models: Mapping[str, object] = {}  # replaced as a whole
+        self._models: dict[str, _Model] = {}  # the same
+        # Of the executor's thread: models whose load lacks memory that is being freed.
+        self._short: dict[str, None] = {}
+
+    def set_models(self, names: Collection[str]) -> Collection[str]:
+        """Sets which models are loaded on demand; returns those that are new.
+
+        A new one that is loaded already stays until its memory is needed.
+        """
+        before, models = self._models, {}
+        for name in names:
+            model = models[name] = before.get(name) or _Model(name)
+            if name not in before and self._monitor.available_versions(name):
+                model.is_admitted = model.is_resident = True
+        self._versions.set_names(names)
+        for name in models.keys() - before.keys():
+            if models[name].is_admitted:
+                self._versions.admit(name)
+        self.models = self._models = models
+        for name in before.keys() - models.keys():
+            # It is loaded now, or gone: whoever waits looks again.
+            self._tell(before[name], None)
+        return models.keys() - before.keys()
+
+    def versions(self, name: str) -> Sequence[int]:
+        """Returns the versions that an on-demand model has; none for any other model."""
+        return self._versions.versions(name) if name in self._models else ()
+
+    def is_resident(self, name: str) -> bool | None:
+        """Whether an on-demand model is loaded; None for any other model."""
+        model = self._models.get(name)
+        return None if model is None else model.is_resident
+
+    def registered(self, name: str) -> Sequence[int]:
+        """Returns the versions that the first request will have loaded."""
+        model = self._models.get(name)
+        return () if model is None or model.is_admitted else self.versions(name)
+
+    def note_use(self, name: str) -> None:
+        """Notes that a request asks for a model."""
+        model = self._models.get(name)
+        if model is not None:
+            model.last_use = next(self._uses)
+
+    def require(self, name: str) -> None:
+        """Returns if a request can be sent to a model's versions, as far as is known.
+
+        Raises:
+            NotResident: It has to wait for the model's load.
+
+        """
+        model = self._models.get(name)
+        if model is None or model.is_resident or not self._versions.versions(name):
+            return
+        raise NotResident(
+            f"{name} is not loaded: it is loaded on demand",
+            functools.partial(self._wait, model),
+        )
+
+    def note_state(self, state: ServableState) -> None:
+        """Follows the states of versions; under any lock, on any thread."""
+        name = state.id.name
+        if not self._models:
+            return
+        if name in self._models or isinstance(state.error, ResourceExhausted):
+            self._loop.post(functools.partial(self._submit, self._look, name))
+
+    # -- waiting ------------------------------------------------------------------------
+
+    def _wait(self, model: _Model, call: Call, on_loaded: OnLoaded) -> None:
+        """Tells ``on_loaded`` when the model is loaded, has failed, or the call ends."""
+        with self._lock:
+            is_first = not model.waiting
+            is_loaded = model.is_resident or self._models.get(model.name) is not model
+            if not is_loaded:
+                model.waiting[on_loaded] = None
+        if is_loaded:
+            self._loop.post(functools.partial(on_loaded, None))
+            return
+        call.on_cancel(functools.partial(self._give_up, model, call, on_loaded))
+        if is_first:
+            self._submit(self._admit, model.name)
+
+    def _give_up(self, model: _Model, call: Call, on_loaded: OnLoaded) -> None:
+        with self._lock:
+            if model.waiting.pop(on_loaded, self) is self:
+                return
+        on_loaded(call.cancel.error or Cancelled(f"nobody waits for {model.name}"))
+
+    def _tell(self, model: _Model, error: ServingError | None) -> None:
+        with self._lock:
+            waiting, model.waiting = model.waiting, {}
+        for on_loaded in waiting:
+            self._loop.post(functools.partial(on_loaded, error))
+
+    # -- deciding, on the executor --------------------------------------------------------
+
+    def _submit(self, fn: Callable[[str], None], name: str) -> None:
+        with contextlib.suppress(RuntimeError):  # the server ends
+            self._executor.submit(functools.partial(fn, name))
+
+    def _admit(self, name: str) -> None:
+        model = self._models.get(name)
+        if model is None or model.is_admitted:
+            return
+        self._monitor.forget_ended(name)  # it is not this load that failed
+        model.is_admitted = True
+        self._versions.admit(name)
+
+    def _look(self, name: str) -> None:
+        """Follows what has become of a model's versions."""
+        self._settle(name)
+        for each in list(self._short):
+            if self._refused(each):
+                self._settle(each)
+            else:
+                self._short.pop(each)
+
+    def _settle(self, name: str) -> None:
+        model = self._models.get(name)
+        states = self._monitor.version_states(name)
+        if self._refused(name) and self._make_room(name):
+            self._short[name] = None
+            return
+        self._short.pop(name, None)
+        if model is None or not model.is_admitted:
+            return
+        if any(each.manager_state in _COMING and not each.is_late for each in states):
+            return
+        if any(each.manager_state is ManagerState.AVAILABLE for each in states):
+            with self._lock:
+                model.is_resident = True
+            self._tell(model, None)
+            return
+        failed = [each.error for each in states if each.error is not None]
+        if failed:
+            self._withhold(model, "its load failed; the next request tries again")
+            self._tell(model, failed[0])
+
+    def _withhold(self, model: _Model, reason: str) -> None:
+        with self._lock:
+            model.is_resident = False
+        model.is_admitted = False
+        self._versions.withhold(model.name, reason)
+
+    # -- memory ---------------------------------------------------------------------------
+
+    def _refused(self, name: str) -> ResourceAllocation | None:
+        """Returns what a model's version takes that was refused for want of memory."""
+        for state in self._monitor.version_states(name):
+            status = self._manager.load_status(state.id)
+            if status is not None and status.refused is not None:
+                return status.refused
+        return None
+
+    def _make_room(self, name: str) -> bool:
+        """Has models unloaded until what was refused fits; False if that cannot be."""
+        wanted = self._refused(name)
+        if wanted is None or self._memory is None:
+            return False
+        models = self._models.values()
+        idle = sorted(
+            (each for each in models if each.is_resident and each.name != name),
+            key=lambda each: (self._is_pinned(each), each.last_use),
+        )
+        leaving = [each for each in models if not each.is_admitted]
+        freed = [held for each in leaving for held in self._held(each)]
+        going: list[_Model] = []
+        while not self._memory.would_fit(wanted, freed):
+            if not idle:
+                return False
+            going.append(idle.pop(0))
+            freed += self._held(going[-1])
+        for model in going:
+            self._withhold(model, f"{name} needs its memory")
+        return True
+
+    def _held(self, model: _Model) -> list[ResourceAllocation]:
+        found = (
+            self._manager.load_status(each.id)
+            for each in self._monitor.version_states(model.name)
+        )
+        return [
+            each.reserved
+            for each in found
+            if each is not None and each.reserved is not None
+        ]
+
+    def _is_pinned(self, model: _Model) -> bool:
+        """Whether requests are being answered; its unload would wait for them."""
+        serving = self._manager.serving_map
+        for version in serving.versions(model.name):
+            try:
+                handle = serving.acquire_version(model.name, version)
+            except NotFound:
+                continue
+            is_pinned = handle.num_pins > 1
+            handle.release()
+            if is_pinned:
+                return True
+        return False
+
+
+def with_registered(
+    name: str, states: Sequence[ServableState], registered: Sequence[int]
+) -> Sequence[ServableState]:
+    """Returns the states of a model's versions with those that are not loaded yet.
+
+    They are in START, in the place of what they were before they were unloaded; one that
+    failed to load shows that instead.
+    """
+    if not registered:
+        return states
+    kept = {
+        each.id.version: each
+        for each in states
+        if each.id.version not in registered or each.error is not None
+    }
+    for version in registered:
+        kept.setdefault(
+            version,
+            ServableState(
+                ServableId(name, version),
+                ManagerState.START,
+                reason="registered; a request for the model loads it",
+            ),
+        )
+    return [kept[version] for version in sorted(kept, reverse=True)]
