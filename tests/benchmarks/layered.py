@@ -2,9 +2,10 @@
 
 Every model is cut into stages by the server's own cutter. Its kernels are then run for many
 numbers of rows, by the processor time of one thread, which other programs do not change much.
-The first half of these times makes the table that the rules see. The second half is what stages
-take when recorded arrivals are replayed under a virtual clock: each stage takes a time that it
-once took. All ratios are of the same arrivals. AUTO chooses by other arrivals of the same kind.
+Every other round of them makes the table that is measured before a model serves. The rounds
+between are what stages take when recorded arrivals are replayed under a virtual clock: each stage
+takes a time that it once took. All ratios are of the same arrivals. The table learns, and AUTO
+chooses, while other arrivals of the same kind are served.
 
 The paper's figures 4 to 7 follow, with its traffic scaled to the capacity of this machine, and
 what it leaves out: greedy, which takes what waits whenever the device is free.
@@ -192,29 +193,46 @@ class Kernels:
                         took_s = time.thread_time() - begun_s
                         if round_index:
                             self.samples[index][size].append(took_s)
-        self.times = self.table(pads=True)
         self.whole = self.table(pads=False)
-        self.times.error = self.error()  # as is learned while serving
         self.capacity = self.whole.best_rate
 
     def table(self, *, pads: bool) -> StageTimes:
-        """Returns what the rules see: medians of the first half."""
-        half = max(1, EFFORT.num_rounds // 2)
-        medians = [
-            {size: statistics.median(each[:half]) for size, each in samples.items()}
+        """Returns what is measured before it serves: means of every other round."""
+        means = [
+            {size: statistics.fmean(each[::2]) for size, each in samples.items()}
             for samples in self.samples
         ]
-        return StageTimes.of(medians, MAX_ROWS, pads=pads)
+        return StageTimes.of(means, MAX_ROWS, pads=pads)
 
-    def replayed(self, seed: int) -> Callable[[int, int], float]:
-        """Returns what draws the times that stages take, from the second half."""
-        dice = random.Random(seed)
-        half = EFFORT.num_rounds // 2
+    def learned(self, process: str, rate: float) -> StageTimes:
+        """Returns the table as it is after a while of serving such arrivals."""
+        times = self.table(pads=True)
+        replayed = self.replayed(times, 77)
 
         def took(stage: int, num_rows: int) -> float:
+            took_s = replayed(stage, num_rows)
+            times.note(stage, times.padded(stage, num_rows), took_s)
+            if stage == times.num_stages - 1:
+                times.begin()
+            return took_s
+
+        coming = arrivals_of(process, rate, EFFORT.num_arrivals // 2, 98)
+        simulate(times, coming, Greedy(), took=took)
+        times.begin()
+        return times
+
+    def replayed(self, times: StageTimes, seed: int) -> Callable[[int, int], float]:
+        """Returns what draws the times that stages take, from the rounds between.
+
+        Those of the sizes to which ``times`` has stages padded.
+        """
+        dice = random.Random(seed)
+
+        def took(stage: int, num_rows: int) -> float:
+            num_rows = times.padded(stage, num_rows)
             samples = self.samples[stage]
             near = min(samples, key=lambda size: abs(size - num_rows))
-            drawn_s = dice.choice(samples[near][half:])
+            drawn_s = dice.choice(samples[near][1::2])
             if near == num_rows:
                 return drawn_s
             # Sizes that were not run take what is between their neighbours.
@@ -225,7 +243,6 @@ class Kernels:
 
     def error(self) -> float:
         """Returns the median of how far single runs of the model are from the table."""
-        half = EFFORT.num_rounds // 2
         errors = [
             abs(
                 sum(samples[size][index] for samples in self.samples)
@@ -233,7 +250,7 @@ class Kernels:
                 - 1
             )
             for size in EFFORT.sizes
-            for index in range(half, EFFORT.num_rounds)
+            for index in range(1, EFFORT.num_rounds, 2)
         ]
         return statistics.median(errors)
 
@@ -242,12 +259,11 @@ class Kernels:
         rule: Rule,
         arrivals: Sequence[Arrival],
         seed: int,
-        *,
-        in_stages: bool = True,
+        times: StageTimes | None = None,
     ) -> Simulated:
-        """Replays arrivals; what is not in the server's stages is not padded in them."""
-        times = self.times if in_stages else self.whole
-        return simulate(times, arrivals, rule, took=self.replayed(seed))
+        """Replays arrivals; without the server's table no stage is padded."""
+        times = times or self.whole
+        return simulate(times, arrivals, rule, took=self.replayed(times, seed))
 
 
 def arrivals_of(process: str, rate: float, num: int, seed: int) -> list[Arrival]:
@@ -264,9 +280,10 @@ def arrivals_of(process: str, rate: float, num: int, seed: int) -> list[Arrival]
     return [Arrival(at_s) for at_s in bursts for _ in range(5)][:num]
 
 
-def auto_rule(kernels: Kernels, process: str, rate: float) -> Rule:
+def auto_rule(times: StageTimes, process: str, rate: float) -> Rule:
     """Returns what AUTO chooses after other arrivals of the same kind."""
-    return best_rule(kernels.times, arrivals_of(process, rate, 1500, 99), Greedy())
+    coming = arrivals_of(process, rate, EFFORT.num_arrivals // 2, 99)
+    return best_rule(times, coming, Greedy())
 
 
 _KNOWN: dict[str, Kernels] = {}
@@ -283,24 +300,23 @@ def kernels_of(name: str) -> Kernels:
 def measure_subject(name: str, report: Report) -> None:
     """Every load and arrival process, with and without joining."""
     kernels = kernels_of(name)
-    bound = 16 * kernels.times.total_s(1)
     means: dict[tuple[str, float], float] = {}
     tails: dict[tuple[str, float], float] = {}
     beside_lbci: list[float] = []
     lbci_means: list[float] = []
     for process, load in itertools.product(PROCESSES, LOADS):
         rate = load * kernels.capacity
+        times = kernels.learned(process, rate)
+        rules: Sequence[tuple[str, Rule, StageTimes | None]] = (
+            ("greedy", Greedy(), None),
+            ("lbci", Lbci(16 * times.total_s(1)), times),
+            ("auto", auto_rule(times, process, rate), times),
+        )
         found: dict[str, list[Simulated]] = {}
-        for seed in EFFORT.seeds:
+        for seed, (what, rule, table) in itertools.product(EFFORT.seeds, rules):
             coming = arrivals_of(process, rate, EFFORT.num_arrivals, seed)
-            for what, rule in (
-                ("greedy", Greedy()),
-                ("lbci", Lbci(bound)),
-                ("auto", auto_rule(kernels, process, rate)),
-            ):
-                in_stages = what != "greedy"
-                served = kernels.serve(rule, coming, seed, in_stages=in_stages)
-                found.setdefault(what, []).append(served)
+            served = kernels.serve(rule, coming, seed, table)
+            found.setdefault(what, []).append(served)
         mean = {
             k: statistics.fmean(s.mean_s for s in each) for k, each in found.items()
         }
@@ -330,16 +346,17 @@ def _measure(name: str) -> Callable[[Report], None]:
 def _goodput(kernels: Kernels) -> float:
     """Returns the least share of greedy's timely answers that a tight bound leaves LBCI."""
     shares = []
-    for times, load in itertools.product((3, 4, 5), (0.2, 0.5)):
-        bound = times * kernels.times.total_s(1)
+    for in_rows, load in itertools.product((3, 4, 5), (0.2, 0.5)):
         rate = load * kernels.capacity
+        times = kernels.learned("poisson", rate)
+        bound = in_rows * times.total_s(1)
         coming = arrivals_of("poisson", rate, EFFORT.num_arrivals, 21)
         in_time = [
-            sum(
-                took_s <= bound
-                for took_s in kernels.serve(rule, coming, 21).latencies_s
+            sum(took_s <= bound for took_s in found.latencies_s)
+            for found in (
+                kernels.serve(Lbci(bound), coming, 21, times),
+                kernels.serve(Greedy(), coming, 21),
             )
-            for rule in (Lbci(bound), Greedy())
         ]
         shares.append(in_time[0] / max(in_time[1], 1))
     return min(shares)
@@ -396,7 +413,7 @@ def measure_figure_4(report: Report) -> None:
         for size in EFFORT.sizes
     ]
     report.record("layered/figure-4-fit-error/alexnet", statistics.fmean(errors))
-    took, most = kernels.replayed(4), rule.most_rows(kernels.whole)
+    took, most = kernels.replayed(kernels.whole, 4), rule.most_rows(kernels.whole)
     runs = [
         sum(took(stage, most) for stage in range(kernels.whole.num_stages))
         for _ in range(100)
@@ -469,13 +486,15 @@ def _by_each_rule(
     kernels: Kernels, coming: Sequence[Arrival], rate: float
 ) -> Iterator[tuple[str, Simulated]]:
     bound = _paper_bound(kernels)
-    auto = auto_rule(kernels, "poisson", rate or 0.65 * kernels.capacity)
-    yield "serial", kernels.serve(_AtMost(1), coming, 3, in_stages=False)
+    rate = rate or 0.65 * kernels.capacity
+    times = kernels.learned("poisson", rate)
+    auto = auto_rule(times, "poisson", rate)
+    yield "serial", kernels.serve(_AtMost(1), coming, 3)
     yield "batches-of-10", _fixed(kernels, coming, 10)
     published = PublishedLbci(kernels.whole, bound)
-    yield "lbci", kernels.serve(published, coming, 3, in_stages=False)
-    yield "greedy", kernels.serve(Greedy(), coming, 3, in_stages=False)
-    yield "auto", kernels.serve(auto, coming, 3)
+    yield "lbci", kernels.serve(published, coming, 3)
+    yield "greedy", kernels.serve(Greedy(), coming, 3)
+    yield "auto", kernels.serve(auto, coming, 3, times)
 
 
 class _AtMost(Greedy):
@@ -492,7 +511,7 @@ class _AtMost(Greedy):
 
 def _fixed(kernels: Kernels, coming: Sequence[Arrival], size: int) -> Simulated:
     """Waits until so many requests are there, as the paper's Batchsize(m) does."""
-    took = kernels.replayed(3)
+    took = kernels.replayed(kernels.whole, 3)
     latencies: list[float] = []
     free_s = 0.0
     for start in range(0, len(coming), size):

@@ -280,6 +280,7 @@ class BatchedPart:
                 results = [value] * len(batch)
             for call, result in zip(batch, results, strict=True):
                 call.outcome = result
+            run.end()
         except BaseException as error:  # callers wait: each gets it as its outcome
             if not isinstance(error, Exception):
                 batch += failed

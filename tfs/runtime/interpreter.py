@@ -197,22 +197,7 @@ class RehearsableModel(Protocol):
 
 @runtime_checkable
 class StageableModel(Protocol):
-    """A model whose backend can compute it in stages. Thread-safe."""
-
-    def cut(self, signature_name: str, inputs: Tensors) -> int:
-        """Cuts a signature into stages, measures them, and returns how many there are.
-
-        Blocks for seconds. Only of a source with ``staged_rows``, and before it serves.
-
-        Args:
-            signature_name: Which signature.
-            inputs: Three rows that differ.
-
-        Raises:
-            ServingError: It is computed whole; the message says why.
-
-        """
-        ...
+    """A model that may be computed in stages, as its source says. Thread-safe."""
 
     @property
     def staged_status(self) -> AutoStatus | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from tfs.core.errors import FailedPrecondition, ServingError
+from tfs.core.errors import ServingError
 from tfs.core.servable import InferenceTask, Tensors
 from tfs.runtime.guest.layered.auto import AutoStatus
 from tfs.runtime.guest.model_source import ModelSource
@@ -155,13 +155,6 @@ class PooledModel(OnAnotherThread, Generic[M, V]):
             for _, model in self._members
         ]
         return all(done)
-
-    def cut(self, signature_name: str, inputs: Tensors) -> int:
-        """Has its one interpreter cut a signature; see ``StageableModel``."""
-        model = self._members[0][1]
-        if not isinstance(model, StageableModel):
-            raise FailedPrecondition("its interpreter computes it whole")
-        return model.cut(signature_name, inputs)
 
     @property
     def staged_status(self) -> AutoStatus | None:

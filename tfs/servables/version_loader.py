@@ -15,7 +15,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from batching.cost_table import CostTable
@@ -47,7 +47,6 @@ from tfs.servables.joining.batched import BatchedServable
 from tfs.servables.loaded_version import LoadedVersion
 from tfs.servables.measuring.example_warm_up import TRANSIENT, failing_examples, warm_up
 from tfs.servables.measuring.probe import LoadMeasures
-from tfs.servables.measuring.probe_inputs import ProbeInputs
 from tfs.servables.measuring.probe_subject import ServableSubject
 from tfs.servables.measuring.profiler import ProfileRequest
 from tfs.servables.placed_model import PlacedModel
@@ -291,8 +290,8 @@ class VersionLoader:
             if placement.backend is not before.backend or (was_called and remembers):
                 interpreter = context.interpreter_for(placement.backend)
                 deadline_s = context.clock.now() + _MOVE_S
-                whole = replace(model.source, staged_rows=0)
-                model.move(interpreter.load(whole), deadline_s)
+                source = replace(model.source, staged_rows={})
+                model.move(interpreter.load(source), deadline_s)
                 version.placement = placement
         backend, why = placement.backend, placement.reason
         front: Servable = model
@@ -303,12 +302,16 @@ class VersionLoader:
             why += "; its requests are not joined before it"
         else:
             front = context.batch(model, self._path, profile, backend)
-            if isinstance(front, BatchedServable) and isinstance(model, PlacedModel):
-                in_stages = self._compute_in_stages(model, front, backend)
-                if in_stages.is_done:
+            rows = front.staged_rows if isinstance(front, BatchedServable) else {}
+            if rows and isinstance(model, PlacedModel):
+                whole = self._compute_in_stages(model, rows, backend)
+                if whole:
+                    why += f"; it is computed whole: {whole}"
+                else:
+                    assert isinstance(front, BatchedServable)
                     front.close()
                     front = model
-                why += in_stages.note
+                    why += "; it is computed in stages"
         if remembers:
             why += (
                 "; its answers to the same inputs differ, not by chance: it serves as it "
@@ -339,46 +342,29 @@ class VersionLoader:
             self._warm_up(version, profile)
 
     def _compute_in_stages(
-        self, model: PlacedModel, queues: BatchedServable, backend: Backend
-    ) -> _InStages:
-        """Has the version computed in stages where it is, if that is asked for.
+        self, model: PlacedModel, rows: Mapping[str, int], backend: Backend
+    ) -> str:
+        """Has signatures computed in stages where the version is; returns why not, or "".
 
-        Requests then wait where the model runs, and not in ``queues``.
+        Requests then wait where the model runs. It is loaded once more for that, because
+        who takes calls in an interpreter is settled before the load.
         """
-        rows = queues.staged_rows
-        if not rows:
-            return _InStages()
-        if backend is Backend.FRONT:
-            return _InStages(
-                note="; it is computed whole: on the serving loop nobody comes meanwhile"
-            )
         if model.source.staged_rows:
-            return _InStages(is_done=True, note="; it is computed in stages")
-        context = self._context
-        source = replace(model.source, staged_rows=max(rows.values()))
+            return ""
+        source = replace(model.source, staged_rows=rows)
         try:
-            staged = context.interpreter_for(backend).load(source)
+            staged = self._context.interpreter_for(backend).load(source)
             try:
                 if not isinstance(staged, StageableModel):
                     raise FailedPrecondition("its interpreter computes it whole")
-                nums = {
-                    name: staged.cut(
-                        name,
-                        ProbeInputs.of(self._path, source.signatures[name]).take(
-                            0, 1, 2
-                        ),
-                    )
-                    for name in rows
-                }
-                model.move(staged, context.clock.now() + _MOVE_S)
+                model.move(staged, self._context.clock.now() + _MOVE_S)
             except BaseException:
                 staged.unload()
                 raise
         except ServingError as error:
             log.info("event=not_staged servable=%s why=%r", model.id.slashed, error)
-            return _InStages(note=f"; it is computed whole: {error.message}")
-        num = " and ".join(map(str, nums.values()))
-        return _InStages(is_done=True, note=f"; it is computed in {num} stages")
+            return error.message
+        return ""
 
     def _is_gated(self, servable_id: ServableId) -> bool:
         """Whether the version must not serve if it fails on its own example."""
@@ -495,14 +481,6 @@ class VersionLoader:
             with self._changed:
                 self._is_moving = False
                 self._changed.notify_all()
-
-
-@dataclass(frozen=True, slots=True)
-class _InStages:
-    """Whether a version is computed in stages, and what to say of it."""
-
-    is_done: bool = False
-    note: str = ""
 
 
 def learned_estimate(

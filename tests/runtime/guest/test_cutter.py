@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import warnings
 from collections.abc import Callable, Sequence
 
@@ -20,6 +21,7 @@ from tfs.runtime.guest.layered.cuttable import Cuttable
 from tfs.runtime.guest.layered.cutter import NotCut, cut
 from tfs.runtime.guest.layered.part_call import PartCall
 from tfs.runtime.guest.layered.stage_run import Stage, StageRun
+from tfs.testing.patience import PATIENCE_S
 
 WIDTH = 6
 
@@ -180,6 +182,23 @@ def test_what_cannot_be_cut_stays_whole_and_says_why(
     """The status of its version tells."""
     with pytest.raises(NotCut, match=why):
         stages_of(module)
+
+
+def test_models_of_other_threads_answer_while_one_is_traced() -> None:
+    """A trace patches the modules of the whole process."""
+    other = nn.Linear(WIDTH, WIDTH)
+    rows = torch.rand(3, WIDTH)
+    found: list[Tensor] = []
+
+    class Traced(Reshaping):
+        def forward(self, x: Tensor) -> dict[str, Tensor]:
+            thread = threading.Thread(target=lambda: found.append(other(rows)))
+            thread.start()
+            thread.join(PATIENCE_S)
+            return super().forward(x)
+
+    assert len(stages_of(Traced())) >= 3
+    assert torch.equal(found[0], other(rows))
 
 
 def test_a_model_in_train_mode_stays_whole() -> None:

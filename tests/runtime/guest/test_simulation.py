@@ -83,7 +83,7 @@ def serve(auto: Auto, coming: list[Arrival], slowed: float) -> None:
 
 def test_a_rule_that_falls_behind_its_simulation_gives_way_to_greedy() -> None:
     """What it gained against greedy is known, and so is what it cost."""
-    auto = Auto(HEAVY_END, InlineExecutor())
+    auto = Auto(HEAVY_END, InlineExecutor(), lambda: None)
     coming = poisson(0.5 * HEAVY_END.best_rate, 1500)
     assert isinstance(auto.rule, Greedy)
     serve(auto, coming[:260], 1.0)
@@ -99,10 +99,10 @@ def test_a_rule_that_falls_behind_its_simulation_gives_way_to_greedy() -> None:
 
 def test_nothing_is_chosen_before_times_and_arrivals_are_known() -> None:
     """Until then every batch takes what waits, and nobody joins."""
-    auto = Auto(StageTimes(3, 16), InlineExecutor())
+    auto = Auto(StageTimes(3, 16), InlineExecutor(), lambda: None)
     serve(auto, poisson(100.0, 400), 1.0)
     assert isinstance(auto.rule, Greedy)
-    auto = Auto(HEAVY_END, InlineExecutor())
+    auto = Auto(HEAVY_END, InlineExecutor(), lambda: None)
     serve(auto, poisson(100.0, 150), 1.0)
     assert isinstance(auto.rule, Greedy)
     assert auto.status.gain == 0.0

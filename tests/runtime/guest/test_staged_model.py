@@ -17,7 +17,6 @@ from tfs.core.executor import InlineExecutor
 from tfs.core.servable import CancelToken
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import DEFAULT_SIGNATURE, Method, Signature, TensorSpec
-from tfs.core.tensor_view import TensorView
 from tfs.runtime.guest.layered.auto import Auto
 from tfs.runtime.guest.layered.cuttable import Cuttable
 from tfs.runtime.guest.layered.rules import Boundary
@@ -82,7 +81,7 @@ class Bench:
             "torch_package",
             {},
             {DEFAULT_SIGNATURE: signature},
-            staged_rows=self.max_rows,
+            staged_rows={DEFAULT_SIGNATURE: self.max_rows},
         )
         self.steps = [Step(at) for at in range(NUM_STAGES)]
         module = Cuttable(nn.Sequential(*self.steps).eval(), ("x",))
@@ -95,16 +94,12 @@ class Bench:
         self.model = StagedModel(
             source, callable_, self.clock, InlineExecutor(), least_s=0.0
         )
-        view = TensorView(FLOAT32, (3, 2), torch.rand(3, 2).numpy().tobytes())
-        # By time alone two steps might be one stage.
-        assert self.model.cut(DEFAULT_SIGNATURE, {"x": view}) >= 2
+        self.model.cut(DEFAULT_SIGNATURE, {"x": torch.rand(3, 2)}, 0.0)
         self.join(Everybody())
 
     @property
     def auto(self) -> Auto:
-        staged = self.model._staged[DEFAULT_SIGNATURE]
-        assert staged is not None
-        return staged.auto
+        return self.model._staged[DEFAULT_SIGNATURE].auto
 
     def join(self, rule: Everybody) -> None:
         self.auto.rule = rule
@@ -222,16 +217,6 @@ def test_a_request_larger_than_a_batch_or_of_another_shape_goes_by_itself() -> N
     assert bench.value(1) == 2.0**NUM_STAGES
     assert bench.value(2) == 2 * 2.0**NUM_STAGES
     assert bench.value(3) == 0.0
-
-
-def test_a_model_that_was_loaded_again_is_cut_by_its_first_request() -> None:
-    """As after a crash, when nobody cuts it before it serves."""
-    bench = Bench()
-    bench.model._staged.clear()
-    bench.call(1)
-    bench.serve()
-    assert bench.value(1) == 2.0**NUM_STAGES
-    assert bench.model.status is not None
 
 
 def conserve(num: int, seed: int) -> None:

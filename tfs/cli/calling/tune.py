@@ -102,9 +102,8 @@ def run(args: argparse.Namespace) -> int:
     with loaded(path, device, args.intra_op_threads) as servable:
         tuning = tune(ServableSubject(servable), path, args.signature, options)
         recommended = recommended_parameters(tuning.call_s_by_rows)
-        joining = try_joining(
-            servable, path, args.signature, max(2, recommended.batch_rows)
-        )
+        most = max(2, recommended.batch_rows)
+        joining = try_joining(servable, args.signature, most)
     where = f"{device}, threads per call: {args.intra_op_threads}"
     text = parameters_text(tuning, recommended, where) + joining.text
     if tuning.doubt:

@@ -63,15 +63,13 @@ class Joining:
         return math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
 
 
-def try_joining(
-    servable: Servable, path: str, signature_name: str, max_rows: int
-) -> Joining:
+def try_joining(servable: Servable, signature_name: str, max_rows: int) -> Joining:
     """Cuts a loaded version into stages, and simulates who would join. Blocks."""
     from tfs.runtime.guest.layered.auto import candidates
     from tfs.runtime.guest.layered.simulation import Arrival, simulate
 
     try:
-        times = _stage_times(servable, path, signature_name, max_rows)
+        times = _stage_times(servable, signature_name, max_rows)
     except ServingError as error:
         return Joining(None, error.message)
     dice = random.Random(1)
@@ -107,14 +105,10 @@ def draw_joining(joining: Joining, path: str) -> bool:
     return True
 
 
-def _stage_times(
-    servable: Servable, path: str, signature_name: str, max_rows: int
-) -> StageTimes:
+def _stage_times(servable: Servable, signature_name: str, max_rows: int) -> StageTimes:
     from tfs.runtime.guest.staged_model import StagedModel
     from tfs.runtime.inline.inline_interpreter import InlineInterpreter
-    from tfs.runtime.inline.inline_model import InlineModel
     from tfs.servables.loaded_version import LoadedVersion
-    from tfs.servables.measuring.probe_inputs import ProbeInputs
 
     model = servable.model if isinstance(servable, LoadedVersion) else None
     if model is None:
@@ -122,10 +116,8 @@ def _stage_times(
     interpreter = InlineInterpreter("tune-layered")
     interpreter.start()
     try:
-        staged = interpreter.load(replace(model.source, staged_rows=max_rows))
-        inputs = ProbeInputs.of(path, servable.signatures[signature_name])
-        assert isinstance(staged, InlineModel)
-        staged.cut(signature_name, inputs.take(0, 1, 2))
+        rows = {signature_name: max_rows}
+        staged = interpreter.load(replace(model.source, staged_rows=rows))
         assert isinstance(staged.guest, StagedModel)
         return staged.guest.times_of(signature_name).frozen()
     finally:

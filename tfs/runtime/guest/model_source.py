@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tfs.core.errors import InvalidArgument
 from tfs.core.servable_id import ServableId
@@ -41,8 +41,8 @@ class ModelSource:
             weights; empty if unknown.
         was_measured: Whether a version of the same code was measured before, so that
             nobody asks what loading this one changes in its process.
-        staged_rows: Most rows that are computed together if the model is computed in
-            stages, which its interpreter cuts it into; 0 computes it whole.
+        staged_rows: Most rows that are computed together, by signature that is computed
+            in stages, which its interpreter cuts it into; empty computes it whole.
 
     """
 
@@ -55,7 +55,7 @@ class ModelSource:
     intra_op_threads: int = 1
     code_digest: str = ""
     was_measured: bool = False
-    staged_rows: int = 0
+    staged_rows: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         who = self.id.slashed
@@ -84,7 +84,8 @@ class ModelSource:
 
         """
         if self.staged_rows:
-            return min(max(2, 2 * self.staged_rows), MAX_CONCURRENCY)
+            most = max(self.staged_rows.values())
+            return min(max(2, 2 * most), MAX_CONCURRENCY)
         return concurrency_of(self.entry, self.id.slashed)
 
     def text(self, key: str, default: str) -> str:

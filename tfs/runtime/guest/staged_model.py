@@ -6,7 +6,6 @@ the model runs to be able to join at the next boundary.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
@@ -14,10 +13,12 @@ from typing import Any, Final, Protocol
 import torch
 
 from tfs.core.clock import Clock, MonotonicClock
+from tfs.core.dtype import STRING
 from tfs.core.errors import DeadlineExceeded, ServingError, forget_frames, serving_error
+from tfs.core.example_inputs import read_example
 from tfs.core.executor import Executor, ThreadExecutor
-from tfs.core.loop.pacing import yield_to_requests
 from tfs.core.servable import Tensors
+from tfs.core.signature import FREE, Signature
 from tfs.core.tensor_view import TensorView
 from tfs.runtime.guest.guest_model import GuestModel, Output, Value
 from tfs.runtime.guest.layered.auto import Auto, AutoStatus
@@ -28,10 +29,12 @@ from tfs.runtime.guest.layered.stage_run import StageRun, boundary
 from tfs.runtime.guest.layered.stage_times import StageTimes
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.platforms.torch_callable import TorchCallable
-from tfs.runtime.guest.torch_tensor import to_torch
+from tfs.runtime.guest.torch_tensor import TORCH_DTYPES, to_torch
 
-MEASURED_S: Final = 2.0
-"""How long stages are measured before they serve."""
+MEASURED_S: Final = 1.0
+"""How long stages are measured before they serve; what they take is learned from then on."""
+
+_FREE_SIZE: Final = 32  # of an inner dimension of which there is no example
 
 Outputs = Mapping[str, Output]
 
@@ -125,71 +128,41 @@ class StagedModel:
         self._executor = executor
         self._least_s = least_s
         self._max_rows = source.staged_rows
-        self._staged: dict[str, _Staged | None] = {}  # None: is computed whole
+        self._staged: dict[str, _Staged] = {}
 
     @property
     def status(self) -> AutoStatus | None:
         """What rules are worth, of the first signature in stages. Thread-safe."""
-        return next(
-            (each.auto.status for each in list(self._staged.values()) if each), None
-        )
+        return next((each.auto.status for each in list(self._staged.values())), None)
 
-    def cut(self, signature_name: str, inputs: Tensors) -> int:
-        """Cuts a signature into stages, measures them, and returns how many there are.
-
-        Blocks for :data:`MEASURED_S` and some calls.
+    def cut(
+        self,
+        signature_name: str,
+        rows: Mapping[str, torch.Tensor],
+        budget_s: float = MEASURED_S,
+    ) -> None:
+        """Cuts a signature into stages, and measures them. Blocks; before it serves.
 
         Args:
             signature_name: Which signature.
-            inputs: Three rows that differ.
+            rows: Three rows that differ.
+            budget_s: How long to measure, apart from some calls.
 
         Raises:
-            NotCut: It is computed whole; the message says why.
+            NotCut: It has to be computed whole; the message says why.
 
         """
-        values: dict[str, Value] = {k: to_torch(view) for k, view in inputs.items()}
-        return self._cut(signature_name, values, MEASURED_S)
-
-    def _cut(
-        self, signature_name: str, values: Mapping[str, Value], budget_s: float
-    ) -> int:
         model = self._guest.cuttable.get(signature_name)
         if model is None:
             raise NotCut("only modules and exported graphs are cut")
-        signature = self._guest.call_of(signature_name).signature
-        if signature.defaults or not signature.batched:
-            raise NotCut("some of its inputs are not rows of a batch")
-        tensors = {
-            name: value
-            for name, value in values.items()
-            if isinstance(value, torch.Tensor)
-        }
-        if len(tensors) < len(values):
-            raise NotCut("some of its inputs are strings")
         torch.set_num_threads(self.num_threads)
         with torch.inference_mode():
-            stages = cut(model, tensors, self._least_s)
-            run = StageRun(stages, self._max_rows, self._clock)
-            run.measure((), tensors, budget_s)
+            stages = cut(model, rows, self._least_s)
+            run = StageRun(stages, self._max_rows[signature_name], self._clock)
+            run.measure((), rows, budget_s)
         if self._executor is None:
             self._executor = ThreadExecutor(1, "layered")
-        auto = Auto(run.times, self._executor, yield_to_requests)
-        self._staged[signature_name] = _Staged(run, auto)
-        return len(stages)
-
-    def _cut_of(self, call: GuestCall) -> _Staged | None:
-        """Returns a signature's stages; after a crash its first call is cut by."""
-        name = call.signature_name
-        if name not in self._staged and call.key is not None:
-            self._staged[name] = None
-            rows: dict[str, Value] = {
-                key: torch.cat([each[:1]] * 3)
-                for key, each in call.kwargs.items()
-                if isinstance(each, torch.Tensor)
-            }
-            with contextlib.suppress(ServingError):
-                self._cut(name, rows, MEASURED_S / 10)
-        return self._staged.get(name)
+        self._staged[signature_name] = _Staged(run, Auto(run.times, self._executor))
 
     def times_of(self, signature_name: str) -> StageTimes:
         """Returns the table of a signature that was cut."""
@@ -225,7 +198,7 @@ class StagedModel:
         if not waiting:
             return
         head = waiting[0]
-        staged = self._cut_of(head)
+        staged = self._staged.get(head.signature_name)
         if (
             staged is None
             or head.key is None
@@ -252,7 +225,7 @@ class StagedModel:
             now_s = self._clock.now()
             at = boundary(batch, alike, place, now_s, auto.rate.read(now_s))
             joining = _taken(waiting, head.key, rule.rows_to_join(run.times, at))
-            auto.note_joined(len(joining))
+            auto.num_joined += len(joining)
             return joining
 
         call = self._guest.call_of(head.signature_name)
@@ -261,6 +234,7 @@ class StagedModel:
             if batch:
                 num_rows = sum(each.num_rows for each in batch)
                 self._end(batch, call.of_result(value, num_rows))
+                run.end()
         except BaseException as error:  # every call has to be ended
             if len(batch) == 1 or not isinstance(error, Exception):
                 fault = call.fault(error, sum(each.num_rows for each in batch))
@@ -279,6 +253,8 @@ class StagedModel:
     def close(self) -> None:
         """Drops the model; idempotent."""
         self._guest.close()
+        for each in self._staged.values():
+            each.auto.close()
         self._staged.clear()
         if self._executor is not None:
             self._executor.close(self._clock.now() + 1.0)
@@ -351,16 +327,49 @@ class StagedModel:
 
 
 def staged(source: ModelSource, guest: GuestModel) -> StagedModel:
-    """Returns a loaded model as one that may be cut.
+    """Returns a loaded model as one in stages. Blocks for seconds.
 
     Raises:
-        NotCut: Its platform's models are computed whole.
+        NotCut: It has to be computed whole; the message says why.
 
     """
     if not isinstance(guest, TorchCallable):
         guest.close()
         raise NotCut(f"{source.platform} models are computed whole")
-    return StagedModel(source, guest)
+    model = StagedModel(source, guest)
+    try:
+        for name in source.staged_rows:
+            model.cut(name, _three_rows(source, source.signatures[name]))
+    except BaseException:
+        model.close()
+        raise
+    return model
+
+
+def _three_rows(source: ModelSource, signature: Signature) -> dict[str, torch.Tensor]:
+    """Returns rows of the author's example, or made-up ones: normal floats, and zeros."""
+    if signature.defaults or not signature.batched:
+        raise NotCut("some of its inputs are not rows of a batch")
+    rows: dict[str, torch.Tensor] = {}
+    example = read_example(source.path, signature) if signature.examples else {}
+    dice = torch.Generator().manual_seed(0)
+    for name, spec in signature.inputs.items():
+        if spec.dtype is STRING:
+            raise NotCut("some of its inputs are strings")
+        if name in example:
+            given = to_torch(example[name])
+            assert isinstance(given, torch.Tensor)
+            rows[name] = torch.cat([given] * 3)[:3] if len(given) else given
+            continue
+        shape = [3, *(_FREE_SIZE if size == FREE else size for size in spec.shape[1:])]
+        dtype = TORCH_DTYPES[spec.dtype]
+        made = torch.randn(shape, generator=dice)
+        rows[name] = (
+            made.to(dtype)
+            if dtype.is_floating_point
+            else torch.zeros(shape, dtype=dtype)
+        )
+    return rows
 
 
 def _taken(waiting: list[GuestCall], key: Hashable, most: int) -> list[GuestCall]:

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import torch
 
-from tfs.core.errors import FailedPrecondition, forget_frames, serving_error
+from tfs.core.errors import forget_frames, serving_error
 from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Tensors
 from tfs.runtime.guest.forked_call import FORKS
 from tfs.runtime.guest.guest_model import GuestModel, give_device_memory_back
@@ -139,13 +139,6 @@ class InlineModel:
         """Sets the server's random numbers; see ``SeedableModel``."""
         seed_random(seed)
         return True
-
-    def cut(self, signature_name: str, inputs: Tensors) -> int:
-        """Cuts a signature into stages; see ``StagedModel``."""
-        guest = self.guest
-        if not isinstance(guest, StagedModel):
-            raise FailedPrecondition("its interpreter computes it whole")
-        return guest.cut(signature_name, inputs)
 
     @property
     def staged_status(self) -> AutoStatus | None:

@@ -30,7 +30,6 @@ log = logging.getLogger(__name__)
 
 # Added to the time that calls before it serves should take.
 _PATIENCE_S: Final = 5.0
-_CUT_S: Final = 60.0  # for all that is tried and measured before it serves in stages
 _WORKED_WELL_CALLS: Final = 100
 
 
@@ -270,19 +269,6 @@ class ProcessModel(OnAnotherThread):
             return math.inf
         took_s = reply.get("call_s")
         return took_s if isinstance(took_s, float) else math.inf
-
-    def cut(self, signature_name: str, inputs: Tensors) -> int:
-        """Has the worker cut a signature into stages; see ``StageableModel``."""
-        reply = self._try(
-            "cut",
-            signature_name,
-            inputs,
-            self._host.options.call_timeout_s + _CUT_S,
-            hangs="cutting it into stages hangs",
-        )
-        stages = reply["stages"]
-        assert isinstance(stages, int)
-        return stages
 
     @property
     def staged_status(self) -> AutoStatus | None:

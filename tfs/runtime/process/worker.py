@@ -248,7 +248,7 @@ class Worker:
         self._num_holds += 1
         if source is not None:
             self._platform, self._concurrency = source.platform, source.concurrency
-            self._is_staged = source.staged_rows > 0
+            self._is_staged = bool(source.staged_rows)
 
         def told(error: ServingError | None) -> None:
             if error is not None:

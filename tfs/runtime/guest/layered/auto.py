@@ -8,6 +8,7 @@ rule that falls behind that gives way to greedy.
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,15 +21,15 @@ from tfs.runtime.guest.layered.stage_times import StageTimes
 
 _NUM_ARRIVALS: Final = 1500  # that a choice looks back at
 _LEAST_ARRIVALS: Final = 200  # fewer say little
-_REVIEWED: Final = (
-    200  # requests of which what came true is compared with the simulation
-)
+_REVIEWED: Final = 200  # requests that are compared with the simulation
+_OF_RATE: Final = 500  # arrivals whose rate is the load: it is known to 5 % then
 _CHOOSE_EVERY_S: Final = 60.0
+_CHOOSE_AGAIN_S: Final = 15.0  # at the earliest, when the load has changed
 _OTHER_RATE: Final = 0.2  # a load that differs by so much calls for another choice
 _BETTER: Final = 0.97  # a rule replaces another only if its score is below this share
 _WORSE: Final = 1.05  # a rule that takes so much longer than simulated gives way
-_NOISE: Final = 0.03  # least share by which runs are taken to differ
 _BOUND_ROWS: Final = 16.0  # LBCI's bound, in times of one row, as in its paper
+_REST_S: Final = 0.01
 
 _KINDS: Final = ("greedy", "lbci", "look-ahead")
 
@@ -52,9 +53,7 @@ class AutoStatus:
     @property
     def as_word(self) -> int:
         """Rule and gain as one number, for memory that is shared."""
-        kind = next(
-            (i for i, name in enumerate(_KINDS) if self.rule.startswith(name)), 0
-        )
+        kind = next(i for i, name in enumerate(_KINDS) if self.rule.startswith(name))
         return kind + (round(1000 * max(-9.0, min(self.gain, 1.0))) << 8)
 
     @classmethod
@@ -87,18 +86,12 @@ def best_rule(
 
     Pure. The present rule counts as it would do now.
     """
-    scores: list[tuple[float, Rule]] = []
-    noise = max(_NOISE, times.error)
-    for rule in candidates(times):
-        found = simulate(times, arrivals, rule, pace, noise=noise)
-        scores.append((found.score_s, rule))
-        pace()
-    best_s, best = min(scores, key=lambda each: each[0])
-    known = {rule.name: score_s for score_s, rule in scores}
-    present_s = known.get(present.name)
-    if present_s is None:
-        present_s = simulate(times, arrivals, present, pace, noise=noise).score_s
-    return best if best_s < _BETTER * present_s else present
+    rules = candidates(times)
+    scores = {rule: simulate(times, arrivals, rule, pace).score_s for rule in rules}
+    if present not in scores:  # a bound that followed from older times
+        scores[present] = simulate(times, arrivals, present, pace).score_s
+    best = min(scores, key=scores.__getitem__)
+    return best if scores[best] < _BETTER * scores[present] else present
 
 
 class Auto:
@@ -108,10 +101,12 @@ class Auto:
         times: The live table.
         executor: Simulates, beside the model; with one that does so at once, the caller
             waits for it.
-        pace: Called by simulations now and then.
+        rest: Called between portions of half a millisecond of that.
 
     Attributes:
         rule: The rule of the next run.
+        rate: What comes at the moment.
+        num_joined: Requests that joined a running batch.
 
     """
 
@@ -119,41 +114,38 @@ class Auto:
         self,
         times: StageTimes,
         executor: Executor,
-        pace: Callable[[], None] = lambda: None,
+        rest: Callable[[], None] = lambda: time.sleep(_REST_S),
     ) -> None:
         self._times = times
         self._executor = executor
-        self._pace = pace
+        self._rest = rest
         self.rule: Rule = Greedy()
         self.rate = Rate()
+        self.num_joined = 0
         self._arrivals: deque[Arrival] = deque(maxlen=_NUM_ARRIVALS)
-        self._chosen_s = -_CHOOSE_EVERY_S
+        self._chosen_s = -math.inf
         self._chosen_rate = 0.0
         self._is_busy = False
+        self._is_closed = False
         self._gain = 0.0
-        self._num_joined = 0
         # What is to be reviewed: the requests of a time that began with an empty queue.
         self._reviewed: list[tuple[Arrival, float]] | None = None
 
     @property
     def status(self) -> AutoStatus:
         """Thread-safe."""
-        return AutoStatus(self.rule.name, self._gain, self._num_joined)
+        return AutoStatus(self.rule.name, self._gain, self.num_joined)
 
     def note_arrival(self, at_s: float, num_rows: int) -> None:
         """Notes a request that came."""
         self.rate.note(at_s, num_rows)
         self._arrivals.append(Arrival(at_s, num_rows))
 
-    def note_joined(self, num: int) -> None:
-        """Notes requests that joined a running batch."""
-        self._num_joined += num
-
     def note_ended(self, arrived_s: float, num_rows: int, now_s: float) -> None:
         """Notes a request that was answered."""
-        if self._reviewed is not None:
-            took_s = now_s - arrived_s
-            self._reviewed.append((Arrival(arrived_s, num_rows), took_s))
+        reviewed = self._reviewed  # who simulates may end it
+        if reviewed is not None:
+            reviewed.append((Arrival(arrived_s, num_rows), now_s - arrived_s))
 
     def begin_run(self, now_s: float, *, was_idle: bool) -> None:
         """Looks before a run whether it is time to choose or to review.
@@ -176,17 +168,19 @@ class Auto:
             arrivals, present = list(self._arrivals), self.rule
             self._start(lambda times: self._choose(times, arrivals, present))
 
+    def close(self) -> None:
+        """Ends what is being simulated."""
+        self._is_closed = True
+
     def _is_due(self, now_s: float) -> bool:
         """Whether there is reason to choose again."""
         if len(self._arrivals) < _LEAST_ARRIVALS:
             return False
         since_s, known = now_s - self._chosen_s, self._chosen_rate
-        rate = _LEAST_ARRIVALS / max(
-            now_s - self._arrivals[-_LEAST_ARRIVALS].at_s, 1e-9
-        )
-        if since_s < _CHOOSE_EVERY_S and (
-            since_s < _CHOOSE_EVERY_S / 12 or abs(rate - known) <= _OTHER_RATE * known
-        ):
+        num = min(len(self._arrivals), _OF_RATE)
+        rate = num / max(now_s - self._arrivals[-num].at_s, 1e-9)
+        has_changed = abs(rate - known) > _OTHER_RATE * known
+        if since_s < (_CHOOSE_AGAIN_S if has_changed else _CHOOSE_EVERY_S):
             return False
         self._chosen_s, self._chosen_rate = now_s, rate
         return True
@@ -198,6 +192,8 @@ class Auto:
         def run() -> None:
             try:
                 work(times)
+            except _Closed:
+                pass
             finally:
                 self._is_busy = False
 
@@ -209,11 +205,20 @@ class Auto:
 
     # -- beside the model ----------------------------------------------------------------
 
+    def _pace(self) -> None:
+        """Rests, because who simulates has the interpreter's lock, which the model needs.
+
+        Without it a choice of a second would hold up every operator of the model.
+        """
+        if self._is_closed:
+            raise _Closed
+        self._rest()
+
     def _choose(
         self, times: StageTimes, arrivals: list[Arrival], present: Rule
     ) -> None:
         self.rule = best_rule(times, arrivals, present, self._pace)
-        if self.rule.name != present.name:
+        if self.rule != present:
             self._reviewed = None  # of two rules nothing could be said
 
     def _review(self, times: StageTimes, reviewed: list[tuple[Arrival, float]]) -> None:
@@ -222,10 +227,12 @@ class Auto:
         realised_s = math.fsum(took_s for _, took_s in reviewed) / len(reviewed)
         greedy_s = simulate(times, arrivals, Greedy(), self._pace).mean_s
         self._gain = 1.0 - realised_s / greedy_s
-        if isinstance(self.rule, Greedy):
-            return
-        if (
-            realised_s
-            > _WORSE * simulate(times, arrivals, self.rule, self._pace).mean_s
-        ):
-            self.rule = Greedy()
+        rule = self.rule
+        if not isinstance(rule, Greedy):
+            simulated_s = simulate(times, arrivals, rule, self._pace).mean_s
+            if realised_s > _WORSE * simulated_s:
+                self.rule = Greedy()
+
+
+class _Closed(Exception):
+    """Nobody waits for the choice any more."""

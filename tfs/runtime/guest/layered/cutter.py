@@ -9,6 +9,7 @@ answers of rows that were joined there have to be those of the rows alone.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -113,7 +114,8 @@ def _pieces_of_graph(
     graph = getattr(module, "graph", None)
     if not isinstance(graph, fx.Graph):
         try:
-            graph = fx.Tracer().trace(module)
+            with _TRACING:
+                graph = _Tracer().trace(module)
         except Exception as error:
             raise NotCut(f"torch.fx cannot trace it: {one_line(error)}") from error
     nodes = list(graph.nodes)
@@ -185,6 +187,29 @@ def _is_batch(of_two: Any, of_three: Any) -> bool:
         return False
     two, three = of_two.shape, of_three.shape
     return (two[:1], three[:1]) == ((2,), (3,)) and two[1:] == three[1:]
+
+
+_TRACING: Final = threading.Lock()
+"""A trace patches modules of the whole process, so there is one at a time."""
+
+
+class _Tracer(fx.Tracer):
+    """Lets the modules alone that other threads call meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._thread = threading.get_ident()
+
+    def call_module(
+        self,
+        m: nn.Module,
+        forward: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        if threading.get_ident() != self._thread:
+            return forward(*args, **kwargs)
+        return super().call_module(m, forward, args, kwargs)
 
 
 class _Values(fx.Interpreter):

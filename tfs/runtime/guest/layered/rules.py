@@ -81,7 +81,7 @@ class Greedy:
     name: str = "greedy"
 
     def most_rows(self, times: StageTimes) -> int:
-        return times.max_rows
+        return times.best_rows if times.are_known else times.max_rows
 
     def rows_to_join(self, times: StageTimes, at: Boundary) -> int:
         return 0
@@ -111,7 +111,7 @@ class FluidLookAhead:
         return f"look-ahead({self.foresight:g}, {self.most_joins})"
 
     def most_rows(self, times: StageTimes) -> int:
-        return times.max_rows
+        return times.best_rows if times.are_known else times.max_rows
 
     def rows_to_join(self, times: StageTimes, at: Boundary) -> int:
         if at.num_joins >= self.most_joins or not times.are_known:
@@ -134,7 +134,7 @@ class FluidLookAhead:
         self, times: StageTimes, running: int, run_s: float, waiting: int, rate: float
     ) -> float:
         """Returns the time that all rows spend, from now on."""
-        batch = min(waiting, times.max_rows)
+        batch = min(waiting, times.best_rows)
         rest = waiting - batch
         next_s = run_s + times.total_s(batch)
         empty_s = next_s
@@ -168,14 +168,12 @@ class Lbci:
         """
         if not times.are_known:
             return times.max_rows
-        feasible = efficient = 1
-        for rows in range(1, times.max_rows + 1):
-            total_s = times.total_s(rows)
-            if total_s * (_MARGIN + times.error) <= self.bound_s:
-                feasible = rows
-            if rows >= 0.95 * times.best_rate * total_s and efficient == 1:
-                efficient = rows
-        return max(feasible, efficient)
+        feasible = [
+            rows
+            for rows in range(1, times.max_rows + 1)
+            if times.total_s(rows) * (_MARGIN + times.error) <= self.bound_s
+        ]
+        return max([times.best_rows, *feasible])
 
     def rows_to_join(self, times: StageTimes, at: Boundary) -> int:
         if at.num_joins or not times.are_known:

@@ -8,10 +8,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tfs.runtime.guest.layered.rules import Boundary, Greedy, Rule
+from tfs.runtime.guest.layered.rules import Boundary, Rule
 from tfs.runtime.guest.layered.stage_times import StageTimes
 
-_PACE_EVERY = 64
+_SPEEDS = (1.0, 1.05, 0.95)
+"""A machine drifts: what is best only if it is never a little slower is not chosen."""
+
+_SPEED_EVERY = 500  # stages
+_PACE_EVERY = 8  # runs, which take half a millisecond
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,6 @@ def simulate(
     rule: Rule,
     pace: Callable[[], None] = lambda: None,
     took: Callable[[int, int], float] | None = None,
-    noise: float = 0.0,
 ) -> Simulated:
     """Returns what ``rule`` would have made of ``arrivals``.
 
@@ -88,19 +91,17 @@ def simulate(
         arrivals: In order, none with more than ``times.max_rows`` rows.
         rule: The rule.
         pace: Called now and then, so that others get on.
-        took: Returns how long a stage takes for some rows, padding included, where that
-            is not what the table says.
-        noise: By how much, as a share, whole runs take more or less than the table says:
-            arrivals that come evenly would else meet the same boundary for ever.
+        took: Returns how long a stage takes for some rows. By default that is what the
+            table says, and as far off as stages were lately: arrivals that come evenly
+            would else meet the same boundary for ever.
 
     """
     num, coming = len(arrivals), 0
     waiting: deque[int] = deque()  # indexes of arrivals
     latencies = [0.0] * num
     rate = Rate()
-    dice = random.Random(1)
+    stage_s = took or _drawn(times)
     most = rule.most_rows(times)
-    never_joins = isinstance(rule, Greedy) and took is None
     now_s, num_joined, num_runs = 0.0, 0, 0
 
     def look() -> None:
@@ -118,50 +119,52 @@ def simulate(
         if num_runs % _PACE_EVERY == 0:
             pace()
         begun_s, rows, num_joins = now_s, 0, 0
-        factor = 1.0 + noise * dice.uniform(-1.0, 1.0) if noise else 1.0
         running: list[int] = []
         while waiting and (not running or rows + arrivals[waiting[0]].num_rows <= most):
             running.append(waiting.popleft())
             rows += arrivals[running[-1]].num_rows
-        if never_joins:
-            now_s += factor * times.total_s(rows)
-        else:
-            oldest_s = arrivals[running[0]].at_s
-            for stage in range(times.num_stages):
-                if stage and (waiting or coming < num):
-                    look()
-                if stage and waiting:
-                    at = Boundary(
-                        stage,
-                        rows,
-                        [arrivals[index].num_rows for index in waiting],
-                        oldest_s=now_s - oldest_s,
-                        waited_s=now_s - arrivals[waiting[0]].at_s,
-                        run_s=now_s - begun_s,
-                        num_joins=num_joins,
-                        rate=rate.read(now_s),
-                    )
-                    joining = rule.rows_to_join(times, at)
-                    if joining:
-                        num_joins += 1
-                        rows += joining
-                        now_s += (
-                            times.until_s(stage, joining)
-                            if took is None
-                            else sum(
-                                took(each, times.padded(each, joining))
-                                for each in range(stage)
-                            )
-                        )
-                        now_s += times.join_s(stage, rows)
-                        while joining > 0:
-                            running.append(waiting.popleft())
-                            joining -= arrivals[running[-1]].num_rows
-                            num_joined += 1
-                if took is not None:
-                    now_s += took(stage, times.padded(stage, rows))
-                else:
-                    now_s += factor * times.stage_s(stage, rows)
+        oldest_s = arrivals[running[0]].at_s
+        for stage in range(times.num_stages):
+            if stage:
+                look()
+            if stage and waiting:
+                at = Boundary(
+                    stage,
+                    rows,
+                    [arrivals[index].num_rows for index in waiting],
+                    oldest_s=now_s - oldest_s,
+                    waited_s=now_s - arrivals[waiting[0]].at_s,
+                    run_s=now_s - begun_s,
+                    num_joins=num_joins,
+                    rate=rate.read(now_s),
+                )
+                joining = rule.rows_to_join(times, at)
+                if joining:
+                    num_joins += 1
+                    rows += joining
+                    now_s += sum(stage_s(each, joining) for each in range(stage))
+                    now_s += times.join_s(stage, rows)
+                while joining > 0:
+                    running.append(waiting.popleft())
+                    joining -= arrivals[running[-1]].num_rows
+                    num_joined += 1
+            now_s += stage_s(stage, rows)
         for index in running:
             latencies[index] = now_s - arrivals[index].at_s
     return Simulated(tuple(latencies), num_joined)
+
+
+def _drawn(times: StageTimes) -> Callable[[int, int], float]:
+    """Returns what draws how long stages take, the same for every rule."""
+    chance = random.Random(1).random
+    errors = tuple(times.errors) or (0.0,)
+    num_drawn = 0
+
+    def took(stage: int, num_rows: int) -> float:
+        nonlocal num_drawn
+        num_drawn += 1
+        speed = _SPEEDS[num_drawn // _SPEED_EVERY % len(_SPEEDS)]
+        error = errors[int(chance() * len(errors))]
+        return speed * (1.0 + error) * times.stage_s(stage, num_rows)
+
+    return took

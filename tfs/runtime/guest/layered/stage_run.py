@@ -46,6 +46,10 @@ class StageRun:
         self.times = StageTimes(len(self.stages), max_rows)
         self._clock = clock
         self._num_runs = 0
+        self._begun_s = 0.0  # of the stage that runs
+        self._last: tuple[int, int] | None = (
+            None  # a stage that has not ended, and rows
+        )
 
     def run(
         self,
@@ -71,7 +75,8 @@ class StageRun:
         """
         self.times.begin()
         self._num_runs += 1
-        begun_s = self._clock.now()
+        self._last = None
+        begun_s = self._begun_s = self._clock.now()
         num_rows = sum(call.num_rows for call in batch)
         value = self._through(0, 1, *joined_arguments(batch), num_rows)
         num_joins = 0
@@ -103,6 +108,13 @@ class StageRun:
                     num_rows, value = both, joined
             value = self._through(stage, stage + 1, (value,), {}, num_rows)
         return value
+
+    def end(self) -> None:
+        """Says that the callers have their results: that belongs to the last stage, too."""
+        if self._last is not None:
+            stage, rows = self._last
+            self._last = None
+            self.times.note(stage, rows, self._clock.now() - self._begun_s)
 
     def measure(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], budget_s: float
@@ -143,7 +155,8 @@ class StageRun:
         """Makes one batch of two before a stage, and records how long that took."""
         begun_s = self._clock.now()
         both = appended([value, theirs])
-        self.times.note_join(stage, num_rows, self._clock.now() - begun_s)
+        self._begun_s = self._clock.now()
+        self.times.note_join(stage, num_rows, self._begun_s - begun_s)
         return both
 
     def _through(
@@ -154,8 +167,11 @@ class StageRun:
         kwargs: Mapping[str, Any],
         num_rows: int,
     ) -> Any:
-        """Computes some stages, and records how long each took."""
-        begun_s = self._clock.now()
+        """Computes some stages, and records how long each took.
+
+        Each counts from the end of the one before it: what is done between them, such as
+        deciding who joins, is time of the run, too.
+        """
         pads = self._num_runs % _NEVER_PADDED_EVERY and self.times.are_known
         value: Any = args[0] if start else None
         for index in range(start, stop):
@@ -167,9 +183,12 @@ class StageRun:
             else:
                 rows = num_rows
                 value = stage(value) if index else stage(*args, **kwargs)
+            if index == len(self.stages) - 1:
+                self._last = index, rows
+                break
             now_s = self._clock.now()
-            self.times.note(index, rows, now_s - begun_s)
-            begun_s = now_s
+            self.times.note(index, rows, now_s - self._begun_s)
+            self._begun_s = now_s
         return value
 
 

@@ -10,18 +10,22 @@ them, and its time is that of the padded rows.
 from __future__ import annotations
 
 import copy
+import math
 from bisect import bisect_left, insort
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-_WEIGHT: Final = 0.03
-_DRIFT_WEIGHT: Final = 0.15
+_WEIGHT: Final = 0.01
+_DRIFT_WEIGHT: Final = 0.08
 """Weights of a new measurement, for its size and for all sizes of its stage: a machine's
 speed drifts by a fifth within minutes, while one size seldom changes beside the others."""
 
 _LARGEST_JUMP: Final = 3.0  # a stage that took this many times as long was interrupted
 
-_CHEAPER: Final = 0.97  # less of a difference is noise
+_NOISE: Final = 0.03  # less of a difference is none, and so is less than the errors
+
+_NUM_ERRORS: Final = 256
 
 _RATE_EVERY: Final = 64
 """The best rate is computed anew after so many runs, because that takes the whole table."""
@@ -40,15 +44,15 @@ class StageTimes:
         pads: Whether stages are padded where that is cheaper.
 
     Attributes:
-        error: By how much measured times differ from predicted ones, on average, as a
-            share of what was predicted.
+        errors: By how much the last measured times differed from what was predicted,
+            as shares of that.
 
     """
 
     def __init__(self, num_stages: int, max_rows: int, *, pads: bool = True) -> None:
         self.num_stages = num_stages
         self.max_rows = max_rows
-        self.error = 0.0
+        self.errors: deque[float] = deque(maxlen=_NUM_ERRORS)
         self._pads = pads
         self._measured: list[dict[int, float]] = [{} for _ in range(num_stages)]
         self._sizes: list[list[int]] = [[] for _ in range(num_stages)]  # ascending
@@ -58,7 +62,8 @@ class StageTimes:
         # What follows from them.
         self._sums: dict[int, list[float]] = {}
         self._padded: dict[int, list[int]] = {}
-        self._best_rate = 0.0
+        self._best_known: tuple[float, int] | None = None
+        self._cheaper = 1.0 - _NOISE
         self._num_begun = 0
 
     @classmethod
@@ -103,8 +108,8 @@ class StageTimes:
             self.put(stage, num_rows, duration_s)
             return
         change = duration_s / (known_s * self._drift[stage]) - 1.0
-        self.error += _DRIFT_WEIGHT * (min(abs(change), 1.0) - self.error)
         change = max(1 / _LARGEST_JUMP - 1, min(change, _LARGEST_JUMP - 1))
+        self.errors.append(change)
         if num_rows not in table:
             self.put(stage, num_rows, known_s * self._drift[stage] * (1 + change / 4))
             return
@@ -131,9 +136,15 @@ class StageTimes:
         """Makes all answers from now on use everything that is recorded so far."""
         self._sums.clear()
         self._padded.clear()
+        self._cheaper = 1.0 - max(_NOISE, self.error)
         self._num_begun += 1
         if self._num_begun % _RATE_EVERY == 0:
-            self._best_rate = 0.0
+            self._best_known = None
+
+    @property
+    def error(self) -> float:
+        """Returns the mean share by which predictions were off lately."""
+        return math.fsum(map(abs, self.errors)) / max(len(self.errors), 1)
 
     @property
     def are_known(self) -> bool:
@@ -169,14 +180,25 @@ class StageTimes:
     @property
     def best_rate(self) -> float:
         """Most rows a second, over all sizes. Requires ``are_known``."""
-        if not self._best_rate:
+        return self._best()[0]
+
+    @property
+    def best_rows(self) -> int:
+        """The fewest rows that come close to that: larger batches only take longer."""
+        return self._best()[1]
+
+    def _best(self) -> tuple[float, int]:
+        if self._best_known is None:
             sizes = {size for sizes in self._sizes for size in sizes}
-            self._best_rate = max(
-                size / max(self.total_s(size), 1e-9)
-                for size in {*sizes, self.max_rows}
+            rates = {
+                size: size / max(self.total_s(size), 1e-9)
+                for size in sorted({*sizes, self.max_rows})
                 if size <= self.max_rows
-            )
-        return self._best_rate
+            }
+            best = max(rates.values())
+            rows = min(s for s, rate in rates.items() if rate >= (1 - _NOISE) * best)
+            self._best_known = best, rows
+        return self._best_known
 
     def _sums_of(self, num_rows: int) -> list[float]:
         """Returns the time before each stage, and as the last item that of all stages."""
@@ -190,7 +212,7 @@ class StageTimes:
                     stage_s = _interpolated(table, sizes, num_rows)
                 larger = bisect_left(sizes, num_rows + 1) if self._pads else len(sizes)
                 for size in sizes[larger:]:
-                    if size <= self.max_rows and table[size] < _CHEAPER * stage_s:
+                    if size <= self.max_rows and table[size] < self._cheaper * stage_s:
                         rows, stage_s = size, table[size]
                 padded.append(rows)
                 sums.append(sums[-1] + drift * stage_s)

@@ -39,6 +39,7 @@ class StagedCalls:
         self._note_call = note_call
         self._waiting: list[GuestCall] = []
         self._loaded: LoadedModel | None = None
+        self._looked_s = 0.0
 
     def run(self) -> None:
         """Answers calls until the process ends."""
@@ -46,7 +47,9 @@ class StagedCalls:
         while True:
             was_idle = not waiting
             if was_idle:
-                self._take(self._slots.wait())
+                num = self._slots.wait()
+                self._looked_s = time.monotonic()
+                self._take(num)
             else:
                 self._look()
             loaded = self._loaded
@@ -70,13 +73,19 @@ class StagedCalls:
         if slots.slab.words[REQUESTS] > slots.num_taken:
             # The doorbell orders the accesses to memory, and is about to ring.
             self._take(slots.wait())
+        else:
+            self._looked_s = time.monotonic()
 
     def _take(self, num: int) -> None:
+        # What came since the last look came in the middle of that, on average.
+        now_s = time.monotonic()
+        arrived_s = (self._looked_s + now_s) / 2
+        self._looked_s = now_s
         for _ in range(num):
-            self._take_one(self._slots.take())
+            self._take_one(self._slots.take(), arrived_s)
 
-    def _take_one(self, taken: TakenCall) -> None:
-        begun_ns, now_s = time.perf_counter_ns(), time.monotonic()
+    def _take_one(self, taken: TakenCall, arrived_s: float) -> None:
+        begun_ns = time.perf_counter_ns()
         slots, answerer = self._slots, self._answerer
         loaded: LoadedModel | None = None
         name = ""
@@ -101,7 +110,7 @@ class StagedCalls:
             slots.give(taken, overflow_fd)
 
         call = GuestCall(
-            name, inputs, num_rows, now_s, taken.deadline_s, taken.mark, end
+            name, inputs, num_rows, arrived_s, taken.deadline_s, taken.mark, end
         )
         guest = whose.guest
         if isinstance(guest, StagedModel):

@@ -62,7 +62,6 @@ class WorkerControl:
             "load": models.load,
             "unload": models.unload,
             "scale": models.scale,
-            "cut": models.cut,
             "rehearse": models.rehearse,
             "seed": _seed,
         }

@@ -11,7 +11,6 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from tfs.core.errors import FailedPrecondition
 from tfs.core.loop.pacing import yield_to_requests
 from tfs.core.servable import Tensors
 from tfs.runtime.guest.control_channel import tell
@@ -23,7 +22,6 @@ from tfs.runtime.guest.platforms.platform_imports import imported_s
 from tfs.runtime.guest.process_name import name_process
 from tfs.runtime.guest.side_effects.replaced_functions import KnownFunctions
 from tfs.runtime.guest.side_effects.side_effects import ProcessEffects, ThreadEffects
-from tfs.runtime.guest.staged_model import StagedModel
 from tfs.runtime.guest.two_thread_scaling import two_thread_scaling
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.guest.worker.load_meter import LoadMeter
@@ -167,19 +165,6 @@ class WorkerModels:
         finally:
             self._forks.leave_if_copy()
         return {"code": 0, "call_s": time.thread_time() - begun_s}
-
-    def cut(self, request: Mapping[str, object], fds: list[int]) -> dict[str, object]:
-        """Cuts a signature of a model into stages; replies with how many there are.
-
-        Raises:
-            ServingError: It is computed whole; the message says why.
-
-        """
-        loaded, name, inputs = self._trial(request, fds)
-        guest = loaded.guest
-        if not isinstance(guest, StagedModel):
-            raise FailedPrecondition("its interpreter computes it whole")
-        return {"code": 0, "stages": guest.cut(name, inputs)}
 
     def unload(
         self, request: Mapping[str, object], _fds: list[int]
