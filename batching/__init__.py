@@ -25,8 +25,8 @@ from batching.in_flight_limit import (
     SerialDeviceOptions,
 )
 from batching.scheduler_options import Order, Padding, QueuePolicy, SchedulerOptions
-from batching.shared_queue import SharedQueue
 from batching.shared_scheduler import SharedBatchScheduler
+from tfs.core.batch.batch_queue import BatchQueue
 from tfs.core.batch.batch_queue_options import BatchQueueOptions, LowPriority, Mixing
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "AdaptiveOptions",
     "Batch",
     "BatchDriver",
+    "BatchQueue",
     "BatchQueueOptions",
     "CostTable",
     "DrivenQueue",
@@ -48,6 +49,5 @@ __all__ = [
     "SerialDeviceLimit",
     "SerialDeviceOptions",
     "SharedBatchScheduler",
-    "SharedQueue",
     "WindowOptions",
 ]

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
+from batching.turn_order import charge
+from tfs.core.batch.batch_queue import BatchQueue
 from tfs.core.batch.batch_task import Task
-from tfs.core.errors import InvalidArgument, ServingError
+from tfs.core.batch.queue_stats import EARLY, SAMPLE, SHORT_S
+from tfs.core.errors import Internal, InvalidArgument, ServingError, serving_error
+
+log = logging.getLogger(__name__)
 
 TaskT = TypeVar("TaskT", bound=Task)
 RunTaskT = TypeVar("RunTaskT", bound=Task)
@@ -54,7 +60,7 @@ class Batch(Generic[TaskT]):
 
     # There is no constructor: a batch may be a single task, and a call with so many
     # arguments would show.
-    queue: Any
+    queue: BatchQueue[TaskT]
     tasks: list[TaskT]
     num_rows: int
     padded_rows: int
@@ -91,7 +97,141 @@ class Batch(Generic[TaskT]):
             RuntimeError: The batch is done already; nothing changed.
 
         """
-        raise NotImplementedError
+        if self.is_done:
+            raise RuntimeError("a batch was done twice")
+        self.is_done = True
+        queue = self.queue
+        scheduler = queue.scheduler
+        now_s = scheduler.now()
+        tasks = self.tasks
+        if device_s is None:
+            started_s = self.started_s
+            if scheduler.last_done_s > started_s and scheduler.serial:
+                # Until then it waited for the device.
+                started_s = scheduler.last_done_s
+            device_s = now_s - started_s
+        scheduler.last_done_s = now_s
+        scheduler.num_in_flight -= 1
+        queue.num_in_flight -= 1
+        rows = self.num_rows
+        if device_s < queue.quantum_s:
+            queue.credit_s -= device_s
+        else:
+            self._note_long(device_s)
+        num_tasks = len(tasks)
+        # This counts in place, because a batch may be a single task, and calls would
+        # show.
+        counts = queue.rows_counts
+        counts[rows] = num_alike = counts[rows] + 1
+        padded_rows = self.padded_rows
+        if padded_rows != num_tasks:
+            queue.stats.note_shape(num_tasks, rows, padded_rows)
+        if scheduler.policy is not None:
+            scheduler.policy.note_done(now_s - self.oldest_s)
+        if device_s >= SHORT_S:
+            num_meant = 1
+        elif num_alike <= SAMPLE:
+            num_meant = EARLY[num_alike]
+        else:
+            num_meant = 0 if num_alike % SAMPLE else SAMPLE
+        if num_meant:
+            queue.stats.note_times(
+                self.started_s - self.oldest_s, device_s, len(queue), num_meant
+            )
+            if not isinstance(outcomes, ServingError):
+                queue.learn(tasks, rows, padded_rows, device_s)
+        end_all: EndAll | None = None
+        if outcomes.__class__ is list and len(outcomes) == num_tasks:
+            if queue.is_failing:
+                queue.is_failing = False
+                queue.set_plain()
+        elif isinstance(outcomes, ServingError):
+            tasks, outcomes = self._sort_out(outcomes)
+            num_tasks = len(tasks)
+        else:
+            if queue.is_failing:
+                queue.is_failing = False
+                queue.set_plain()
+            if callable(outcomes):
+                end_all, outcomes = outcomes, []
+            else:
+                outcomes = _listed(queue.options.name, outcomes, num_tasks)
+        if not queue.in_ring:
+            scheduler.note(queue, now_s)
+        if not scheduler.stepping:
+            scheduler.restart(now_s)
+        if end_all is not None:
+            try:
+                end_all(tasks)
+            except Exception:
+                log.exception("event=on_done_failed queue=%r", queue)
+        elif num_tasks == 1:
+            on_done = tasks[0].on_done
+            try:
+                on_done(outcomes[0])
+            except Exception:  # a fault of one caller must not harm the others
+                log.exception("event=on_done_failed queue=%r", queue)
+        else:
+            index = 0
+            for task in tasks:
+                on_done = task.on_done
+                try:
+                    on_done(outcomes[index])
+                except Exception:
+                    log.exception("event=on_done_failed queue=%r", queue)
+                index += 1  # noqa: SIM113  # zip and enumerate cost as much as five tasks
+        if queue.closing:
+            scheduler.drop_if_drained(queue)
+
+    def _note_long(self, device_s: float) -> None:
+        """Charges a batch that took long; a burst may have begun with it."""
+        queue = self.queue
+        charge(queue, device_s)
+        if queue.note_burst is not None and not self.is_retry:
+            wait_s = queue.note_burst(self.tasks, queue.tasks, self.started_s)
+            queue.timeout_s = wait_s
+            queue.is_greedy = not wait_s
+
+    def _sort_out(
+        self, error: ServingError
+    ) -> tuple[list[TaskT], Sequence[ServingError]]:
+        """Returns which tasks of a failed batch end now, and how; the others run again.
+
+        A batch that fails runs again in halves until each task at fault has failed
+        alone, so nobody gets the error of somebody else's task.
+        """
+        queue, tasks = self.queue, self.tasks
+        queue.stats.num_failures += 1
+        if isinstance(error, FaultyTasks):
+            ends = sorted(error.errors)
+            others = [t for index, t in enumerate(tasks) if index not in error.errors]
+            if others:
+                queue.run_again(others, self.oldest_s)
+            queue.stats.num_failed_tasks += len(ends)
+            return [tasks[index] for index in ends], [error.errors[i] for i in ends]
+        may_help = queue.retries_alone
+        if len(tasks) > 1 and may_help is not None and may_help(error):
+            if not self.is_retry:
+                queue.is_failing = True
+            half = len(tasks) // 2
+            queue.run_again(tasks[:half], self.oldest_s)
+            queue.run_again(tasks[half:], self.oldest_s)
+            return [], []
+        queue.stats.num_failed_tasks += len(tasks)
+        return tasks, [error] * len(tasks)
+
+
+def _listed(name: str, outcomes: Any, num_tasks: int) -> list[Any]:
+    """Returns one outcome for each task: errors, if they cannot be told apart."""
+    try:
+        listed = list(outcomes)
+    except Exception as error:  # a fault of the runner, for which no task may be lost
+        return [serving_error(error, f"{name}: outcomes of a batch")] * num_tasks
+    if len(listed) == num_tasks:
+        return listed
+    return [
+        Internal(f"{name}: {len(listed)} outcomes for {num_tasks} tasks")
+    ] * num_tasks
 
 
 EndAll: TypeAlias = Callable[[Sequence[Any]], None]

@@ -51,8 +51,8 @@ class BurstWindow:
 
     def note(
         self, tasks: Sequence[Task], waiting: Sequence[Task], started_s: float
-    ) -> None:
-        """Learns from a batch that has ended.
+    ) -> float:
+        """Learns from a batch that has ended; returns ``wait_s``.
 
         Args:
             tasks: Its tasks, in order of arrival.
@@ -64,7 +64,7 @@ class BurstWindow:
         most_s = _MOST * predict_s(1)
         first_s = tasks[0].arrived_s
         if not most_s or started_s - first_s > 2 * most_s:
-            return  # it waited for the device, as those behind it did
+            return self.wait_s  # it waited for the device, as those behind it did
         first_rows = more_rows = 0
         last_s = first_s
         for each in (tasks, waiting):
@@ -93,3 +93,4 @@ class BurstWindow:
         weight = _LONE_WEIGHT if is_lone else _WEIGHT
         self._gain += weight * (gain - self._gain)
         self.wait_s = wait_s if self._gain > 0 else 0.0
+        return self.wait_s

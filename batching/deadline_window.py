@@ -18,7 +18,7 @@ from itertools import accumulate
 from math import inf
 
 from batching.cost_table import CostTable
-from tfs.core.batch.batch_task import Task
+from tfs.core.batch.batch_task import Task, TaskT
 from tfs.core.errors import InvalidArgument
 
 _NUM_ARRIVALS = 32
@@ -48,7 +48,7 @@ class WindowOptions:
 
 
 class DeadlineWindow:
-    """The rule, with the arrival rate it needs. Confined to one thread.
+    """The rule, with the arrival rate it needs. A ``Window``; confined to one thread.
 
     Args:
         options: How careful to be.
@@ -87,6 +87,8 @@ class DeadlineWindow:
         self._by_cost: list[float] = []
         self._most_rows: list[int] = []
 
+    ranks_low = True
+
     def note_arrival(self, num_rows: int, now_s: float) -> None:
         """Notes that a task arrived."""
         self._arrivals.append(now_s)
@@ -100,15 +102,18 @@ class DeadlineWindow:
         rows = sum(self._rows) - self._rows[0]
         return rows / (arrivals[-1] - arrivals[0])
 
-    def choose(self, tasks: Sequence[Task], now_s: float) -> tuple[int, int]:
-        """Returns (start, stop): tasks between run, those before start are given up.
+    def choose(
+        self, tasks: Sequence[TaskT], now_s: float
+    ) -> tuple[Sequence[TaskT], Sequence[TaskT]]:
+        """Returns the tasks of the next batch, and those to give up.
 
-        ``tasks`` are ordered by deadline, those without one last. No task is given up
-        while a batch from the front would keep up with the arrivals. If no batch would,
-        the largest that is in time is taken. If no task could be in time, all are given
-        up, except that the last is tried now and then: only a batch that is computed
-        can show that the times have become shorter again.
+        They are ranked by deadline, those without one last, as they came. No task is
+        given up while a batch from the front would keep up with the arrivals. If no
+        batch would, the largest that is in time is taken. If no task could be in time,
+        all are given up, except that the last is tried now and then: only a batch that
+        is computed can show that the times have become shorter again.
         """
+        tasks = sorted(tasks, key=_by_deadline)
         start, stop = self._chosen(tasks, now_s)
         if start < stop:
             self._rests = 1
@@ -117,7 +122,11 @@ class DeadlineWindow:
             self._rests = min(2 * self._rests, _MOST_RESTS)
         if start < stop or self._begun_s is None:
             self._begun_s = now_s
-        return start, stop
+        return tasks[start:stop], tasks[:start]
+
+    def observe(self, tasks: Sequence[Task], device_s: float) -> bool:
+        """Learns nothing: others keep the table up to date."""
+        return False
 
     def _may_try(self, task: Task, now_s: float) -> bool:
         """Tells whether the last batch began so long ago that one may be in vain."""
@@ -171,3 +180,7 @@ class DeadlineWindow:
         self._cost_s = cost_s
         self._by_cost = [cost_s[rows] for rows in ranked]
         self._most_rows = list(accumulate(ranked, max))
+
+
+def _by_deadline(task: Task) -> tuple[float, float]:
+    return inf if task.deadline_s is None else task.deadline_s, task.arrived_s

@@ -15,8 +15,8 @@ from typing import Any, Generic, Self, TypeVar
 from batching.batch import Batch
 from batching.cost_table import CostTable
 from batching.scheduler_options import QueuePolicy, SchedulerOptions
-from batching.shared_queue import SharedQueue
 from batching.shared_scheduler import SharedBatchScheduler
+from tfs.core.batch.batch_queue import BatchQueue
 from tfs.core.batch.batch_queue_options import BatchQueueOptions
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import (
@@ -121,7 +121,7 @@ class DrivenQueue(Generic[ItemT, ResultT]):
     def __init__(
         self,
         driver: BatchDriver,
-        shared: SharedQueue[ItemTask[ItemT, ResultT]],
+        shared: BatchQueue[ItemTask[ItemT, ResultT]],
         default_timeout_s: float | None,
     ) -> None:
         self._driver = driver
@@ -180,7 +180,7 @@ class BatchDriver:
         self.loop = ServingLoop(self._clock, name="batch-driver")
         self.scheduler = SharedBatchScheduler(options, self._clock)
         self.loop.add_round_hook(self.scheduler.step, Phase.SCHEDULE)
-        self._incoming: deque[tuple[SharedQueue[Any], ItemTask[Any, Any], bool]] = (
+        self._incoming: deque[tuple[BatchQueue[Any], ItemTask[Any, Any], bool]] = (
             deque()
         )
         self._armed = False
@@ -224,7 +224,7 @@ class BatchDriver:
                 raise Unavailable("the batch driver is closed")
         options = options or BatchQueueOptions()
         runner = _FunctionRunner(function, self._executor, self.loop, options.name)
-        made: Future[SharedQueue[ItemTask[ItemT, ResultT]]] = Future()
+        made: Future[BatchQueue[ItemTask[ItemT, ResultT]]] = Future()
 
         def add() -> None:
             try:
@@ -243,7 +243,7 @@ class BatchDriver:
 
     def enqueue(
         self,
-        queue: SharedQueue[ItemTask[ItemT, ResultT]] | None,
+        queue: BatchQueue[ItemTask[ItemT, ResultT]] | None,
         item: ItemT,
         num_rows: int,
         timeout_s: float | None,
@@ -307,7 +307,7 @@ class BatchDriver:
             queue, task, low = incoming.popleft()
             submit(queue, task, low)
 
-    def remove(self, queue: SharedQueue[Any]) -> None:
+    def remove(self, queue: BatchQueue[Any]) -> None:
         """Lets ``queue`` drain. Confined to the driver's thread."""
         self._submit_incoming()
         self.scheduler.remove_queue(queue)

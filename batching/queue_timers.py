@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator
 
-from batching.shared_queue import AnyQueue
+from batching.turn_order import AnyQueue
 
 _NEVER = math.inf
 # So that looking for expired tasks takes a few percent of a core.
@@ -18,7 +18,7 @@ class QueueTimers:
     """One timer for each queue. Confined to the scheduler's thread.
 
     A queue is due when its batch has to go although it is not full, or when one of its
-    tasks expires. ``SharedQueue.timer_s`` is the time that counts; heap entries with
+    tasks expires. ``BatchQueue.timer_s`` is the time that counts; heap entries with
     any other time are obsolete.
 
     Attributes:
@@ -34,13 +34,7 @@ class QueueTimers:
 
     def await_batch(self, queue: AnyQueue) -> None:
         """Sets a timer for when a queue's batch has to go, or a task expires."""
-        waiting = queue.waiting
-        when_s = waiting.next_deadline_s
-        if when_s < queue.next_sweep_s:
-            when_s = queue.next_sweep_s
-        if waiting.due_s < when_s:
-            when_s = waiting.due_s
-        self._set(queue, when_s)
+        self._set(queue, min(_expiry_s(queue), queue.due_s))
 
     def await_expiry(self, queue: AnyQueue) -> None:
         """Sets a timer for when a task of a queue expires."""
@@ -76,7 +70,7 @@ class QueueTimers:
         """
         wake_s = self._first_s() if self.heap else _NEVER
         for queue in held:
-            deadline_s = queue.waiting.next_deadline_s
+            deadline_s = queue.next_deadline_s
             if deadline_s < _NEVER:
                 if deadline_s <= now_s:
                     _sweep(queue, now_s)
@@ -88,10 +82,10 @@ class QueueTimers:
         heap = self.heap
         while heap:
             when_s, _, queue = heap[0]
-            if queue.timer_s == when_s and not queue.in_ring and queue.waiting.num_rows:
+            if queue.timer_s == when_s and not queue.in_ring and queue.num_rows:
                 due_s = _expiry_s(queue)
                 if queue.num_in_flight < queue.max_in_flight:
-                    due_s = min(due_s, queue.waiting.due_s)
+                    due_s = min(due_s, queue.due_s)
                 if due_s <= when_s:
                     return when_s
             else:
@@ -107,12 +101,11 @@ class QueueTimers:
 
 def _expiry_s(queue: AnyQueue) -> float:
     """Returns when to look for expired tasks of a queue."""
-    return max(queue.waiting.next_deadline_s, queue.next_sweep_s)
+    return max(queue.next_deadline_s, queue.next_sweep_s)
 
 
 def _sweep(queue: AnyQueue, now_s: float) -> None:
     """Ends expired tasks of a queue, unless that was done a moment ago."""
-    waiting = queue.waiting
-    if waiting.next_deadline_s <= now_s and queue.next_sweep_s <= now_s:
-        queue.next_sweep_s = now_s + _SWEEP_S_PER_TASK * len(waiting)
-        waiting.drop_dead(now_s)
+    if queue.next_deadline_s <= now_s and queue.next_sweep_s <= now_s:
+        queue.next_sweep_s = now_s + _SWEEP_S_PER_TASK * len(queue)
+        queue.drop_dead(now_s)

@@ -12,36 +12,31 @@ and nobody waits while it is idle. A timeout is possible but is not what makes b
 from __future__ import annotations
 
 import itertools
-import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
-from batching.batch import Batch, EndAll, Outcomes, Runner
+from batching.batch import Batch, Runner
+from batching.batch_sizes import BatchSizes
+from batching.burst_window import BurstWindow
 from batching.cost_table import CostTable
+from batching.deadline_window import DeadlineWindow
 from batching.in_flight_limit import InFlightLimit
-from batching.length_window import LengthWindow
-from batching.queue_stats import EARLY, SAMPLE, SHORT_S, num_batches_meant
 from batching.queue_timers import QueueTimers
-from batching.scheduler_options import Order, QueuePolicy, SchedulerOptions
-from batching.shared_queue import AnyQueue, SharedQueue
-from batching.turn_order import TurnOrder
+from batching.scheduler_options import Order, Padding, QueuePolicy, SchedulerOptions
+from batching.turn_order import AnyQueue, TurnOrder, charge
 from tfs.core.batch.batch_queue import BatchQueue
 from tfs.core.batch.batch_queue_options import BatchQueueOptions
 from tfs.core.batch.batch_task import Join, Split, Task
+from tfs.core.batch.queue_stats import num_batches_meant
+from tfs.core.batch.window import Window
 from tfs.core.clock import Clock, MonotonicClock
-from tfs.core.errors import (
-    FailedPrecondition,
-    Internal,
-    ServingError,
-    serving_error,
-)
-
-log = logging.getLogger(__name__)
+from tfs.core.errors import FailedPrecondition, ServingError, serving_error
 
 TaskT = TypeVar("TaskT", bound=Task)
 
 _NEVER = math.inf
+AnyBatch: TypeAlias = Batch[Any]
 
 
 class SharedBatchScheduler:
@@ -66,10 +61,10 @@ class SharedBatchScheduler:
     ) -> None:
         self.options = options or SchedulerOptions()
         self.num_in_flight = 0
-        self._now = (clock or MonotonicClock()).now
-        self._policy = limit
+        self.now = (clock or MonotonicClock()).now
+        self.policy = limit
         self._limit = self.options.num_batch_threads
-        self._serial = self.options.serial
+        self.serial = self.options.serial
         self._oldest_first = self.options.order is Order.OLDEST
         self._queues: dict[AnyQueue, None] = {}
         # One clock reading serves all tasks that come between two steps.
@@ -77,8 +72,8 @@ class SharedBatchScheduler:
         self._turns = TurnOrder()
         self._ring = self._turns.ring  # read for each task
         self._timers = QueueTimers()
-        self._stepping = False
-        self._last_done_s = -_NEVER
+        self.stepping = False
+        self.last_done_s = -_NEVER
 
     # -- queues -------------------------------------------------------------------
 
@@ -96,8 +91,8 @@ class SharedBatchScheduler:
         costs: CostTable | None = None,
         split: Split[TaskT] | None = None,
         join: Join[TaskT] | None = None,
-        lengths: LengthWindow | None = None,
-    ) -> SharedQueue[TaskT]:
+        window: Window | None = None,
+    ) -> BatchQueue[TaskT]:
         """Adds a queue whose batches ``runner`` computes.
 
         Args:
@@ -107,8 +102,8 @@ class SharedBatchScheduler:
             costs: Time by batch size measured beforehand; updated from now on.
             split: Makes parts of a task; needed if ``options.splits``.
             join: Makes the outcome of a task that was split from those of its parts.
-            lengths: Chooses which tasks go together by their lengths; a deadline window
-                takes precedence.
+            window: Chooses which tasks go together; the policy's deadline window takes
+                precedence.
 
         """
         options = options or BatchQueueOptions()
@@ -117,17 +112,26 @@ class SharedBatchScheduler:
             raise FailedPrecondition(
                 f"{options.name}: a deadline window ranks whole tasks; do not split"
             )
-        queue = SharedQueue(
-            BatchQueue(options, split=split, join=join),
-            runner,
-            policy,
-            CostTable() if costs is None else costs,
-            self,
-            self.options.quantum_s,
-            lengths,
-        )
+        costs = CostTable() if costs is None else costs
+        if policy.window is not None:
+            window = DeadlineWindow(policy.window, costs, options.max_batch_rows)
+        queue = BatchQueue(options, split=split, join=join, window=window)
+        learns = bool(policy.window or options.allowed_rows or costs)
+        sizes = BatchSizes(queue, policy.padding, costs, learns=learns)
+        queue.scheduler = self
+        queue.run = runner.run
+        queue.learn = sizes.learn
+        queue.room_of = None if policy.padding is Padding.UP else sizes.room_of
+        queue.retries_alone = policy.retries_alone
+        low_timeout_s = options.low.timeout_s if options.low else 0.0
+        queue.is_greedy = not options.timeout_s and not low_timeout_s
+        queue.note_burst = None
+        if queue.is_greedy and costs and policy.window is None:
+            queue.note_burst = BurstWindow(costs, options.max_batch_rows).note
+        queue.max_in_flight = policy.max_in_flight or 1 << 30
+        queue.quantum_s = queue.credit_s = self.options.quantum_s * policy.weight
         queue.round_index = self._turns.round_index
-        queue.refresh_padding()
+        queue.set_plain()
         self._queues[queue] = None
         return queue
 
@@ -158,15 +162,15 @@ class SharedBatchScheduler:
             on_drained = both
         queue.on_drained = on_drained or previous
         queue.closing = True
-        queue.waiting.close()
+        queue.close()
         if error is not None:
-            queue.waiting.fail_all(error)
-        self._note(queue, self._time())
-        self._drop_if_drained(queue)
+            queue.fail_all(error)
+        self.note(queue, self._time())
+        self.drop_if_drained(queue)
 
     # -- work -----------------------------------------------------------------------
 
-    def submit(self, queue: SharedQueue[TaskT], task: TaskT, low: bool = False) -> None:
+    def submit(self, queue: BatchQueue[TaskT], task: TaskT, low: bool = False) -> None:
         """Puts ``task`` into ``queue``; it ends through its ``on_done``, exactly once.
 
         Runs no batch; ``step`` does. Tasks submitted between two steps count as having
@@ -174,11 +178,8 @@ class SharedBatchScheduler:
         """
         now_s = self._burst_s
         if now_s is None:
-            now_s = self._burst_s = self._now()
-        # Callables that are attributes are called in two steps, because in one step
-        # each would first be looked for as a method.
-        put = queue.put
-        if not put(task, now_s, low):
+            now_s = self._burst_s = self.now()
+        if not queue.put(task, now_s, low):
             return
         if queue.in_ring:
             if queue.is_aside and not low:
@@ -190,26 +191,25 @@ class SharedBatchScheduler:
                 queue.in_ring = True
                 self._ring.append(queue)
         else:
-            self._note(queue, now_s)
+            self.note(queue, now_s)
 
-    def submit_all(self, queue: SharedQueue[TaskT], tasks: Sequence[TaskT]) -> None:
+    def submit_all(self, queue: BatchQueue[TaskT], tasks: Sequence[TaskT]) -> None:
         """Does as :meth:`submit` with each task in turn; all have equally many rows."""
-        if queue.window is not None or queue.is_aside:
+        if queue.is_aside:
             for task in tasks:
                 self.submit(queue, task)
             return
         now_s = self._burst_s
         if now_s is None:
-            now_s = self._burst_s = self._now()
-        waiting = queue.waiting
-        if not waiting.put_all(tasks, now_s) and not waiting.num_rows:
+            now_s = self._burst_s = self.now()
+        if not queue.put_all(tasks, now_s) and not queue.num_rows:
             return
         if not queue.in_ring:
             if queue.is_greedy and queue.num_in_flight < queue.max_in_flight:
                 queue.in_ring = True
                 self._ring.append(queue)
             else:
-                self._note(queue, now_s)
+                self.note(queue, now_s)
 
     def begin_now(self, queue: AnyQueue, num_rows: int) -> float | None:
         """Tells whether tasks may be computed at once, as the batch that they would be.
@@ -230,16 +230,16 @@ class SharedBatchScheduler:
             or turns.last
             or turns.later
             or turns.aside
-            or self._policy is not None
-            or self._stepping
+            or self.policy is not None
+            or self.stepping
             or queue.closing
             or not queue.is_plain
             or not queue.is_greedy
-            or queue.waiting.num_rows
+            or queue.num_rows
             or queue.padded[num_rows] != num_rows
         ):
             return None
-        return self._now()
+        return self.now()
 
     def end_now(
         self,
@@ -251,17 +251,17 @@ class SharedBatchScheduler:
         failed: bool,
     ) -> None:
         """Counts tasks that bypassed ``queue`` as the batch that they would have been."""
-        now_s = self._last_done_s = self._now()
+        now_s = self.last_done_s = self.now()
         device_s = now_s - begun_s
         turns = self._turns
-        if queue.credit_s <= 0.0 and not queue.has_share(turns.round_index):
+        if queue.credit_s <= 0.0 and not turns.has_share(queue):
             # Rounds pass at once while nobody else wants the device.
             turns.round_index += turns.num_rounds_owed(queue)
-            queue.has_share(turns.round_index)
+            turns.has_share(queue)
         if device_s < queue.quantum_s:
             queue.credit_s -= device_s
         else:
-            queue.charge(device_s)
+            charge(queue, device_s)
         counts = queue.rows_counts
         counts[num_rows] = num_alike = counts[num_rows] + 1
         stats = queue.stats
@@ -292,21 +292,21 @@ class SharedBatchScheduler:
             or turns.last
             or turns.later
             or turns.aside
-            or self._policy is not None
+            or self.policy is not None
         ):
             self._burst_s = None
             return None  # this is so for most devices in most rounds
         self._burst_s = now_s
-        self._stepping = True
+        self.stepping = True
         try:
             if timers.heap:
                 for queue in timers.due(now_s):
-                    self._note(queue, now_s)
+                    self.note(queue, now_s)
                     if queue.closing:
-                        self._drop_if_drained(queue)
+                        self.drop_if_drained(queue)
             more = self._dispatch(now_s)
         finally:
-            self._stepping = False
+            self.stepping = False
             self._burst_s = None
         if more:
             return now_s
@@ -314,16 +314,15 @@ class SharedBatchScheduler:
             return timers.next_s(turns.held(), now_s)
         return None
 
-    def _note(self, queue: AnyQueue, now_s: float) -> None:
+    def note(self, queue: AnyQueue, now_s: float) -> None:
         """Puts a queue into the ring, or sets its timer."""
         if queue.in_ring:
             return
-        waiting = queue.waiting
-        if not waiting.num_rows and not queue.retries:
+        if not queue.num_rows and not queue.retries:
             return
         if queue.num_in_flight >= queue.max_in_flight:
             self._timers.await_expiry(queue)
-        elif queue.is_greedy or queue.retries or waiting.due_s <= now_s:
+        elif queue.is_greedy or queue.retries or queue.due_s <= now_s:
             self._turns.line_up(queue)
         else:
             self._timers.await_batch(queue)
@@ -332,7 +331,7 @@ class SharedBatchScheduler:
         """Fills the device; returns whether it left more that could start."""
         turns = self._turns
         ring = turns.ring
-        policy = self._policy
+        policy = self.policy
         limit = self._limit
         fair = not self._oldest_first
         boost_s = self.options.full_batch_boost_s
@@ -344,8 +343,8 @@ class SharedBatchScheduler:
                 return False
             if last is not None:
                 last.in_ring = False
-                if last.waiting.num_rows or last.retries:
-                    self._note(last, now_s)
+                if last.num_rows or last.retries:
+                    self.note(last, now_s)
                 last = turns.last = None
             if turns.aside:
                 turns.recall(now_s)
@@ -354,43 +353,37 @@ class SharedBatchScheduler:
                     policy.note_idle()
                 return False
             queue = ring.popleft() if fair else turns.pop_oldest(boost_s)
-            if (
-                queue.credit_s <= 0.0
-                and fair
-                and not queue.has_share(turns.round_index)
-            ):
+            if queue.credit_s <= 0.0 and fair and not turns.has_share(queue):
                 turns.defer(queue)
                 continue
-            waiting = queue.waiting
             if queue.is_plain:
                 is_retry = False
-                tasks = waiting.tasks
+                tasks = queue.tasks
                 if (
-                    waiting.num_rows == 1
+                    queue.num_rows == 1
                     and tasks  # none of low priority
-                    and now_s < waiting.next_deadline_s
-                    and not waiting.num_begun
+                    and now_s < queue.next_deadline_s
+                    and not queue.num_begun
                     and tasks[0].cancel.error is None
                 ):
                     # This does what ``take`` does with a single task. With many queues
                     # most batches are single tasks, and the call would be a tenth of
                     # their cost.
-                    waiting.tasks = []
-                    waiting.num_rows = 0
-                    waiting.next_deadline_s = _NEVER
+                    queue.tasks = []
+                    queue.num_rows = 0
+                    queue.next_deadline_s = _NEVER
                     rows = 1
                     oldest_s = tasks[0].arrived_s
                 else:
-                    take = queue.take
-                    tasks, rows, oldest_s = take(now_s)
+                    tasks, rows, oldest_s = queue.take(now_s)
             else:
                 tasks, rows, oldest_s, is_retry = queue.form(now_s)
             if not tasks:
                 last = turns.last = queue
                 if queue.closing:
-                    self._drop_if_drained(queue)
+                    self.drop_if_drained(queue)
                 continue
-            batch = _SharedBatch()
+            batch: AnyBatch = Batch()
             batch.queue = queue
             batch.tasks = tasks
             batch.num_rows = rows
@@ -406,13 +399,13 @@ class SharedBatchScheduler:
                 run(batch)
             except Exception as error:
                 if not batch.is_done:
-                    name = queue.waiting.options.name
+                    name = queue.options.name
                     batch.done(serving_error(error, f"{name}: runner"))
             if batch.is_done:  # the runner computed it at once
-                now_s = self._last_done_s
+                now_s = self.last_done_s
                 queue.in_ring = False
-                if waiting.num_rows or queue.retries:
-                    self._note(queue, now_s)
+                if queue.num_rows or queue.retries:
+                    self.note(queue, now_s)
             else:
                 last = turns.last = queue
         return bool(ring or turns.last or turns.later or turns.aside)
@@ -424,130 +417,24 @@ class SharedBatchScheduler:
             turns.later and not turns.ring
         ):  # nothing of a whole round may be due any more
             for queue in turns.begin_next_round():
-                self._note(queue, now_s)
+                self.note(queue, now_s)
                 if queue.closing:
-                    self._drop_if_drained(queue)
+                    self.drop_if_drained(queue)
         return bool(turns.ring) or turns.admit_aside()
 
-    def _restart(self, now_s: float) -> None:
+    def restart(self, now_s: float) -> None:
         """Keeps the device busy between two steps."""
-        self._stepping = True
+        self.stepping = True
         try:
             self._dispatch(now_s)
         finally:
-            self._stepping = False
+            self.stepping = False
 
-    def _drop_if_drained(self, queue: AnyQueue) -> None:
+    def drop_if_drained(self, queue: AnyQueue) -> None:
         if queue.is_idle and queue in self._queues:
             del self._queues[queue]
             if queue.on_drained is not None:
                 queue.on_drained()
 
     def _time(self) -> float:
-        return self._now() if self._burst_s is None else self._burst_s
-
-
-def _listed(queue: AnyQueue, outcomes: Any, num_tasks: int) -> list[Any]:
-    """Returns one outcome for each task: errors, if they cannot be told apart."""
-    name = queue.waiting.options.name
-    try:
-        listed = list(outcomes)
-    except Exception as error:  # a fault of the runner, for which no task may be lost
-        return [serving_error(error, f"{name}: outcomes of a batch")] * num_tasks
-    if len(listed) == num_tasks:
-        return listed
-    return [
-        Internal(f"{name}: {len(listed)} outcomes for {num_tasks} tasks")
-    ] * num_tasks
-
-
-class _SharedBatch(Batch[Any]):
-    """A batch of a scheduler's queue, and its end."""
-
-    __slots__ = ()
-
-    def done(self, outcomes: Outcomes, device_s: float | None = None) -> None:
-        if self.is_done:
-            raise RuntimeError("a batch was done twice")
-        self.is_done = True
-        queue: AnyQueue = self.queue
-        scheduler: SharedBatchScheduler = queue.scheduler
-        now = scheduler._now
-        now_s = now()
-        tasks = self.tasks
-        if device_s is None:
-            started_s = self.started_s
-            if scheduler._last_done_s > started_s and scheduler._serial:
-                # Until then it waited for the device.
-                started_s = scheduler._last_done_s
-            device_s = now_s - started_s
-        scheduler._last_done_s = now_s
-        scheduler.num_in_flight -= 1
-        queue.num_in_flight -= 1
-        rows = self.num_rows
-        if device_s < queue.quantum_s:
-            queue.credit_s -= device_s
-        else:
-            queue.note_long(self, device_s)
-        num_tasks = len(tasks)
-        # This counts in place, because a batch may be a single task, and calls would
-        # show.
-        counts = queue.rows_counts
-        counts[rows] = num_alike = counts[rows] + 1
-        padded_rows = self.padded_rows
-        if padded_rows != num_tasks:
-            queue.stats.note_shape(num_tasks, rows, padded_rows)
-        if scheduler._policy is not None:
-            scheduler._policy.note_done(now_s - self.oldest_s)
-        if device_s >= SHORT_S:
-            num_meant = 1
-        elif num_alike <= SAMPLE:
-            num_meant = EARLY[num_alike]
-        else:
-            num_meant = 0 if num_alike % SAMPLE else SAMPLE
-        if num_meant:
-            queue.stats.note_times(
-                self.started_s - self.oldest_s, device_s, len(queue.waiting), num_meant
-            )
-            if not isinstance(outcomes, ServingError):
-                queue.learn(tasks, rows, padded_rows, device_s)
-        end_all: EndAll | None = None
-        if outcomes.__class__ is list and len(outcomes) == num_tasks:
-            if queue.is_failing:
-                queue.recover()
-        elif isinstance(outcomes, ServingError):
-            tasks, outcomes = queue.sort_out(self, outcomes)
-            num_tasks = len(tasks)
-        else:
-            if queue.is_failing:
-                queue.recover()
-            if callable(outcomes):
-                end_all, outcomes = outcomes, []
-            else:
-                outcomes = _listed(queue, outcomes, num_tasks)
-        if not queue.in_ring:
-            scheduler._note(queue, now_s)
-        if not scheduler._stepping:
-            scheduler._restart(now_s)
-        if end_all is not None:
-            try:
-                end_all(tasks)
-            except Exception:
-                log.exception("event=on_done_failed queue=%r", queue.waiting)
-        elif num_tasks == 1:
-            on_done = tasks[0].on_done
-            try:
-                on_done(outcomes[0])
-            except Exception:  # a fault of one caller must not harm the others
-                log.exception("event=on_done_failed queue=%r", queue.waiting)
-        else:
-            index = 0
-            for task in tasks:
-                on_done = task.on_done
-                try:
-                    on_done(outcomes[index])
-                except Exception:
-                    log.exception("event=on_done_failed queue=%r", queue.waiting)
-                index += 1  # noqa: SIM113  # zip and enumerate cost as much as five tasks
-        if queue.closing:
-            scheduler._drop_if_drained(queue)
+        return self.now() if self._burst_s is None else self._burst_s

@@ -16,8 +16,16 @@ import heapq
 import itertools
 import math
 from collections import deque
+from typing import Any, Final, TypeAlias
 
-from batching.shared_queue import AnyQueue
+from tfs.core.batch.batch_queue import BatchQueue
+
+AnyQueue: TypeAlias = BatchQueue[Any]
+
+# A queue pays for no more than so many times what its long batches take, but always for
+# so many seconds.
+_LARGEST_JUMP: Final = 3.0
+_ALWAYS_PAID_S: Final = 1.0
 
 
 class TurnOrder:
@@ -70,10 +78,10 @@ class TurnOrder:
     def line_up(self, queue: AnyQueue) -> None:
         """Puts a queue behind the others of its kind."""
         queue.in_ring = True
-        if queue.waiting.is_low and not queue.retries:
+        if queue.is_low and not queue.retries:
             queue.is_aside = True
             self.aside.append(queue)
-            self._next_aged_s = min(self._next_aged_s, queue.waiting.aged_s)
+            self._next_aged_s = min(self._next_aged_s, queue.aged_s)
         else:
             self.ring.append(queue)
 
@@ -90,14 +98,14 @@ class TurnOrder:
         """
         if now_s < self._next_aged_s:
             return
-        aged = [queue for queue in self.aside if queue.waiting.aged_s <= now_s]
-        aged.sort(key=lambda queue: queue.waiting.aged_s)
+        aged = [queue for queue in self.aside if queue.aged_s <= now_s]
+        aged.sort(key=lambda queue: queue.aged_s)
         for queue in reversed(aged):
             self.aside.remove(queue)
             queue.is_aside = False
             self.ring.appendleft(queue)
         self._next_aged_s = min(
-            (queue.waiting.aged_s for queue in self.aside), default=math.inf
+            (queue.aged_s for queue in self.aside), default=math.inf
         )
 
     def admit_aside(self) -> bool:
@@ -120,14 +128,23 @@ class TurnOrder:
         def score(queue: AnyQueue) -> float:
             if queue.retries:
                 return -math.inf
-            full = min(
-                1.0, queue.waiting.num_rows / queue.waiting.options.max_batch_rows
-            )
-            return queue.waiting.oldest_s - full_batch_boost_s * full
+            full = min(1.0, queue.num_rows / queue.options.max_batch_rows)
+            return queue.oldest_s - full_batch_boost_s * full
 
         queue = min(self.ring, key=score)
         self.ring.remove(queue)
         return queue
+
+    def has_share(self, queue: AnyQueue) -> bool:
+        """Adds the shares of the rounds that passed; returns whether any share is left.
+
+        At most one round's share is saved up.
+        """
+        rounds = self.round_index - queue.round_index
+        queue.round_index = self.round_index
+        share_s = queue.quantum_s
+        queue.credit_s = min(queue.credit_s + rounds * share_s, share_s)
+        return queue.credit_s > 0
 
     def defer(self, queue: AnyQueue) -> None:
         """Makes a queue that has used up its share wait for a later round."""
@@ -148,3 +165,16 @@ class TurnOrder:
             queue.in_ring = False
             queues.append(queue)
         return queues
+
+
+def charge(queue: AnyQueue, device_s: float) -> None:
+    """Takes the time of a long batch off a queue's share.
+
+    A batch that took much longer than the others was interrupted, or was the first and
+    compiled something. Charged in full, one stall of half a minute would keep the queue
+    from a busy device for as long again.
+    """
+    most_s = max(_LARGEST_JUMP * queue.long_batch_s, _ALWAYS_PAID_S)
+    device_s = min(device_s, most_s)
+    queue.long_batch_s += 0.5 * (device_s - queue.long_batch_s)
+    queue.credit_s -= device_s

@@ -8,10 +8,10 @@ from typing import Any
 
 from batching.batch import Batch, FaultyTasks
 from batching.scheduler_options import Order, QueuePolicy, SchedulerOptions
-from batching.shared_queue import SharedQueue
 from batching.shared_scheduler import SharedBatchScheduler
 from tests.batching.fakes import FakeTask, JoinedOutcomes, split_task
 from tests.batching.simulation import VirtualClock
+from tfs.core.batch.batch_queue import BatchQueue
 from tfs.core.batch.batch_queue_options import BatchQueueOptions, LowPriority, Mixing
 from tfs.core.errors import Cancelled, Internal, InvalidArgument, ServingError
 
@@ -108,8 +108,8 @@ def run_chaos(seed: int, num_tasks: int) -> Ledger:
     )
     runner = ChaosRunner(rng)
     ledger = Ledger()
-    queues: list[SharedQueue[FakeTask]] = []
-    removed: list[SharedQueue[FakeTask]] = []
+    queues: list[BatchQueue[FakeTask]] = []
+    removed: list[BatchQueue[FakeTask]] = []
     recent: list[FakeTask] = []
 
     def submit() -> None:

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from batching.batch import Batch
-from batching.shared_queue import SharedQueue
 from batching.shared_scheduler import SharedBatchScheduler
 from tests.batching.fakes import FakeTask
+from tfs.core.batch.batch_queue import BatchQueue
 from tfs.core.errors import ServingError
 
 _NEVER = float("inf")
@@ -121,7 +121,7 @@ class Simulation:
     def __init__(
         self,
         scheduler: SharedBatchScheduler,
-        queues: Sequence[SharedQueue[FakeTask]],
+        queues: Sequence[BatchQueue[FakeTask]],
         device: SimulatedDevice,
         clock: VirtualClock,
         arrivals: Iterable[Arrival],
@@ -173,7 +173,7 @@ class Simulation:
 
 def simulate(
     scheduler: SharedBatchScheduler,
-    queues: Sequence[SharedQueue[FakeTask]],
+    queues: Sequence[BatchQueue[FakeTask]],
     device: SimulatedDevice,
     clock: VirtualClock,
     arrivals: Iterable[Arrival],

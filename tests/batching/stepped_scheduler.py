@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from batching.scheduler_options import SchedulerOptions
-from batching.shared_queue import SharedQueue
 from batching.shared_scheduler import SharedBatchScheduler
 from tests.batching.fakes import FakeTask, JoinedOutcomes, PuppetRunner, split_task
+from tfs.core.batch.batch_queue import BatchQueue
 from tfs.core.batch.batch_queue_options import BatchQueueOptions
 from tfs.testing.fake_clock import FakeClock
 
@@ -23,7 +23,7 @@ class SteppedScheduler:
 
     def add(
         self, runner: PuppetRunner | None = None, policy: Any = None, **options: Any
-    ) -> tuple[SharedQueue[FakeTask], PuppetRunner]:
+    ) -> tuple[BatchQueue[FakeTask], PuppetRunner]:
         runner = runner or PuppetRunner()
         queue = self.scheduler.add_queue(
             runner,
@@ -34,7 +34,7 @@ class SteppedScheduler:
         )
         return queue, runner
 
-    def submit(self, queue: SharedQueue[FakeTask], *rows: int) -> list[FakeTask]:
+    def submit(self, queue: BatchQueue[FakeTask], *rows: int) -> list[FakeTask]:
         tasks = [FakeTask(n) for n in rows]
         for task in tasks:
             self.scheduler.submit(queue, task)

@@ -8,9 +8,9 @@ import pytest
 
 from batching.batch import Batch
 from batching.scheduler_options import QueuePolicy
-from batching.shared_queue import SharedQueue
 from tests.batching.fakes import FakeTask, PuppetRunner
 from tests.batching.stepped_scheduler import START_S, SteppedScheduler
+from tfs.core.batch.batch_queue import BatchQueue
 from tfs.core.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -214,7 +214,7 @@ def test_a_runner_that_raises_ends_its_batch() -> None:
             raise ValueError("cannot start")
 
     at = SteppedScheduler()
-    queue: SharedQueue[FakeTask] = at.scheduler.add_queue(Raising())
+    queue: BatchQueue[FakeTask] = at.scheduler.add_queue(Raising())
     (task,) = at.submit(queue, 1)
     at.step()
     assert "cannot start" in task.error.message

@@ -8,8 +8,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from batching.batch_costs import BatchCosts
-from batching.length_window import LengthWindow, Sizes, planned_batches
+from batching.length_window import BatchCosts, LengthWindow, Sizes, planned_batches
 from tests.batching.fakes import FakeTask
 
 
@@ -80,13 +79,13 @@ def test_a_plan_takes_no_longer_than_any_other_cut(
 def test_short_tasks_do_not_wait_for_the_padding_of_long_ones() -> None:
     """They go together, and first: many are answered in little time."""
     tasks = [LongTask(length) for length in (500, 8, 10, 480, 9, 12)]
-    assert lengths(window().choose(tasks, 0.0)) == [8, 9, 10, 12]
+    assert lengths(window().choose(tasks, 0.0)[0]) == [8, 9, 10, 12]
 
 
 def test_equal_lengths_go_in_the_order_they_came() -> None:
     """As without lengths; no more than fit a batch."""
     tasks = [LongTask(16, arrived_s=float(index)) for index in range(10)]
-    assert window().choose(tasks, 10.0) == tasks[:8]
+    assert window().choose(tasks, 10.0)[0] == tasks[:8]
 
 
 def test_a_deadline_that_waiting_would_miss_goes_first() -> None:
@@ -96,9 +95,9 @@ def test_a_deadline_that_waiting_would_miss_goes_first() -> None:
     short_s = learned.costs.predict_s(3, 12)
     short = [LongTask(length) for length in (8, 10, 12)]
     urgent = LongTask(500, deadline_s=long_s + short_s / 2)
-    assert learned.choose([*short, urgent], 0.0) == [urgent]
+    assert learned.choose([*short, urgent], 0.0)[0] == [urgent]
     late = LongTask(500, deadline_s=long_s / 2)
-    assert lengths(learned.choose([*short, late], 0.0)) == [8, 10, 12]
+    assert lengths(learned.choose([*short, late], 0.0)[0]) == [8, 10, 12]
 
 
 def test_a_task_that_waited_for_longer_than_all_take_goes_first() -> None:
@@ -106,7 +105,7 @@ def test_a_task_that_waited_for_longer_than_all_take_goes_first() -> None:
     learned = window()
     short = [LongTask(10, arrived_s=99.9) for _ in range(8)]
     old = LongTask(500, arrived_s=0.0)
-    assert lengths(learned.choose([old, *short], 100.0)) == [500]
+    assert lengths(learned.choose([old, *short], 100.0)[0]) == [500]
 
 
 def test_costs_follow_what_batches_took() -> None:
@@ -133,5 +132,5 @@ def test_before_anything_is_known_few_elements_are_padded() -> None:
     """What a batch costs beyond its elements is a guess then."""
     fresh = LengthWindow(sizes_of, 8)
     tasks = [LongTask(length) for length in (1000, 10, 12)]
-    assert lengths(fresh.choose(tasks, 0.0)) == [10, 12]
-    assert fresh.choose(tasks[:1], 0.0) == tasks[:1]
+    assert lengths(fresh.choose(tasks, 0.0)[0]) == [10, 12]
+    assert fresh.choose(tasks[:1], 0.0)[0] == tasks[:1]

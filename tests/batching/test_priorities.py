@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from batching.scheduler_options import SchedulerOptions
-from batching.shared_queue import SharedQueue
 from batching.shared_scheduler import SharedBatchScheduler
 from tests.batching.fakes import FakeTask, JoinedOutcomes, PuppetRunner, split_task
+from tfs.core.batch.batch_queue import BatchQueue
 from tfs.core.batch.batch_queue_options import BatchQueueOptions, LowPriority, Mixing
 from tfs.core.errors import DeadlineExceeded, InvalidArgument, Unavailable
 from tfs.testing.fake_clock import FakeClock
@@ -127,7 +127,7 @@ def test_a_queue_limit_counts_rows_of_both_classes() -> None:
     at = Fixture(max_rows=12, timeout_s=100.0, max_batch_rows=12)
     at.low(4)
     at.high(5)
-    assert (at.queue.waiting.num_rows, len(at.queue.waiting)) == (9, 2)
+    assert (at.queue.num_rows, len(at.queue)) == (9, 2)
     (refused,) = at.low(4)
     assert isinstance(refused.error, Unavailable)
     (admitted,) = at.high(3)
@@ -190,7 +190,7 @@ class TwoQueues:
         self.scheduler.submit(self.other, FakeTask(name="other"))
         self.scheduler.step(self.clock.now())
 
-    def submit(self, queue: SharedQueue[FakeTask], name: str) -> None:
+    def submit(self, queue: BatchQueue[FakeTask], name: str) -> None:
         low = name.startswith("low")
         self.scheduler.submit(queue, FakeTask(name=name), low)
         self.scheduler.step(self.clock.now())

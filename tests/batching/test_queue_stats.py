@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from batching.queue_stats import QueueStats
+from tfs.core.batch.queue_stats import QueueStats
 
 
 def test_no_task_waits_for_less_than_no_time() -> None:

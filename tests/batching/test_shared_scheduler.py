@@ -168,10 +168,10 @@ def test_a_batch_that_runs_is_not_enqueued_any_more() -> None:
         queue, runner = at.add(max_batch_rows=2, max_rows=2 * num_batches)
         at.submit(queue, 2)
         at.step()
-        assert queue.waiting.num_rows == 0
+        assert queue.num_rows == 0
         for index in range(num_batches):
             at.submit(queue, 2)
-            assert queue.waiting.num_rows == 2 * (index + 1)
+            assert queue.num_rows == 2 * (index + 1)
         task = FakeTask(1)
         at.scheduler.submit(queue, task)
         assert "is full" in task.error.message
@@ -283,7 +283,7 @@ def test_a_batch_goes_before_its_window_ends_if_a_task_would_be_late() -> None:
     assert runner.names == [["hurried"]]
     at.clock.advance(0.5)
     runner.finish()
-    queue.waiting.s_per_row = 1.0
+    queue.s_per_row = 1.0
     at.scheduler.submit(queue, FakeTask(2, deadline_s=at.clock.now() + 9.0))
     assert at.step() == at.clock.now() + 9.0 - 4.0  # twice what its rows take
 
@@ -348,7 +348,7 @@ def test_a_task_alone_leaves_as_it_would_among_others() -> None:
     assert large.outcome == ["large[0:2]", "large[2:3]"]
     for queue in (cancelled, expired, low, halved):
         assert queue.is_idle
-        assert queue.waiting.num_rows == len(queue.waiting) == 0
+        assert queue.num_rows == len(queue) == 0
 
 
 def test_what_waited_and_ran_is_counted() -> None:
@@ -369,7 +369,7 @@ def test_what_waited_and_ran_is_counted() -> None:
     assert stats.execution().total == pytest.approx(0.75)
     assert stats.execution().num == 2
     assert (stats.depth().num, stats.depth().total) == (2, 2.0)
-    assert queue.waiting.s_per_row > 0
+    assert queue.s_per_row > 0
 
 
 @pytest.mark.parametrize("num", [1, 2, 8, 32, 64])
@@ -384,7 +384,7 @@ def test_times_of_short_batches_show_from_the_first_on(num: int) -> None:
         runner.finish()
     assert queue.stats.execution().num == num
     assert queue.stats.execution().mean == pytest.approx(50e-6)
-    assert queue.waiting.s_per_row == pytest.approx(50e-6)
+    assert queue.s_per_row == pytest.approx(50e-6)
 
 
 def test_waiting_behind_another_batch_is_not_device_time() -> None:
@@ -469,7 +469,7 @@ def test_a_task_computed_past_its_queue_counts_as_a_batch_of_it() -> None:
                 stats.execution(),
                 stats.wait(),
                 stats.depth(),
-                queue.waiting.s_per_row,
+                queue.s_per_row,
                 queue.padded,
             )
         )

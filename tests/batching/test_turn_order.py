@@ -120,7 +120,7 @@ def test_rounds_pass_over_queues_that_have_nothing_due() -> None:
     first_runner.finish()  # owes ten rounds
     at.clock.advance(0.1)
     gone.cancel.cancel(Cancelled("gone"))
-    first.waiting.drop_dead(at.clock.now())
+    first.drop_dead(at.clock.now())
     second_runner.finish()  # owes a hundred, and is all there is
     assert len(second_runner.sizes) == 2
 

@@ -27,12 +27,12 @@ import torch
 
 from batching import (
     BatchDriver,
+    BatchQueue,
     BatchQueueOptions,
     CostTable,
     QueuePolicy,
     SchedulerOptions,
     SharedBatchScheduler,
-    SharedQueue,
     WindowOptions,
 )
 from batching.batch import Batch
@@ -201,7 +201,7 @@ def core_sample(num_queues: int, num_in_flight: int, num_tasks: int) -> Sample:
             is_armed = False
             scheduler.step(time.monotonic())
 
-        async def call(queue: SharedQueue[InferenceTask]) -> None:
+        async def call(queue: BatchQueue[InferenceTask]) -> None:
             nonlocal is_armed, num_done
             for _ in range(per_caller):
                 future: asyncio.Future[object] = loop.create_future()

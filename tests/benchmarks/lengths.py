@@ -145,7 +145,7 @@ class EncoderTimes:
         if by is None:
             return waiting[:MAX_ROWS]
         if isinstance(by, LengthWindow):
-            return by.choose(waiting, now_s)
+            return list(by.choose(waiting, now_s)[0])
         bucket = bisect_left(by, waiting[0].length)
         alike = [task for task in waiting if bisect_left(by, task.length) == bucket]
         return alike[:MAX_ROWS]

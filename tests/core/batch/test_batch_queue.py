@@ -513,26 +513,37 @@ def test_callbacks_may_put_new_tasks_in() -> None:
     assert sizes(queue, 9.0) == [2]
 
 
-def test_ranked_tasks_are_taken_by_deadline() -> None:
-    """take_ranked ends those before the window and leaves those behind it."""
-    queue = queue_of()
-    tasks = {
-        when_s: FakeTask(1, name=str(when_s), deadline_s=when_s)
-        for when_s in (8.0, 5.0, 9.0, 6.0)
-    }
-    for task in tasks.values():
-        queue.put(task, 0.0)
-    seen: list[str] = []
+class Middle:
+    """A window that gives up the first task, takes two, and leaves the rest."""
 
-    def choose(ranked: Any) -> tuple[int, int]:
-        seen.extend(task.name for task in ranked)
-        return 1, 3
+    ranks_low = True
 
-    taken, num_rows, _ = queue.take_ranked(choose, 1.0)
-    assert seen == ["5.0", "6.0", "8.0", "9.0"]
-    assert [task.name for task in taken] == ["6.0", "8.0"]
-    assert isinstance(tasks[5.0].error, DeadlineExceeded)
-    assert (num_rows, queue.num_rows, queue.next_deadline_s) == (2, 1, 9.0)
+    def __init__(self) -> None:
+        self.came: list[int] = []
+
+    def note_arrival(self, num_rows: int, now_s: float) -> None:
+        self.came.append(num_rows)
+
+    def choose(self, tasks: Any, now_s: float) -> tuple[Any, Any]:
+        return tasks[1:3], tasks[:1]
+
+    def observe(self, tasks: Any, device_s: float) -> bool:
+        return True
+
+
+def test_a_window_chooses_and_gives_up() -> None:
+    """What it chooses is taken, what it gives up ends as expired, and the rest waits."""
+    window = Middle()
+    queue: BatchQueue[FakeTask] = BatchQueue(BatchQueueOptions(), window=window)
+    tasks = put_all(queue, 1, 2, 3)
+    tasks[2].deadline_s = 9.0
+    tasks += [FakeTask(4, deadline_s=8.0)]
+    assert queue.put(tasks[3], 0.0)
+    taken, num_rows, _, is_retry = queue.form(1.0)
+    assert (taken, num_rows, is_retry) == (tasks[1:3], 5, False)
+    assert isinstance(tasks[0].error, DeadlineExceeded)
+    assert (queue.num_rows, queue.next_deadline_s, queue.num_expired) == (4, 8.0, 1)
+    assert window.came == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(

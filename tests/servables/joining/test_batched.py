@@ -616,7 +616,7 @@ def test_who_is_gone_when_the_batch_begins_costs_no_compute() -> None:
     at.inner.finish()
     assert outputs_of(stays[1])["sum"] == floats((2,), 6, 8)
     (queue,) = at.batched.queues()
-    assert (queue.waiting.num_expired, queue.waiting.num_cancelled) == (1, 1)
+    assert (queue.num_expired, queue.num_cancelled) == (1, 1)
     at.close()
 
 

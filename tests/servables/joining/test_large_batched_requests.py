@@ -265,7 +265,7 @@ def test_without_options_batches_are_as_large_as_pays() -> None:
     )
     batched.submit(task)
     (queue,) = batched.queues()
-    assert queue.waiting.options.max_batch_rows == 8
+    assert queue.options.max_batch_rows == 8
     at.close()
 
 

@@ -14,12 +14,15 @@ in front of a part of a model.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Generic, cast
+from typing import Any, Generic, cast
 
 from tfs.core.batch.batch_queue_options import BatchQueueOptions, LowPriority, Mixing
 from tfs.core.batch.batch_task import Join, Split, Task, TaskT
+from tfs.core.batch.queue_stats import QueueStats
 from tfs.core.batch.split_task import SplitTask
+from tfs.core.batch.window import Window
 from tfs.core.errors import (
     DeadlineExceeded,
     InvalidArgument,
@@ -42,6 +45,14 @@ class BatchQueue(Generic[TaskT]):
     the queue calls its ``on_done`` with the reason why it was not. The queue does that
     only in a consistent state, so ``on_done`` may put in new tasks.
 
+    Attributes that are not listed belong to the scheduler that the queue was added to.
+
+    Args:
+        options: What is admitted, and when batches go.
+        split: Makes parts of a task; needed if ``options.splits``.
+        join: Makes the outcome of a task that was split from those of its parts.
+        window: Chooses which tasks go together; None takes them as they came.
+
     Attributes:
         options: The options the queue was made with.
         num_rows: Rows that wait now.
@@ -52,6 +63,15 @@ class BatchQueue(Generic[TaskT]):
             one.
         timeout_s: Longest that the oldest task of high priority waits for a batch to
             fill; whoever takes batches may change it.
+        window: As above.
+        retries: Tasks to compute again, and when the oldest of their batch arrived.
+        is_failing: Whether nothing has succeeded since a batch failed. Until then tasks
+            are not joined, so a model that always fails is called no more often than
+            without a queue.
+        num_in_flight: Its batches that are computed.
+        closing: Whether it was removed and is only draining.
+        padded: The size to which a batch is padded, by its rows.
+        stats: What is counted of its batches.
         num_refused: Tasks that were not admitted.
         num_expired: Tasks whose deadline passed here.
         num_cancelled: Tasks that left because nobody waited any more.
@@ -75,19 +95,58 @@ class BatchQueue(Generic[TaskT]):
         "_num_high_first",
         "_num_skipped_sweeps",
         "_split",
+        "closing",
+        "credit_s",
+        "in_ring",
+        "is_aside",
+        "is_failing",
+        "is_greedy",
+        "is_plain",
+        "learn",
+        "long_batch_s",
+        "max_in_flight",
         "next_deadline_s",
+        "next_sweep_s",
+        "note_burst",
         "num_begun",
         "num_cancelled",
         "num_evicted",
         "num_expired",
+        "num_in_flight",
         "num_refused",
         "num_rows",
         "num_split",
+        "on_drained",
         "options",
+        "padded",
+        "quantum_s",
+        "retries",
+        "retries_alone",
+        "room_of",
+        "round_index",
+        "rows_counts",
+        "run",
         "s_per_row",
+        "scheduler",
+        "stats",
         "tasks",
         "timeout_s",
+        "timer_s",
+        "window",
     )
+
+    # Set by the scheduler when the queue is added to it.
+    scheduler: Any
+    run: Callable[[Any], None]
+    learn: Callable[[Sequence[TaskT], int, int, float], None]
+    room_of: Callable[[int], int | None] | None
+    retries_alone: Callable[[ServingError], bool] | None
+    note_burst: Callable[[Sequence[Task], Sequence[Task], float], float] | None
+    is_greedy: bool
+    max_in_flight: int
+    quantum_s: float
+    credit_s: float
+    round_index: int
 
     def __init__(
         self,
@@ -95,11 +154,13 @@ class BatchQueue(Generic[TaskT]):
         *,
         split: Split[TaskT] | None = None,
         join: Join[TaskT] | None = None,
+        window: Window | None = None,
     ) -> None:
         if options.splits and (split is None or join is None):
             raise InvalidArgument(f"{options.name}: splitting needs split and join")
         self.options = options
         self.timeout_s = options.timeout_s
+        self.window = window
         self.num_rows = 0
         self.next_deadline_s = _NEVER
         self.num_refused = 0
@@ -126,6 +187,20 @@ class BatchQueue(Generic[TaskT]):
         self.s_per_row = 0.0
         self._num_skipped_sweeps = 0
         self._num_high_first = _AGED_EVERY  # batches since an aged task began one
+        self.retries: deque[tuple[list[TaskT], float]] = deque()
+        self.is_failing = False
+        self.is_plain = False
+        self.num_in_flight = 0
+        self.closing = False
+        self.on_drained: Callable[[], None] | None = None
+        self.in_ring = False  # in the ring, aside, or due in a later round
+        self.is_aside = False
+        self.timer_s = _NEVER
+        self.next_sweep_s = 0.0
+        self.long_batch_s = 0.0
+        self.stats = QueueStats(options.max_batch_rows)
+        self.rows_counts = self.stats.rows_counts
+        self.padded: Sequence[int] = ()
 
     # -- filling ----------------------------------------------------------------
 
@@ -154,6 +229,8 @@ class BatchQueue(Generic[TaskT]):
         deadline_s = task.deadline_s
         if deadline_s is not None and deadline_s < self.next_deadline_s:
             self.next_deadline_s = deadline_s
+        if self.window is not None:
+            self.window.note_arrival(rows, now_s)
         return True
 
     def put_all(self, tasks: Sequence[TaskT], now_s: float) -> bool:
@@ -163,7 +240,11 @@ class BatchQueue(Generic[TaskT]):
         """
         rows = tasks[0].num_rows
         num_rows = self.num_rows + rows * len(tasks)
-        if num_rows > self._max_rows or not 0 < rows <= self._max_task_rows:
+        if (
+            num_rows > self._max_rows
+            or not 0 < rows <= self._max_task_rows
+            or self.window is not None
+        ):
             num_waiting = 0
             for task in tasks:
                 num_waiting += self.put(task, now_s)
@@ -375,44 +456,13 @@ class BatchQueue(Generic[TaskT]):
                 del tasks[:room]
                 self.num_rows = num - room
                 return batch, room, batch[0].arrived_s
-        if self._low or self._may_split:
-            return self._take_any(room, now_s)
         batch = []
-        dead: list[TaskT] | None = None
-        oldest_s = tasks[0].arrived_s if tasks else _NEVER
-        num_rows = num_seen = 0
-        for task in tasks:
-            deadline_s = task.deadline_s
-            rows = task.num_rows
-            if task.cancel.error is not None or (
-                deadline_s is not None and deadline_s <= now_s
-            ):
-                self.num_rows -= rows
-                if dead is None:
-                    dead = []
-                dead.append(task)
-            elif num_rows + rows <= room:
-                num_rows += rows
-                batch.append(task)
-            else:
-                break
-            num_seen += 1
-        del tasks[:num_seen]
-        self.num_rows -= num_rows
-        if not tasks:
-            self.next_deadline_s = _NEVER
-        if dead is not None:
-            self.end_dead(dead)
-        return batch, num_rows, oldest_s
-
-    def _take_any(self, room: int, now_s: float) -> tuple[list[TaskT], int, float]:
-        batch: list[TaskT] = []
         dead: list[TaskT] = []
         oldest_s = self.oldest_s
         if self._low:
             left = self._take_classes(batch, room, now_s, dead)
         else:
-            left = self._pop_into(batch, self.tasks, room, now_s, dead)
+            left = self._pop_into(batch, tasks, room, now_s, dead)
             self.num_rows -= room - left
         num_rows = room - left
         if self.num_begun:
@@ -423,52 +473,71 @@ class BatchQueue(Generic[TaskT]):
             self.end_dead(dead)
         return batch, num_rows, oldest_s
 
-    def take_one(self, now_s: float) -> tuple[list[TaskT], int, float]:
-        """Takes the next task alone; otherwise as :meth:`take`. Looks at every task."""
-        self.drop_dead(now_s)
-        waiting = self.tasks or self._low
-        return self.take(now_s, waiting[0].num_rows if waiting else None)
+    def form(self, now_s: float) -> tuple[list[TaskT], int, float, bool]:
+        """Takes the next batch in the cases where that takes more than ``take``.
 
-    def take_ranked(
-        self, choose: Callable[[Sequence[TaskT]], tuple[int, int]], now_s: float
-    ) -> tuple[list[TaskT], int, float]:
-        """Takes a batch from the middle of the tasks ordered by deadline.
+        Returns:
+            As ``take``, and whether it runs again.
 
-        ``choose`` gets the living tasks, earliest deadline first; tasks without a
-        deadline come last, in arrival order. It returns (start, stop): tasks before
-        start are ended as expired, those from start up to stop are taken. Both classes
-        are ranked together, and no task is split. Costs a sort of the queue.
         """
+        if self.retries:
+            again, oldest_s = self.retries.popleft()
+            self.set_plain()
+            living = self._living(again, now_s)
+            return living, sum([task.num_rows for task in living]), oldest_s, True
+        window = self.window
+        if window is not None and (
+            window.ranks_low or not (self._low or self.num_begun or self._has_large)
+        ):
+            taken = self._take_chosen(window, now_s)
+        elif self.is_failing:
+            self.drop_dead(now_s)
+            waiting = self.tasks or self._low
+            taken = self.take(now_s, waiting[0].num_rows if waiting else None)
+        else:
+            taken = self.take(now_s, self.room_of and self.room_of(self.num_rows))
+            if not taken[0] and self.num_rows:
+                taken = self.take(now_s)  # its first task needs more than that
+        return (*taken, False)
+
+    def set_plain(self) -> None:
+        """Notes whether :meth:`take` forms the next batch, or :meth:`form` has to."""
+        self.is_plain = not (
+            self.retries or self.is_failing or self.window or self.room_of
+        )
+
+    def run_again(self, tasks: list[TaskT], oldest_s: float) -> None:
+        """Has tasks of a batch that failed computed once more, by themselves."""
+        self.stats.num_retries += 1
+        self.is_plain = False
+        self.retries.append((tasks, oldest_s))
+
+    def _living(self, tasks: Sequence[TaskT], now_s: float) -> list[TaskT]:
+        """Returns those tasks that somebody still waits for, and ends the others."""
+        living = []
+        for task in tasks:
+            error = task.cancel.error
+            if error is None and _deadline_of(task) <= now_s:
+                error = self._late_error("passed before a retry")
+            if error is None:
+                living.append(task)
+            else:
+                task.on_done(error)
+        return living
+
+    def _take_chosen(
+        self, window: Window, now_s: float
+    ) -> tuple[list[TaskT], int, float]:
+        """Takes what a window chooses, or only the first of it while batches fail."""
         self.drop_dead(now_s)
-        ranked = [*self.tasks, *self._low]
-        ranked.sort(key=lambda task: (_deadline_of(task), task.arrived_s))
-        start, stop = choose(ranked)
-        dead, batch = ranked[:start], ranked[start:stop]
-        gone = {id(task) for task in ranked[:stop]}
+        chosen, late = window.choose([*self.tasks, *self._low], now_s)
+        batch = list(chosen[:1] if self.is_failing else chosen)
+        gone = {id(task) for task in (*batch, *late)}
         if gone:
             self._keep(lambda task: id(task) not in gone)
-        if dead:
-            self.num_expired += len(dead)
-            for task in dead:
-                self._end(task, self._late_error("would have passed while computing"))
-        num_rows = sum(task.num_rows for task in batch)
-        return batch, num_rows, min((t.arrived_s for t in batch), default=_NEVER)
-
-    def take_chosen(
-        self, choose: Callable[[Sequence[TaskT]], Sequence[TaskT]], now_s: float
-    ) -> tuple[list[TaskT], int, float]:
-        """Takes some tasks, wherever in the queue they wait; as ``take`` otherwise.
-
-        ``choose`` gets the living tasks in order of arrival and returns those of the next
-        batch. While tasks of low priority wait, or tasks larger than a batch, nothing is
-        chosen: the next ones are taken.
-        """
-        self.drop_dead(now_s)
-        if self._low or self.num_begun or self._has_large:
-            return self.take(now_s)
-        batch = list(choose(self.tasks))
-        gone = set(map(id, batch))
-        self._keep(lambda task: id(task) not in gone)
+        self.num_expired += len(late)
+        for task in late:
+            self._end(task, self._late_error("would have passed while computing"))
         num_rows = sum([task.num_rows for task in batch])
         return batch, num_rows, min((t.arrived_s for t in batch), default=_NEVER)
 
@@ -646,6 +715,20 @@ class BatchQueue(Generic[TaskT]):
         if isinstance(task, SplitTask):
             self.num_begun -= 1
         task.on_done(error)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether none of its tasks waits or runs."""
+        return not (self.num_rows or self.num_in_flight or self.retries)
+
+    def take_over(self, other: BatchQueue[TaskT]) -> None:
+        """Continues the counts of a queue that has drained and that this one replaces."""
+        self.stats.add(other.stats)
+        self.num_refused += other.num_refused
+        self.num_expired += other.num_expired
+        self.num_cancelled += other.num_cancelled
+        self.num_evicted += other.num_evicted
+        self.num_split += other.num_split
 
     def __repr__(self) -> str:
         return f"<BatchQueue {self.options.name!r}: {len(self)} tasks>"

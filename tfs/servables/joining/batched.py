@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from batching.batching_options import BatchingOptions, recommended_options
 from batching.cost_table import CostTable
-from batching.shared_queue import SharedQueue
 from batching.shared_scheduler import SharedBatchScheduler
+from tfs.core.batch.batch_queue import BatchQueue
 from tfs.core.batch.batch_queue_options import BatchQueueOptions
 from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Servable
 from tfs.core.servable_id import ServableId
@@ -167,7 +167,7 @@ class BatchedServable:
             if queues.in_stages
         }
 
-    def queues(self) -> Sequence[SharedQueue[InferenceTask]]:
+    def queues(self) -> Sequence[BatchQueue[InferenceTask]]:
         """Returns the present queues; their stats may be read on any thread."""
         return [queue for queues in self._batched.values() for queue in queues.queues()]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from batching.queue_stats import QueueStats
-from batching.shared_queue import SharedQueue
 from tfs.core import stat_names
+from tfs.core.batch.batch_queue import BatchQueue
+from tfs.core.batch.queue_stats import QueueStats
 from tfs.core.servable import InferenceTask
 from tfs.core.servable_id import ServableId
 from tfs.core.stats import HistogramSnapshot, Labels
@@ -73,15 +73,14 @@ class QueueReport:
     depth_tasks: HistogramSnapshot
 
 
-Queue = SharedQueue[InferenceTask]
+Queue = BatchQueue[InferenceTask]
 
 
 def report_queue(
     signature: str, input_names: Iterable[str], in_common: str, queue: Queue
 ) -> QueueReport:
     """Returns a queue's numbers now. Thread-safe; they may lag by a batch."""
-    waiting, stats = queue.waiting, queue.stats
-    options = waiting.options
+    options, stats = queue.options, queue.stats
     return QueueReport(
         signature=signature,
         input_names=tuple(input_names),
@@ -89,15 +88,15 @@ def report_queue(
         max_batch_rows=options.max_batch_rows,
         allowed_rows=options.allowed_rows,
         timeout_s=options.timeout_s,
-        num_waiting_tasks=len(waiting),
-        num_waiting_rows=waiting.num_rows,
+        num_waiting_tasks=len(queue),
+        num_waiting_rows=queue.num_rows,
         num_completed_tasks=stats.num_tasks,
         num_failed_tasks=stats.num_failed_tasks,
-        num_refused_tasks=waiting.num_refused,
-        num_expired_tasks=waiting.num_expired,
-        num_cancelled_tasks=waiting.num_cancelled,
-        num_evicted_tasks=waiting.num_evicted,
-        num_split_tasks=waiting.num_split,
+        num_refused_tasks=queue.num_refused,
+        num_expired_tasks=queue.num_expired,
+        num_cancelled_tasks=queue.num_cancelled,
+        num_evicted_tasks=queue.num_evicted,
+        num_split_tasks=queue.num_split,
         num_batches=stats.num_batches,
         num_rows=stats.num_rows,
         num_padding_rows=stats.num_padding_rows,
@@ -113,8 +112,8 @@ def report_queue(
 _GAUGES: Mapping[str, Callable[[Queue], float]] = {
     stat_names.BATCHES: lambda queue: queue.stats.num_batches,
     stat_names.BATCH_PADDING_ROWS: lambda queue: queue.stats.num_padding_rows,
-    stat_names.BATCH_WAITING_ROWS: lambda queue: queue.waiting.num_rows,
-    stat_names.BATCH_WAITING_TASKS: lambda queue: len(queue.waiting),
+    stat_names.BATCH_WAITING_ROWS: lambda queue: queue.num_rows,
+    stat_names.BATCH_WAITING_TASKS: lambda queue: len(queue),
 }
 
 _BYPASS: Mapping[str, Callable[[BypassCount], float]] = {
@@ -126,10 +125,10 @@ _BYPASS: Mapping[str, Callable[[BypassCount], float]] = {
 _ENDS: Mapping[str, Callable[[Queue], float]] = {
     "computed": lambda queue: queue.stats.num_tasks - queue.stats.num_failed_tasks,
     "failed": lambda queue: queue.stats.num_failed_tasks,
-    "refused": lambda queue: queue.waiting.num_refused,
-    "expired": lambda queue: queue.waiting.num_expired,
-    "cancelled": lambda queue: queue.waiting.num_cancelled,
-    "evicted": lambda queue: queue.waiting.num_evicted,
+    "refused": lambda queue: queue.num_refused,
+    "expired": lambda queue: queue.num_expired,
+    "cancelled": lambda queue: queue.num_cancelled,
+    "evicted": lambda queue: queue.num_evicted,
 }
 
 _HISTOGRAMS: Mapping[str, Callable[[QueueStats], HistogramSnapshot]] = {

@@ -14,8 +14,8 @@ from functools import partial
 from batching.batching_options import BatchingOptions
 from batching.cost_table import CostTable
 from batching.length_window import LengthWindow
-from batching.shared_queue import SharedQueue
 from batching.shared_scheduler import SharedBatchScheduler
+from tfs.core.batch.batch_queue import BatchQueue
 from tfs.core.batch.batch_queue_options import BatchQueueOptions
 from tfs.core.errors import ServingError, Unavailable, serving_error
 from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Servable
@@ -95,12 +95,12 @@ class SignatureQueues:
         self._num_beside = 0  # requests that are under way in such portions
         self._on_none_beside: Callable[[], None] | None = None
         self._closed = False
-        self._groups: dict[object, SharedQueue[InferenceTask]] = {}
+        self._groups: dict[object, BatchQueue[InferenceTask]] = {}
         self._input_names: dict[object, tuple[str, ...]] = {}
         # Kept for their numbers only: queues of the servable's earlier form, until a
         # queue takes them over, and queues of shapes that are no longer requested.
-        self._inherited: dict[object, SharedQueue[InferenceTask]] = {}
-        self._dropped: SharedQueue[InferenceTask] | None = None
+        self._inherited: dict[object, BatchQueue[InferenceTask]] = {}
+        self._dropped: BatchQueue[InferenceTask] | None = None
         self._fillers = _fillers_of(signature, measured, options.pads_variable_length)
         self._padded = frozenset(
             name
@@ -215,11 +215,11 @@ class SignatureQueues:
         """The smallest batch with the best rows per second, as far as that is known."""
         return CostTable(self._call_s).best_batch_rows() or _UNMEASURED_ROWS
 
-    def queues(self) -> list[SharedQueue[InferenceTask]]:
+    def queues(self) -> list[BatchQueue[InferenceTask]]:
         """Returns the present queues."""
         return list(self._groups.values())
 
-    def counted(self) -> list[SharedQueue[InferenceTask]]:
+    def counted(self) -> list[BatchQueue[InferenceTask]]:
         """Returns all queues whose numbers count, including those that are gone."""
         queues = [*self._groups.values(), *list(self._inherited.values())]
         if self._dropped is not None:
@@ -256,7 +256,7 @@ class SignatureQueues:
             if not left[0]:
                 on_drained()
 
-        def one_less(key: object, queue: SharedQueue[InferenceTask]) -> None:
+        def one_less(key: object, queue: BatchQueue[InferenceTask]) -> None:
             if heir is not None:
                 heir.inherit(key, self._input_names.get(key, ()), queue)
             ended()
@@ -273,7 +273,7 @@ class SignatureQueues:
             self._scheduler.remove_queue(queue, partial(one_less, key, queue))
 
     def inherit(
-        self, key: object, names: tuple[str, ...], queue: SharedQueue[InferenceTask]
+        self, key: object, names: tuple[str, ...], queue: BatchQueue[InferenceTask]
     ) -> None:
         """Continues the counts of a drained queue of an earlier form of this servable."""
         mine = self._groups.get(key) or self._inherited.get(key)
@@ -285,7 +285,7 @@ class SignatureQueues:
         else:
             self.drop(queue)
 
-    def drop(self, queue: SharedQueue[InferenceTask]) -> None:
+    def drop(self, queue: BatchQueue[InferenceTask]) -> None:
         """Keeps the numbers of a queue that is gone."""
         if self._dropped is None:
             self._dropped = queue
@@ -412,7 +412,7 @@ class SignatureQueues:
 
     def _add_group(
         self, key: object, task: InferenceTask
-    ) -> SharedQueue[InferenceTask] | None:
+    ) -> BatchQueue[InferenceTask] | None:
         if len(self._groups) >= _MAX_SHAPES and not self._drop_idle():
             return None
         inner_sizes = {
@@ -437,7 +437,7 @@ class SignatureQueues:
             costs=CostTable(self._call_s),
             split=self._split,
             join=self._part_outputs,
-            lengths=self._lengths_window(),
+            window=self._lengths_window(),
         )
         self._input_names[key] = tuple(task.inputs)
         before = self._inherited.pop(key, None)
