@@ -18,9 +18,13 @@ from tests.codec.mutation import mutated
 from tests.codec.samples import SMALL_VIEWS, VIEWS, content_proto, typed_proto
 from tfs.codec import wire
 from tfs.codec.decode_options import DecodeOptions, FillBudget
-from tfs.codec.predict_request import parse, read_if_quick, read_predict_request
-from tfs.codec.predict_template import KNOWN
-from tfs.codec.predict_view import PredictRequestView
+from tfs.codec.predict_request import (
+    KNOWN,
+    PredictRequestView,
+    parse,
+    read_if_quick,
+    read_predict_request,
+)
 from tfs.core.dtype import STRING
 from tfs.core.errors import ServingError
 from tfs.core.tensor_view import TensorView

@@ -19,11 +19,11 @@ from tfs.codec import predict_request, wire
 from tfs.codec.decode_options import DecodeOptions, FillBudget
 from tfs.codec.model_spec import ModelSpec
 from tfs.codec.predict_request import (
+    KNOWN,
+    PredictRequestView,
     read_if_quick,
     read_predict_request,
 )
-from tfs.codec.predict_template import KNOWN
-from tfs.codec.predict_view import PredictRequestView
 from tfs.codec.wire_type import BY_NUMBER
 from tfs.core.dtype import FLOAT32, INT64, STRING
 from tfs.core.errors import InvalidArgument, ResourceExhausted, Unimplemented

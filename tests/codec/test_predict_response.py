@@ -8,13 +8,9 @@ import pytest
 
 from tests.codec.samples import SMALL_VIEWS, VIEWS, content_proto, typed_proto
 from tfs.codec import predict_response
-from tfs.codec.predict import (
-    Reply,
-    write_if_quick,
-    write_predict_replies,
-    write_predict_reply,
-)
+from tfs.codec.predict_response import PredictReplies, Reply
 from tfs.core.dtype import FLOAT32, INT64, STRING, DType
+from tfs.core.servable_id import ServableId
 from tfs.core.tensor_view import TensorView
 from tfs.proto.tensorflow_serving.apis import predict_pb2
 
@@ -22,6 +18,23 @@ from tfs.proto.tensorflow_serving.apis import predict_pb2
 def whole(reply: Reply) -> bytes:
     """Returns a reply in one piece."""
     return reply if isinstance(reply, bytes) else b"".join(reply)
+
+
+ID = ServableId("m", 3)
+TYPED = PredictReplies()
+AS_CONTENT = PredictReplies(as_tensor_content=True)
+
+
+def write(
+    outputs: dict[str, TensorView],
+    servable_id: ServableId = ID,
+    signature: str = "s",
+    replies: PredictReplies = TYPED,
+) -> Reply:
+    quick = replies.write_if_quick(servable_id, signature, outputs)
+    if quick is None:
+        return replies.write(servable_id, signature, outputs)
+    return quick
 
 
 def expected(
@@ -42,11 +55,7 @@ def written(
     outputs: dict[str, TensorView], *, as_tensor_content: bool = False
 ) -> predict_pb2.PredictResponse:
     return predict_pb2.PredictResponse.FromString(
-        whole(
-            write_predict_reply(
-                "m", 3, "serving_default", outputs, as_tensor_content=as_tensor_content
-            )
-        )
+        whole(write(outputs, ID, "serving_default", PredictReplies(as_tensor_content)))
     )
 
 
@@ -77,7 +86,7 @@ def test_the_version_is_always_set(version: int) -> None:
     view = TensorView(FLOAT32, (1,), bytes(4))
     for _ in range(2):
         message = predict_pb2.PredictResponse.FromString(
-            whole(write_predict_reply("m", version, "s", {"y": view}))
+            whole(write({"y": view}, ServableId("m", version)))
         )
         assert message.model_spec.HasField("version")
         assert message.model_spec.version.value == version
@@ -96,8 +105,10 @@ def test_replies_that_differ_in_one_thing_are_kept_apart() -> None:
                             view = TensorView(FLOAT32, shape, data)
                             message = predict_pb2.PredictResponse.FromString(
                                 whole(
-                                    write_predict_reply(
-                                        model, version, signature, {name: view}
+                                    write(
+                                        {name: view},
+                                        ServableId(model, version),
+                                        signature,
                                     )
                                 )
                             )
@@ -114,9 +125,7 @@ def test_views_of_any_buffer_are_written() -> None:
     """Rows cut from a batch are memoryviews; slabs are bytearrays."""
     data = struct.pack("<4f", 1, 2, 3, 4)
     outputs = [
-        whole(
-            write_predict_reply("m", 1, "s", {"y": TensorView(FLOAT32, (4,), buffer)})
-        )
+        whole(write({"y": TensorView(FLOAT32, (4,), buffer)}))
         for buffer in (data, bytearray(data), memoryview(data), memoryview(data))
     ]
     assert len(set(outputs)) == 1
@@ -126,7 +135,7 @@ def test_remembered_prefixes_are_bounded() -> None:
     """Ever new shapes leave a bounded memory behind."""
     for size in range(5_000):
         view = TensorView(FLOAT32, (size, 0), b"")
-        write_predict_reply("m", size, "s", {"y": view})
+        write({"y": view}, ServableId("m", size))
     for cache in (
         predict_response._frames,
         predict_response._entries,
@@ -142,7 +151,7 @@ def test_many_elements_that_nobody_can_change_are_not_copied() -> None:
     small = TensorView(FLOAT32, (1, 1), bytearray(4))
     for outputs in ({"y": view}, {"y": view, "z": small}, {"y": view, "z": view}):
         for _ in range(2):  # the first of its shape, and one like another before
-            parts = write_predict_reply("uncopied", 1, "s", outputs)
+            parts = write(outputs, ServableId("uncopied", 1))
             assert isinstance(parts, tuple)
             assert sum(part is data for part in parts) == list(outputs.values()).count(
                 view
@@ -156,9 +165,7 @@ def test_two_outputs_that_nobody_can_change_are_not_copied() -> None:
     """Outputs that nobody can change are not copied, the first time included."""
     data = bytes(80_000)
     views = {name: TensorView(FLOAT32, (20_000,), data) for name in ("a", "b")}
-    parts = write_predict_reply(
-        "m", 3, "serving_default", views, as_tensor_content=True
-    )
+    parts = write(views, ID, "serving_default", AS_CONTENT)
     assert isinstance(parts, tuple)
     assert sum(part is data for part in parts) == 2
     response = predict_pb2.PredictResponse.FromString(b"".join(parts))
@@ -174,17 +181,17 @@ def test_a_reply_that_takes_long_is_not_written_at_once(dtype: DType) -> None:
     for num, is_quick in ((2, True), (10_000, False)):
         view = TensorView(dtype, (num,), few * (num // 2))
         views = {"x": TensorView(FLOAT32, (1,), bytes(4)), "y": view}
-        written_whole = whole(write_predict_reply("m", 3, "serving_default", views))
+        written_whole = whole(write(views, ID, "serving_default"))
         assert predict_pb2.PredictResponse.FromString(written_whole) == expected(views)
-        reply = write_if_quick("m", 3, "serving_default", views)
+        reply = TYPED.write_if_quick(ID, "serving_default", views)
         assert reply == (written_whole if is_quick else None)
 
 
 def test_raw_numbers_are_written_at_once_however_many() -> None:
     """Raw numbers are written at once, because content is as quick as floats."""
     view = TensorView(INT64, (10_000,), bytes(80_000))
-    assert write_if_quick("m", 1, "s", {"y": view}) is None
-    assert write_if_quick("m", 1, "s", {"y": view}, as_tensor_content=True) is not None
+    assert TYPED.write_if_quick(ID, "s", {"y": view}) is None
+    assert AS_CONTENT.write_if_quick(ID, "s", {"y": view}) is not None
 
 
 @pytest.mark.parametrize("is_view", [False, True])
@@ -193,7 +200,7 @@ def test_elements_that_may_change_are_copied(is_view: bool) -> None:
     data = bytearray(200_000)
     view = TensorView(FLOAT32, (1, 50_000), memoryview(data) if is_view else data)
     for _ in range(2):
-        reply = write_predict_reply("changing", 1, "s", {"y": view})
+        reply = write({"y": view}, ServableId("changing", 1))
         assert isinstance(reply, bytes)
 
 
@@ -204,7 +211,7 @@ def test_many_replies_are_the_rows_of_one(
     dtype_and_data: TensorView, num_rows: int, as_tensor_content: bool
 ) -> None:
     """Each is what its rows alone would be; what needs packing is left to the caller."""
-    view = dtype_and_data
+    view, writer = dtype_and_data, PredictReplies(as_tensor_content)
     if isinstance(view.data, tuple):
         joined = TensorView(view.dtype, (10, 3), view.data * 5)
     else:
@@ -212,24 +219,19 @@ def test_many_replies_are_the_rows_of_one(
     for outputs in ({"y": joined}, {"y": joined, "z": joined}):
         for data in (joined, TensorView(FLOAT32, (10, 2), bytes(range(80)))):
             outputs["y"] = data
-            replies = write_predict_replies(
-                "m", 3, "s", outputs, num_rows, 3, as_tensor_content=as_tensor_content
-            )
+            replies = writer.write_all(ID, "s", outputs, num_rows, 3)
             if replies is None:
                 names = {each.dtype.name for each in outputs.values()}
                 assert names - {"float32", "float64", "complex64", "complex128"}
                 continue
             assert replies == [
                 whole(
-                    write_predict_reply(
-                        "m",
-                        3,
-                        "s",
+                    write(
                         {
                             n: v.rows(i * num_rows, (i + 1) * num_rows)
                             for n, v in outputs.items()
                         },
-                        as_tensor_content=as_tensor_content,
+                        replies=writer,
                     )
                 )
                 for i in range(3)
@@ -241,4 +243,4 @@ def test_many_large_or_empty_replies_are_left_to_the_caller() -> None:
     large = TensorView(FLOAT32, (2, 50_000), bytes(400_000))
     empty = TensorView(FLOAT32, (2, 0), b"")
     for view in (large, empty):
-        assert write_predict_replies("m", 1, "s", {"y": view}, 1, 2) is None
+        assert TYPED.write_all(ID, "s", {"y": view}, 1, 2) is None

@@ -15,8 +15,7 @@ from tests.codec.samples import (
 )
 from tfs.codec import request_template
 from tfs.codec.decode_options import FillBudget
-from tfs.codec.predict_request import parse, read_predict_request
-from tfs.codec.predict_template import KNOWN
+from tfs.codec.predict_request import KNOWN, parse, read_predict_request
 from tfs.core.dtype import FLOAT32
 from tfs.core.tensor_view import TensorView
 from tfs.proto.tensorflow_serving.apis import predict_pb2

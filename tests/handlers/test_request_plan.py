@@ -26,7 +26,7 @@ from tests.handlers.plan_desk import (
     reply_of,
 )
 from tests.handlers.served import EchoServable
-from tfs.codec.predict_template import KNOWN
+from tfs.codec.predict_request import KNOWN
 from tfs.core import stat_names
 from tfs.core.dtype import FLOAT32
 from tfs.core.errors import (

@@ -1,6 +1,6 @@
 """Reads ``PredictRequest``: by a template if one like it was read before, or else by upb.
 
-A template (tfs.codec.predict_template) takes a message apart without parsing or copying
+A template (tfs.codec.request_template) takes a message apart without parsing or copying
 it. Every other message is parsed by protobuf's own parser, which decides what is
 accepted and what it means, and leaves a template behind if it can. A differential fuzz
 test checks that the two agree.
@@ -8,7 +8,8 @@ test checks that the two agree.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Final
 
 from google.protobuf.message import DecodeError
@@ -16,14 +17,160 @@ from google.protobuf.message import DecodeError
 from tfs.codec import wire
 from tfs.codec.decode_options import FillBudget
 from tfs.codec.message_weight import MessageForm, weigh
-from tfs.codec.model_spec import model_spec_of
-from tfs.codec.predict_template import KNOWN
-from tfs.codec.predict_view import PredictRequestView
+from tfs.codec.model_spec import ModelSpec, model_spec_of, write_model_spec
 from tfs.codec.request_reader import RequestReader
-from tfs.codec.tensor import tensor_view_of
+from tfs.codec.request_template import Gap, RequestTemplates
+from tfs.codec.tensor import tensor_view_of, write_tensor
+from tfs.codec.wire_type import BY_DTYPE
+from tfs.core.dtype import BOOL, STRING
 from tfs.core.errors import InvalidArgument, ServingError, Unimplemented
-from tfs.core.tensor_view import Buffer
+from tfs.core.tensor_view import Buffer, TensorView
 from tfs.proto.tensorflow_serving.apis import predict_pb2
+
+
+class PredictRequestView:
+    """A decoded ``PredictRequest``. Its tensors may borrow the message. Immutable.
+
+    Attributes:
+        model_spec: Which model; None if the request has none. Equal specs are often
+            the same object, so it may be looked up by identity.
+        inputs: Tensors by name, in the order sent.
+        output_filter: Names of the wanted outputs, as sent; empty for all.
+        client_id: The caller's name for itself; None if it sent none.
+        filled_bytes: How much its tensors take beyond what was sent.
+
+    """
+
+    __slots__ = ("client_id", "filled_bytes", "inputs", "model_spec", "output_filter")
+
+    def __init__(
+        self,
+        model_spec: ModelSpec | None,
+        inputs: dict[str, TensorView],
+        output_filter: tuple[str, ...] = (),
+        client_id: bytes | None = None,
+        filled_bytes: int = 0,
+    ) -> None:
+        self.model_spec = model_spec
+        self.inputs = inputs
+        self.output_filter = output_filter
+        self.client_id = client_id
+        self.filled_bytes = filled_bytes
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it holds a model and tensors, and nothing else."""
+        return (
+            self.model_spec is not None
+            and not self.output_filter
+            and self.client_id is None
+        )
+
+    def renewed(
+        self, inputs: dict[str, TensorView], text: bytes | None
+    ) -> PredictRequestView:
+        """Returns the same request with other tensors and another ``client_id``."""
+        return PredictRequestView(self.model_spec, inputs, self.output_filter, text)
+
+    def __eq__(self, other: object) -> bool:
+        """Equal in all that the request says."""
+        if not isinstance(other, PredictRequestView):
+            return NotImplemented
+        return (self.model_spec, self.inputs, self.output_filter, self.client_id) == (
+            other.model_spec,
+            other.inputs,
+            other.output_filter,
+            other.client_id,
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # tensors have none
+
+    def __repr__(self) -> str:
+        return (
+            f"PredictRequestView({self.model_spec}, {self.inputs}, "
+            f"{self.output_filter}, {self.client_id!r})"
+        )
+
+
+_MAX_GAPS: Final = 16
+_MAX_TENSOR_FIELDS: Final = 64
+
+_MODEL_SPEC_FIELD: Final = 1
+_INPUT_FIELD: Final = 2
+_OUTPUT_FILTER_FIELD: Final = 3
+_CLIENT_ID_FIELD: Final = 6
+_CONTENT_FIELD: Final = 4  # of a tensor
+_ENTRY_FIELDS: Final = [
+    (1, wire.DELIMITED),
+    (2, wire.DELIMITED),
+]  # of the map of inputs
+
+
+def _find_gaps(message: Buffer, view: PredictRequestView) -> list[Gap]:
+    """Returns where the elements of all tensors are, and the ``client_id``, in order.
+
+    Returns none if something cannot be left out: if the elements of a tensor are not
+    raw, were not all sent, or were sent more than once.
+    """
+    if not 0 < len(view.inputs) <= _MAX_GAPS or any(
+        each.dtype is BOOL or each.dtype is STRING for each in view.inputs.values()
+    ):
+        return []
+    gaps: list[Gap] = []
+    names: set[str | None] = set()  # None stands for the client_id
+    for number, kind, start, stop in wire.fields(message, 0, len(message)):
+        name: str | None = None
+        gap: Gap | None = (start, stop, "", None, ())
+        if kind != wire.DELIMITED or len(gaps) > _MAX_GAPS:
+            return []
+        if number in (_MODEL_SPEC_FIELD, _OUTPUT_FILTER_FIELD):
+            continue
+        if number == _INPUT_FIELD:
+            entry = list(wire.fields(message, start, stop))
+            if [each[:2] for each in entry] != _ENTRY_FIELDS:
+                return []
+            name = str(memoryview(message)[slice(*entry[0][2:])], "utf-8")
+            gap = _find_elements(message, *entry[1][2:], name, view.inputs[name])
+        elif number != _CLIENT_ID_FIELD:
+            return []
+        if gap is None or name in names:
+            return []
+        names.add(name)
+        gaps.append(gap)
+    return gaps
+
+
+def _find_elements(
+    message: Buffer, start: int, stop: int, name: str, view: TensorView
+) -> Gap | None:
+    """Returns where a TensorProto has a view's elements; None if not at one place."""
+    kind = BY_DTYPE[view.dtype]
+    payloads: dict[int, list[tuple[int, int]]] = {_CONTENT_FIELD: []}
+    if kind.is_raw:
+        payloads[kind.field_number] = []
+    fields = islice(wire.fields(message, start, stop), _MAX_TENSOR_FIELDS + 1)
+    for index, (number, wire_kind, first, last) in enumerate(fields):
+        if index == _MAX_TENSOR_FIELDS:
+            return None
+        if number in payloads:
+            if wire_kind != wire.DELIMITED or payloads[number]:
+                return None
+            payloads[number].append((first, last))
+    # An empty content counts as none.
+    places = [place for place in payloads[_CONTENT_FIELD] if place[0] != place[1]]
+    places = places or payloads.get(kind.field_number, [])
+    if not places:
+        return None
+    first, last = places[0]
+    # Compared as bytes: views are compared one byte at a time.
+    if first == last or bytes(memoryview(message)[first:last]) != view.data:
+        return None
+    return first, last, name, view.dtype, view.shape
+
+
+KNOWN: Final = RequestTemplates[PredictRequestView](_find_gaps)
+"""The PredictRequests that were read before."""
+
 
 _LEAST_TAG: Final = 1 << 3  # of field number 1; there is no field 0
 
@@ -79,7 +226,6 @@ _FORM: Final = MessageForm(
     _TENSOR,
     frozenset({7, 10, 11, 13, 16, 17}),
 )
-_INPUT_FIELD: Final = 2
 _KEY_FIELD: Final = 1  # of a map's entry
 
 
@@ -101,3 +247,16 @@ def _names_in_order(message: bytes, inputs: Mapping[str, object]) -> Iterable[st
 READER: Final = RequestReader(KNOWN, parse)
 read_predict_request: Final = READER.read
 read_if_quick: Final = READER.read_if_quick
+
+
+def write_predict_request(
+    spec: ModelSpec, inputs: Mapping[str, TensorView], output_filter: Sequence[str] = ()
+) -> bytes:
+    """Returns the serialized request. Thread-safe."""
+    fields = [wire.delimited(1, write_model_spec(spec))]
+    for name, view in inputs.items():
+        tensor = write_tensor(view, as_tensor_content=True)
+        entry = wire.delimited(1, name.encode()) + wire.delimited(2, tensor)
+        fields.append(wire.delimited(2, entry))
+    fields += [wire.delimited(3, name.encode()) for name in output_filter]
+    return b"".join(fields)

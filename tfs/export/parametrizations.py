@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tfs.core.errors import InvalidArgument
-from tfs.export.module_copy import copy_of
+from tfs.export.signatures.calling import copy_of
 
 log = logging.getLogger(__name__)
 

@@ -6,15 +6,19 @@ import datetime as dt
 import importlib.metadata
 import os
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 import torch
 
 from tfs.core.errors import FailedPrecondition, InvalidArgument
+from tfs.core.signature import ExampleSlot, Signature
 from tfs.core.version.manifest import Producer
 from tfs.core.version_directory import BATCHING_PARAMETERS, new_version
+from tfs.export.signatures.signature import Derived
+from tfs.export.values import view_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,3 +110,28 @@ def producer() -> Producer:
         own = ""
     now = dt.datetime.now(dt.UTC)
     return Producer(own, str(torch.__version__), now.isoformat(timespec="seconds"))
+
+
+_ALIGNMENT_BYTES: Final = 64
+"""Alignment of tensors in the file: a mapped example can be used as a tensor of any
+type."""
+
+
+def place_examples(
+    derived: Mapping[str, Derived],
+) -> tuple[dict[str, Signature], bytes]:
+    """Returns the signatures with the places of their examples, and the file's bytes."""
+    signatures = {}
+    blob = bytearray()
+    for key, each in derived.items():
+        slots = {}
+        for name, value in each.example.items():
+            view = view_of(value)
+            if isinstance(view.data, tuple):
+                slots[name] = ExampleSlot(view.shape, 0, view.data)
+                continue
+            blob += bytes(-len(blob) % _ALIGNMENT_BYTES)
+            slots[name] = ExampleSlot(view.shape, len(blob))
+            blob += view.data
+        signatures[key] = replace(each.signature, examples=slots)
+    return signatures, bytes(blob)

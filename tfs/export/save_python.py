@@ -15,10 +15,9 @@ import torch
 from tfs.core.errors import InvalidArgument
 from tfs.core.signature import DEFAULT_SIGNATURE, Signature
 from tfs.core.version_directory import EXAMPLES, commit
-from tfs.export.examples import place_examples
 from tfs.export.packaging.own_modules import write_own_modules
 from tfs.export.packaging.packaging import Packaging
-from tfs.export.publish import Extras, producer, publish
+from tfs.export.publish import Extras, place_examples, producer, publish
 from tfs.export.servable_class import (
     SignatureForms,
     entry_of,
@@ -26,7 +25,7 @@ from tfs.export.servable_class import (
     read_forms,
     signatures_of,
 )
-from tfs.export.signatures.derived import Derived
+from tfs.export.signatures.signature import Derived
 from tfs.export.trial.trial import tried
 from tfs.export.values import Values, as_strings, from_array, is_strings, view_of
 from tfs.export.weights_file import Weights, write_weights

@@ -18,6 +18,7 @@ from tfs.core.signature import DEFAULT_SIGNATURE, Signature
 from tfs.core.tensor_view import Buffer, TensorView
 from tfs.core.tracing import TRACING, begin_trace
 from tfs.handlers.decode_pool import UNASKED_BYTES, DecodePool
+from tfs.handlers.limits.admission import Admission
 from tfs.handlers.limits.model_gate import PREDICT
 from tfs.handlers.limits.request_gate import RequestGate
 from tfs.handlers.limits.request_stats import RequestStats
@@ -28,8 +29,7 @@ from tfs.handlers.lookup import (
     find_signature,
 )
 from tfs.handlers.predict_answers import PredictAnswers
-from tfs.handlers.reply_writer import ReplyWriter
-from tfs.handlers.request_format import PredictFormat, RequestFormat
+from tfs.handlers.request_format import PredictFormat, ReplyWriter, RequestFormat
 from tfs.handlers.request_plan import RequestPlan
 
 _AcquireShared: TypeAlias = Callable[
@@ -237,7 +237,7 @@ class PredictHandler:
             gate.refuse(call, error, PREDICT, begun_s, stats)
             return
         answers = PredictAnswers(
-            handle, name, gate, model, stats, logs, self._decode_pool, writer
+            Admission(handle, gate, model, stats), name, logs, self._decode_pool, writer
         )
         if logs:
             answers.logged_inputs = inputs
@@ -393,16 +393,9 @@ class PredictHandler:
             return None
         if len(self._plans) >= _MAX_PLANS:
             self._plans.clear()
-        answers = PredictAnswers(
-            handle,
-            name,
-            self._gate,
-            model,
-            model.stats_of(PREDICT, handle.id.version, name),
-            (),
-            self._decode_pool,
-            writer,
-        )
+        stats = model.stats_of(PREDICT, handle.id.version, name)
+        admission = Admission(handle, self._gate, model, stats)
+        answers = PredictAnswers(admission, name, (), self._decode_pool, writer)
         plan = RequestPlan(template.inputs, name, signature, answers)
         self._plans[template] = plan
         return plan

@@ -7,18 +7,17 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from tfs.codec.model_spec import ModelSpec
-from tfs.codec.predict import Reply
-from tfs.codec.predict_request_writer import write_predict_request
+from tfs.codec.predict_request import write_predict_request
+from tfs.codec.predict_response import PredictReplies, Reply
 from tfs.core.call import BurstCall, Call
 from tfs.core.errors import Code, ServingError
 from tfs.core.servable import CancelToken, Outcome, Servable, Tensors
 from tfs.core.servable_handle import ServableHandle
 from tfs.handlers.decode_pool import DecodePool
 from tfs.handlers.failures import fail_call, failure_of
-from tfs.handlers.limits.model_gate import PREDICT, ModelGate, RequestLog, log_answered
-from tfs.handlers.limits.request_gate import RequestGate
-from tfs.handlers.limits.request_stats import RequestStats
-from tfs.handlers.reply_writer import PredictReplies, ReplyWriter
+from tfs.handlers.limits.admission import Admission
+from tfs.handlers.limits.model_gate import PREDICT, RequestLog, log_answered
+from tfs.handlers.request_format import ReplyWriter
 
 _OK: Final = Code.OK  # kept because looking a member up in an enum is slow
 _PREDICT: Final = PredictReplies()
@@ -52,11 +51,8 @@ class PredictAnswers:
     but not the servable, so it delays no unload.
 
     Args:
-        handle: Released once per request.
+        admission: What each request has taken.
         signature_name: The signature that replies name.
-        gate: The server's gate, which each request leaves once.
-        model: The model's gate, which each request leaves once.
-        stats: Counts the requests, each of which was begun there.
         logs: Logs that requests are written to; used by ``end`` alone.
         decode_pool: Where long answers are written.
         writer: Encodes outputs.
@@ -67,9 +63,9 @@ class PredictAnswers:
     """
 
     __slots__ = (
+        "_admission",
         "_decode_pool",
         "_gate",
-        "_handle",
         "_id",
         "_logs",
         "_model",
@@ -81,22 +77,19 @@ class PredictAnswers:
 
     def __init__(
         self,
-        handle: ServableHandle[Servable],
+        admission: Admission,
         signature_name: str,
-        gate: RequestGate,
-        model: ModelGate,
-        stats: RequestStats,
         logs: tuple[RequestLog, ...],
         decode_pool: DecodePool,
         writer: ReplyWriter,
     ) -> None:
-        self._handle = handle
-        self._model = model
+        self._admission = admission
+        self._model = admission.model
         self._logs = logs
-        self._id = handle.id
+        self._id = admission.handle.id
         self._signature_name = signature_name
-        self._gate = gate
-        self._stats = stats
+        self._gate = admission.gate
+        self._stats = admission.stats
         self._decode_pool = decode_pool
         self._writer = writer
         self.logged_inputs: Tensors = {}
@@ -108,7 +101,7 @@ class PredictAnswers:
         published.
         """
         return (
-            self._handle is handle
+            self._admission.handle is handle
             and not self._model.logs
             and not self._model.is_forgotten
             and not self._stats.is_forgotten
@@ -175,10 +168,7 @@ class PredictAnswers:
         outputs: Tensors,
     ) -> None:
         code = _OK
-        # This comes before the reply. A client that keeps as many requests in flight as
-        # it may sends the next one as soon as it has this reply.
-        self._model.leave()
-        self._gate.leave()
+        self._admission.leave()
         try:
             if isinstance(answer, ServingError):
                 code = answer.code
@@ -200,16 +190,7 @@ class PredictAnswers:
         except Exception as error:
             code = fail_call(call, error, f"{self._id.slashed}: Predict")
         finally:
-            cancel = call.cancel
-            if cancel.error is not None:
-                code = cancel.error.code
-            if code is _OK:
-                self._stats.end_answered(call.opened_s, begun_s, cancel.begun_s, done_s)
-            else:
-                self._stats.end(code, begun_s)
-            if cancel.trace is not None:
-                cancel.trace.end(code, begun_s, done_s, self._gate.now())
-            self._handle.release()
+            self._admission.end(call, code, begun_s, done_s)
 
     def _record(
         self, call: Call, reply: Reply, outputs: Tensors
@@ -294,7 +275,7 @@ class PredictAnswers:
         calls[0].reply_all(calls, replies)
 
     def _release_all(self, num: int) -> None:
-        release = self._handle.release
+        release = self._admission.handle.release
         for _ in range(num):
             release()
 

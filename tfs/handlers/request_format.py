@@ -2,12 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-from tfs.codec.predict import READER
+from tfs.codec.predict_request import READER
+from tfs.codec.predict_response import PredictReplies, Reply
 from tfs.codec.request_reader import RequestReader
 from tfs.core.call import Call
-from tfs.handlers.reply_writer import PredictReplies, ReplyWriter
+from tfs.core.servable import Tensors
+from tfs.core.servable_id import ServableId
+
+
+class ReplyWriter(Protocol):
+    """Encodes outputs by name. Thread-safe.
+
+    Implementors promise: whatever is raised is the outputs' fault, and leaves the
+    request to be failed.
+    """
+
+    def write_if_quick(
+        self, servable_id: ServableId, signature_name: str, outputs: Tensors
+    ) -> Reply | None:
+        """Returns the reply; None if it takes too long for the serving loop."""
+        ...
+
+    def write(
+        self, servable_id: ServableId, signature_name: str, outputs: Tensors
+    ) -> Reply:
+        """Returns the reply, however long that takes."""
+        ...
+
+    def write_all(
+        self,
+        servable_id: ServableId,
+        signature_name: str,
+        outputs: Tensors,
+        num_rows: int,
+        num_replies: int,
+    ) -> Sequence[Reply] | None:
+        """Returns the replies to requests of ``num_rows`` each that were computed together.
+
+        None if they have to be written one by one.
+        """
+        ...
 
 
 class RequestFormat(Protocol):

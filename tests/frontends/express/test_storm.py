@@ -24,7 +24,7 @@ from tests.frontends.express.wire import (
     prefixed,
 )
 from tests.handlers.plan_desk import OPTIONS, Desk, Lookup, Model, SharedLookup, message
-from tfs.codec.predict_template import KNOWN
+from tfs.codec.predict_request import KNOWN
 from tfs.core.call import ListenerOptions, RpcMethod
 from tfs.core.errors import Code
 from tfs.core.executor import InlineExecutor

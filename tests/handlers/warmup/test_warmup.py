@@ -28,8 +28,7 @@ from tfs.core.servable import Servable
 from tfs.core.stats import Stats
 from tfs.core.version_directory import WARMUP_REQUESTS
 from tfs.handlers.warmup.recorded_warm_up import RecordedWarmUp
-from tfs.handlers.warmup.warmup_file import MAX_RECORDS
-from tfs.handlers.warmup.warmup_replay import WarmupOptions, replay
+from tfs.handlers.warmup.warmup_replay import MAX_RECORDS, WarmupOptions, replay
 from tfs.proto.tensorflow_serving.apis import prediction_log_pb2
 from tfs.testing.fake_clock import FakeClock
 

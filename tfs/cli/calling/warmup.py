@@ -73,7 +73,7 @@ def add_parser(
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
-    from tfs.handlers.warmup.warmup_file import MAX_RECORDS, read_warmup_requests
+    from tfs.handlers.warmup.warmup_replay import MAX_RECORDS, read_warmup_requests
 
     path = arguments.version_dir
     signatures = _signatures(path)

@@ -16,7 +16,7 @@ from tfs.core.errors import InvalidArgument
 from tfs.export.packaging.dependency_report import Action
 from tfs.export.packaging.package import Exporter
 from tfs.export.packaging.packaging import Packaging
-from tfs.export.packaging.source_text import read_source
+from tfs.export.packaging.script_source import read_source
 
 _SERVABLE = "servable"
 _TAKEN = ("assets", _SERVABLE)

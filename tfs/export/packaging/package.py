@@ -43,8 +43,7 @@ from tfs.export.packaging.module_origin import (
 )
 from tfs.export.packaging.packaging import Packaging
 from tfs.export.packaging.pickling import TrialPickler, unsaved_of
-from tfs.export.packaging.script_source import needed_source
-from tfs.export.packaging.source_text import in_utf8, read_source
+from tfs.export.packaging.script_source import in_utf8, needed_source, read_source
 from tfs.export.parametrizations import without_parametrizations
 from tfs.export.wrappers import (
     unwrapped,

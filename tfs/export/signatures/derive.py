@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 from tfs.core.errors import InvalidArgument
-from tfs.export.signatures.derived import Derived
 from tfs.export.signatures.module_calls import ModuleCalls
 from tfs.export.signatures.named_inputs import name_inputs
 from tfs.export.signatures.observed_signature import observed_signature
@@ -26,7 +25,7 @@ from tfs.export.signatures.option_checks import (
     check_names,
     check_rows,
 )
-from tfs.export.signatures.signature import Signature
+from tfs.export.signatures.signature import Derived, Signature
 from tfs.export.values import Value, Values, first_row, joined, shape_of
 from tfs.runtime.guest.guest_model import one_line
 

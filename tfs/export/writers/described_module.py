@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from tfs.export.packaging.packaging import Packaging
-from tfs.export.signatures.derived import Derived
-from tfs.export.signatures.signature import Signature
+from tfs.export.signatures.signature import Derived, Signature
 from tfs.runtime.guest.platforms.nested_values import classes_in
 
 

@@ -9,16 +9,14 @@ from tfs.codec.example import tensors_of_examples
 from tfs.codec.tensor import QUICK_VALUES
 from tfs.core.call import Call, is_low_priority
 from tfs.core.errors import Code, ServingError
-from tfs.core.servable import InferenceTask, Outcome, Servable
-from tfs.core.servable_handle import ServableHandle
+from tfs.core.servable import InferenceTask, Outcome
 from tfs.core.signature import Signature
 from tfs.handlers.decode_pool import DecodePool, Reserve
 from tfs.handlers.examples.example_question import ExampleQuestion, FoundTask
 from tfs.handlers.examples.example_rpc import Write
 from tfs.handlers.failures import fail_call
-from tfs.handlers.limits.model_gate import ModelGate, log_answered
-from tfs.handlers.limits.request_gate import RequestGate
-from tfs.handlers.limits.request_stats import RequestStats
+from tfs.handlers.limits.admission import Admission
+from tfs.handlers.limits.model_gate import log_answered
 
 
 class ExampleRun:
@@ -30,13 +28,10 @@ class ExampleRun:
     Args:
         method: The RPC's name in counters and logs.
         write: Makes the reply.
-        gate: The server's gate, which the request has entered.
         call: The request.
         question: What the request asks.
-        handle: The pinned version that answers.
+        admission: What the request has taken.
         tasks: What to run.
-        model: The model's gate, which the request has entered as well.
-        stats: Counts how the request ended.
         begun_s: When the request came, by the gate's clock.
         decode_pool: Where long answers are written.
 
@@ -46,26 +41,20 @@ class ExampleRun:
         self,
         method: str,
         write: Write,
-        gate: RequestGate,
         call: Call,
         question: ExampleQuestion,
-        handle: ServableHandle[Servable],
+        admission: Admission,
         tasks: Sequence[FoundTask],
-        model: ModelGate,
-        stats: RequestStats,
         begun_s: float,
         decode_pool: DecodePool,
     ) -> None:
         self._decode_pool = decode_pool
         self._method = method
         self._write = write
-        self._gate = gate
         self._call = call
         self._question = question
-        self._handle = handle
+        self._admission = admission
         self._tasks = tasks
-        self._model = model
-        self._stats = stats
         self._begun_s = begun_s
         self._done_s = begun_s
         self._outcomes: list[Outcome | None] = [None] * len(tasks)
@@ -91,22 +80,22 @@ class ExampleRun:
 
     def submit(self, tasks: Sequence[InferenceTask]) -> None:
         """Starts every task."""
-        self._model.examples.add(self._question.num_rows)
+        self._admission.model.examples.add(self._question.num_rows)
         for task in tasks:
-            self._handle.servable.submit(task)
+            self._admission.handle.servable.submit(task)
 
     def refuse(self, call: Call, error: Exception) -> None:
         """Ends the request before anything was submitted."""
-        self._model.leave()
-        self._handle.release()
-        self._gate.refuse(call, error, self._method, self._begun_s, self._stats)
+        at = self._admission
+        at.model.leave()
+        at.handle.release()
+        at.gate.refuse(call, error, self._method, self._begun_s, at.stats)
 
     def put_off(self) -> None:
         """Forgets the request, which is handed over again when there is room for it."""
-        self._stats.take_back()
-        self._model.leave()
-        self._handle.release()
-        self._gate.leave()
+        self._admission.stats.take_back()
+        self._admission.leave()
+        self._admission.handle.release()
 
     def _task(self, index: int, key: str, signature: Signature) -> InferenceTask:
         rows = self._question.rows
@@ -123,7 +112,7 @@ class ExampleRun:
         )
         if task.cancel.trace is not None:
             task.trace = task.cancel.trace
-            task.trace.name(self._handle.id, key)
+            task.trace.name(self._admission.handle.id, key)
         return task
 
     def _done(self, index: int, outcome: Outcome) -> None:
@@ -133,7 +122,7 @@ class ExampleRun:
 
     def _end(self) -> None:
         """Ends the request; on another thread, if its answer is long."""
-        self._done_s = self._gate.now()
+        self._done_s = self._admission.gate.now()
         num_values = sum(
             view.num_elements
             for outcome in self._outcomes
@@ -146,10 +135,9 @@ class ExampleRun:
             self._finish()
 
     def _finish(self) -> None:
-        call, method, servable_id = self._call, self._method, self._handle.id
+        call, method, servable_id = self._call, self._method, self._admission.handle.id
         code = Code.OK
-        self._model.leave()
-        self._gate.leave()
+        self._admission.leave()
         try:
             outputs = []
             for outcome in self._outcomes:
@@ -161,7 +149,7 @@ class ExampleRun:
                     outputs.append(outcome)
             response = self._write(servable_id, self._question, self._tasks, outputs)
             log_answered(
-                self._model.logs,
+                self._admission.model.logs,
                 method,
                 servable_id,
                 self._question.key,
@@ -171,18 +159,7 @@ class ExampleRun:
         except Exception as error:
             code = fail_call(call, error, f"{servable_id.slashed}: {method}")
         finally:
-            cancel = call.cancel
-            if cancel.error is not None:
-                code = cancel.error.code
-            if code is Code.OK:
-                self._stats.end_answered(
-                    call.opened_s, self._begun_s, cancel.begun_s, self._done_s
-                )
-            else:
-                self._stats.end(code, self._begun_s)
-            if cancel.trace is not None:
-                cancel.trace.end(code, self._begun_s, self._done_s, self._gate.now())
-            self._handle.release()
+            self._admission.end(call, code, self._begun_s, self._done_s)
 
 
 def _tensor_bytes(task: InferenceTask) -> int:

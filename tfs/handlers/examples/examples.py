@@ -29,6 +29,7 @@ from tfs.handlers.decode_pool import (
 from tfs.handlers.examples.example_question import ExampleQuestion, find_tasks
 from tfs.handlers.examples.example_rpc import ExampleRpc, Write
 from tfs.handlers.examples.example_run import ExampleRun
+from tfs.handlers.limits.admission import Admission
 from tfs.handlers.limits.request_gate import RequestGate
 from tfs.handlers.limits.request_stats import RequestStats
 from tfs.handlers.lookup import ModelLookup, NotResident
@@ -162,13 +163,10 @@ class ExampleHandler:
         run = ExampleRun(
             rpc.name,
             write,
-            gate,
             call,
             question,
-            handle,
+            Admission(handle, gate, model, stats),
             tasks,
-            model,
-            stats,
             begun_s,
             self._decode_pool,
         )

@@ -34,7 +34,7 @@ from tfs.core.http_call import JSON, HttpCall
 from tfs.core.signature import Signature
 from tfs.core.tensor_view import Buffer, TensorView
 from tfs.handlers.predict import PredictHandler
-from tfs.handlers.reply_writer import ReplyWriter
+from tfs.handlers.request_format import ReplyWriter
 
 PLAIN_DTYPES: Final = frozenset(
     (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol, TypeAlias
 
-from tfs.codec.predict import Reply
+from tfs.codec.predict_response import Reply
 from tfs.core import stat_names
 from tfs.core.clock import Clock
 from tfs.core.errors import Unavailable

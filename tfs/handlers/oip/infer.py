@@ -19,7 +19,7 @@ from tfs.codec.oip.infer_response import (
     write_typed,
 )
 from tfs.codec.oip.infer_view import InferRequestView, InferSettings
-from tfs.codec.predict import Reply
+from tfs.codec.predict_response import Reply
 from tfs.core.call import PRIORITY_KEY, Call, Metadata
 from tfs.core.servable import Tensors
 from tfs.core.servable_id import ServableId

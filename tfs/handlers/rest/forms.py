@@ -15,8 +15,7 @@ from tfs.codec.json.packed import (
 )
 from tfs.codec.json.predict_body import Layout
 from tfs.codec.json.tensor_writer import write_plain_replies, write_predict_reply
-from tfs.codec.predict import Reply
-from tfs.codec.predict import write_predict_reply as write_message
+from tfs.codec.predict_response import PredictReplies, Reply
 from tfs.core.servable import Tensors
 from tfs.core.servable_id import ServableId
 from tfs.core.tensor_view import LARGE_BYTES
@@ -54,6 +53,9 @@ def wanted_form(accept: str, sent: Form) -> Form:
     return sent
 
 
+_MESSAGES: Final = PredictReplies(as_tensor_content=True)
+
+
 @dataclass(frozen=True, slots=True)
 class FormedReplies:
     """Writes replies in one form. A ``ReplyWriter``. Immutable.
@@ -82,13 +84,7 @@ class FormedReplies:
         if self.form is Form.NPY:
             head, elements = write_npy(outputs)
             return head, memoryview(elements)
-        return write_message(
-            servable_id.name,
-            servable_id.version,
-            signature_name,
-            outputs,
-            as_tensor_content=True,
-        )
+        return _MESSAGES.write(servable_id, signature_name, outputs)
 
     def write_all(
         self,

@@ -20,7 +20,7 @@ from tfs.codec.json.examples import (
 from tfs.codec.json.packed import parse_msgpack, parse_npy
 from tfs.codec.json.predict_body import Layout, PredictBody
 from tfs.codec.model_spec import ModelSpec, fill_model_spec
-from tfs.codec.predict import read_predict_request
+from tfs.codec.predict_request import read_predict_request
 from tfs.core.call import Handler, MethodTable
 from tfs.core.errors import FailedPrecondition, ServingError, Unimplemented
 from tfs.core.http_call import HttpCall, HttpReply

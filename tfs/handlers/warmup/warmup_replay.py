@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
 from tfs.codec.decode_options import DEFAULT_OPTIONS, DecodeOptions
+from tfs.codec.tfrecord import read_records
 from tfs.core.call import Call, Metadata, Peer
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import (
     BY_CODE,
+    DataLoss,
     DeadlineExceeded,
     InvalidArgument,
     ServingError,
@@ -28,12 +30,53 @@ from tfs.core.errors import (
 from tfs.core.servable import CancelToken, Servable
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.servable_id import ServableId
-from tfs.core.version_directory import WARMUP_REQUESTS
+from tfs.core.version_directory import WARMUP_REQUESTS, read_failure
 from tfs.handlers.examples import example_rpc
 from tfs.handlers.examples.examples import ExampleHandler
 from tfs.handlers.predict import PredictHandler
-from tfs.handlers.warmup.warmup_file import MAX_RECORDS, read_warmup_requests
 from tfs.proto.tensorflow_serving.apis import model_pb2, prediction_log_pb2
+
+MAX_RECORDS: Final = 1000
+
+
+def read_warmup_requests(path: str) -> Iterator[prediction_log_pb2.PredictionLog]:
+    """Yields the records of a version directory's file; none if there is no file.
+
+    Raises:
+        InvalidArgument: A record is no PredictionLog; the message says which.
+        DataLoss: The file is no TFRecord file, or cut off.
+        FailedPrecondition: The file exists and may not be read.
+        Unavailable: It cannot be read now.
+
+    """
+    where = os.path.join(path, WARMUP_REQUESTS)
+    try:
+        file = open(where, "rb")  # noqa: SIM115  # closed below; a generator's
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise read_failure(error, f"cannot read {where}") from error
+    with file:
+        records = read_records(file)
+        index = 0
+        while True:
+            try:
+                record = next(records, None)
+            except DataLoss as error:
+                raise DataLoss(
+                    f"{error.message}. Please verify your warmup data is in TFRecord "
+                    "format."
+                ) from error
+            if record is None:
+                return
+            try:
+                yield prediction_log_pb2.PredictionLog.FromString(record)
+            except DecodeError as error:
+                raise InvalidArgument(
+                    f"Failed to parse warmup record: {index} from {where}"
+                ) from error
+            index += 1
+
 
 _UNSUPPORTED: Final = ("session_run_log", "predict_streamed_log")
 

@@ -1,0 +1,64 @@
+"""What a request has taken by the time its version is known, and gives back in the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tfs.core.call import Call
+from tfs.core.errors import Code
+from tfs.core.servable import Servable
+from tfs.core.servable_handle import ServableHandle
+from tfs.handlers.limits.model_gate import ModelGate
+from tfs.handlers.limits.request_gate import RequestGate
+from tfs.handlers.limits.request_stats import RequestStats
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The pin, the places and the counters of requests to one signature. Immutable.
+
+    Attributes:
+        handle: The pinned version; released once for each request.
+        gate: The server's gate, which each request leaves once.
+        model: The model's gate, which each request leaves once.
+        stats: Counts the requests, each of which was begun there.
+
+    """
+
+    handle: ServableHandle[Servable]
+    gate: RequestGate
+    model: ModelGate
+    stats: RequestStats
+
+    def leave(self) -> None:
+        """Gives the places of a request back. Any thread.
+
+        This comes before its reply. A client that keeps as many requests in flight as it
+        may sends the next one as soon as it has this reply.
+        """
+        self.model.leave()
+        self.gate.leave()
+
+    def end(self, call: Call, code: Code, begun_s: float, done_s: float) -> None:
+        """Counts a request that has left and was answered; unpins its version.
+
+        Args:
+            call: The request, finished.
+            code: How it ended, unless its caller gave up before.
+            begun_s: When it was taken, by the gate's clock.
+            done_s: When its outcome was known.
+
+        """
+        cancel = call.cancel
+        if cancel.error is not None:
+            code = cancel.error.code
+        if code is _OK:
+            self.stats.end_answered(call.opened_s, begun_s, cancel.begun_s, done_s)
+        else:
+            self.stats.end(code, begun_s)
+        if cancel.trace is not None:
+            cancel.trace.end(code, begun_s, done_s, self.gate.now())
+        self.handle.release()
+
+
+_OK = Code.OK  # kept because looking a member up in an enum is slow
