@@ -6,8 +6,6 @@ import struct
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.codec.examples import Values, an_example, rows
 from tfs.codec import wire
@@ -290,35 +288,6 @@ def test_a_context_that_no_example_needs_is_not_read() -> None:
     assert tensors["x"].shape == (1, 2)
     with pytest.raises(InvalidArgument, match="context: data types don't match"):
         tensors_of_examples(ExampleInput((full, b""), other), fixed(FLOAT32, (2,)))
-
-
-def _outcome(sent: ExampleInput, signature: Signature) -> object:
-    try:
-        return tensors_of_examples(sent, signature)
-    except InvalidArgument as error:
-        return error.message
-
-
-@given(st.data())
-def test_usual_values_are_read_as_all_others_are(data: st.DataObject) -> None:
-    """The short way for usual values gives the tensors and the errors of the long one."""
-    dtype = data.draw(st.sampled_from([*INTEGERS, *FLOATS, STRING, BOOL]))
-    lists: st.SearchStrategy[Values] = st.one_of(
-        st.none(),
-        st.lists(st.integers(-(1 << 63), (1 << 63) - 1), max_size=3),
-        st.lists(st.integers(0, 3), min_size=2, max_size=2),
-        st.lists(st.floats(width=32), max_size=3),
-        st.lists(st.floats(width=32), min_size=30, max_size=40),
-        st.lists(st.binary(max_size=3), max_size=3),
-    )
-    features = st.fixed_dictionaries({}, optional={"f": lists, "other": lists})
-    sent = rows(*data.draw(st.lists(features, min_size=1, max_size=3)))
-    num = data.draw(st.sampled_from([0, 1, 2, 34]))
-    signature = data.draw(st.sampled_from([fixed(dtype, (num,)), varlen(dtype)]))
-    found = _outcome(sent, signature)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tfs.codec.example._Column.add_usual", lambda *_: False)
-        assert found == _outcome(sent, signature)
 
 
 def test_every_bit_of_a_float_is_kept() -> None:

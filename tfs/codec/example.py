@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-import operator
 import struct
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias, cast
 
@@ -48,7 +46,6 @@ __all__ = [
 EMPTY: Final = "Input is empty."
 _LARGE_EXAMPLE_BYTES: Final = 1 << 20  # smaller ones are parsed in milliseconds anyway
 _FEATURES: Final = 1  # Example.features
-_MOST_UNPACKED: Final = 32
 
 
 def tensors_of_examples(
@@ -101,8 +98,7 @@ def _fill(rows: ExampleInput, columns: Sequence[_Column]) -> None:
         where = f"example {index}"
         features = _features(serialized, where)
         for column in columns:
-            if not column.add_usual(features):
-                column.add(where, features)
+            column.add(where, features)
 
 
 class _Column:
@@ -121,11 +117,6 @@ class _Column:
         has_default = self._is_fixed and spec.default is not None
         self._default = self._packed(spec.default or ()) if has_default else None
         self._nothing: _Values = () if spec.dtype is STRING else b""
-        self._read_usual = _LIST_OF[spec.dtype]
-        self._keeps_bits = spec.dtype is dtypes.FLOAT32
-        # Of more floats the own bytes are quicker to get than the values.
-        most = _MOST_UNPACKED if self._keeps_bits else sys.maxsize
-        self._most_usual = 0 if self._is_fixed and self._num_values > most else most
         self._context: feature_pb2.Feature | None = None
         self._shared: _Values | None = None  # its values, once an Example needs them
         self._rows: list[_Values] = []
@@ -133,33 +124,6 @@ class _Column:
     def set_context(self, features: _FeatureMap) -> None:
         """Takes what the Examples have in common."""
         self._context = features.get(self._name)
-
-    def add_usual(self, features: _FeatureMap) -> bool:
-        """Takes the next Example's values if they are what most Examples bring.
-
-        These are values in the list that goes with the dtype, as many as the column
-        takes. For anything else it returns False, with nothing done: then :meth:`add`
-        takes them, or says what is wrong. That takes twice as long.
-        """
-        if not self._most_usual:
-            return False
-        feature = features.get(self._name)
-        if feature is None:
-            return False
-        values = self._read_usual(feature)  # none if the feature has another list
-        num = len(values)
-        if not 0 < num <= self._most_usual or (
-            self._is_fixed and num != self._num_values
-        ):
-            return False
-        values = values[:]
-        if self._keeps_bits and (total := sum(values)) != total:
-            return False  # some NaNs have other bits once they were Python's floats
-        try:
-            self._rows.append(_PACK[self._spec.dtype](values))
-        except (struct.error, OverflowError):  # a value does not fit
-            return False
-        return True
 
     def add(self, where: str, features: _FeatureMap) -> None:
         """Takes the next Example's values.
@@ -169,12 +133,14 @@ class _Column:
         counts as missing if they are fixed.
         """
         feature = features.get(self._name)
+        kind = None if feature is None else _kind(feature)
         row: _Values | None = None
-        if feature is not None and (not self._is_fixed or _kind(feature) is not None):
-            row = self._row(where, feature)
+        if feature is not None and (not self._is_fixed or kind is not None):
+            row = self._row(where, feature, kind)
         elif self._context is not None:
             if self._shared is None:
-                self._shared = self._row("context", self._context)
+                kind = _kind(self._context)
+                self._shared = self._row("context", self._context, kind)
             row = self._shared
             if row is not None:
                 self._take(len(row) // self._unit, "of the context")
@@ -268,9 +234,10 @@ class _Column:
             f"feature {self._name!r}, {what},",
         )
 
-    def _row(self, where: str, feature: feature_pb2.Feature) -> _Values | None:
+    def _row(
+        self, where: str, feature: feature_pb2.Feature, kind: str | None
+    ) -> _Values | None:
         """Returns one feature's values in the input's form; None if it has none."""
-        kind = _kind(feature)
         if kind is None:
             return None
         dtype = self._spec.dtype
@@ -437,14 +404,3 @@ _PACK: Final[dict[DType, Callable[[Any], Any]]] = {
     dtypes.UINT32: _packer("I"),
     dtypes.UINT64: _packer("Q"),
 }
-
-_read_floats = operator.attrgetter("float_list.value")
-_read_integers = operator.attrgetter("int64_list.value")
-_LIST_OF: Final[dict[DType, Callable[[Any], Sequence[Any]]]] = {
-    **dict.fromkeys(_PACK, _read_integers),
-    **dict.fromkeys(
-        (dtypes.FLOAT32, dtypes.FLOAT64, dtypes.FLOAT16, BFLOAT16), _read_floats
-    ),
-    STRING: operator.attrgetter("bytes_list.value"),
-}
-"""Read the values from the list that goes with a dtype."""

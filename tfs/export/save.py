@@ -16,6 +16,7 @@ from torch import nn
 from tfs.core.errors import DataLoss, InvalidArgument
 from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.core.version_directory import EXAMPLES, commit
+from tfs.export.check import differing_outputs
 from tfs.export.packaging.package_resources import readable
 from tfs.export.packaging.packaging import Packaging
 from tfs.export.publish import Extras, place_examples, producer, publish
@@ -23,7 +24,7 @@ from tfs.export.signatures.calling import OF_PROGRAMS, evaluation
 from tfs.export.signatures.derive import derive
 from tfs.export.signatures.module_calls import outputs_of
 from tfs.export.signatures.signature import Derived, ExampleInputs, Signature
-from tfs.export.trial.trial import differing_outputs, prepare_trials, unlike_servers
+from tfs.export.trial.trial import prepare_trials, unlike_servers
 from tfs.export.values import same
 from tfs.export.wrappers import (
     has_wrappers,

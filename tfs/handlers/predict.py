@@ -365,8 +365,20 @@ class PredictHandler:
             gate.leave_all(num)
             return False
         servable = handle.servable
-        if not is_all or not _answer_now(servable, plan, calls, elements, begun_s):
-            servable.submit_all(plan.tasks(calls, elements, begun_s))
+        if is_all and not any(
+            call.is_finished
+            or (call.deadline_s is not None and call.deadline_s <= begun_s)
+            for call in calls
+        ):
+            # Apart from the cost, the effect is the same as that of queueing them.
+            num_rows, join = plan.num_rows, plan.joined
+            outcome = servable.compute_now(
+                plan.signature_name, lambda: join(elements), num * num_rows, num
+            )
+            if outcome is not None:
+                plan.answers.end_now(calls, begun_s, outcome, num_rows)
+                return True
+        servable.submit_all(plan.tasks(calls, elements, begun_s))
         return True
 
     def _new_plan(
@@ -399,38 +411,3 @@ class PredictHandler:
         plan = RequestPlan(template.inputs, name, signature, answers)
         self._plans[template] = plan
         return plan
-
-
-def _answer_now(
-    servable: Servable,
-    plan: RequestPlan,
-    calls: Sequence[BurstCall],
-    elements: Sequence[tuple[Buffer, ...]],
-    begun_s: float,
-) -> bool:
-    """Computes and answers requests that have entered, if that is possible at once.
-
-    Returns False, with nothing done, if they must be submitted instead; requests that
-    were given up are sorted out then. Apart from the cost, the effect is the same
-    either way.
-    """
-    for call in calls:
-        deadline_s = call.deadline_s
-        if call.is_finished or (deadline_s is not None and deadline_s <= begun_s):
-            return False
-    num = len(calls)
-    num_rows = plan.num_rows
-    outcome = servable.compute_now(
-        plan.signature_name,
-        lambda: plan.joined(elements),  # quicker than a partial
-        num * num_rows,
-        num,
-    )
-    if outcome is None:
-        return False
-    if num == 1 or isinstance(outcome, ServingError):
-        for call in calls:
-            plan.answers.end(call, begun_s, (), outcome)
-    else:
-        plan.answers.end_now(calls, begun_s, outcome, num_rows)
-    return True

@@ -231,7 +231,7 @@ class PredictAnswers:
         self,
         calls: Sequence[BurstCall],
         begun_s: float,
-        outputs: Tensors,
+        outcome: Outcome,
         num_rows: int,
     ) -> None:
         """Ends requests that were begun and computed together, at once. On the loop.
@@ -240,15 +240,19 @@ class PredictAnswers:
             calls: The calls of the requests, in the order of their rows. None had ended
                 when they were begun, and nothing else has happened since.
             begun_s: When they were begun.
-            outputs: Outputs of all requests, joined.
+            outcome: Outputs of all requests, joined, or the error of all.
             num_rows: Rows of each request.
 
         """
+        if len(calls) == 1 or isinstance(outcome, ServingError):
+            for call in calls:
+                self.end(call, begun_s, (), outcome)
+            return
         done_s = self._gate.now()
-        replies = self._replies(calls, outputs, num_rows)
+        replies = self._replies(calls, outcome, num_rows)
         if replies is None:
             for index, call in enumerate(calls):
-                self.end(call, begun_s, (), _rows_of(outputs, index, num_rows))
+                self.end(call, begun_s, (), _rows_of(outcome, index, num_rows))
             return
         try:
             self._reply_all(calls, replies)

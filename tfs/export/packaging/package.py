@@ -28,6 +28,7 @@ from torch.package.package_exporter import PackageExporter, PackagingErrorReason
 from torch.package.package_importer import PackageImporter
 
 from tfs.core.errors import InvalidArgument
+from tfs.export.module_copy import without_parametrizations
 from tfs.export.packaging.archive_file import archive_file
 from tfs.export.packaging.dependency_report import (
     Action,
@@ -44,7 +45,6 @@ from tfs.export.packaging.module_origin import (
 from tfs.export.packaging.packaging import Packaging
 from tfs.export.packaging.pickling import TrialPickler, unsaved_of
 from tfs.export.packaging.script_source import in_utf8, needed_source, read_source
-from tfs.export.parametrizations import without_parametrizations
 from tfs.export.wrappers import (
     unwrapped,
     without_compiled_parts,

@@ -13,7 +13,8 @@ from torch import nn
 from tfs.core.dtype import STRING
 from tfs.core.errors import InvalidArgument
 from tfs.core.signature import Method
-from tfs.export.signatures.calling import run, to_call
+from tfs.export.module_copy import to_call
+from tfs.export.signatures.calling import run
 from tfs.export.signatures.named_outputs import is_nested, name_outputs
 from tfs.export.signatures.signature import Signature
 from tfs.export.trial.trial_advice import GRADIENTS

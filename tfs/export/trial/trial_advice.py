@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import zipfile
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, TypeAlias
 
 from tfs.export.packaging.dependency_report import Action
 from tfs.export.packaging.module_origin import default_action
@@ -46,7 +46,8 @@ def told(failure: TrialFailure, modules: PackagedModules) -> str:
         return f"{text}. {GRADIENTS}"
     for cause in failure.causes:
         for kind in cause.kinds:
-            advice = _ADVICE.get(kind, _none)(cause, failure.step, modules)
+            advise = _ADVICE.get(kind)
+            advice = advise and advise(cause, failure.step, modules)
             if advice is not None:
                 return f"{text}. {advice}" if advice else text
     return f"{text}. {_NOT_THERE}" if failure.step in ("load", "call") else text
@@ -68,6 +69,9 @@ _STEPS: Final = {
 }
 
 _NOT_THERE: Final = "What this program imported, defined or set is not there"
+
+
+_Advise: TypeAlias = Callable[[RaisedError, str, PackagedModules], str | None]
 
 
 def _on_missing_module(
@@ -116,54 +120,34 @@ def _on_missing_file(
     return None
 
 
-def _on_attribute(
-    cause: RaisedError, step: str, modules: PackagedModules
-) -> str | None:
-    if step != "load" or not modules.is_there:
-        return None
-    return (
-        "If a part of it restores itself by a __setstate__ that takes the module for made "
-        "already, as torch's quantized convolutions do, save it with "
-        "platform='torchscript', or begin a __setstate__ of your own with "
-        "torch.nn.Module.__init__(self)"
-    )
-
-
-def _on_runtime(cause: RaisedError, step: str, modules: PackagedModules) -> str | None:
-    if step != "again":
-        return None
-    return (
-        "Operators belong to the process: define them by @torch.library.custom_op, which "
-        "may be done again"
-    )
-
-
-def _on_exit(cause: RaisedError, step: str, modules: PackagedModules) -> str | None:
-    return (
-        "If it reads the command line: a server has another, so keep the values in the "
-        "model"
-    )
-
-
-def _on_mock(cause: RaisedError, step: str, modules: PackagedModules) -> str | None:
-    return "If a mocked module is needed after all, intern or extern it"
-
-
-def _none(cause: RaisedError, step: str, modules: PackagedModules) -> None:
-    return None
-
-
-_ADVICE: Final[
-    Mapping[str, Callable[[RaisedError, str, PackagedModules], str | None]]
-] = {
+_ON_ATTRIBUTE: Final = (
+    "If a part of it restores itself by a __setstate__ that takes the module for made "
+    "already, as torch's quantized convolutions do, save it with platform='torchscript', "
+    "or begin a __setstate__ of your own with torch.nn.Module.__init__(self)"
+)
+_ADVICE: Final[Mapping[str, _Advise]] = {
     "builtins.ImportError": _on_missing_module,
     "builtins.FileNotFoundError": _on_missing_file,
     "builtins.NotADirectoryError": _on_missing_file,
-    "builtins.AttributeError": _on_attribute,
-    "builtins.NotImplementedError": _on_mock,
-    "builtins.RuntimeError": _on_runtime,
-    "builtins.SystemExit": _on_exit,
+    "builtins.AttributeError": lambda cause, step, modules: (
+        _ON_ATTRIBUTE if step == "load" and modules.is_there else None
+    ),
+    "builtins.NotImplementedError": lambda cause, step, modules: (
+        "If a mocked module is needed after all, intern or extern it"
+    ),
+    "builtins.RuntimeError": lambda cause, step, modules: (
+        "Operators belong to the process: define them by @torch.library.custom_op, which "
+        "may be done again"
+        if step == "again"
+        else None
+    ),
+    "builtins.SystemExit": lambda cause, step, modules: (
+        "If it reads the command line: a server has another, so keep the values in the "
+        "model"
+    ),
 }
+"""By the class of an error: returns what to do; empty if the error says it itself, None if
+another error or class may know more."""
 
 
 def _is_own(module: str) -> bool:
