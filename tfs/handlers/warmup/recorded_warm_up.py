@@ -1,6 +1,6 @@
 """Warms a version up with the requests that it brings, at the end of its load.
 
-A version may bring recorded requests (``warmup_file.py``), which are replayed once it
+A version may bring recorded requests (``warmup_replay.py``), which are replayed once it
 is loaded. If one of them fails, the load fails, because a version that cannot answer
 its own recorded requests should not serve.
 """
