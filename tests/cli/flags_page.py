@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Final
 
-from tfs.cli.serving.upstream_flags import REFUSED, WITHOUT_MEANING
+from tfs.cli.serving.serve_arguments import REFUSED, WITHOUT_MEANING
 from tfs.server.flag import Flag
 from tfs.server.options import FLAGS, ServerOptions
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.architecture.tree import ROOT, tracked_files
 from tfs.cli.main import make_parser
-from tfs.cli.serving.upstream_flags import REFUSED, WITHOUT_MEANING
+from tfs.cli.serving.serve_arguments import REFUSED, WITHOUT_MEANING
 from tfs.server.config.server_config import read_config_text
 from tfs.server.options import FLAGS
 from tfs.server.placing.batching_parameters import read_batching_parameters

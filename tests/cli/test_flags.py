@@ -11,8 +11,12 @@ import pytest
 
 from managers.versions.retry import RetryOptions
 from tfs.cli.main import main
-from tfs.cli.serving.serve_arguments import add_flags, read_flags
-from tfs.cli.serving.upstream_flags import REFUSED, WITHOUT_MEANING
+from tfs.cli.serving.serve_arguments import (
+    REFUSED,
+    WITHOUT_MEANING,
+    add_flags,
+    read_flags,
+)
 from tfs.core.errors import InvalidArgument, Unavailable, Unimplemented
 from tfs.server.flag import Flag
 from tfs.server.options import FLAGS, ServerOptions, TransportKind

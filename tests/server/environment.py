@@ -23,9 +23,9 @@ from tfs.core.servable import InferenceTask, Outcome, Tensors
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.stats import Stats
-from tfs.server.config.config_outcome import ConfigOutcome
 from tfs.server.config.running_config import Origin
 from tfs.server.config.server_config import Message, parse_config_text, read_config_text
+from tfs.server.config.waiting import ConfigOutcome
 from tfs.server.core import ServerCore
 from tfs.server.model_sources import SourceParts
 from tfs.testing.fake_call import FakeCall

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
+from tfs.cli.printing import as_json, emit
 from tfs.cli.tls_files import read_credentials, silence_grpc
 from tfs.core.errors import (
     DeadlineExceeded,
@@ -35,7 +36,7 @@ _OF_A_FLEET: Final = "served by this fleet"
 # grpc's words for a socket of another user.
 _DENIED: Final = "Permission denied"
 
-R = TypeVar("R", covariant=True)
+R = TypeVar("R", covariant=True, bound="Message")
 
 
 class _ReplyType(Protocol[R]):
@@ -165,6 +166,30 @@ def ask(
                 f"({error.message})"
             ) from error
     return reply.FromString(answer)
+
+
+def answer(
+    arguments: argparse.Namespace,
+    request: Message,
+    reply: _ReplyType[R],
+    lines: Callable[[R], Iterable[str]],
+) -> R:
+    """Calls the method of AdminService that takes such a request, and prints the reply.
+
+    Args:
+        arguments: Say where the server is, and whether to print JSON.
+        request: The request.
+        reply: The type of the reply.
+        lines: Says the same for people.
+
+    Raises:
+        ServingError: As ``ask``.
+
+    """
+    method = type(request).__name__.removesuffix("Request")
+    found = ask(arguments, method, request, reply)
+    emit([as_json(found)] if arguments.json else lines(found))
+    return found
 
 
 @contextlib.contextmanager

@@ -31,8 +31,6 @@ from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.stats import Stats
 from tfs.server.canary.trial import TrialParts
 from tfs.server.config.config_in_force import ConfigInForce
-from tfs.server.config.config_outcome import ConfigOutcome
-from tfs.server.config.config_waiters import ConfigWaiters, Waiter
 from tfs.server.config.overrides_file import OverridesFile
 from tfs.server.config.running_config import (
     Change,
@@ -41,6 +39,7 @@ from tfs.server.config.running_config import (
     RunningConfig,
 )
 from tfs.server.config.server_config import Message, ServerConfig
+from tfs.server.config.waiting import ConfigOutcome, ConfigWaiters, Waiter
 from tfs.server.model_settings import ModelSettings
 from tfs.server.model_sources import ModelSources, SourceParts
 from tfs.server.readiness import Readiness

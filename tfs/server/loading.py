@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
@@ -21,9 +22,11 @@ from tfs.core.event_bus import EventAndTime, EventBus
 from tfs.core.executor import ThreadExecutor
 from tfs.core.loop.pacing import RecentTraffic, follow
 from tfs.core.loop.serving_loop import ServingLoop
+from tfs.core.servable import Servable
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.stats import Stats
+from tfs.frontends.answer_sizes import AnswerSizes
 from tfs.handlers.warmup.recorded_warm_up import RecordedWarmUp
 from tfs.handlers.warmup.warmup_replay import WarmupOptions
 from tfs.runtime.process.zygote_process import ZygoteProcess
@@ -34,7 +37,6 @@ from tfs.server.model_settings import DETECT
 from tfs.server.model_sources import SourceParts
 from tfs.server.options import ServerOptions
 from tfs.server.placing.model_placer import ModelPlacer, loader_makers
-from tfs.server.ports.expected_answers import ExpectedAnswers
 from tfs.server.remote_copies import RemoteCopies
 
 log = logging.getLogger(__name__)
@@ -222,3 +224,42 @@ def _warmup_options(options: ServerOptions) -> WarmupOptions:
     # 0 iterations mean one, as in TensorFlow Serving.
     num_iterations = max(1, options.num_warmup_iterations)
     return WarmupOptions(options.enable_model_warmup, num_iterations)
+
+
+class ExpectedAnswers:
+    """What the signatures of loaded versions say of their answers. Thread-safe.
+
+    Attributes:
+        sizes: Is told of each model the longest that any of its signatures fixes, for
+            any version.
+
+    """
+
+    def __init__(self) -> None:
+        self.sizes = AnswerSizes()
+        # Guards _by_version, and keeps the calls of ``sizes`` in order; leaf lock.
+        self._lock = threading.Lock()
+        self._by_version: dict[str, dict[int, int]] = {}
+
+    def note(self, servable: Servable) -> None:
+        """Notes a version that was loaded."""
+        signatures = servable.signatures.values()
+        num_bytes = max((each.least_answer_bytes for each in signatures), default=0)
+        version = servable.id
+        with self._lock:
+            self._by_version.setdefault(version.name, {})[version.version] = num_bytes
+            self._tell(version.name)
+
+    def forget(self, version: ServableId) -> None:
+        """Forgets a version that is gone; one that was never noted, too."""
+        with self._lock:
+            versions = self._by_version.get(version.name)
+            if versions is None or versions.pop(version.version, None) is None:
+                return
+            if not versions:
+                del self._by_version[version.name]
+            self._tell(version.name)
+
+    def _tell(self, name: str) -> None:
+        versions = self._by_version.get(name, {})
+        self.sizes.expect(name, max(versions.values(), default=0))

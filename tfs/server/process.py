@@ -29,7 +29,6 @@ from tfs.server.config.config_file import (
     look_at_config_file,
     read_config_file,
 )
-from tfs.server.config.config_outcome import ConfigOutcome
 from tfs.server.config.running_config import Origin
 from tfs.server.config.server_config import (
     ServerConfig,
@@ -37,6 +36,7 @@ from tfs.server.config.server_config import (
     read_config_text,
     single_model,
 )
+from tfs.server.config.waiting import ConfigOutcome
 from tfs.server.core import log_outcome
 from tfs.server.fleet_source import FleetFile
 from tfs.server.model_server import ModelServer

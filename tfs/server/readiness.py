@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection
 
-from tfs.server.config.config_waiters import ConfigWaiters
+from tfs.server.config.waiting import ConfigWaiters
 from tfs.server.served_models import ServedModels
 
 

@@ -344,42 +344,38 @@ class ServedModels:
 
     def _meaning_locked(self, settings: ModelSettings) -> _Meaning:
         name, canary = settings.name, settings.canary
-        before = self._meanings.get(name, _PLAIN)
         rejected, faulty = self.rejected(settings), self._faulty(name)
-        is_routed = (
-            settings.primary is not None or canary or bool(rejected) or bool(faulty)
-        )
+        is_routed = settings.primary is not None or canary or rejected or faulty
         if not is_routed and not settings.labels:
             return _PLAIN
-        available = self._available(name)
-        last = before.last_labels
+        before = self._meanings.get(name, _PLAIN)
+        available, last = self._available(name), before.last_labels
         labels = effective_labels(settings.labels, last, available)
         last_labels = {
             label: version if version in available else last[label]
             for label, version in labels.items()
             if version in available or label in last
         }
-        route = self._route_locked(settings, before.route) if is_routed else None
-        return _Meaning(labels, last_labels, route)
-
-    def _route_locked(self, settings: ModelSettings, before: _Route | None) -> _Route:
-        name, canary = settings.name, settings.canary
-        available = self._available(name)
-        rejected, faulty = self.rejected(settings), self._faulty(name)
+        if not is_routed:
+            return _Meaning(labels, last_labels, None)
         # Without a route, the latest version answered.
-        last_primary = max(available, default=None) if before is None else before.last
-        canary_version = None if canary is None else canary.version
+        route = before.route
+        last_primary = max(available, default=None) if route is None else route.last
         primary = effective_primary(
             settings.primary,
             last_primary,
             available,
-            canary_version,
+            None if canary is None else canary.version,
             rejected,
             faulty,
         )
-        trial = self._trial_route_locked(settings, available)
-        last_primary = last_primary if primary is None else primary
-        return _Route(primary, trial, settings.primary, last_primary)
+        route = _Route(
+            primary,
+            self._trial_route_locked(settings, available),
+            settings.primary,
+            last_primary if primary is None else primary,
+        )
+        return _Meaning(labels, last_labels, route)
 
     def _trial_route_locked(
         self, settings: ModelSettings, available: Collection[int]

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -59,29 +58,15 @@ def test_parameters_are_printed_with_their_numbers(
     assert sum("best" in line for line in comments) == 1
 
 
-def test_parameters_are_written_with_a_plot(
+def test_parameters_are_written_for_a_server(
     base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What a server reads, and what a person looks at."""
+    """What is written is a file that a server reads as it stands."""
     out = tmp_path / "tuned"
     assert tuned(str(base), *QUICK, "--out", str(out)) == 0
-    written, plot = capsys.readouterr().out.splitlines()
+    written = capsys.readouterr().out.rstrip()
     assert written == str(out / "batching_params.pbtxt")
     assert read_batching_file(written).queue.timeout_s == 0
-    assert Path(plot).read_bytes().startswith(b"\x89PNG")
-
-
-def test_without_matplotlib_there_is_no_plot(
-    base: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It is no dependency of a server."""
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    assert tuned(str(base), *QUICK, "--out", str(tmp_path)) == 0
-    assert capsys.readouterr().out == f"{tmp_path}/batching_params.pbtxt\n"
-    assert not (tmp_path / "batching_params.png").exists()
 
 
 def test_parameters_that_a_version_was_published_with_are_not_overwritten(

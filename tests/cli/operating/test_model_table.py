@@ -1,4 +1,4 @@
-"""What commands say of models: one line each, with what is wrong."""
+"""What commands say of models: what is wrong, in words."""
 
 from __future__ import annotations
 
@@ -10,29 +10,7 @@ from tfs.cli.operating.model_table import (
     stats_table,
     versions_table,
 )
-from tfs.cli.operating.queue_table import batching_table
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
-
-
-def test_a_model_is_one_line() -> None:
-    """What answers, what is on trial, what is wrong."""
-    (_, line) = models_table([report()]).splitlines()
-    assert line.split() == [
-        *("digits", "1", "1", "stable=1", "-", "-", "2", "rejected", "yes"),
-        *("version", "2", "FAILED:", "bad", "file"),
-    ]
-
-
-def test_a_model_shows_what_half_and_99_percent_of_its_requests_took() -> None:
-    """All signatures of all versions together, in milliseconds."""
-    model = pb.ModelReport(name="digits", primary=1)
-    for number, counts in ((1, [97, 0, 2]), (2, [0, 1, 0])):
-        signature = model.versions.add(version=number, state=30).signatures.add()
-        signature.requests.latency_s.bounds.extend([0.001, 0.004])
-        signature.requests.latency_s.counts.extend(counts)
-    heads, line = models_table([model]).splitlines()
-    assert heads.split()[4:8] == ["P50", "MS", "P99", "MS"]
-    assert line.split()[4:7] == ["-", "1", "4"]
 
 
 def test_a_label_that_has_not_moved_yet_says_where_to_and_whether_it_will() -> None:
@@ -95,68 +73,6 @@ def test_a_version_that_failed_hides_nothing_else_that_is_wrong() -> None:
     assert last.endswith(beside)
 
 
-def test_a_version_is_one_line_with_the_processes_it_lost() -> None:
-    """A version's line says where it runs, and how many of its processes died."""
-    model = report()
-    placement = model.versions[1].placement
-    placement.place = pb.PlacementReport.PROCESS
-    (_, failed, serving) = versions_table([model]).splitlines()
-    assert failed.endswith("bad file")
-    assert serving.split()[-1] == "process"
-    placement.num_crashes = 2
-    assert "process, 2 died" in versions_table([model])
-    placement.place = pb.PlacementReport.PLACE_UNSPECIFIED  # not told yet
-    assert " -, 2 died" in versions_table([model])
-
-
-def test_a_batch_queue_is_one_line() -> None:
-    """What waits, what ran, how full and how long; what left otherwise comes last."""
-    model = pb.ModelReport(name="digits")
-    version = model.versions.add(version=2)
-    batching = version.signatures.add(name="scores").batching
-    batching.enabled = True
-    batching.parameters.max_batch_size.value = 8
-    queue = batching.queues.add(
-        num_waiting_tasks=3,
-        num_completed_tasks=10,
-        num_rejected_tasks=1,
-        num_batches=4,
-        num_rows=12,
-        num_padding_rows=4,
-    )
-    queue.batch_fill.MergeFrom(pb.Histogram(bounds=[1], counts=[4, 0], total=1.5))
-    queue.wait_s.MergeFrom(
-        pb.Histogram(bounds=[0.001, 0.004], counts=[3, 1, 0], total=0.006)
-    )
-    batching.bypass.MergeFrom(
-        pb.BypassStats(num_requests=2, num_rows=2000, num_calls=5)
-    )
-    version.signatures.add(name="words").batching.enabled = True
-    version.signatures.add(name="norms").batching.why = "its rows depend on each other"
-    _, queue_line, past_line, *lines = batching_table([model]).splitlines()
-    idle_line, dependent_line = lines
-    assert queue_line.split() == [
-        *("digits", "2", "scores", "3", "10", "4", "3.0", "of", "8", "38", "%"),
-        *("25", "%", "1.5,", "p99", "4", "-", "1", "refused"),
-    ]
-    assert past_line.split()[:7] == [*("digits", "2", "scores", "-", "2", "5", "400.0")]
-    assert "past the queues" in past_line
-    assert idle_line.endswith("no request yet")
-    assert dependent_line.endswith("unbatched: its rows depend on each other")
-
-
-def test_queues_of_one_signature_have_lines_that_differ() -> None:
-    """What a queue's requests have in common comes first, then what left it."""
-    model = pb.ModelReport(name="m")
-    batching = model.versions.add(version=1).signatures.add(name="s").batching
-    batching.enabled = True
-    batching.queues.add(requests_in_common="tokens [up to 256]", num_expired_tasks=2)
-    batching.queues.add(requests_in_common="tokens [up to 1024]")
-    _, short, long = batching_table([model]).splitlines()
-    assert short.endswith("tokens [up to 256], 2 late")
-    assert long.endswith("tokens [up to 1024]")
-
-
 def test_what_was_never_counted_takes_no_line() -> None:
     """Counters by name and labels, histograms as number and mean; zeros are left out."""
     stats = [
@@ -170,44 +86,6 @@ def test_what_was_never_counted_takes_no_line() -> None:
         ["requests", "12", "code=OK,", "model=m"],
         ["took_s", "4", "x", "0.5", "-"],
     ]
-
-
-def test_all_labels_of_a_stat_are_shown() -> None:
-    """The last of many may be the version, which alone tells two lines apart."""
-    labels = {"method": "Predict", "model": "digits", "signature": "serving_default"}
-    stats = [
-        pb.Stat(name="requests", labels={**labels, "version": version}, value=1)
-        for version in ("1", "2")
-    ]
-    _, first, second = stats_table(stats).splitlines()
-    assert first.endswith("signature=serving_default, version=1")
-    assert second.endswith("signature=serving_default, version=2")
-
-
-def test_a_version_is_one_line() -> None:
-    """Its error where it has one, else its reason."""
-    lines = versions_table([report(), pb.ModelReport(name="empty")]).splitlines()
-    assert len(lines) == 4
-    assert "FAILED" in lines[1]
-    assert "bad file" in lines[1]
-    assert "1.0 MiB" in lines[2]
-
-
-def test_a_version_shows_what_is_reserved_for_it() -> None:
-    """Under a limit the reserved memory is shown, because it decides what may load."""
-    model = report()
-    model.versions[1].memory.reserved_bytes = 5 << 20
-    assert "1.0 MiB, 5.0 MiB reserved" in versions_table([model]).splitlines()[2]
-
-
-def test_a_version_that_is_tried_again_shows_what_failed() -> None:
-    """The table says what failed, instead of why the version is wanted."""
-    model = pb.ModelReport(name="digits")
-    version = model.versions.add(version=2, reason="appeared")
-    version.state = 20  # type: ignore[assignment]
-    version.load.waiting = "attempt 1 failed"
-    (_, line) = versions_table([model]).splitlines()
-    assert line.endswith("attempt 1 failed")
 
 
 def test_a_version_that_ended_and_is_tried_again_says_so() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.cli.operating.model_report import report
-from tfs.cli.operating.outcome import apply_lines, canary_lines, outcome_lines
+from tfs.cli.operating.outcome import canary_lines, outcome_lines
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 
 
@@ -32,13 +32,3 @@ def test_an_outcome_shows_the_override_and_the_notes() -> None:
     assert lines[0] == "override: traffic { primary: 1 }"
     assert lines[-1] == "note: until restart"
     assert outcome_lines(pb.OverrideOutcome())[0] == "nothing changed"
-
-
-def test_a_configs_outcome_is_one_line_a_model() -> None:
-    """What changed, what answers, what is wrong."""
-    reply = pb.ApplyConfigResponse()
-    reply.models.add(model="a", change=pb.ModelOutcome.ADDED, available_versions=[2, 1])
-    reply.models.add(model="b").status.message = "broken"
-    lines = apply_lines(reply)[0].splitlines()
-    assert lines[1].split() == ["a", "added", "-", "2,", "1", "-", "ok"]
-    assert lines[2].endswith("broken")

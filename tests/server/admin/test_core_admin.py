@@ -85,28 +85,6 @@ def test_models_are_listed_with_states_and_reasons() -> None:
     assert "# label x: nothing yet (3 not loaded)" in operator.show().effective_text
 
 
-def test_a_label_of_a_version_that_nobody_loads_is_told_with_where_to_look() -> None:
-    """Nothing is on its way, and who waits for it would wait for ever."""
-    text = (
-        'version_labels { key: "old" value: 1 } version_labels { key: "no" value: 9 } '
-        'version_labels { key: "new" value: 2 }'
-    )
-    report = operating(1, 2, extra=text).model()
-    assert list(report.notes) == [
-        "label no is for version 9, which is not in /models/a; requests with the label "
-        "get NOT_FOUND",
-    ]
-
-
-def test_a_label_that_waits_in_vain_keeps_its_meaning_and_says_so() -> None:
-    """What it means until then is what an operator is asked next."""
-    operator = operating(1, extra='version_labels { key: "x" value: 1 }')
-    moved = model("a", "", 'version_labels { key: "x" value: 7 }')
-    operator.ask("apply_config", pb.ApplyConfigRequest(text=config(moved)))
-    (note,) = operator.model().notes
-    assert note.endswith("until it is loaded, the label means version 1")
-
-
 def test_a_version_that_failed_says_why() -> None:
     """GetModelStatus has no room for it; this has."""
     env = Environment()

@@ -17,9 +17,9 @@ from tfs.core.errors import (
     ServingError,
     Unknown,
 )
-from tfs.server.config.config_outcome import ConfigOutcome
 from tfs.server.config.running_config import Change, Origin
 from tfs.server.config.server_config import Message, read_config_text
+from tfs.server.config.waiting import ConfigOutcome
 
 
 def test_a_reload_is_done_when_its_new_models_answer(env: Environment) -> None:

@@ -28,14 +28,13 @@ it runs on there.
 
 examples
   tfs tune /models/resnet > params.pbtxt     and: tfs serve --batching_parameters_file
-  tfs tune /models/resnet --out tuned/       batching_params.pbtxt, and a plot
+  tfs tune /models/resnet --out tuned/       batching_params.pbtxt
   tfs tune resnet --socket /run/tfs.sock     what that server answers with now
 
 The parameters belong to the machine they were measured on: run it on a quiet one of the
 kind that serves.
 """
 
-_PLOT = "batching_params.png"
 _JOINING_PLOT = "layered.png"
 
 
@@ -73,8 +72,8 @@ def add_parser(
     parser.add_argument(
         "--out",
         metavar="DIR",
-        help=f"write {BATCHING_PARAMETERS} there, and a plot if matplotlib is "
-        "installed; default: print the parameters",
+        help=f"write {BATCHING_PARAMETERS} there, and a plot of what joining between "
+        "stages would be worth if matplotlib is installed; default: print the parameters",
     )
     add_admin_arguments(parser, prints_reply=False)
     parser.set_defaults(run=run)
@@ -125,8 +124,6 @@ def run(args: argparse.Namespace) -> int:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text, encoding="utf-8")
     print(file)
-    if draw(tuning, recommended, where, str(Path(out, _PLOT))):
-        print(Path(out, _PLOT))
     if draw_joining(joining, str(Path(out, _JOINING_PLOT))):
         print(Path(out, _JOINING_PLOT))
     return 0
@@ -258,37 +255,3 @@ def parameters_text(
         rate = rows / max(call_s, 1e-12)
         lines.append(f"# {rows:6d} {call_s * 1e3:14.3f} {rate:12.1f}{mark}")
     return "\n".join(lines) + "\n\n" + recommended.text
-
-
-def draw(
-    tuning: Tuning, recommended: RecommendedParameters, where: str, path: str
-) -> bool:
-    """Draws time and rate over the batch size; returns whether it could.
-
-    It cannot if matplotlib is not installed.
-    """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return False
-    rows = sorted(tuning.call_s_by_rows)
-    times_s = [tuning.call_s_by_rows[each] for each in rows]
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.add_subplot()
-    axes.set_title(f"{tuning.signature_name}: {where}")
-    axes.set_xlabel("rows of a batch")
-    axes.set_ylabel("ms per batch")
-    axes.plot(rows, [each * 1e3 for each in times_s], "o-", color="tab:blue")
-    axes.axvline(recommended.batch_rows, color="tab:gray", linestyle="--")
-    axes.set_ylim(bottom=0)
-    rates = axes.twinx()
-    rates.set_ylabel("rows/s (dotted)")
-    rates.plot(
-        rows,
-        [n / max(s, 1e-12) for n, s in zip(rows, times_s, strict=True)],
-        "o:",
-        color="tab:orange",
-    )
-    rates.set_ylim(bottom=0)
-    figure.savefig(path)
-    return True

@@ -7,12 +7,13 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from tfs.cli.connection import add_admin_arguments, ask
+from tfs.cli.connection import add_admin_arguments, answer
 from tfs.cli.operating.outcome import apply_lines, outcome_lines
-from tfs.cli.printing import as_json, emit, notes_lines
+from tfs.cli.printing import emit, notes_lines
 from tfs.core.errors import Code
 
 if TYPE_CHECKING:
+    from tfs.proto.tfs.v1 import admin_service_pb2 as pb
     from tfs.server.model_settings import ModelSettings
 
 _UNKNOWN: Final = int(Code.UNKNOWN)
@@ -130,23 +131,23 @@ def _send(arguments: argparse.Namespace, text: str, validate_only: bool) -> int:
     request = pb.ApplyConfigRequest(
         text=text, validate_only=validate_only, text_name=arguments.file
     )
-    reply = ask(arguments, "ApplyConfig", request, pb.ApplyConfigResponse)
-    if arguments.json:
-        print(as_json(reply))
-        return 1 if reply.status.code else 0
-    emit(apply_lines(reply))
-    num_bad = sum(each.status.code != 0 for each in reply.models)
-    if reply.status.code == _UNKNOWN and reply.applied and num_bad:
-        # The table shows the reasons already. They name memory and paths, and are too
-        # long to print twice.
-        print(
-            f"applied: {num_bad} model(s) did not become available as configured, see "
-            "above"
-        )
-    elif reply.status.code:
-        print(f"{'applied' if reply.applied else 'refused'}: {reply.status.message}")
-    else:
-        print("valid" if validate_only else "applied")
+
+    def lines(reply: pb.ApplyConfigResponse) -> Iterator[str]:
+        yield from apply_lines(reply)
+        num_bad = sum(each.status.code != 0 for each in reply.models)
+        if reply.status.code == _UNKNOWN and reply.applied and num_bad:
+            # The table shows the reasons already. They name memory and paths, and are
+            # too long to print twice.
+            yield (
+                f"applied: {num_bad} model(s) did not become available as configured, "
+                "see above"
+            )
+        elif reply.status.code:
+            yield f"{'applied' if reply.applied else 'refused'}: {reply.status.message}"
+        else:
+            yield "valid" if validate_only else "applied"
+
+    reply = answer(arguments, request, pb.ApplyConfigResponse, lines)
     return 1 if reply.status.code else 0
 
 
@@ -154,20 +155,18 @@ def _run_show(arguments: argparse.Namespace) -> int:
     """Prints the running configuration; 0 if the server answered."""
     from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 
-    reply = ask(arguments, "GetConfig", pb.GetConfigRequest(), pb.GetConfigResponse)
-    if arguments.json:
-        print(as_json(reply))
-        return 0
-    print(reply.effective_text, end="")
-    inactive = [each for each in reply.overrides if not each.active]
-    emit(f"# {line}" for line in notes_lines(reply.notes))
-    emit(
-        f"# inactive override of {each.config.name}: {' '.join(each.why_inactive.split())}"
-        for each in inactive
-    )
-    if reply.HasField("last_refusal"):
-        problem = " ".join(reply.last_refusal.error.message.split())
-        print(f"# the last configuration was refused: {problem}")
+    def lines(reply: pb.GetConfigResponse) -> Iterator[str]:
+        yield reply.effective_text.removesuffix("\n")
+        yield from (f"# {line}" for line in notes_lines(reply.notes))
+        for each in reply.overrides:
+            if not each.active:
+                why = " ".join(each.why_inactive.split())
+                yield f"# inactive override of {each.config.name}: {why}"
+        if reply.HasField("last_refusal"):
+            problem = " ".join(reply.last_refusal.error.message.split())
+            yield f"# the last configuration was refused: {problem}"
+
+    answer(arguments, pb.GetConfigRequest(), pb.GetConfigResponse, lines)
     return 0
 
 
@@ -178,9 +177,10 @@ def _run_reset(arguments: argparse.Namespace) -> int:
     request = pb.ResetOverrideRequest(
         model=arguments.model, validate_only=arguments.dry_run
     )
-    reply = ask(arguments, "ResetOverride", request, pb.ResetOverrideResponse)
-    if arguments.json:
-        print(as_json(reply))
-    else:
-        emit(outcome_lines(reply.outcome))
+    answer(
+        arguments,
+        request,
+        pb.ResetOverrideResponse,
+        lambda reply: outcome_lines(reply.outcome),
+    )
     return 0

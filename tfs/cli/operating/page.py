@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from tfs.cli.connection import add_admin_arguments, ask, target_of
-from tfs.cli.printing import as_json
+from tfs.cli.connection import add_admin_arguments, answer, target_of
 from tfs.core.errors import FailedPrecondition
+
+if TYPE_CHECKING:
+    from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 
 _ANY_HOST = ("0.0.0.0", "[::]")
 
@@ -29,19 +33,19 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the URL."""
     from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 
-    reply = ask(arguments, "GetPage", pb.GetPageRequest(), pb.GetPageResponse)
-    if arguments.json:
-        print(as_json(reply))
-        return 0
-    for address in reply.addresses:
-        if not address.startswith("unix:"):
-            scheme = "https" if reply.tls else "http"
-            host = _host(address, target_of(arguments))
-            print(f"{scheme}://{host}/#key={reply.key}")
-            return 0
-    raise FailedPrecondition(
-        "the server has no page: start it with --rest_api_port=8501"
-    )
+    def lines(reply: pb.GetPageResponse) -> Iterator[str]:
+        for address in reply.addresses:
+            if not address.startswith("unix:"):
+                scheme = "https" if reply.tls else "http"
+                host = _host(address, target_of(arguments))
+                yield f"{scheme}://{host}/#key={reply.key}"
+                return
+        raise FailedPrecondition(
+            "the server has no page: start it with --rest_api_port=8501"
+        )
+
+    answer(arguments, pb.GetPageRequest(), pb.GetPageResponse, lines)
+    return 0
 
 
 def _host(address: str, target: str) -> str:

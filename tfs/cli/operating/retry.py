@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from tfs.cli.argument_range import version_number
-from tfs.cli.connection import add_admin_arguments, ask
+from tfs.cli.connection import add_admin_arguments, answer
 from tfs.cli.operating.model_table import models_table
-from tfs.cli.printing import as_json, emit, notes_lines
+from tfs.cli.printing import notes_lines
+
+if TYPE_CHECKING:
+    from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 
 
 def add_parser(
@@ -39,17 +44,17 @@ def run(arguments: argparse.Namespace) -> int:
         version=arguments.version,
         validate_only=arguments.dry_run,
     )
-    reply = ask(arguments, "RetryLoad", request, pb.RetryLoadResponse)
-    if arguments.json:
-        print(as_json(reply))
-        return 1 if reply.status.code else 0
-    listed = ", ".join(map(str, reply.versions))
-    if reply.status.code:
-        verb = f"failed again: {reply.status.message}"
-    else:
-        verb = "could be tried again" if arguments.dry_run else "is available"
-    print(f"version {listed} of {arguments.model} {verb}")
-    if reply.HasField("model"):
-        print(models_table([reply.model]))
-    emit(notes_lines(reply.notes))
+
+    def lines(reply: pb.RetryLoadResponse) -> Iterator[str]:
+        listed = ", ".join(map(str, reply.versions))
+        if reply.status.code:
+            verb = f"failed again: {reply.status.message}"
+        else:
+            verb = "could be tried again" if arguments.dry_run else "is available"
+        yield f"version {listed} of {arguments.model} {verb}"
+        if reply.HasField("model"):
+            yield models_table([reply.model])
+        yield from notes_lines(reply.notes)
+
+    reply = answer(arguments, request, pb.RetryLoadResponse, lines)
     return 1 if reply.status.code else 0

@@ -6,13 +6,13 @@ import argparse
 from typing import TYPE_CHECKING
 
 from tfs.cli.argument_range import count, version_number
-from tfs.cli.connection import add_admin_arguments, ask
+from tfs.cli.connection import add_admin_arguments, answer, ask
 from tfs.cli.operating.outcome import canary_lines, outcome_lines
 from tfs.cli.printing import as_json, emit, notes_lines
 from tfs.core.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 
@@ -127,14 +127,14 @@ def _run_canary(arguments: argparse.Namespace) -> int:
             value = getattr(arguments, name)
             if value is not None:
                 setattr(request.canary.guard, name, value)
-    reply = ask(arguments, "SetCanary", request, pb.SetCanaryResponse)
-    if arguments.json:
-        print(as_json(reply))
-        return 0
-    emit(outcome_lines(reply.outcome))
-    if not arguments.end and not (arguments.tee or arguments.split):
-        idle = "it gets no requests but those that name it: --tee and --split are 0"
-        emit(notes_lines([idle]))
+
+    def lines(reply: pb.SetCanaryResponse) -> Iterator[str]:
+        yield from outcome_lines(reply.outcome)
+        if not arguments.end and not (arguments.tee or arguments.split):
+            idle = "it gets no requests but those that name it: --tee and --split are 0"
+            yield from notes_lines([idle])
+
+    answer(arguments, request, pb.SetCanaryResponse, lines)
     return 0
 
 

@@ -15,10 +15,10 @@ from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.server.admin.label_reports import label_words
 from tfs.server.admin.message_fields import fill_error
 from tfs.server.config.config_in_force import Refusal
-from tfs.server.config.config_outcome import ConfigOutcome, ModelOutcome
 from tfs.server.config.overrides import Override
 from tfs.server.config.running_config import Base, RunningConfig
 from tfs.server.config.server_config import config_text
+from tfs.server.config.waiting import ConfigOutcome, ModelOutcome
 
 
 def base_report(base: Base) -> pb.BaseReport:

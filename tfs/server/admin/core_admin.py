@@ -35,7 +35,6 @@ from tfs.server.canary.change import (
     rollback_target,
     with_traffic,
 )
-from tfs.server.config.config_outcome import ConfigOutcome
 from tfs.server.config.overrides import Override
 from tfs.server.config.running_config import (
     Origin,
@@ -43,6 +42,7 @@ from tfs.server.config.running_config import (
     require_configured,
 )
 from tfs.server.config.server_config import Message, parse_config_text
+from tfs.server.config.waiting import ConfigOutcome
 from tfs.server.core import ServerCore
 from tfs.server.fleet_source import FleetSource, claim_report
 

@@ -12,9 +12,9 @@ from tfs.core.clock import Clock
 from tfs.core.errors import Code, FailedPrecondition
 from tfs.core.stats import Stats
 from tfs.handlers.oip.service import Done, VersionCounts
-from tfs.server.config.config_outcome import ConfigOutcome
 from tfs.server.config.overrides import ModelConfig, Override
 from tfs.server.config.running_config import RunningConfig, require_configured
+from tfs.server.config.waiting import ConfigOutcome
 from tfs.server.core import ServerCore
 
 UNLOAD: Final = "unload"

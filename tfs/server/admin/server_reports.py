@@ -25,7 +25,7 @@ from tfs.server.admin.config_report import (
     override_report,
     refusal_report,
 )
-from tfs.server.admin.label_reports import label_notes, label_reports
+from tfs.server.admin.label_reports import label_reports
 from tfs.server.admin.message_fields import fill_error, histogram
 from tfs.server.admin.version_report import (
     FiguresOf,
@@ -251,10 +251,6 @@ class ServerReports:
             )
             if include_stats:
                 fill_latencies(report.canary, record)
-        at_hand = core.sources.source.at_hand(name)
-        report.notes.extend(
-            label_notes(report.labels, states, at_hand, settings.base_path)
-        )
         if name in running.why_inactive:
             report.notes.append(
                 f"its override is not in force: {running.why_inactive[name]}"

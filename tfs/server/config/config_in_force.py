@@ -20,8 +20,6 @@ from tfs.core.errors import (
     serving_error,
 )
 from tfs.core.executor import Executor
-from tfs.server.config.config_outcome import ConfigOutcome, ModelOutcome
-from tfs.server.config.config_waiters import ConfigWaiters, OnOutcome, Waiter
 from tfs.server.config.overrides import Override, Overrides
 from tfs.server.config.overrides_file import OverridesFile
 from tfs.server.config.running_config import (
@@ -44,6 +42,13 @@ from tfs.server.config.server_config import (
     all_of,
     check_kind_change,
     read_models,
+)
+from tfs.server.config.waiting import (
+    ConfigOutcome,
+    ConfigWaiters,
+    ModelOutcome,
+    OnOutcome,
+    Waiter,
 )
 from tfs.server.model_settings import ModelSettings, RuntimeSettings
 from tfs.server.traffic import held_primary
@@ -239,13 +244,19 @@ class ConfigInForce:
             if validate_only:
                 on_done(_only_checked(changed))
                 return
-            waiter = self._base_waiter(new, changed, origin, on_done)
-            if not waits_for_all:
-                silent = self._silent(waiter.sought)
-                waiter.sought &= silent
-                waiter.changed &= silent
-                waiter.models = self._unsettled(running, new) | silent
-            self._put_base_in_force(running, new, changed, reason)
+            waiter = self._base_waiter(
+                running, new, changed, origin, on_done, waits_for_all=waits_for_all
+            )
+            self._drop_redundant(running.overrides, new)
+            self._commit(new)
+            self._refusal = None
+            added = [each.name for each in changed if each.change is Change.ADDED]
+            log.info(
+                "event=config_applied reason=%r models=%d new=%s",
+                reason,
+                len(new.effective.models),
+                ",".join(added) or "none",
+            )
             self._wait(waiter, deadline_s)
 
         self._run(work, on_done)
@@ -376,55 +387,42 @@ class ConfigInForce:
 
     def _base_waiter(
         self,
+        before: RunningConfig,
         new: RunningConfig,
         changed: tuple[ModelChange, ...],
         origin: Origin,
         on_done: OnOutcome,
+        *,
+        waits_for_all: bool,
     ) -> Waiter:
-        """Returns who waits for all models, and for everything that follows for changed ones."""
+        """Returns who waits for a new base; to be called before it is in force.
+
+        That is for all models, and for everything that follows for changed ones. Or else
+        only for those that are new or have not settled since they were (who asks again is
+        not to be told that they answer), and those of which no version answers, because
+        the change may correct them.
+        """
+        moved = [each for each in changed if each.change is Change.CHANGED]
+        names = models = frozenset(new.effective.models)
+        waited = frozenset(each.name for each in moved)
+        sought = frozenset(
+            each.name for each in moved if not _FOUND_ALREADY.issuperset(each.fields)
+        )
+        if not waits_for_all:
+            kept = before.effective.models.keys() & names
+            failures = dict(self._waiters.failures(kept | sought))
+            waited = sought = frozenset(name for name in sought if failures[name] != "")
+            unsettled = {name for name in kept if failures[name] is None}
+            models = (names - kept) | unsettled | sought
         return Waiter(
             on_done,
-            frozenset(new.effective.models),
+            models,
             changed,
             self._waiters.ended([each.name for each in changed]),
             is_base=True,
-            changed=_moved(changed),
-            sought=_sought(changed),
+            changed=waited,
+            sought=sought,
             notes=_base_notes(new, origin, self._first_origin),
-        )
-
-    def _silent(self, names: Iterable[str]) -> frozenset[str]:
-        """Returns the models of which no version answers: a change may correct them."""
-        return frozenset(
-            name for name, why in self._waiters.failures(names) if why != ""
-        )
-
-    def _unsettled(self, before: RunningConfig, new: RunningConfig) -> frozenset[str]:
-        """Returns the models that are new, and those that have not settled since they were.
-
-        For the latter somebody may have stopped waiting. Who asks again is not to be told
-        that they answer.
-        """
-        kept = before.effective.models.keys() & new.effective.models
-        unsettled = {name for name, why in self._waiters.failures(kept) if why is None}
-        return frozenset(unsettled | (new.effective.models.keys() - kept))
-
-    def _put_base_in_force(
-        self,
-        before: RunningConfig,
-        new: RunningConfig,
-        changed: Sequence[ModelChange],
-        reason: str,
-    ) -> None:
-        self._drop_redundant(before.overrides, new)
-        self._commit(new)
-        self._refusal = None
-        added = [each.name for each in changed if each.change is Change.ADDED]
-        log.info(
-            "event=config_applied reason=%r models=%d new=%s",
-            reason,
-            len(new.effective.models),
-            ",".join(added) or "none",
         )
 
     def _drop_redundant(self, before: Overrides, new: RunningConfig) -> None:
@@ -512,19 +510,6 @@ def _wrong(
             ModelChange(name, Change.CHANGED if name in known else Change.ADDED), error
         )
         for name, error in sorted(errors.items())
-    )
-
-
-def _moved(changed: Sequence[ModelChange]) -> frozenset[str]:
-    return frozenset(each.name for each in changed if each.change is Change.CHANGED)
-
-
-def _sought(changed: Sequence[ModelChange]) -> frozenset[str]:
-    """Returns the models for which another version, or another load, is asked for."""
-    return frozenset(
-        each.name
-        for each in changed
-        if each.change is Change.CHANGED and not _FOUND_ALREADY.issuperset(each.fields)
     )
 
 

@@ -7,6 +7,7 @@ import fcntl
 import logging
 import os
 import tempfile
+from pathlib import Path
 from typing import Final
 
 from tfs.core.errors import FailedPrecondition, ServingError
@@ -49,7 +50,7 @@ class OverridesFile:
 
     def __init__(self, state_dir: str) -> None:
         self._state_dir = state_dir
-        self._lock = StateLock(state_dir)
+        self._fd = -1  # of the directory, while this server has its lock
         # The file's contents when it was read; None if there was none.
         self._seen: bytes | None = None
         self.problem = ""
@@ -118,7 +119,10 @@ class OverridesFile:
 
     def close(self) -> None:
         """Lets another server keep its overrides there; idempotent."""
-        self._lock.close()
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            OWN.remove(fd)
+            os.close(fd)
 
     def _claim(self) -> None:
         """Makes sure that the file contains what this server read or wrote.
@@ -127,11 +131,11 @@ class OverridesFile:
             FailedPrecondition: Another server uses it, or has changed it.
 
         """
-        if self._lock.is_held:
+        if self._fd >= 0:
             return
-        self.obstacle = "" if self._lock.take() else self._shared()
+        self.obstacle = self._take_lock()
         if not self.obstacle and self._content() != self._seen:
-            self._lock.close()  # so that the next try fails in the same way
+            self.close()  # so that the next try fails in the same way
             self.obstacle = (
                 f"{self.path} was changed by another server since this one read it; "
                 "restart this one to take that over"
@@ -139,16 +143,34 @@ class OverridesFile:
         if self.obstacle:
             raise FailedPrecondition(f"{self.obstacle}; nothing was changed")
 
-    def _shared(self) -> str:
-        return (
-            f"another server keeps its overrides in {self._state_dir}, so that this one "
-            "cannot; give each a --state_dir of its own"
-        )
+    def _take_lock(self) -> str:
+        """Locks the directory; returns why another server keeps it, "" if none does.
+
+        Two servers that share one would replace each other's overrides. The directory
+        itself is locked, so that no lock file is left in it, and the kernel frees the lock
+        however a server ends. If that cannot be told, no server is kept away.
+        """
+        try:
+            fd = os.open(self._state_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:  # writing there will report the error
+            return ""
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(fd)
+            if error.errno not in _HELD:
+                return ""
+            return (
+                f"another server keeps its overrides in {self._state_dir}, so that this "
+                "one cannot; give each a --state_dir of its own"
+            )
+        self._fd = fd
+        OWN.add(fd)
+        return ""
 
     def _content(self) -> bytes | None:
         try:
-            with open(self.path, "rb") as file:
-                return file.read()
+            return Path(self.path).read_bytes()
         except OSError:
             return None
 
@@ -160,9 +182,9 @@ class OverridesFile:
             with tempfile.TemporaryFile(dir=self._state_dir, buffering=0) as file:
                 # An empty file can be made even if the disk is full.
                 file.write(bytes(_PROBE_BYTES))
-            return "" if self._lock.take() else self._shared()
         except OSError as error:
             return self._cannot_keep(error)
+        return "" if self._fd >= 0 else self._take_lock()
 
     def _cannot_keep(self, error: OSError) -> str:
         return f"nothing can be kept in {self._state_dir}: {error.strerror}"
@@ -172,54 +194,4 @@ class OverridesFile:
         try:
             os.fsync(fd)
         finally:
-            os.close(fd)
-
-
-class StateLock:
-    """One server's claim to a state directory. Confined to one thread at a time.
-
-    Two servers that share one would replace each other's overrides: each knows only its
-    own, and a restart would bring in those of the other. The directory itself is locked, so
-    that no lock file is left in it, and the kernel frees the lock however a server ends. If
-    a file system has no such locks, no server is kept away.
-
-    Args:
-        state_dir: The directory; it exists when ``take`` is called.
-
-    """
-
-    def __init__(self, state_dir: str) -> None:
-        self._state_dir = state_dir
-        self._fd = -1
-
-    @property
-    def is_held(self) -> bool:
-        """Whether this server has the lock."""
-        return self._fd >= 0
-
-    def take(self) -> bool:
-        """Takes it; returns False if another server has it.
-
-        Returns True if that cannot be told. Blocks only on the disk.
-        """
-        if self.is_held:
-            return True
-        try:
-            fd = os.open(self._state_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError:  # writing there will report the error
-            return True
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(fd)
-            return error.errno not in _HELD
-        self._fd = fd
-        OWN.add(fd)
-        return True
-
-    def close(self) -> None:
-        """Gives it back; idempotent."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            OWN.remove(fd)
             os.close(fd)

@@ -25,9 +25,11 @@ from tfs.core.errors import (
 from tfs.core.system.log_lines import fits_a_line
 from tfs.proto._pool import POOL
 from tfs.proto._text_form import ParseError, read_text
-from tfs.proto.tensorflow_serving.config import model_server_config_pb2
+from tfs.proto.tensorflow_serving.config import (
+    logging_config_pb2,
+    model_server_config_pb2,
+)
 from tfs.proto.tfs.v1 import model_config_pb2
-from tfs.server.config.logging_config import read_logging
 from tfs.server.model_settings import (
     DETECT,
     MAX_INTERPRETERS,
@@ -35,8 +37,10 @@ from tfs.server.model_settings import (
     CanarySettings,
     ConfiguredBackend,
     GuardSettings,
+    LoggingSettings,
     ModelSettings,
     RuntimeSettings,
+    TaskSampling,
 )
 
 # In configs for TensorFlow Serving; means "detect it from the files" here.
@@ -244,7 +248,7 @@ def read_model(model: model_server_config_pb2.ModelConfig) -> ModelSettings:
         keeps_resources=_read_transition(name, model.transition),
         is_on_demand=_read_residency(name, model.residency),
         runtime=_read_runtime(model),
-        logging=read_logging(name, model.logging_config)
+        logging=_read_logging(name, model.logging_config)
         if model.HasField("logging_config")
         else None,
     )
@@ -415,6 +419,56 @@ def _read_runtime(model: model_server_config_pb2.ModelConfig) -> RuntimeSettings
             "INLINE or PROCESS"
         )
     return settings
+
+
+def _read_logging(
+    name: str, config: logging_config_pb2.LoggingConfig
+) -> LoggingSettings:
+    where = f"model {name}: logging_config"
+    if config.HasField("custom_logging_config"):
+        raise Unimplemented(f"{where}.custom_logging_config is not supported")
+    collector = config.log_collector_config
+    if collector.type not in ("", "file"):
+        raise InvalidArgument(
+            f"{where}: Cannot find LogCollector::Factory for type: {collector.type}; "
+            '"file" writes TFRecord files'
+        )
+    if not collector.filename_prefix.startswith("/"):
+        raise InvalidArgument(
+            f"{where}.log_collector_config.filename_prefix must be an absolute path: "
+            f"{collector.filename_prefix!r}"
+        )
+    if "\0" in collector.filename_prefix:
+        raise InvalidArgument(
+            f"{where}.log_collector_config.filename_prefix holds a zero byte"
+        )
+    sampling = config.sampling_config
+    if sampling.attributes:
+        raise Unimplemented(
+            f"{where}.sampling_config.attributes: requests carry no origin and no "
+            "criticality here"
+        )
+    return LoggingSettings(
+        filename_prefix=collector.filename_prefix,
+        rate=_rate(f"{where}.sampling_config", sampling.sampling_rate),
+        tasks=tuple(
+            TaskSampling(
+                _rate(
+                    f"{where}.sampling_config.per_task_sampling_configs",
+                    each.sampling_rate,
+                ),
+                each.dc,
+                each.task_index if each.HasField("task_index") else None,
+            )
+            for each in sampling.per_task_sampling_configs
+        ),
+    )
+
+
+def _rate(where: str, rate: float) -> float:
+    if not 0 <= rate <= 1:
+        raise InvalidArgument(f"{where}.sampling_rate must be in 0..1: {rate}")
+    return rate
 
 
 def _require_share(where: str, value: float) -> None:

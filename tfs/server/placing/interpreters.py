@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import grp
+import importlib.util
 import itertools
 import os
 import pwd
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tfs.core.errors import FailedPrecondition, InvalidArgument
@@ -27,11 +30,11 @@ from tfs.runtime.process.process_backend import ProcessBackend
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.zygote_process import UNCOMPILED, ZygoteProcess
 from tfs.server.options import ServerOptions
-from tfs.server.system.torch_libraries import map_torch_libraries
 
 if TYPE_CHECKING:
     from tfs.runtime.dlmopen.dlmopen_backend import DlmopenBackend
     from tfs.runtime.inline.inline_interpreter import InlineInterpreter
+
 
 _IN_PROCESS: Final = (Backend.FRONT, Backend.INLINE, Backend.DLMOPEN)
 _MAX_QUEUED: Final = 256  # calls that may wait for one interpreter
@@ -285,3 +288,31 @@ def user_of(text: str) -> tuple[int, int]:
             "host, or numbers as uid:gid"
         ) from error
     return user_id, group_id
+
+
+# The order and the flags are torch's own: later libraries look up symbols of the first
+# one globally. Neither library calls Python, so neither needs its lock.
+_LIBRARIES: Final = (
+    ("libtorch_global_deps.so", os.RTLD_NOW | os.RTLD_GLOBAL),
+    ("libtorch.so", os.RTLD_NOW),
+)
+
+
+def map_torch_libraries() -> int:
+    """Maps the libraries that ``import torch`` would map; returns how many are mapped now.
+
+    Blocks, without Python's lock. A library that does not exist or cannot be mapped is
+    left to the import, which reports that.
+    """
+    spec = importlib.util.find_spec("torch")
+    folders = (spec.submodule_search_locations if spec is not None else None) or ()
+    dlopen = ctypes.CDLL(None).dlopen
+    dlopen.argtypes = [ctypes.c_char_p, ctypes.c_int]
+    dlopen.restype = ctypes.c_void_p
+    num_mapped = 0
+    for folder in folders:
+        for name, flags in _LIBRARIES:
+            path = Path(folder, "lib", name)
+            if path.exists() and dlopen(os.fsencode(path), flags):
+                num_mapped += 1
+    return num_mapped

@@ -112,34 +112,33 @@ def express_options(options: ServerOptions) -> ExpressOptions:
             ",".join(unused),
             "express has no such settings; --grpc_transport=grpcio has",
         )
-    usual, usual_limits = ExpressOptions(), ConnectionLimits()
-    age_s, grace_s, keepalive_s = (
-        given[name] / 1000 if name in given else default
-        for name, default in (
-            (
-                "grpc.max_connection_age_ms",
-                options.max_connection_age_s or usual.max_connection_age_s,
-            ),
-            ("grpc.max_connection_age_grace_ms", usual.max_connection_age_grace_s),
-            ("grpc.keepalive_time_ms", usual.keepalive_time_s),
-        )
-    )
-    limits = ConnectionLimits(
-        max_concurrent_streams=given.get(
-            "grpc.max_concurrent_streams", usual_limits.max_concurrent_streams
-        ),
-        max_message_bytes=options.max_message_bytes,
-        max_request_bytes=given.get(
-            "grpc.max_receive_message_length", options.max_message_bytes
-        ),
-        max_header_list_bytes=given.get(
-            "grpc.max_metadata_size", usual_limits.max_header_list_bytes
-        ),
-    )
+    usual, limits = ExpressOptions(), ConnectionLimits()
+
+    def number(name: str, default: int) -> int:
+        return given.get(f"grpc.{name}", default)
+
+    def seconds(name: str, default_s: float) -> float:
+        found = given.get(f"grpc.{name}")
+        return default_s if found is None else found / 1000
+
+    age_s = options.max_connection_age_s or usual.max_connection_age_s
     return ExpressOptions(
-        limits,
+        ConnectionLimits(
+            max_concurrent_streams=number(
+                "max_concurrent_streams", limits.max_concurrent_streams
+            ),
+            max_message_bytes=options.max_message_bytes,
+            max_request_bytes=number(
+                "max_receive_message_length", options.max_message_bytes
+            ),
+            max_header_list_bytes=number(
+                "max_metadata_size", limits.max_header_list_bytes
+            ),
+        ),
         options.max_receive_bytes,
-        max_connection_age_s=age_s,
-        max_connection_age_grace_s=grace_s,
-        keepalive_time_s=keepalive_s,
+        max_connection_age_s=seconds("max_connection_age_ms", age_s),
+        max_connection_age_grace_s=seconds(
+            "max_connection_age_grace_ms", usual.max_connection_age_grace_s
+        ),
+        keepalive_time_s=seconds("keepalive_time_ms", usual.keepalive_time_s),
     )

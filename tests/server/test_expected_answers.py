@@ -6,7 +6,7 @@ from tests.server.puppet import PuppetServable
 from tfs.core.dtype import FLOAT32
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import Method, Signature, TensorSpec
-from tfs.server.ports.expected_answers import ExpectedAnswers
+from tfs.server.loading import ExpectedAnswers
 
 REQUEST = b"\x0a\x07\x0a\x05masks"
 

@@ -7,7 +7,7 @@ import sys
 
 _PROGRAM = """
 import sys
-from tfs.server.system.torch_libraries import map_torch_libraries
+from tfs.server.placing.interpreters import map_torch_libraries
 assert map_torch_libraries() == 2
 assert "torch" not in sys.modules
 assert "libtorch_cpu.so" in open("/proc/self/maps").read()
@@ -26,7 +26,7 @@ def test_without_torch_nothing_is_mapped() -> None:
     """The import says what is missing, not this."""
     program = """
 import importlib.util
-from tfs.server.system.torch_libraries import map_torch_libraries
+from tfs.server.placing.interpreters import map_torch_libraries
 importlib.util.find_spec = lambda name: None
 assert map_torch_libraries() == 0
 """

@@ -15,9 +15,8 @@ from tfs.core.executor import InlineExecutor
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
-from tfs.server.config.config_outcome import ConfigOutcome
-from tfs.server.config.config_waiters import ConfigWaiters, Waiter
 from tfs.server.config.running_config import Change, ModelChange
+from tfs.server.config.waiting import ConfigOutcome, ConfigWaiters, Waiter
 from tfs.server.model_sources import ModelSources
 from tfs.testing.fake_clock import FakeClock
 from tfs.testing.fake_loop import FakeLoop

@@ -1,4 +1,9 @@
-"""Callers who wait for a config to take effect, and what they are told."""
+"""Callers who wait for a config to take effect, when it has, and what they are told.
+
+A model has settled when one of its versions is available, when all that were tried
+have failed or hang, or when its base path cannot be read. (TensorFlow Serving waits for ever
+for a model without versions: docs/divergences.md.)
+"""
 
 from __future__ import annotations
 
@@ -18,27 +23,61 @@ from typing import Final
 
 from managers.state_monitor import ServableStateMonitor
 from tfs.core.clock import Clock
-from tfs.core.errors import Aborted, ServingError
+from tfs.core.errors import (
+    Aborted,
+    Cancelled,
+    DeadlineExceeded,
+    ServingError,
+    Unknown,
+)
 from tfs.core.executor import Executor
 from tfs.core.loop.loop_entry import LoopEntry
 from tfs.core.servable_state import ManagerState, ServableState
-from tfs.server.config.config_outcome import ConfigOutcome, ModelOutcome
-from tfs.server.config.config_wait import (
-    MAX_NAMED,
-    error_of,
-    failure_of,
-    failure_of_change,
-    failure_of_primary,
-    late_error,
-    margin_s,
-    model_error,
-)
 from tfs.server.config.running_config import Change, ModelChange
 from tfs.server.model_sources import ModelSources
 
-OnOutcome = Callable[[ConfigOutcome], None]
-
+_MAX_NAMED: Final = 10  # models, or problems of models, that one sentence names
+_LONGEST_MARGIN_S: Final = 0.25
 _MOVING: Final = (ManagerState.START, ManagerState.LOADING)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOutcome:
+    """What a new config means for one model. Immutable.
+
+    Attributes:
+        change: How its effective config changes.
+        error: What is wrong in the config, or with its models; None if nothing is.
+        available: Versions that answer requests now, newest first.
+        pending: Versions that will answer soon, newest first.
+
+    """
+
+    change: ModelChange
+    error: ServingError | None = None
+    available: tuple[int, ...] = ()
+    pending: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigOutcome:
+    """The outcome of a config. Immutable.
+
+    Attributes:
+        error: Why it was refused, or what is not available although it was accepted.
+        is_applied: Whether it is in force.
+        models: By name, including models that are removed.
+        notes: Sentences for people.
+
+    """
+
+    error: ServingError | None
+    is_applied: bool
+    models: tuple[ModelOutcome, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+OnOutcome = Callable[[ConfigOutcome], None]
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
@@ -138,7 +177,9 @@ class ConfigWaiters:
         for each in superseded:
             self._finish(each, Aborted("a newer configuration superseded this one"))
         if deadline_s is not None:
-            at_s = deadline_s - margin_s(deadline_s - self._clock.now())
+            # The answer has to leave some time before the caller's deadline.
+            left_s = max(0.0, deadline_s - self._clock.now())
+            at_s = deadline_s - min(_LONGEST_MARGIN_S, left_s / 10)
             # The timer lasts as long as the caller may wait, perhaps for hours. Who was
             # told goes at once, with what a large config changed.
             left = weakref.ref(waiter)
@@ -251,7 +292,13 @@ class ConfigWaiters:
     def _expire(self, waiter: Waiter) -> None:
         failures = self._failures_for(waiter, waiter.models, waiter.version)
         unsettled = sorted(name for name, why in failures.items() if why is None)
-        self._finish(waiter, late_error(unsettled))
+        listed = ", ".join(unsettled[:_MAX_NAMED])
+        more = len(unsettled) - _MAX_NAMED
+        late = DeadlineExceeded(
+            f"the configuration is in force, but {len(unsettled)} model(s) are not "
+            f"available yet: {listed}" + (f" and {more} more" if more > 0 else "")
+        )
+        self._finish(waiter, late)
 
     def _finish(self, waiter: Waiter, error: ServingError | None) -> None:
         with self._lock:
@@ -286,14 +333,14 @@ class ConfigWaiters:
             if failures.get(name) == ""
             for problem in problems.get(name, ())
         ]
-        left = len(told) - MAX_NAMED
-        return [*told[:MAX_NAMED], *([f"and {left} more such"] if left > 0 else [])]
+        left = len(told) - _MAX_NAMED
+        return [*told[:_MAX_NAMED], *([f"and {left} more such"] if left > 0 else [])]
 
     def _outcome(self, change: ModelChange, failure: str | None) -> ModelOutcome:
         states = self._monitor.version_states(change.name)
         return ModelOutcome(
             change,
-            model_error(failure or ""),
+            Unknown(failure) if failure else None,
             tuple(
                 each.id.version
                 for each in states
@@ -305,3 +352,158 @@ class ConfigWaiters:
                 if each.manager_state in _MOVING or each.is_changing
             ),
         )
+
+
+def failure_of(
+    states: Sequence[ServableState],
+    problems: Sequence[str],
+    stale: Collection[ServableState] = (),
+    *,
+    is_current: bool = True,
+) -> str | None:
+    """Returns why a model will not become available; "" if it is; None if unsettled.
+
+    Args:
+        states: States of all its versions.
+        problems: What the source says is wrong with its base path.
+        stale: States in which versions had ended before the config. They count only if
+            nothing else is known, that is, if the config had no effect.
+        is_current: Whether states and problems show the effects of the config already.
+
+    """
+    if any(state.manager_state is ManagerState.AVAILABLE for state in states):
+        return ""
+    if any(
+        state.manager_state is not ManagerState.END and not state.is_late
+        for state in states
+    ):
+        return None
+    late = [
+        state
+        for state in states
+        if state.is_late and state.manager_state is not ManagerState.UNLOADING
+    ]
+    if late:
+        newest = max(late, key=lambda state: state.id.version)
+        return f"{newest.id} does not come to an end: {newest.note}"
+    failed = [state for state in states if _has_failed(state)]
+    fresh = [state for state in failed if state not in stale]
+    if fresh:
+        return _newest(fresh)
+    if not is_current:
+        return None
+    if problems:
+        return "; ".join(problems)
+    return _newest(failed) if failed else None
+
+
+def failure_of_change(
+    states: Sequence[ServableState],
+    problems: Sequence[str],
+    stale: Collection[ServableState] = (),
+    *,
+    is_current: bool = True,
+    outlook: bool | None = True,
+) -> str | None:
+    """Returns what went wrong with a model's change; "" if nothing; None if unsettled.
+
+    A version from before may serve all the time, so a change is over when nothing more
+    follows from it.
+
+    Args:
+        states: See ``failure_of``.
+        problems: See ``failure_of``.
+        stale: See ``failure_of``.
+        is_current: See ``failure_of``.
+        outlook: Whether there is a version to serve at the path in the config; None if
+            there may still come one.
+
+    """
+    if not is_current or any(_is_on_its_way(state) for state in states):
+        return None
+    known = [state.error for state in stale]
+    failed = [
+        state
+        for state in states
+        if _has_failed(state)
+        and not any(state.error is error for error in known)
+        and state.manager_state in (ManagerState.AVAILABLE, ManagerState.END)
+    ]
+    if failed:
+        return _newest(failed)
+    if outlook is None:
+        return None
+    if not outlook and problems:
+        return "; ".join(problems)
+    return failure_of(states, problems, stale)
+
+
+def failure_of_primary(
+    primary: int,
+    answers: int | None,
+    states: Sequence[ServableState],
+    problems: Sequence[str],
+    at_hand: Collection[int],
+) -> str | None:
+    """Returns why a primary does not answer; "" if it does; None if unsettled.
+
+    It is for a model with which nothing else is wrong. Requests that name no version
+    get only the primary. So if it is missing, that is a failure, whatever serves beside
+    it.
+
+    Args:
+        primary: The version that should answer.
+        answers: The version that does answer; None for none.
+        states: States of all its versions.
+        problems: What the source says is wrong with its base path.
+        at_hand: Versions that are under the base path.
+
+    """
+    state = next((each for each in states if each.id.version == primary), None)
+    if primary == answers:
+        return ""
+    if state is not None and state.manager_state is ManagerState.AVAILABLE:
+        return None  # requests are sent to it in a moment
+    if state is not None and _is_on_its_way(state):
+        return None
+    if state is not None and _has_failed(state):
+        why = f"failed: {state.error}"
+    elif state is not None and state.is_late:
+        why = f"does not come to an end: {state.note}"
+    elif primary not in at_hand:
+        why = "is not under the base path"
+    elif problems:
+        why = f"is not loaded: {'; '.join(problems)}"
+    else:
+        return None  # it is still settling, or still being copied
+    meanwhile = (
+        "requests that name no version get NOT_FOUND"
+        if answers is None
+        else f"version {answers} answers meanwhile"
+    )
+    return f"version {primary}, which is to be the primary, {why}; {meanwhile}"
+
+
+def _has_failed(state: ServableState) -> bool:
+    # A load that was cancelled is not a failure of the version: if the version is
+    # wanted again, it is loaded anew when the cancelled load has ended.
+    return state.error is not None and not isinstance(state.error, Cancelled)
+
+
+def _is_on_its_way(state: ServableState) -> bool:
+    is_coming = state.manager_state in _MOVING
+    return (is_coming or state.is_changing) and not state.is_late
+
+
+def _newest(failed: Sequence[ServableState]) -> str:
+    newest = max(failed, key=lambda state: state.id.version)
+    return f"{newest.id} due to error: {newest.error}"
+
+
+def error_of(failures: Mapping[str, str]) -> ServingError | None:
+    """Returns the error for models that will not become available; None if there are none."""
+    bad = [why for _, why in sorted(failures.items()) if why]
+    if not bad:
+        return None
+    listed = "".join(f"{{{why}}}, " for why in bad)
+    return Unknown(f"{len(bad)} model(s) did not become available: {{{listed}}}")

@@ -1,4 +1,4 @@
-"""tfs.server.config.config_wait."""
+"""tfs.server.config.waiting."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tfs.core.errors import Cancelled, DataLoss
 from tfs.core.servable_id import ServableId
 from tfs.core.servable_state import ManagerState, ServableState
-from tfs.server.config.config_wait import (
+from tfs.server.config.waiting import (
     error_of,
     failure_of,
     failure_of_change,
