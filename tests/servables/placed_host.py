@@ -25,12 +25,7 @@ class Host:
     def __init__(self, *, budget_s: float = 0.0) -> None:
         self.interpreters: dict[Backend, Interpreter] = {}
         self.cache = Profiles()
-        self.is_crowded = False
-        self.profiler = Profiler(
-            self.cache,
-            ProbeOptions(budget_s, largest_batch=2),
-            is_crowded=lambda: self.is_crowded,
-        )
+        self.profiler = Profiler(self.cache, ProbeOptions(budget_s, largest_batch=2))
         self.batched: list[tuple[Backend, bool]] = []
         self.notes: list[str] = []
         self.notes_of_loads: list[str] = []

@@ -126,25 +126,6 @@ def test_a_model_that_remembers_its_calls_serves_as_it_was_saved(
     host.close()
 
 
-def test_a_late_profile_moves_the_serving_version(version: Path) -> None:
-    """In a crowd the probe is put off; afterwards the version moves and still answers."""
-    host = Host(budget_s=0.2)
-    host.is_crowded = True
-    loader = host.loader(version)
-    loader.load(ID)
-    servable = loader.servable
-    assert host.num_models(Backend.PROCESS) == 1
-    host.is_crowded = False
-    know(host, version, QUICK)
-    assert host.profiler.measure_postponed()
-    assert host.num_models(Backend.PROCESS) == 0
-    assert host.num_models(Backend.FRONT) == 1
-    assert loader.servable is servable
-    assert answers(servable)
-    loader.unload()
-    host.close()
-
-
 @pytest.mark.parametrize("is_slow_at_once", [True, False])
 def test_a_version_too_slow_for_the_loop_moves_to_a_process(
     host: Host, version: Path, is_slow_at_once: bool
@@ -189,20 +170,23 @@ def test_a_place_that_cannot_be_had_fails_the_load_and_leaves_nothing(
     assert host.num_models(Backend.PROCESS) == 0
 
 
-def test_a_failing_move_keeps_the_version_where_it_is(version: Path) -> None:
+def test_a_failing_move_keeps_the_version_where_it_is(
+    host: Host, version: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A late move that fails is logged; the version serves on from its old place."""
-    host = Host(budget_s=0.2)
-    host.is_crowded = True
+    know(host, version, QUICK)
     loader = host.loader(version)
     loader.load(ID)
-    host.refuse = Internal("broken")
-    know(host, version, QUICK)
-    host.is_crowded = False
-    host.profiler.measure_postponed()
-    assert host.num_models(Backend.PROCESS) == 1
+
+    def refuse(_: object) -> None:
+        raise Internal("broken")
+
+    monkeypatch.setattr(host.of(Backend.PROCESS), "load", refuse)
+    assert host.leave_front is not None
+    host.leave_front(0.02)
+    assert host.num_models(Backend.FRONT) == 1
     assert answers(loader.servable)
     loader.unload()
-    host.close()
 
 
 def test_an_unloaded_version_has_no_servable(host: Host, version: Path) -> None:
@@ -267,13 +251,12 @@ def broken(tmp_path: Path) -> Path:
     return Path(path)
 
 
-@pytest.mark.parametrize("is_crowded", [False, True])
 def test_a_version_that_fails_on_its_own_example_replaces_nothing(
-    broken: Path, is_crowded: bool
+    broken: Path,
 ) -> None:
     """What the server has seen fail is not loaded while another version answers."""
     host = Host(budget_s=0.2)
-    host.is_covered, host.is_crowded = True, is_crowded
+    host.is_covered = True
     loader = host.loader(broken)
     with pytest.raises(FailedPrecondition, match=r"own example: .*words.txt.*gate"):
         loader.load(ID)
@@ -282,21 +265,15 @@ def test_a_version_that_fails_on_its_own_example_replaces_nothing(
     host.close()
 
 
-@pytest.mark.parametrize("is_late", [False, True])
 def test_a_version_that_fails_on_its_own_example_serves_alone_with_a_fault(
-    broken: Path, is_late: bool
+    broken: Path,
 ) -> None:
     """Where nothing else answers it serves what it can, and is shown not to be well."""
     host = Host(budget_s=0.2)
-    host.is_crowded = is_late
     loader = host.loader(broken)
     loader.load(ID)
-    if is_late:
-        assert not host.faults
-        host.is_crowded = False
-        assert host.profiler.measure_postponed()
     ((faulty, told, is_loading),) = host.faults
-    assert (faulty, is_loading) == (ID, not is_late)
+    assert (faulty, is_loading) == (ID, True)
     assert "fails on its own example" in told
     loader.unload()
     host.close()
@@ -342,26 +319,20 @@ def test_code_that_reaches_beyond_python_never_runs_in_the_server(
     loader.unload()
 
 
-def test_a_crowd_of_one_code_is_measured_once_and_shares_the_profile(
+def test_versions_of_one_code_are_measured_once_and_share_the_profile(
     tmp_path: Path,
 ) -> None:
-    """The second version that comes is measured, so a thousand need no process each."""
+    """One version is measured in a process, so a thousand need no process each."""
     host = Host(budget_s=0.2)
-    host.is_crowded = True
     loaders = [
-        host.loader(export_scale(tmp_path / "scale", number)) for number in range(1, 7)
+        host.loader(export_scale(tmp_path / "scale", number)) for number in range(1, 4)
     ]
     for number, loader in enumerate(loaders, 1):
         loader.load(ServableId("scale", number))
-        if number == 1:
-            assert host.num_models(Backend.PROCESS) == 1
-    assert host.profiler.num_postponed == 1
-    assert [was_measured for _, was_measured in host.batched] == [False] + [True] * 5
-    places = {backend for backend, was_measured in host.batched if was_measured}
-    assert len(places) == 1
-    host.is_crowded = False
-    assert host.profiler.measure_postponed()
-    assert {backend for backend, _ in host.batched[-1:]} == places
+    assert len({each.code_digest for each in loaders}) == 1
+    ((backend, was_measured),) = {*host.batched}
+    assert was_measured
+    assert host.num_models(backend) == 3
     for loader in loaders:
         loader.unload()
     host.close()

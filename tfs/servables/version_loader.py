@@ -3,9 +3,7 @@
 Code that was never seen before is first loaded and measured in a process of its own, so
 that a crash or hang never reaches the server process. The resulting profile decides
 where the version runs (``tfs.runtime.placement``) and whether its rows may be batched.
-A version of known code is loaded where it belongs at once. While many versions wait,
-measuring is postponed: the version serves unbatched in a process, and moves later
-without a failed request.
+A version of known code is loaded where it belongs at once.
 """
 
 from __future__ import annotations
@@ -46,9 +44,7 @@ from tfs.servables.code_digest import code_digest
 from tfs.servables.joining.batched import BatchedServable
 from tfs.servables.loaded_version import LoadedVersion
 from tfs.servables.measuring.example_warm_up import TRANSIENT, failing_examples, warm_up
-from tfs.servables.measuring.probe import LoadMeasures
 from tfs.servables.measuring.probe_subject import ServableSubject
-from tfs.servables.measuring.profiler import ProfileRequest
 from tfs.servables.placed_model import PlacedModel
 from tfs.servables.platform import LoadContext, Payload
 from tfs.servables.verification import damage_told, verify_version
@@ -89,7 +85,7 @@ class VersionLoader:
         self._has_loaded = False
         # Guards the fields below; leaf.
         self._changed = threading.Condition()
-        # Whether a late profile moves the version; unloading waits for that.
+        # Whether the version is leaving the loop; unloading waits for that.
         self._is_moving = False
         self._version: LoadedVersion | None = None
         # Seconds of a slow call that came before the load's end.
@@ -212,33 +208,30 @@ class VersionLoader:
     def _measure_or_recall(
         self, version: LoadedVersion, load_s: float, known: ModelProfile | None
     ) -> ModelProfile | None:
-        """Returns the version's profile; None if it comes late, or never."""
+        """Returns the version's profile; None if nothing is measured."""
+        profiler = self._context.profiler
         model = version.model
-        load = LoadMeasures(None, load_s)
+        loaded = ModelProfile(load_s=load_s)
         if isinstance(model, MeasurableModel):
             memory = model.load_memory
             self._resident_bytes = memory.resident_bytes
-            load = LoadMeasures(
-                model.import_s,
-                load_s,
-                memory.peak_bytes,
-                memory.resident_bytes,
+            loaded = ModelProfile(
+                import_s=model.import_s,
+                load_s=load_s,
+                load_peak_bytes=memory.peak_bytes,
+                resident_bytes=memory.resident_bytes,
                 # This is the same code's value if the interpreter was not asked to
                 # measure again.
-                model.process_changes or (known.process_changes if known else ""),
+                process_changes=model.process_changes
+                or (known.process_changes if known else ""),
             )
-        profiler = self._context.profiler
         if profiler is None:
             return None
         profile = profiler.profile(
-            ProfileRequest(
-                version.id,
-                self._path,
-                self.code_digest,
-                ServableSubject(version.unqueued),
-                load,
-                self._take_late_profile,
-            )
+            version.id,
+            self._path,
+            ServableSubject(version.unqueued),
+            replace(loaded, code_digest=self.code_digest),
         )
         # When the manager asks again, what serving was seen to take stays reserved.
         if self._estimate is not None:
@@ -334,10 +327,7 @@ class VersionLoader:
         context.note(version.id, note, resident_bytes or None, not self._has_loaded)
         if remembers or context.warm_up_s <= 0:
             return
-        # Without a profile others wait to be loaded; then only versions are called that
-        # take the place of one that serves.
-        if profile is not None or self._is_gated(version.id):
-            self._try_examples(version)
+        self._try_examples(version)
         if profile is not None:
             self._warm_up(version, profile)
 
@@ -419,8 +409,10 @@ class VersionLoader:
         sizes: Mapping[str, Sequence[int]] = {}
         if version.queues is not None:
             sizes = {n: o.allowed_rows for n, o in version.queues.queue_options.items()}
+        subject = ServableSubject(version)
         warm_up(
-            ServableSubject(version),
+            subject.call,
+            subject.signatures,
             self._path,
             lambda name: sizes.get(name) or (1,),
             context.clock.now() + context.warm_up_s,
@@ -437,8 +429,6 @@ class VersionLoader:
             assert not isinstance(self._payload, Payload)
             self._payload.unload()
             return
-        if self._context.profiler is not None:
-            self._context.profiler.forget(version.id)
         version.unqueued.unload()
 
     # -- while it serves ---------------------------------------------------------------
@@ -450,28 +440,20 @@ class VersionLoader:
             if version is None:
                 self._slow_s = call_s
                 return
-            placement, profile = version.placement, version.profile
-        is_in_front = placement is not None and placement.backend is Backend.FRONT
-        if is_in_front and profile is not None:
-            # How it scales on two threads was measured while it was quick.
-            signatures = {
-                name: replace(found, full_batch_p99_s=call_s)
-                for name, found in profile.signatures.items()
-            }
-            self._take_late_profile(
-                replace(profile, two_thread_scaling=None, signatures=signatures)
-            )
-
-    def _take_late_profile(self, profile: ModelProfile) -> None:
-        """Moves the serving version to where its profile says. On the measuring thread."""
-        with self._changed:
             self._changed.wait_for(lambda: not self._is_moving)
-            version = self._version
-            self._is_moving = version is not None
-        if version is None:
-            return
+            placement, profile = version.placement, version.profile
+            is_in_front = placement is not None and placement.backend is Backend.FRONT
+            if self._version is None or not is_in_front or profile is None:
+                return
+            self._is_moving = True
+        # How it scales on two threads was measured while it was quick.
+        signatures = {
+            name: replace(found, full_batch_p99_s=call_s)
+            for name, found in profile.signatures.items()
+        }
+        profile = replace(profile, two_thread_scaling=None, signatures=signatures)
         try:
-            placement = version.placement or _ANYWHERE
+            assert placement is not None
             self._settle(version, profile, placement, was_called=True)
         except ServingError as error:
             log.warning(

@@ -48,10 +48,8 @@ class FakeSubject:
         self.signatures = signatures or {DEFAULT_SIGNATURE: SIGNATURE}
         self.clock = FakeClock()
         self.calls: list[tuple[str, int]] = []
-        self.can_rehearse = False
         self.can_seed = True
         self.seeds: list[int | None] = []
-        self.rehearsal_s = 0.1  # of a process where such code never ran
 
     def call(self, signature_name: str, inputs: Tensors, timeout_s: float) -> Tensors:
         view = inputs["x"]
@@ -77,12 +75,9 @@ class FakeSubject:
     def rehearse(
         self, signature_name: str, inputs: Tensors, timeout_s: float
     ) -> float | None:
-        if self.can_rehearse:
-            self.calls.append((f"{signature_name} rehearsed", inputs["x"].shape[0]))
-            # There and back; a busy host takes its time.
-            self.clock.advance(self.rehearsal_s + 0.05)
-            return self.rehearsal_s
-        return None
+        self.calls.append((f"{signature_name} rehearsed", inputs["x"].shape[0]))
+        self.clock.advance(self.row_s * inputs["x"].shape[0])
+        return self.row_s
 
 
 def doubled(rows: Rows) -> Rows:

@@ -41,7 +41,7 @@ from tfs.core.version.model_profile import ModelProfile
 from tfs.export import save
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.servables.measuring.example_warm_up import failing_examples, warm_up
-from tfs.servables.measuring.probe import LoadMeasures, ProbeOptions, probe
+from tfs.servables.measuring.probe import ProbeOptions, probe
 from tfs.servables.measuring.probe_subject import ServableSubject
 from tfs.servables.platform import LoadContext
 from tfs.servables.platforms.built_in import default_registry
@@ -148,13 +148,11 @@ def test_largest_batch_is_looked_at_on_a_busy_host_too(tmp_path: Path) -> None:
 def test_budget_of_zero_calls_nothing(tmp_path: Path) -> None:
     """Probing can be turned off; only what the loader saw remains."""
     subject = FakeSubject(doubled)
-    load = LoadMeasures(import_s=0.01, load_s=0.2)
+    loaded = ModelProfile("d", import_s=0.01, load_s=0.2)
     options = ProbeOptions(budget_s=0)
-    result = probe(
-        subject, str(tmp_path), options, code_digest="d", load=load, clock=subject.clock
-    )
+    result = probe(subject, str(tmp_path), options, loaded, subject.clock)
     assert subject.calls == []
-    assert result.profile == ModelProfile(code_digest="d", import_s=0.01, load_s=0.2)
+    assert result.profile == loaded
 
 
 def test_rows_that_influence_each_other_are_found_and_described(
@@ -352,16 +350,24 @@ def test_warm_up_calls_every_signature_small_and_full(tmp_path: Path) -> None:
     deadline_s = subject.clock.now() + 1
 
     def call(deadline_s: float, **more: Any) -> int:
-        return warm_up(
-            subject, str(tmp_path), lambda _: (1, 8), deadline_s, subject.clock, **more
+        """Returns how many calls were made."""
+        subject.calls.clear()
+        warm_up(
+            subject.call,
+            subject.signatures,
+            str(tmp_path),
+            lambda _: (1, 8),
+            deadline_s,
+            subject.clock,
+            **more,
         )
+        return len(subject.calls)
 
     assert call(deadline_s) == 4
     assert subject.calls == [
         (DEFAULT_SIGNATURE, 1), (DEFAULT_SIGNATURE, 8), ("other", 1), ("other", 8),
     ]  # fmt: skip
     assert call(0.0) == 0
-    subject.calls.clear()
     times = {1: 0.001, 8: 10.0}
     num_calls = call(deadline_s, num_rounds=2, predict_s=lambda _, rows: times[rows])
     assert num_calls == 4
@@ -437,12 +443,12 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, float]) -> No
 def test_what_calls_change_of_the_process_is_in_the_profile(tmp_path: Path) -> None:
     """A model that does it in its first call needs a process of its own, too."""
     subject = FakeSubject(doubled)
-    load = LoadMeasures(0.01, 0.02, process_changes="the environment")
+    loaded = ModelProfile(process_changes="the environment")
     options = ProbeOptions(budget_s=0.2, largest_batch=4)
-    result = probe(subject, str(tmp_path), options, load=load, clock=subject.clock)
+    result = probe(subject, str(tmp_path), options, loaded, subject.clock)
     assert result.profile.process_changes == "the environment"
     subject.process_changes = "the environment, logging"
-    result = probe(subject, str(tmp_path), options, load=load, clock=subject.clock)
+    result = probe(subject, str(tmp_path), options, loaded, subject.clock)
     assert result.profile.process_changes == "the environment, logging"
 
 
@@ -455,7 +461,7 @@ def test_real_model_is_measured_with_its_authors_example(tmp_path: Path) -> None
     loader.load(ID)
     subject = ServableSubject(loader.servable)
     options = ProbeOptions(budget_s=0.2, largest_batch=4)
-    result = probe(subject, path, options, code_digest="d")
+    result = probe(subject, path, options)
     found = result.profile.signatures[DEFAULT_SIGNATURE]
     assert found.rows_independent is True
     assert 4 in found.call_s_by_rows

@@ -22,6 +22,7 @@ from tfs.core.errors import (
 )
 from tfs.core.resources import MAIN, PEAK_RAM_BYTES, RAM_BYTES, Resource
 from tfs.core.servable import InferenceTask, Outcome
+from tfs.core.servable_id import ServableId
 from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.core.tensor_view import TensorView
 from tfs.core.version.manifest import MANIFEST
@@ -34,7 +35,8 @@ from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.runtime.interpreter import LoadMemory
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.servables.measuring.probe import ProbeOptions
-from tfs.servables.measuring.profiler import Profiler, ProfileRequest
+from tfs.servables.measuring.probe_subject import ProbeSubject
+from tfs.servables.measuring.profiler import Profiler
 from tfs.servables.measuring.profiles import Profiles
 from tfs.servables.platform import LoadContext
 from tfs.servables.platforms.torch_package import TorchPackage
@@ -275,11 +277,16 @@ def test_code_measured_anew_keeps_what_it_changes_of_a_process(version: Path) ->
             return Measurable(source)
 
     class Noting(Profiler):
-        request: ProfileRequest | None = None
+        loaded = ModelProfile()
 
-        def profile(self, request: ProfileRequest) -> ModelProfile | None:
-            self.request = request
-            return None
+        def profile(
+            self,
+            servable_id: ServableId,
+            path: str,
+            subject: ProbeSubject,
+            loaded: ModelProfile,
+        ) -> None:
+            self.loaded = loaded
 
     cache = Profiles()
     profiler = Noting(cache)
@@ -288,8 +295,7 @@ def test_code_measured_anew_keeps_what_it_changes_of_a_process(version: Path) ->
     assert isinstance(loader, VersionLoader)
     cache.put(ModelProfile(loader.code_digest, process_changes="the locale"))
     loader.load(ID)
-    assert profiler.request is not None
-    assert profiler.request.load.process_changes == "the locale"
+    assert profiler.loaded.process_changes == "the locale"
 
 
 def test_archive_without_manifest_needs_signatures_beside_it(version: Path) -> None:

@@ -115,7 +115,7 @@ def test_a_hang_is_noted_while_it_lasts(noting: Noting) -> None:
 def test_a_version_that_left_the_loop_moves_on_where_nothing_waits_for_it(
     noting: Noting,
 ) -> None:
-    """The version moves once, on the thread that measures, because a load blocks."""
+    """The version moves once, on a thread of its own, because a load blocks."""
     moved: list[tuple[float, str]] = []
     done = threading.Event()
 
@@ -127,11 +127,11 @@ def test_a_version_that_left_the_loop_moves_on_where_nothing_waits_for_it(
     for _ in range(2):
         noting.placer._note_slow(ID, 0.0123)
     assert done.wait(30.0)
-    assert moved == [(0.0123, "profiler")]
+    assert moved == [(0.0123, "move-1")]
     noting.placer._watch_front(ID, leave)
     noting.publish(ManagerState.END)
     noting.placer._note_slow(ID, 0.0123)
     all_moved = threading.Event()
-    noting.placer._late_measurer.move(all_moved.set)
+    noting.placer._moves.submit(all_moved.set)
     assert all_moved.wait(30.0)
     assert len(moved) == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from tfs.core.clock import Clock
@@ -15,6 +15,8 @@ from tfs.core.errors import (
     Unavailable,
 )
 from tfs.core.loop.pacing import yield_to_requests
+from tfs.core.servable import Tensors
+from tfs.core.signature import Signature
 from tfs.servables.measuring.probe_inputs import ProbeInputs
 from tfs.servables.measuring.probe_subject import ProbeSubject
 
@@ -25,7 +27,8 @@ TRANSIENT: Final = (DeadlineExceeded, ResourceExhausted, Unavailable)
 
 
 def warm_up(
-    subject: ProbeSubject,
+    call: Callable[[str, Tensors, float], object],
+    signatures: Mapping[str, Signature],
     path: str,
     sizes_of: Callable[[str], Sequence[int]],
     deadline_s: float,
@@ -33,13 +36,14 @@ def warm_up(
     *,
     num_rounds: int = 1,
     predict_s: Callable[[str, int], float] = lambda name, num_rows: 0.0,
-) -> int:
-    """Calls every signature with its example until the deadline; returns how often.
+) -> None:
+    """Calls every signature with its example until the deadline.
 
-    For a version that brings no warm-up requests. Failures are logged but fail nothing.
+    Failures are logged but fail nothing.
 
     Args:
-        subject: The version.
+        call: Calls a signature with inputs, for so many seconds at most.
+        signatures: The version's, by key.
         path: The version's directory, which has the author's example.
         sizes_of: Returns the rows of the calls of a batched signature, by its key.
         deadline_s: When to stop, by ``clock``.
@@ -49,12 +53,11 @@ def warm_up(
             left out.
 
     """
-    num_calls = 0
     failed: set[str] = set()
-    inputs = {n: ProbeInputs.of(path, s) for n, s in subject.signatures.items()}
+    inputs = {name: ProbeInputs.of(path, each) for name, each in signatures.items()}
     calls_of_a_round = [
         (name, num_rows)
-        for name, signature in subject.signatures.items()
+        for name, signature in signatures.items()
         for num_rows in (sizes_of(name) if signature.batched else (1,))
     ]
     for name, num_rows in num_rounds * calls_of_a_round:
@@ -65,12 +68,10 @@ def warm_up(
         if name in failed or predict_s(name, num_rows) > left_s:
             continue
         try:
-            subject.call(name, inputs[name].batch(num_rows), left_s)
-            num_calls += 1
+            call(name, inputs[name].batch(num_rows), left_s)
         except ServingError as error:
             log.info("event=warm_up_failed signature=%s error=%s", name, error)
             failed.add(name)
-    return num_calls
 
 
 def failing_examples(

@@ -33,7 +33,6 @@ from tfs.core.version.model_profile import ModelProfile, SignatureProfile
 from tfs.servables.measuring.host_load import foreign_share, sample_cpu
 from tfs.servables.measuring.probe_inputs import ProbeInputs
 from tfs.servables.measuring.probe_subject import ProbeSubject
-from tfs.servables.measuring.profiles import MAX_FOREIGN_SHARE
 from tfs.servables.measuring.row_independence import (
     SMALL_ROWS,
     RowIndependence,
@@ -47,22 +46,13 @@ log = logging.getLogger(__name__)
 _LARGEST_SHARE: Final = 0.4
 _SCALING_SHARE: Final = 0.3
 _MAX_CALLS: Final = 200
+_MAX_FOREIGN_SHARE: Final = 0.15
+"""Share of all processors used by others above which measured times are not kept."""
 _SEED: Final = 0
 _COSTLY: Final = (DeadlineExceeded, InterpreterDied)
 _QUICK_S: Final = 1.0
 """A largest batch that takes fewer seconds is measured even if the budget is spent. On
 a busy host, six calls of a microsecond's work can take more than the budget."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoadMeasures:
-    """What was seen while the version was loaded. Immutable; see ModelProfile."""
-
-    import_s: float | None = None
-    load_s: float | None = None
-    load_peak_bytes: int | None = None
-    resident_bytes: int | None = None
-    process_changes: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +95,7 @@ def probe(
     subject: ProbeSubject,
     path: str,
     options: ProbeOptions,
-    *,
-    code_digest: str = "",
-    load: LoadMeasures | None = None,
+    loaded: ModelProfile | None = None,
     clock: Clock | None = None,
 ) -> ProbeResult:
     """Measures a version that was just loaded. Blocks; never raises because of the model.
@@ -116,23 +104,14 @@ def probe(
         subject: The loaded version; nobody else may call it meanwhile.
         path: The version directory, for its example inputs.
         options: The budget.
-        code_digest: The digest of the code to which the profile belongs.
-        load: What the loader measured.
+        loaded: What the load showed, and the digest of its code.
         clock: Tells the time.
 
     """
-    load = load or LoadMeasures()
-    base = ModelProfile(
-        code_digest=code_digest,
-        import_s=load.import_s,
-        load_s=load.load_s,
-        load_peak_bytes=load.load_peak_bytes,
-        resident_bytes=load.resident_bytes,
-        process_changes=load.process_changes,
-    )
+    loaded = loaded or ModelProfile()
     if not options.budget_s:
-        return ProbeResult(base)
-    return _Probe(subject, path, options, clock or MonotonicClock()).run(base)
+        return ProbeResult(loaded)
+    return _Probe(subject, path, options, clock or MonotonicClock()).run(loaded)
 
 
 class _Probe:
@@ -174,7 +153,7 @@ class _Probe:
             self._subject.seed(None)
         elapsed_s = self._clock.now() - self._begun_s
         share = foreign_share(before, sample_cpu(pids), elapsed_s)
-        is_quiet = share <= MAX_FOREIGN_SHARE
+        is_quiet = share <= _MAX_FOREIGN_SHARE
         if not is_quiet:
             # Its slow calls show how busy the host was, and not the model.
             self._p99.update(self._undisturbed)

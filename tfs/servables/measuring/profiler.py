@@ -1,16 +1,13 @@
-"""Gives every loaded version its profile: known already, measured now, or measured later."""
+"""Gives every loaded version its profile: recalled by code digest, or measured now."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Final
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
+from batching.cost_table import CostTable
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import ServingError
 from tfs.core.loop.pacing import yield_to_requests
@@ -18,12 +15,11 @@ from tfs.core.servable import Tensors
 from tfs.core.servable_id import ServableId
 from tfs.core.tensor_view import TensorView
 from tfs.core.version.model_profile import ModelProfile, SignatureProfile, row_limit
-from tfs.core.version_directory import WARMUP_REQUESTS
 from tfs.servables.measuring.example_warm_up import warm_up
-from tfs.servables.measuring.probe import LoadMeasures, ProbeOptions, probe
+from tfs.servables.measuring.probe import ProbeOptions, probe
 from tfs.servables.measuring.probe_inputs import ProbeInputs
 from tfs.servables.measuring.probe_subject import ProbeSubject
-from tfs.servables.measuring.profiles import MAX_TURNS, Profiles
+from tfs.servables.measuring.profiles import Profiles
 from tfs.servables.measuring.row_independence import (
     RowIndependence,
     keeps_rows,
@@ -32,44 +28,13 @@ from tfs.servables.measuring.row_independence import (
 
 log = logging.getLogger(__name__)
 
-_WARM: Final = 4.0
-"""Factor over the measured time that a first call may take. Cold code takes nine times
-as long or more; warm code with cold weights takes up to three times."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProfileRequest:
-    """One loaded version to measure. Immutable.
-
-    Attributes:
-        id: The version.
-        path: The version's directory, which has the author's example.
-        code_digest: The digest of the code to which the profile belongs.
-        subject: The loaded version.
-        load: What the loader measured.
-        on_profile: Told of a profile that was postponed; on the measuring thread.
-
-    """
-
-    id: ServableId
-    path: str
-    code_digest: str
-    subject: ProbeSubject
-    load: LoadMeasures
-    on_profile: Callable[[ModelProfile], object]
-
 
 class Profiler:
-    """Looks profiles up, and measures versions that have none. Thread-safe.
-
-    While versions wait to be loaded, measuring would only make them wait longer. It is
-    postponed until somebody calls :meth:`measure_postponed` in idle time, but for the
-    second version of some code: further ones are likely, and need not be measured then.
+    """Looks profiles up, and measures versions of which there is none. Thread-safe.
 
     Args:
         profiles: What is known already, and where measurements are kept.
         options: How much a measurement may cost.
-        is_crowded: Whether versions wait to be loaded.
         clock: Tells the time.
 
     """
@@ -79,26 +44,14 @@ class Profiler:
         profiles: Profiles,
         options: ProbeOptions | None = None,
         *,
-        is_crowded: Callable[[], bool] = lambda: False,
         clock: Clock | None = None,
     ) -> None:
         self._profiles = profiles
         self._options = options or ProbeOptions()
-        self._is_crowded = is_crowded
         self._clock = clock or MonotonicClock()
-        # Guards both fields. It is not held while a version is measured; unloading the
-        # version waits for the condition meanwhile.
-        self._changed = threading.Condition()
-        self._postponed: OrderedDict[ServableId, ProfileRequest] = OrderedDict()
-        self._measuring: ServableId | None = None
-
-    @property
-    def num_postponed(self) -> int:
-        """Versions that serve without a profile until there is time."""
-        return len(self._postponed)
 
     def known(self, code_digest: str) -> ModelProfile | None:
-        """Returns the known or provisional profile of some code; may read a file."""
+        """Returns the known profile of some code; may read a file."""
         return self._profiles.get(code_digest)
 
     @contextlib.contextmanager
@@ -113,82 +66,77 @@ class Profiler:
         with self._profiles.turn(code_digest) as known:
             yield known
 
-    def profile(self, request: ProfileRequest) -> ModelProfile | None:
-        """Returns the version's profile, or None if it is postponed or not wanted.
+    def profile(
+        self,
+        servable_id: ServableId,
+        path: str,
+        subject: ProbeSubject,
+        loaded: ModelProfile,
+    ) -> ModelProfile | None:
+        """Returns the version's profile; None if it is unknown and nothing is measured.
 
         Blocks for the budget if the version has to be measured. If its profile is
-        known, it is warmed up instead with its example, unless it brings warm-up
-        requests of its own; the independence of its rows is checked again, because
-        other weights may connect them. Code that is known to remember its calls is not
-        called. Call this after the load and before the version is served.
+        known, the independence of its rows is checked again, because other weights may
+        connect them. Code that is known to remember its calls is not called. Call this
+        after the load and before the version is served.
+
+        Args:
+            servable_id: The version.
+            path: Its directory, which has the author's example.
+            subject: The loaded version.
+            loaded: What the load showed, and its code digest.
+
         """
-        known = self._known_well_enough(request)
-        if not self._options.budget_s:
+        known = self.known(loaded.code_digest)
+        if not self._options.budget_s or (known and not known.is_repeatable):
             return known
-        if known is not None:
-            if self._is_crowded() or not known.is_repeatable:
-                return self._checked(request, known)
-            rehearsed = self._rehearse(request, known)
-            known = self._checked(request, known)
-            if not rehearsed:
-                self._warm_up(request, known)
-            return known
-        is_shared = self._profiles.num_taken(request.code_digest) == MAX_TURNS
-        if self._is_crowded() and not is_shared:
-            with self._changed:
-                self._postponed[request.id] = request
-            return None
-        return self._measure(request)
+        if known is None:
+            return self._measure(servable_id, path, subject, loaded)
+        self._rehearse(path, subject, known)
+        return self._checked(servable_id, path, subject, known)
 
-    def measure_postponed(self) -> bool:
-        """Measures the version that has waited longest; returns whether there was one.
+    def _rehearse(self, path: str, subject: ProbeSubject, known: ModelProfile) -> None:
+        """Makes the first calls at low priority, where the backend can do that.
 
-        Blocks for the budget. Only one thread measures at a time; others get False.
+        In a fresh process they take tens of milliseconds of processor time, which at the
+        priority of serving would be taken from others' answers.
         """
-        with self._changed:
-            if self._measuring is not None or not self._postponed:
-                return False
-            _, request = self._postponed.popitem(last=False)
-            self._measuring = request.id
-        try:
-            known = self._known_well_enough(request)
-            profile = (
-                self._measure(request)
-                if known is None
-                else self._checked(request, known)
-            )
-            request.on_profile(profile)
-        finally:
-            with self._changed:
-                self._measuring = None
-                self._changed.notify_all()
-        return True
 
-    def forget(self, servable_id: ServableId) -> None:
-        """Drops a version that will be unloaded; waits if it is being measured."""
-        with self._changed:
-            self._postponed.pop(servable_id, None)
-            while self._measuring == servable_id:
-                self._changed.wait()
+        def found(name: str) -> SignatureProfile:
+            return known.signatures.get(name, SignatureProfile())
 
-    def _known_well_enough(self, request: ProfileRequest) -> ModelProfile | None:
-        """Returns the profile of the code; None if it should be measured now."""
-        digest = request.code_digest
-        if self._profiles.needs_measuring(digest, request.subject.pid):
-            return None
-        return self._profiles.get(digest)
+        def sizes(name: str) -> tuple[int, ...]:
+            limit = row_limit(subject.signatures[name], found(name))
+            largest = limit or self._options.largest_batch
+            small = min(2, largest), 1
+            return (*small, largest) if largest in found(name).call_s_by_rows else small
 
-    def _checked(self, request: ProfileRequest, known: ModelProfile) -> ModelProfile:
+        warm_up(
+            subject.rehearse,
+            subject.signatures,
+            path,
+            sizes,
+            self._clock.now() + self._options.budget_s,
+            self._clock,
+            predict_s=lambda name, num_rows: CostTable(
+                found(name).call_s_by_rows
+            ).predict_s(num_rows),
+        )
+
+    def _checked(
+        self,
+        servable_id: ServableId,
+        path: str,
+        subject: ProbeSubject,
+        known: ModelProfile,
+    ) -> ModelProfile:
         """Returns the known profile, corrected by how these weights treat rows.
 
-        That takes two calls if rows were independent, five if nothing could be shown,
-        and none for a model that remembers its calls.
+        That takes two calls if rows were independent, five if nothing could be shown.
         """
-        if not known.is_repeatable:
-            return known
         changed = dict(known.signatures)
         for name, found in known.signatures.items():
-            signature = request.subject.signatures.get(name)
+            signature = subject.signatures.get(name)
             if found.rows_independent is False or signature is None:
                 continue
             if not signature.batched:
@@ -196,9 +144,9 @@ class Profiler:
 
             def call(inputs: Mapping[str, TensorView], name: str = name) -> Tensors:
                 yield_to_requests()
-                return request.subject.call(name, inputs, self._options.call_timeout_s)
+                return subject.call(name, inputs, self._options.call_timeout_s)
 
-            inputs = ProbeInputs.of(request.path, signature)
+            inputs = ProbeInputs.of(path, signature)
             try:
                 if found.rows_independent:
                     why = keeps_rows(call, inputs)
@@ -215,68 +163,20 @@ class Profiler:
             )
         if changed == known.signatures:
             return known
-        log.info("event=other_rows_than_known servable=%s", request.id.slashed)
+        log.info("event=other_rows_than_known servable=%s", servable_id.slashed)
         return replace(known, signatures=changed)
 
-    def _rehearse(self, request: ProfileRequest, known: ModelProfile) -> bool:
-        """Makes the first calls of the check and the warm-up at low priority.
-
-        A first call in a fresh process takes tens of milliseconds of processor time,
-        which at the priority of serving would be taken from others' answers. Afterwards
-        the version is warm. It is warm already if the same code ran in its process
-        before: if a call is as quick as those that were measured, no further calls are
-        made.
-
-        Returns:
-            Whether the backend can do this. If so, the warm-up is done, or not wanted.
-
-        """
-        subject = request.subject
-        deadline_s = self._clock.now() + self._options.budget_s
-        sizes = [2, 1]
-        if not os.path.exists(os.path.join(request.path, WARMUP_REQUESTS)):
-            sizes.append(self._options.largest_batch)
-        for name, signature in subject.signatures.items():
-            inputs = ProbeInputs.of(request.path, signature)
-            found = known.signatures.get(name, SignatureProfile())
-            most = row_limit(signature, found) or max(sizes)
-            for size in sizes if signature.batched else (1,):
-                num_rows = min(size, most)
-                yield_to_requests()
-                if self._clock.now() >= deadline_s:
-                    return True
-                timeout_s = self._options.call_timeout_s
-                took_s = subject.rehearse(name, inputs.batch(num_rows), timeout_s)
-                if took_s is None:
-                    return False
-                if took_s < _WARM * found.call_s_by_rows.get(num_rows, 0.0):
-                    break
-        return True
-
-    def _warm_up(self, request: ProfileRequest, known: ModelProfile) -> None:
-        if os.path.exists(os.path.join(request.path, WARMUP_REQUESTS)):
-            return
-        deadline_s = self._clock.now() + self._options.budget_s
-        largest = self._options.largest_batch
-
-        def sizes_of(name: str) -> tuple[int, int]:
-            found = known.signatures.get(name, SignatureProfile())
-            return 1, row_limit(request.subject.signatures[name], found) or largest
-
-        warm_up(request.subject, request.path, sizes_of, deadline_s, self._clock)
-
-    def _measure(self, request: ProfileRequest) -> ModelProfile:
-        result = probe(
-            request.subject,
-            request.path,
-            self._options,
-            code_digest=request.code_digest,
-            load=request.load,
-            clock=self._clock,
-        )
+    def _measure(
+        self,
+        servable_id: ServableId,
+        path: str,
+        subject: ProbeSubject,
+        loaded: ModelProfile,
+    ) -> ModelProfile:
+        result = probe(subject, path, self._options, loaded, self._clock)
         log.info(
             "event=profile_measured servable=%s quiet=%s scaling=%s signatures=%s",
-            request.id.slashed,
+            servable_id.slashed,
             result.is_quiet,
             _rounded(result.profile.two_thread_scaling, ""),
             "; ".join(

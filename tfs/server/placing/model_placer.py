@@ -6,6 +6,7 @@ servable per version, wherever it runs.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import threading
@@ -18,7 +19,7 @@ from sources.adapter import Convert
 from sources.storage_path import StoragePath
 from tfs.core.errors import FailedPrecondition, Quarantined, ServingError
 from tfs.core.event_bus import EventAndTime, EventBus
-from tfs.core.executor import Executor
+from tfs.core.executor import Executor, ThreadExecutor
 from tfs.core.loader import Loader
 from tfs.core.loop.pacing import Traffic
 from tfs.core.loop.serving_loop import ServingLoop
@@ -40,11 +41,11 @@ from tfs.server.options import ServerOptions
 from tfs.server.placing.batcher import Batcher
 from tfs.server.placing.batching_parameters import read_batching_file
 from tfs.server.placing.interpreters import Interpreters
-from tfs.server.placing.late_measurer import LateMeasurer
 
 log = logging.getLogger(__name__)
 
 _LONGEST_EXAMPLE_S: Final = 300.0  # of a call, if calls may take as long as they like
+_LONGEST_MOVE_S: Final = 10.0  # to wait for at the end
 _PARALLEL_PER_PROCESS: Final = 2  # while one batch is computed, the next one waits
 
 
@@ -111,9 +112,8 @@ class ModelPlacer:
             stats=stats,
         )
         self._profiler = Profiler(
-            Profiles(options.state_dir or None, loop.clock),
+            Profiles(options.state_dir or None),
             ProbeOptions(options.load_probe_budget_s),
-            is_crowded=self._is_crowded,
             clock=loop.clock,
         )
         self._placement = PlacementOptions(
@@ -135,7 +135,8 @@ class ModelPlacer:
             on_front=self._watch_front,
             clock=loop.clock,
         )
-        self._late_measurer = LateMeasurer(self._profiler, self._is_crowded)
+        # Loads versions once more elsewhere, for which nobody waits.
+        self._moves = ThreadExecutor(1, "move", loop.clock)
         # Guards the fields below; leaf.
         self._lock = threading.Lock()
         self._on_front: dict[
@@ -185,14 +186,14 @@ class ModelPlacer:
             self._interpreters.prepare()
 
     def close(self, deadline_s: float) -> None:
-        """Ends measuring and every interpreter; call it when all is unloaded."""
-        self._late_measurer.close()
+        """Ends moves and every interpreter; call it when all is unloaded."""
+        self._moves.close(self._loop.clock.now() + _LONGEST_MOVE_S)
         self._subscription.close()
         self._interpreters.close(deadline_s)
 
     def _interpreter(self, backend: Backend) -> Interpreter:
         # While many versions wait to be loaded, each gets only one process, because it
-        # may well move elsewhere after it was measured. A version that stays gets
+        # may well move elsewhere once it was measured. A version that stays gets
         # further processes when its calls have to wait.
         may_grow = self._has_room if self._is_crowded() else None
         return self._interpreters.of(backend, may_grow=may_grow)
@@ -207,8 +208,6 @@ class ModelPlacer:
 
     def _take_state(self, event: EventAndTime[ServableState]) -> None:
         state = event.event
-        if state.manager_state in (ManagerState.AVAILABLE, ManagerState.END):
-            self._loop.post(self._late_measurer.wake)
         with self._lock:
             self._notes[state.id] = state.note
             if state.manager_state is ManagerState.END:
@@ -229,7 +228,8 @@ class ModelPlacer:
         with self._lock:
             leave = self._on_front.pop(servable_id, None)
         if leave is not None:
-            self._late_measurer.move(functools.partial(leave, call_s))
+            with contextlib.suppress(RuntimeError):  # closing
+                self._moves.submit(functools.partial(leave, call_s))
 
     def _note_place(
         self,
