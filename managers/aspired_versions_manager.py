@@ -405,7 +405,7 @@ class AspiredVersionsManager:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing loads, unloads or waits to, so that models may be measured.
+        """Whether nothing loads, unloads or waits to.
 
         Waits for the step in progress, during which a version that moves on is not
         counted anywhere for a moment.
@@ -414,7 +414,8 @@ class AspiredVersionsManager:
             return not (
                 len(self._actions)
                 # Includes loaders that are only asked for an estimate.
-                or self._executor.num_running
+                or self._load_executor.num_running
+                or self._unload_executor.num_running
                 or self._executor.admission.num_executing
                 or self._executor.admission.num_deferred
                 or self.has_mail
@@ -494,9 +495,7 @@ class AspiredVersionsManager:
         return has_begun
 
     def _may_load(self) -> bool:
-        # This does not use num_free: a thread that has just ended a load does not count
-        # as free yet, and no event would tell when it does.
-        return self._executor.num_running_loads < self._load_executor.num_threads
+        return self._load_executor.num_running < self._load_executor.num_threads
 
     def _begin(self, action: Action) -> None:
         version = self._table.find(action.id, action.generation)

@@ -1,8 +1,8 @@
-"""Knows what a source has to look at next, and when. Any thread may call it.
+"""Knows what a source has to list next, and when. Any thread may call it.
 
-New configurations, events and the ends of looks come from any thread, at any time, and
-change what is looked at next. The scanning thread takes one round after the other and
-reports how each look ended. Nothing is read, called or emitted here.
+New configurations, events and the ends of listings come from any thread, at any time, and
+change what is listed next. The scanning thread takes one round after the other and reports
+how each listing ended. Nothing is read, called or emitted here.
 """
 
 from __future__ import annotations
@@ -17,119 +17,86 @@ from typing import Final
 from sources.remote.storage import local_path
 from sources.servable_to_monitor import ServableToMonitor
 from tfs.core.clock import Clock
-
-
-@dataclass(slots=True)
-class LookTime:
-    """The time of the next look at one thing. Guarded by its owner's lock.
-
-    Attributes:
-        due_s: When, by the clock; infinite if nobody asks for a look.
-        soonest_s: Until when events have to wait.
-
-    """
-
-    due_s: float = math.inf
-    soonest_s: float = -math.inf
-
-    def ask(self, now_s: float) -> bool:
-        """Asks for a look as soon as the pause allows; returns if that is sooner."""
-        wanted_s = max(now_s, self.soonest_s)
-        if wanted_s >= self.due_s:
-            return False
-        self.due_s = wanted_s
-        return True
-
-    def insist(self, now_s: float) -> None:
-        """Asks for a look now, whether or not the pause is over."""
-        self.due_s = now_s
-
-    def begin(self) -> None:
-        """Notes that a look begins; later requests ask for another one."""
-        self.due_s = math.inf
-
-    def end(self, soonest_s: float, due_s: float) -> None:
-        """Sets the next look; one that was asked for meanwhile may come earlier.
-
-        Args:
-            soonest_s: The end of the pause.
-            due_s: When the next look is due if nobody asks; infinite for never.
-
-        """
-        self.soonest_s = soonest_s
-        asked_s = math.inf if self.due_s == math.inf else max(self.due_s, soonest_s)
-        self.due_s = min(due_s, asked_s)
-
+from tfs.core.executor import Call
 
 REPOSITORY: Final = ""
 """The key of the directory of models; others are names of servables."""
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
-    """The looks that are to be taken now. Immutable.
+@dataclass(slots=True, eq=False)
+class Look:
+    """The listings of one base path, one at a time. Times are the clock's.
 
     Attributes:
-        now_s: When it began, by the clock.
+        key: The servable's name, or REPOSITORY.
+        due_s: When the next one is due; infinite if nobody asks for one.
+        soonest_s: Until when events have to wait.
+        is_open: Whether one is under way; what is asked for meanwhile is another one.
+        call: That listing, if another thread makes it. Written on the scanning thread.
+
+    """
+
+    key: str
+    due_s: float = math.inf
+    soonest_s: float = -math.inf
+    is_open: bool = False
+    call: Call | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """The listings to make now. Immutable.
+
+    Attributes:
         number: The number of the last configuration that it takes into account.
         servables: All servables that are monitored, by name.
         removed: Names that left the configuration since the last round.
         is_changed: Whether the configuration changed since the last round.
-        due: Names to look at.
-        is_pulse: Whether to check that the watched paths still lead to the same
-            directories.
-        repeated: Those of ``due`` whose versions are to be emitted again even if nothing
-            changed.
+        due: What to list; the listings have begun.
+        repeated: Names whose versions are to be emitted again even if nothing changed.
 
     """
 
-    now_s: float
     number: int
     servables: Mapping[str, ServableToMonitor]
     removed: Sequence[str]
     is_changed: bool
-    due: Sequence[str]
-    is_pulse: bool
+    due: Sequence[Look]
     repeated: AbstractSet[str]
 
 
 class Agenda:
-    """Which base path is looked at when. Thread-safe; only ``wait...`` blocks.
+    """Which base path is listed when. Thread-safe; only ``wait...`` blocks.
 
     Nothing is due before ``open``; everything is due then.
-
-    Args:
-        servables: What is monitored, by name.
-        clock: What it goes by.
-
     """
 
     def __init__(
         self, servables: Mapping[str, ServableToMonitor], clock: Clock
     ) -> None:
         self._clock = clock
-        # Guards every field below; leaf: nothing is called under it.
+        # Guards every field below, and the looks; leaf: nothing is called under it.
         self._changed = threading.Condition()
-        self._servables = servables
-        self._by_directory = _by_directory(servables)
-        self._times = {name: LookTime() for name in servables}
+        self._servables: Mapping[str, ServableToMonitor] = {}
+        self._by_directory: Mapping[str, tuple[str, ...]] = {}
+        self._looks: dict[str, Look] = {}
         self._repository: str | None = None
         self._removed: list[str] = []
         self._is_config_new = True
         self._repeated: AbstractSet[str] = frozenset()
-        self._pulse_s = math.inf
         self._storage_due_s = math.inf
-        # Looks that are not over, of the configuration that was taken in last.
+        # Listings that are not over, of the configuration that was taken in last.
         self._awaited: AbstractSet[str] = frozenset()
         self._num_taken = 0  # the number of the configuration taken in last
         self._num_asked = 0  # configurations accepted
-        self._num_applied = 0  # configurations whose servables were all looked at
+        self._num_applied = 0  # configurations whose servables were all listed
         self._is_open = False
         self._is_woken = False
-        self._is_closed = False
-        self._insist_on_all_locked()
+        self.is_closed = False
+        self.configure(servables)
+        self._num_applied = self._num_asked
 
-    # -- what is looked at -------------------------------------------------------
+    # -- what is listed ------------------------------------------------------------
 
     @property
     def servables(self) -> Mapping[str, ServableToMonitor]:
@@ -142,38 +109,37 @@ class Agenda:
         with self._changed:
             before, self._servables = self._servables, wanted
             self._by_directory = by_directory
-            keys = (*(self._times.keys() & {REPOSITORY}), *wanted)
-            self._times = {key: self._times.get(key, LookTime()) for key in keys}
-            # This includes the unchanged ones, because an operator who reloads wants
-            # everything up to date, above all where nothing is polled.
-            self._insist_on_all_locked()
+            keys = (*(self._looks.keys() & {REPOSITORY}), *wanted)
+            self._looks = {key: self._looks.get(key) or Look(key) for key in keys}
             self._removed += before.keys() - wanted.keys()
             self._is_config_new = True
             self._num_asked += 1
-            self._changed.notify_all()
+        # This includes the unchanged ones, because an operator who reloads wants
+        # everything up to date, above all where nothing is polled.
+        self.insist()
 
     def add_repository(self, path: str) -> None:
-        """Looks at a directory of models as well, which is due now."""
+        """Lists a directory of models as well, which is due now."""
         with self._changed:
             self._repository = directory_of(path)
-            self._times[REPOSITORY] = LookTime()
-        self.insist_on(REPOSITORY)
+            self._looks[REPOSITORY] = Look(REPOSITORY)
+        self.insist(REPOSITORY)
 
     def wait_applied(self, deadline_s: float | None = None) -> bool:
-        """Blocks until all configurations given so far have been looked at and emitted.
+        """Blocks until all configurations given so far have been listed and emitted.
 
         Returns whether this was so by the (monotonic) deadline.
         """
         with self._changed:
             wanted = self._num_asked
-            while self._num_applied < wanted and not self._is_closed:
+            while self._num_applied < wanted and not self.is_closed:
                 now_s = self._clock.now()
                 if deadline_s is not None and now_s >= deadline_s:
                     return False
                 self._clock.wait(self._changed, deadline_s)
             return self._num_applied >= wanted
 
-    # -- who asks for looks --------------------------------------------------------
+    # -- who asks for listings ------------------------------------------------------
 
     def mark_changed(self, directory: str) -> None:
         """Notes that something changed in a base path, or in the directory of models."""
@@ -182,16 +148,20 @@ class Agenda:
             keys = list(self._by_directory.get(directory, ()))
             if directory == self._repository:
                 keys.append(REPOSITORY)
-            if sum(self._times[key].ask(now_s) for key in keys):
-                self._changed.notify_all()
+            for look in map(self._looks.__getitem__, keys):
+                wanted_s = max(now_s, look.soonest_s)
+                if wanted_s < look.due_s:
+                    look.due_s = wanted_s
+                    self._changed.notify_all()
 
-    def insist_on(self, key: str) -> None:
-        """Makes a servable due, if it is still monitored, or the directory of models."""
+    def insist(self, *keys: str) -> None:
+        """Makes some listings due, or all of them, whether or not a pause is over."""
+        now_s = self._clock.now()
         with self._changed:
-            time = self._times.get(key)
-            if time is not None:
-                time.insist(self._clock.now())
-                self._changed.notify_all()
+            for key in keys or self._looks:
+                if key in self._looks:
+                    self._looks[key].due_s = now_s
+            self._changed.notify_all()
 
     def repeat(self, name: str) -> None:
         """Makes a servable due, and has its versions emitted again.
@@ -199,28 +169,16 @@ class Agenda:
         ``wait_applied`` waits for this as for a configuration.
         """
         with self._changed:
-            time = self._times.get(name)
-            if time is not None:
-                time.insist(self._clock.now())
-                self._repeated |= {name}
-                self._num_asked += 1
-                self._changed.notify_all()
+            if name not in self._servables:
+                return
+            self._repeated |= {name}
+            self._num_asked += 1
+        self.insist(name)
 
-    def insist_on_all(self) -> None:
-        """Makes everything due."""
-        with self._changed:
-            self._insist_on_all_locked()
-            self._changed.notify_all()
-
-    # -- who looks -----------------------------------------------------------------
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether all waiting has ended for good."""
-        return self._is_closed
+    # -- who lists ------------------------------------------------------------------
 
     def open(self) -> None:
-        """Lets looks be due, because the target is connected."""
+        """Lets listings be due, because the target is connected."""
         with self._changed:
             self._is_open = True
             self._changed.notify_all()
@@ -228,59 +186,68 @@ class Agenda:
     def close(self) -> None:
         """Ends all waiting; idempotent."""
         with self._changed:
-            self._is_closed = True
+            self.is_closed = True
             self._changed.notify_all()
 
-    def begin_pulse(self) -> None:
-        """Makes the next round check the watched paths, and repair their watches."""
-        with self._changed:
-            # Servables that an earlier round took in have to be watched as well.
-            self._is_config_new = True
-            self._pulse_s = -math.inf
-
     def wake(self) -> None:
-        """Makes the next round due, though nothing is to be looked at in it."""
+        """Makes the next round due, though nothing is to be listed in it."""
         with self._changed:
             self._is_woken = True
             self._changed.notify_all()
 
-    def wait_due(self) -> bool:
-        """Blocks until something is due; returns False once closed."""
+    def wait_due(self, latest_s: float = math.inf) -> bool:
+        """Blocks until something is due, or it is late; returns False once closed."""
         with self._changed:
-            while not self._is_closed and not self._is_due_locked():
-                due_s = self._next_due_s_locked() if self._is_open else None
-                self._clock.wait(self._changed, due_s)
-            return not self._is_closed
+            while not self.is_closed:
+                due_s = min(
+                    self._due_s_locked() if self._is_open else math.inf, latest_s
+                )
+                if due_s <= self._clock.now():
+                    break
+                self._clock.wait(self._changed, None if due_s == math.inf else due_s)
+            return not self.is_closed
 
     def next_due_s(self) -> float | None:
         """Returns when, by the clock, something will be due; None if nothing will."""
         with self._changed:
-            return self._clock.now() if self._is_woken else self._next_due_s_locked()
+            due_s = self._due_s_locked()
+        return None if due_s == math.inf else max(due_s, self._clock.now())
 
-    def take_round(self, pulse_pause_s: float) -> Round:
-        """Returns the looks to take now; the next pulse comes after the pause."""
+    def begin(self, key: str) -> Look | None:
+        """Returns the listing of ``key`` if it is due; it has begun then."""
+        with self._changed:
+            return self._begin_locked(self._looks.get(key), self._clock.now())
+
+    def take_round(self) -> Round:
+        """Returns the listings of servables to make now."""
         with self._changed:
             now_s = self._clock.now()
-            is_pulse = now_s >= self._pulse_s
-            if is_pulse:
-                self._pulse_s = now_s + pulse_pause_s
+            looks = (each for key, each in self._looks.items() if key != REPOSITORY)
+            due = [each for each in looks if self._begin_locked(each, now_s)]
             self._is_woken = False
             removed, self._removed = self._removed, []
             is_changed, self._is_config_new = self._is_config_new, False
             repeated, self._repeated = self._repeated, frozenset()
             return Round(
-                now_s,
                 self._num_asked,
                 self._servables,
                 [name for name in removed if name not in self._servables],
                 is_changed,
-                [k for k, time in self._times.items() if k and time.due_s <= now_s],
-                is_pulse,
+                due,
                 repeated,
             )
 
-    def end_round(self, number: int, looking: AbstractSet[str]) -> None:
-        """Notes which looks are not over yet, of configurations up to a number."""
+    def end_round(
+        self, number: int, looking: AbstractSet[str], storage_due_s: float | None
+    ) -> None:
+        """Notes which listings are not over yet, of configurations up to a number.
+
+        Args:
+            number: That of the round.
+            looking: The servables that are being listed by other threads.
+            storage_due_s: When to check on these threads; None is never.
+
+        """
         with self._changed:
             if number > self._num_taken:
                 self._awaited, self._num_taken = looking, number
@@ -288,57 +255,37 @@ class Agenda:
                 self._awaited &= looking
             if not self._awaited:
                 self._num_applied = max(self._num_applied, self._num_taken)
+            self._storage_due_s = math.inf if storage_due_s is None else storage_due_s
             self._changed.notify_all()
 
-    def begin(self, key: str) -> bool:
-        """Notes that a look begins, if it is due; returns whether it is."""
-        with self._changed:
-            time = self._times.get(key)
-            if time is None or time.due_s > self._clock.now():
-                return False
-            time.begin()
-            return True
+    def end(self, look: Look, soonest_s: float, due_s: float) -> None:
+        """Ends a listing and sets the next; one that was asked for may come earlier.
 
-    def end(
-        self,
-        key: str,
-        soonest_s: float,
-        due_s: float,
-        servable: ServableToMonitor | None = None,
-    ) -> None:
-        """Sets the next look, if the servable is still configured like this.
+        Args:
+            look: Which.
+            soonest_s: The end of the pause.
+            due_s: When the next one is due if nobody asks; infinite for never.
 
-        If its base path changed during the look, it is due already. See
-        ``LookTime.end``.
         """
         with self._changed:
-            if self._servables.get(key) == servable and key in self._times:
-                self._times[key].end(soonest_s, due_s)
+            look.is_open, look.call = False, None
+            look.soonest_s = soonest_s
+            asked_s = look.due_s
+            if asked_s < math.inf:
+                asked_s = max(asked_s, soonest_s)
+            look.due_s = min(due_s, asked_s)
 
-    def set_storage_due(self, due_s: float | None) -> None:
-        """Sets when to check on looks at places that may not answer; None is never."""
-        with self._changed:
-            self._storage_due_s = math.inf if due_s is None else due_s
+    def _begin_locked(self, look: Look | None, now_s: float) -> Look | None:
+        if look is None or look.is_open or look.due_s > now_s:
+            return None
+        look.is_open, look.due_s = True, math.inf
+        return look
 
-    def _insist_on_all_locked(self) -> None:
-        now_s = self._clock.now()
-        for time in self._times.values():
-            time.insist(now_s)
-
-    def _is_due_locked(self) -> bool:
-        if not self._is_open:
-            return False
+    def _due_s_locked(self) -> float:
         if self._removed or self._is_config_new or self._is_woken:
-            return True
-        due_s = self._next_due_s_locked()
-        return due_s is not None and due_s <= self._clock.now()
-
-    def _next_due_s_locked(self) -> float | None:
-        due_s = min((each.due_s for each in self._times.values()), default=math.inf)
-        due_s = min(due_s, self._storage_due_s)
-        if self._times:
-            due_s = min(due_s, self._pulse_s)
-        return None if due_s == math.inf else due_s
+            return -math.inf
+        looks = (each.due_s for each in self._looks.values() if not each.is_open)
+        return min(min(looks, default=math.inf), self._storage_due_s)
 
 
 def directory_of(path: str) -> str:

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from sources.agenda import Look
 from sources.decision import Versions, decide
 from sources.listing import Listing, Remembered, SeenVersion
 from sources.servable_to_monitor import ServableToMonitor
-from sources.storage.distant_call import DistantCall
 from sources.storage_path import StoragePath
 from sources.version_policy import list_versions
 from tfs.core.servable_data import AspiredVersions
@@ -34,12 +34,11 @@ class AspiredStream:
         servable: The servable as it is configured.
         at_hand: The versions that the last listing showed, lowest first; None before any.
         problems: What is wrong with its base path.
-        is_watched: Whether events tell what changes below its base path.
         is_late: Whether it was reported that its base path does not answer.
         outlook: Whether the last listing found a version to serve; None if there may
             still be one, because it was not listed as it is configured now, or something
             settles.
-        distant: The listing by another thread, while the base path may not answer.
+        look: The listings of its base path.
         must_repeat: Whether the versions were asked to be emitted again.
 
     """
@@ -47,10 +46,9 @@ class AspiredStream:
     servable: ServableToMonitor
     at_hand: tuple[int, ...] | None = None
     problems: tuple[str, ...] = ()
-    is_watched: bool = False
     is_late: bool = False
     outlook: bool | None = None
-    distant: DistantCall = field(default_factory=DistantCall)
+    look: Look | None = None
     must_repeat: bool = False
     _seen: Mapping[str, SeenVersion] = field(default_factory=dict)
     _emitted: Versions | None = None  # None before anything was emitted
@@ -61,7 +59,8 @@ class AspiredStream:
     @property
     def is_awaited(self) -> bool:
         """Whether a listing by another thread is under way and not late."""
-        return self.distant.is_open and not self.is_late
+        look = self.look
+        return look is not None and look.is_open and not self.is_late
 
     @property
     def remembered(self) -> Remembered:
@@ -119,27 +118,22 @@ class AspiredStream:
         self.problems = problems
         return aspired
 
-    def give_up_waiting(
-        self, now_s: float, late_s: float | None
-    ) -> AspiredVersions[StoragePath] | None:
+    def give_up_waiting(self, now_s: float) -> AspiredVersions[StoragePath] | None:
         """Notes, once for each configuration, if its base path does not answer.
 
-        Args:
-            now_s: The time, by the clock.
-            late_s: How long it has not answered; None if nobody waits too long.
-
-        Returns:
-            As ``take``.
-
+        Returns as ``take``.
         """
-        if late_s is None or (self.is_late and self.outlook is not None):
+        call = None if self.look is None else self.look.call
+        if call is None or not call.is_late:
+            return None
+        if self.is_late and self.outlook is not None:
             return None
         self.is_late = True
         self.outlook = False
         servable = self.servable
         problem = (
             f"base path {servable.base_path} of {servable.name} has not answered "
-            f"for {late_s:g} s; it is looked at again as soon as it does"
+            f"for {call.limit_s:g} s; it is looked at again as soon as it does"
         )
         if self._is_unreadable and self.problems:
             problem = self.problems[0]  # it says more, and is not new

@@ -16,28 +16,27 @@ the last version. (sources/storage_path/file_system_storage_path_source.h.)
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import math
 import queue
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Self
 
-from sources.agenda import REPOSITORY, Agenda
+from sources.agenda import REPOSITORY, Agenda, Look, directory_of
 from sources.aspired_stream import AspiredStream
 from sources.file_system_options import FileSystemSourceOptions, by_name
 from sources.listing import BasePathLister, Listing, Remembered, unreadable
 from sources.model_repository import ModelRepository, RepositoryLook
 from sources.remote.storage import AnyFileSystem, is_remote
 from sources.servable_to_monitor import ServableToMonitor
-from sources.storage.distant_call import DistantCall
 from sources.storage.file_system import FileSystem
 from sources.storage.storage_threads import PATIENCE_S, StorageThreads
 from sources.storage_path import StoragePath
-from sources.watcher import DirectoryWatcher
-from sources.watches import Watches
+from sources.watcher import DirectoryWatcher, InotifyWatcher
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import NotFound
 from tfs.core.loop.pacing import yield_to_requests
@@ -60,12 +59,12 @@ _STORE_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Findings:
-    """What the last round found; servables without one are absent. Immutable."""
+class _Finding:
+    """What the last listing of a base path showed. Immutable."""
 
-    problems: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    at_hand: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    outlooks: Mapping[str, bool | None] = field(default_factory=dict)
+    problems: tuple[str, ...]
+    at_hand: tuple[int, ...]
+    outlook: bool | None
 
 
 class FileSystemSource:
@@ -117,25 +116,26 @@ class FileSystemSource:
         self._outlet: Outlet[StoragePath] = Outlet()
         self._agenda = Agenda(by_name(options.servables), self._clock)
         self._on_models: OnModels = self.update_config
-        self._findings = _Findings()  # replaced as a whole
+        self._findings: Mapping[str, _Finding] = {}  # replaced as a whole
         self._thread: threading.Thread | None = None
         # What threads for places that may not answer have listed.
-        self._arrived: queue.SimpleQueue[Listing | RepositoryLook] = queue.SimpleQueue()
+        self._arrived: queue.SimpleQueue[tuple[Look, Listing | RepositoryLook]] = (
+            queue.SimpleQueue()
+        )
         # Held during a whole round, which orders the calls for each name. Guards the
         # fields below. Rank: before the agenda's lock and any lock of a target. The
         # event thread never takes it.
         self._turn = threading.Lock()
         self._streams: dict[str, AspiredStream] = {}
         self._repository: ModelRepository | None = None
-        self._repository_call = DistantCall()
-        self._is_repository_watched = False
-        self._watches = Watches(
-            watcher,
-            self._file_system,
-            self.mark_changed,
-            options.watch,
-            asks_distant=storage is None,
-        )
+        self._repository_look: Look | None = None
+        self._watcher = watcher or InotifyWatcher()
+        # Why nothing is watched; "" while that was not tried, None once it is.
+        self._why_unwatched: str | None = ""
+        # What is watched: base paths by the keys of their looks.
+        self._watched: dict[str, str] = {}
+        # When to check that they are the same directories; never before the thread runs.
+        self._check_s = math.inf
 
     # -- wiring ----------------------------------------------------------------
 
@@ -176,7 +176,7 @@ class FileSystemSource:
                 log.warning("event=source_hangs in='a look at a base path'")
                 return
         with self._turn:
-            self._watches.close()
+            self._watcher.close()
 
     def __enter__(self) -> Self:
         self.start()
@@ -239,14 +239,15 @@ class FileSystemSource:
 
         Servables without a problem, or not looked at yet, are absent.
         """
-        return self._findings.problems
+        return {n: each.problems for n, each in self._findings.items() if each.problems}
 
     def at_hand(self, name: str) -> Sequence[int]:
         """Returns the versions that the last look at a base path showed, lowest first.
 
         They may or may not be ready. There are none before the first look.
         """
-        return self._findings.at_hand.get(name, ())
+        found = self._findings.get(name)
+        return () if found is None else found.at_hand
 
     def outlook(self, name: str) -> bool | None:
         """Returns whether the last look at a servable found a version to serve.
@@ -254,7 +255,8 @@ class FileSystemSource:
         None if there may be one soon, because something is settling. If it is False,
         ``problems`` says why, and whatever is still aspired was found earlier.
         """
-        return self._findings.outlooks.get(name, True)
+        found = self._findings.get(name)
+        return True if found is None else found.outlook
 
     @property
     def repository_problem(self) -> str:
@@ -270,7 +272,7 @@ class FileSystemSource:
 
     def look_soon(self) -> None:
         """Makes the source's thread look at everything now; returns immediately."""
-        self._agenda.insist_on_all()
+        self._agenda.insist()
 
     def say_again(self, name: str) -> None:
         """Looks at a servable, and emits its versions again even if nothing changed.
@@ -300,35 +302,35 @@ class FileSystemSource:
         yield_to_requests()
         with self._turn:
             models_changed = self._take_arrived()
-            if self._agenda.begin(REPOSITORY):
-                models_changed |= self._list_repository()
+            look = self._agenda.begin(REPOSITORY)
+            if look is not None:
+                models_changed |= self._list_repository(look)
         if models_changed:
             self._tell_models()
         with self._turn:
-            now = self._agenda.take_round(self._options.poll_wait_s)
+            if self._clock.now() >= self._check_s:
+                self._check_watched()
+            now = self._agenda.take_round()
             for name in now.removed:
                 if self._streams.pop(name, None) is not None:
                     reason = f"{name} is not configured any more"
                     self._emit(AspiredVersions(name, (), reason))
             if now.is_changed:
-                self._keep_watches(now.servables.values())
-            due = {*now.due}
-            if now.is_pulse:
-                due |= self._find_replaced()
+                self._end_other_watches(now.servables.values())
             for name in now.repeated & self._streams.keys():
                 self._streams[name].must_repeat = True
-            for name, servable in now.servables.items():
-                if name in due:
-                    self._list(servable)
-            self._give_up_waiting()
-            self._publish(now.number)
+            for look in now.due:
+                self._list(now.servables[look.key], look)
+            due_s = self._give_up_waiting()
+            self._publish(now.number, due_s)
         self._on_looked()
         return self._agenda.next_due_s()
 
     def _run(self) -> None:
         if self._options.watch and self._options.poll_wait_s > 0:
-            self._agenda.begin_pulse()
-        while self._agenda.wait_due():
+            self._check_s = -math.inf
+            self._agenda.insist()  # what was listed before has to be watched as well
+        while self._agenda.wait_due(self._check_s):
             try:
                 self.step()
             except Exception:
@@ -336,46 +338,39 @@ class FileSystemSource:
 
     # -- base paths --------------------------------------------------------------
 
-    def _list(self, servable: ServableToMonitor) -> None:
+    def _list(self, servable: ServableToMonitor, look: Look) -> None:
         """Lists a base path, or has another thread do so."""
         stream = self._streams.setdefault(servable.name, AspiredStream(servable))
         stream.configure(servable)
-        self._agenda.begin(servable.name)
+        stream.look = look
         base_path = servable.base_path
         try:
-            place = self._file_system.place(base_path)
             listing = functools.partial(
                 self._lister.listing, servable, stream.remembered
             )
-            if self._storage is not None and place:
-                stream.distant.begin(
-                    self._storage,
-                    place,
-                    functools.partial(self._arrive, listing),
-                    _STORE_S if is_remote(base_path) else PATIENCE_S,
-                )
-            else:
-                self._take(stream, listing())
+            limit_s = _STORE_S if is_remote(base_path) else PATIENCE_S
+            if not self._hand_over(base_path, look, listing, limit_s):
+                self._take(stream, look, listing())
         except Exception as error:  # a fault of one base path must not stop the others
             log.exception("event=listing_failed servable=%s", servable.name)
             problem = f"cannot look at {base_path} of {servable.name}: {error}"
-            self._take(stream, unreadable(servable, self._clock.now(), problem))
+            self._take(stream, look, unreadable(servable, self._clock.now(), problem))
 
-    def _take(self, stream: AspiredStream, found: Listing) -> None:
+    def _take(self, stream: AspiredStream, look: Look, found: Listing) -> None:
         """Emits what was found, and sets the time of the next listing."""
         options, now_s = self._options, self._clock.now()
         aspired = stream.take(found, now_s, unload_when_empty=options.unload_when_empty)
         if aspired is not None:
             self._emit(aspired)
-        # What was not watched while it was listed is reported as changed by this.
-        stream.is_watched = found.is_readable and self._watches.add(
-            found.servable.base_path, found.folders
-        )
         soonest_s = now_s + max(_MIN_GAP_S, now_s - found.begun_s)
-        due_s = self._next_poll_s(has_events=stream.is_watched and not found.is_blind)
+        # What was not watched while it was listed is reported as changed by this.
+        is_watched = found.is_readable and self._watch(
+            look, found.servable.base_path, found.folders
+        )
+        due_s = self._next_poll_s(has_events=is_watched and not found.is_blind)
         if found.settled_at_s is not None and options.poll_wait_s >= 0:
             due_s = min(due_s, max(found.settled_at_s, soonest_s))
-        self._agenda.end(stream.servable.name, soonest_s, due_s, stream.servable)
+        self._agenda.end(look, soonest_s, due_s)
 
     def _next_poll_s(self, *, has_events: bool) -> float:
         """Returns when to list again if nothing asks for it earlier; infinite for never."""
@@ -392,16 +387,15 @@ class FileSystemSource:
             # A fault of the target must not stop the other servables.
             log.exception("event=target_failed servable=%s", aspired.name)
 
-    def _publish(self, number: int) -> None:
+    def _publish(self, number: int, storage_due_s: float | None) -> None:
         """Publishes the findings, and then that the configuration was listed."""
         streams = self._streams
-        self._findings = _Findings(
-            {n: s.problems for n, s in streams.items() if s.problems},
-            {n: s.at_hand or () for n, s in streams.items()},
-            {n: s.outlook for n, s in streams.items() if not s.outlook},
-        )
-        awaited = {n for n, stream in streams.items() if stream.is_awaited}
-        self._agenda.end_round(number, awaited)
+        self._findings = {
+            name: _Finding(each.problems, each.at_hand or (), each.outlook)
+            for name, each in streams.items()
+        }
+        awaited = {name for name, each in streams.items() if each.is_awaited}
+        self._agenda.end_round(number, awaited, storage_due_s)
 
     def _check_has_versions(self, servables: Iterable[ServableToMonitor]) -> None:
         if not self._options.require_versions:
@@ -413,80 +407,133 @@ class FileSystemSource:
                     f"{servable.name} at: {servable.base_path}"
                 )
 
+    # -- events --------------------------------------------------------------------
+
+    def _watch(self, look: Look, path: str, folders: Sequence[str]) -> bool:
+        """Watches a base path and directories in it; returns whether that is so now.
+
+        It is not if it is a URL, if it lies where no events are given, or if it may not
+        answer, because watching a directory means asking for it.
+        """
+        self._watched.pop(look.key, None)
+        if self._check_s == math.inf or is_remote(path):
+            return False
+        if self._storage is not None and self._file_system.place(path):
+            return False
+        if (
+            self._file_system.gives_events(path)
+            and self._has_watcher()
+            and self._watcher.watch(directory_of(path), folders)
+        ):
+            self._watched[look.key] = directory_of(path)
+        return look.key in self._watched
+
+    def _check_watched(self) -> None:
+        """Has listed what has become another directory: no event tells of that."""
+        self._check_s = self._clock.now() + self._options.poll_wait_s
+        for key, path in self._watched.items():
+            if not self._watcher.is_current(path):
+                self._agenda.insist(key)
+
+    def _has_watcher(self) -> bool:
+        """Starts the watcher unless it runs; tried again, as others give back what they took."""
+        if self._why_unwatched is None:
+            return True
+        try:
+            self._watcher.start(self.mark_changed)
+        except OSError as error:
+            if str(error) != self._why_unwatched:
+                self._why_unwatched = str(error)
+                log.warning("event=watcher_failed instead=polling error=%s", error)
+            return False
+        self._why_unwatched = None
+        return True
+
+    def _end_other_watches(self, servables: Iterable[ServableToMonitor]) -> None:
+        paths = [servable.base_path for servable in servables]
+        if self._repository is not None:
+            paths.append(self._repository.path)
+        kept = {directory_of(path) for path in paths}
+        self._watcher.keep(kept)
+        self._watched = {k: path for k, path in self._watched.items() if path in kept}
+
     # -- places that may not answer ------------------------------------------------
 
-    def _arrive(self, listing: Callable[[], Listing | RepositoryLook]) -> None:
-        """Lists on one of the storage threads, and hands over what was found."""
-        self._arrived.put(listing())
-        self._agenda.wake()
+    def _hand_over(
+        self,
+        path: str,
+        look: Look,
+        listing: Callable[[], Listing | RepositoryLook],
+        limit_s: float,
+    ) -> bool:
+        """Has a thread for its place list a path; returns False if it always answers."""
+        place = self._file_system.place(path)
+        if self._storage is None or not place:
+            return False
+
+        def arrive() -> None:
+            self._arrived.put((look, listing()))
+            self._agenda.wake()
+
+        with contextlib.suppress(RuntimeError):  # closing
+            look.call = self._storage.submit(place, arrive, limit_s)
+        return True
 
     def _take_arrived(self) -> bool:
         """Takes what other threads have listed; returns whether the models changed."""
         changed = False
         while not self._arrived.empty():
-            found = self._arrived.get()
+            look, found = self._arrived.get()
             if isinstance(found, RepositoryLook):
-                if self._repository_call.end():
-                    self._agenda.insist_on(REPOSITORY)
-                changed |= self._take_repository(found)
+                changed |= self._take_repository(look, found)
                 continue
             name = found.servable.name
             stream, servable = self._streams.get(name), self._agenda.servables.get(name)
-            if stream is None:
-                continue
-            is_outdated = stream.distant.end()
-            if found.servable == servable:
+            if stream is not None and found.servable == servable:
                 stream.configure(servable)
-                self._take(stream, found)
-            if is_outdated or found.servable != servable:
-                self._agenda.insist_on(name)
+                self._take(stream, look, found)
+            else:  # another configuration has asked for another listing
+                self._agenda.end(look, self._clock.now(), math.inf)
         return changed
 
-    def _give_up_waiting(self) -> None:
-        """Reports places that do not answer, and no longer waits for them."""
+    def _give_up_waiting(self) -> float | None:
+        """Reports places that do not answer; returns when to call this again."""
         if self._storage is None:
-            return
+            return None
         due_s = self._storage.relieve()
         for stream in self._streams.values():
-            late_s = stream.distant.late_s(self._storage)
-            aspired = stream.give_up_waiting(self._clock.now(), late_s)
+            aspired = stream.give_up_waiting(self._clock.now())
             if aspired is not None:
                 self._emit(aspired)
-        if self._repository is not None:
-            late_s = self._repository_call.late_s(self._storage)
-            if late_s is not None:
-                self._repository.note_late(late_s)
-        self._agenda.set_storage_due(due_s)
+        look = self._repository_look
+        call = None if look is None else look.call
+        if self._repository is not None and call is not None and call.is_late:
+            self._repository.note_late(call.limit_s)
+        return due_s
 
     # -- the directory of models ---------------------------------------------------
 
-    def _list_repository(self) -> bool:
+    def _list_repository(self, look: Look) -> bool:
         """Lists the models, or has another thread do so; returns whether they changed."""
         repository = self._repository
         if repository is None:
             return False
-        place = self._file_system.place(repository.path)
+        self._repository_look = look
         listing = functools.partial(repository.examine, self._file_system)
-        if self._storage is None or not place:
-            return self._take_repository(listing())
-        arrive = functools.partial(self._arrive, listing)
-        self._repository_call.begin(self._storage, place, arrive, PATIENCE_S)
-        return False
+        if self._hand_over(repository.path, look, listing, PATIENCE_S):
+            return False
+        return self._take_repository(look, listing())
 
-    def _take_repository(self, found: RepositoryLook) -> bool:
+    def _take_repository(self, look: Look, found: RepositoryLook) -> bool:
         repository = self._repository
         if repository is None:
             return False
         changed = repository.take(found)
-        self._is_repository_watched = found.models is not None and self._watches.add(
-            repository.path, found.folders
+        is_watched = found.models is not None and self._watch(
+            look, repository.path, found.folders
         )
-        has_events = self._is_repository_watched and not found.is_blind
-        self._agenda.end(
-            REPOSITORY,
-            self._clock.now() + _MIN_GAP_S,
-            self._next_poll_s(has_events=has_events),
-        )
+        due_s = self._next_poll_s(has_events=is_watched and not found.is_blind)
+        self._agenda.end(look, self._clock.now() + _MIN_GAP_S, due_s)
         return changed
 
     def _tell_models(self) -> None:
@@ -497,26 +544,3 @@ class FileSystemSource:
             self._on_models(repository.models or ())
         except Exception:
             log.exception("event=repository_models_refused path=%s", repository.path)
-
-    def _keep_watches(self, servables: Iterable[ServableToMonitor]) -> None:
-        paths = [servable.base_path for servable in servables]
-        if self._repository is not None:
-            paths.append(self._repository.path)
-        self._watches.keep(paths)
-
-    def _find_replaced(self) -> set[str]:
-        """Returns the servables whose base path has become another directory."""
-        if self._watches.start():
-            self._agenda.insist_on_all()
-        if (
-            self._repository is not None
-            and self._is_repository_watched
-            and not self._watches.is_current(self._repository.path)
-        ):
-            self._agenda.insist_on(REPOSITORY)
-        return {
-            name
-            for name, stream in self._streams.items()
-            if stream.is_watched
-            and not self._watches.is_current(stream.servable.base_path)
-        }

@@ -37,7 +37,6 @@ WHILE_COMPUTING: Final = (
 
 PAIRS: Final = frozenset(
     {
-        ("PatientPool._lock", "ThreadExecutor._changed"),
         ("Interpreters._lock", "ProcessBackend._lock"),
         ("MetricsPage._lock", "Stats._lock"),
     }

@@ -24,11 +24,11 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from managers.loading.freed_memory import MemoryReleaser
 from managers.loading.load_admission import LoadAdmission
-from managers.loading.patient_pool import PatientPool
 from managers.loading.resource_tracker import ResourceTracker
 from managers.serving_map import ServingMap, retire
 from managers.versions.harness_state import HarnessState
@@ -130,10 +130,8 @@ class VersionExecutor:
         on_change: Callable[[str], None] = lambda _name: None,
     ) -> None:
         self._table = table
-        self._load_pool, self._unload_pool = (
-            PatientPool(executor, clock, patience_s, self._wait_no_longer)
-            for executor in (load_executor, unload_executor)
-        )
+        self._load_pool, self._unload_pool = load_executor, unload_executor
+        self._patience_s = patience_s
         self._clock = clock
         self.admission = LoadAdmission(tracker, table.lock)
         self.serving_map = ServingMap()
@@ -145,20 +143,6 @@ class VersionExecutor:
         self._lock = threading.Lock()
         self._paused: dict[Version, None] = {}
         self._quiescing: list[_QuiescingVersion] = []
-
-    @property
-    def num_running(self) -> int:
-        """Functions on both pools that have not ended, without those that hang.
-
-        They may be more than are executing, because an unload that is over may still have
-        to report that.
-        """
-        return self._load_pool.num_running + self._unload_pool.num_running
-
-    @property
-    def num_running_loads(self) -> int:
-        """Functions on the load pool that have not ended, without those that hang."""
-        return self._load_pool.num_running
 
     def load_status(self, servable_id: ServableId) -> LoadStatus | None:
         """Returns how a version's load goes or went; None if it is not managed."""
@@ -354,7 +338,7 @@ class VersionExecutor:
         if self._releaser is None or owed_at_s is None or owed_at_s > now_s:
             return owed_at_s
         with contextlib.suppress(RuntimeError):  # closing
-            self._unload_pool.submit(None, self._releaser.release_owed)
+            self._unload_pool.submit(self._releaser.release_owed, self._patience_s)
         return None
 
     def _wait_no_longer(self, version: Version) -> None:
@@ -387,13 +371,15 @@ class VersionExecutor:
     ) -> None:
         """Has ``run`` called for a version on the pool; ``on_closed`` if that is closed."""
 
-        def note_ran(was_late: bool) -> None:
-            if was_late:
+        def note_end() -> None:
+            if version.is_late:
                 self._table.note_late(version, is_late=False)
             self._on_change(version.id.name)  # the pool has room again
 
         try:
-            self._load_pool.submit(version, run, note_ran)
+            self._load_pool.submit(
+                run, self._patience_s, partial(self._wait_no_longer, version), note_end
+            )
         except RuntimeError:
             self._on_change(version.id.name)
             on_closed()
@@ -520,7 +506,11 @@ class VersionExecutor:
         """Destroys a version that nothing pins, as soon as a thread is free."""
         version.transition(HarnessState.QUIESCED)
         try:
-            self._unload_pool.submit(version, lambda: self._free(version))
+            self._unload_pool.submit(
+                lambda: self._free(version),
+                self._patience_s,
+                partial(self._wait_no_longer, version),
+            )
         except RuntimeError:
             self._free(version)  # the pool is closed, so no other thread will
 

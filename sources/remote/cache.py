@@ -107,6 +107,7 @@ class VersionCache:
         self._sizes: dict[str, int] = {}
         self._num_users: Counter[str] = Counter()  # by key
         self._copying: set[str] = set()  # keys; who wants one of them waits
+        self._keys: dict[StoragePath, str] = {}  # of what was copied from where
 
     def open(self) -> None:
         """Makes the directories, locks the cache for this process, clears leftovers.
@@ -131,6 +132,7 @@ class VersionCache:
     def fetch(self, version: StoragePath) -> StoragePath:
         """Returns a local copy of ``version``, made now unless there is one.
 
+        The store is not asked about files that were copied and did not change since.
         The copy is in use, and stays, until :meth:`release` is called with the
         result as often as it was fetched.
 
@@ -143,20 +145,17 @@ class VersionCache:
         """
         self.open()
         url = version.path
+        key = self._reuse(version)
         try:
-            manifest = self._read_manifest(url)
-            # Without a manifest only the look of its files tells a version from others.
-            content = manifest or f"{url} {version.fingerprint}".encode()
-            digest = hashlib.sha256(content).hexdigest()
-            key = digest if manifest is not None else f"unverified-{digest}"
-            with self._used(key):
-                self._copy_unless_here(url, key, manifest)
+            if not key:
+                key = self._fetch(version)
         except OSError as error:
             raise Unavailable(
                 f"cannot copy {url} to {self._root}: {why(error)}"
             ) from error
-        path = str(self._versions / key)
-        return StoragePath(path, key, version.platform, version.settings)
+        return StoragePath(
+            str(self._versions / key), key, version.platform, version.settings
+        )
 
     def release(self, copy: StoragePath) -> None:
         """Takes back one ``fetch``. An unused copy stays until its room is needed."""
@@ -208,6 +207,30 @@ class VersionCache:
         }
 
     # -- copying -------------------------------------------------------------------
+
+    def _reuse(self, version: StoragePath) -> str:
+        """Returns the key of a copy that is here, and uses it; "" if there is none."""
+        with self._lock:
+            key = self._keys.get(version, "")
+            if not key or not (self._versions / key).is_dir():
+                return ""
+            self._num_users[key] += 1
+            self._sizes[key] = self._sizes.pop(key)
+            return key
+
+    def _fetch(self, version: StoragePath) -> str:
+        url = version.path
+        manifest = self._read_manifest(url)
+        # Without a manifest only the look of its files tells a version from others.
+        content = manifest or f"{url} {version.fingerprint}".encode()
+        digest = hashlib.sha256(content).hexdigest()
+        key = digest if manifest is not None else f"unverified-{digest}"
+        with self._used(key):
+            self._copy_unless_here(url, key, manifest)
+        if version.fingerprint:
+            with self._lock:
+                self._keys[version] = key
+        return key
 
     def _read_manifest(self, url: str) -> bytes | None:
         try:
@@ -327,6 +350,7 @@ class VersionCache:
             log.info("event=cache_evicted version=%s", key)
             shutil.rmtree(self._versions / key, ignore_errors=True)
             held -= self._sizes.pop(key)
+            self._keys = {of: each for of, each in self._keys.items() if each != key}
         return held
 
 

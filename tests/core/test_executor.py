@@ -9,6 +9,7 @@ import pytest
 
 from tfs.core.executor import InlineExecutor, ThreadExecutor
 from tfs.testing.fake_clock import FakeClock
+from tfs.testing.patience import PATIENCE_S
 from tfs.testing.sequencer import Sequencer
 
 
@@ -17,23 +18,23 @@ def test_no_thread_is_started_before_there_is_work() -> None:
     before = threading.active_count()
     pool = ThreadExecutor(4, "pool")
     assert threading.active_count() == before
-    assert (pool.num_threads, pool.num_free) == (4, 4)
+    assert (pool.num_threads, pool.num_running) == (4, 0)
     assert pool.close()
 
 
 def test_at_most_as_many_run_as_there_are_threads() -> None:
-    """The rest waits its turn, and num_free says how many more would start."""
+    """The rest waits its turn, and counts as running, too."""
     pool = ThreadExecutor(2, "pool")
     sequencer = Sequencer()
     for _ in range(3):
         pool.submit(lambda: sequencer.reach("work"))
     sequencer.wait_reached("work", 2)
     assert sequencer.num_reached("work") == 2
-    assert pool.num_free == 0
+    assert pool.num_running == 3
     sequencer.open("work")
     assert pool.wait_idle()
     assert sequencer.num_reached("work") == 3
-    assert pool.num_free == 2
+    assert pool.num_running == 0
     assert pool.close()
 
 
@@ -56,26 +57,59 @@ def test_pool_can_grow_and_shrink() -> None:
     assert pool.close()
 
 
-def test_what_hangs_may_be_excused() -> None:
-    """Another thread takes its place, and ends when the function has returned after all."""
-    pool = ThreadExecutor(1, "pool")
-    sequencer = Sequencer()
-    pool.submit(lambda: sequencer.reach("hang"))
+def test_others_run_in_the_place_of_what_takes_too_long() -> None:
+    """It is told once, is not counted any more, and gives its place back when it ends."""
+    clock = FakeClock()
+    pool = ThreadExecutor(1, "pool", clock)
+    sequencer, late, ended = Sequencer(), list[str](), list[int]()
+    call = pool.submit(
+        lambda: sequencer.reach("hang"),
+        2.0,
+        lambda: late.append("hang"),
+        lambda: ended.append(pool.num_running),
+    )
     sequencer.wait_reached("hang", 1)
     ran = threading.Event()
     pool.submit(ran.set)
-    pool.excuse(1)
-    assert ran.wait(10.0)
+    assert pool.relieve() == clock.now() + 2.0
+    assert (late, pool.num_running) == ([], 2)
+    clock.advance(2.0)
+    for _ in range(2):
+        assert pool.relieve() is None
+    assert (late, call.is_late) == (["hang"], True)
+    assert ran.wait(PATIENCE_S)
     assert pool.num_threads == 1
     sequencer.open("hang")
     assert pool.wait_idle()
-    pool.excuse(0)
+    assert ended == [0]
     pool.submit(lambda: sequencer.reach("work"))
     pool.submit(lambda: sequencer.reach("work"))
     sequencer.wait_reached("work", 1)
-    assert pool.num_free == 0
     assert sequencer.num_reached("work") == 1
     sequencer.open("work")
+    assert pool.close()
+
+
+def test_what_waits_behind_what_hangs_alone_is_late_too() -> None:
+    """There are no threads without end; a queue before what answers is not late."""
+    clock = FakeClock()
+    pool = ThreadExecutor(4, "pool", clock)
+    begun, may_end = threading.Semaphore(0), threading.Event()
+
+    def hang() -> None:
+        begun.release()
+        assert may_end.wait(PATIENCE_S)
+
+    calls = [pool.submit(hang, 2.0) for _ in range(37)]
+    for _ in range(9):  # four more each time
+        for _ in range(4):
+            assert begun.acquire(timeout=PATIENCE_S)
+        assert not calls[-1].is_late
+        clock.advance(2.0)
+        pool.relieve()
+    assert calls[-1].is_late
+    assert not begun.acquire(blocking=False)
+    may_end.set()
     assert pool.close()
 
 
@@ -136,7 +170,7 @@ def test_inline_executor_runs_on_the_caller() -> None:
     inline = InlineExecutor()
     inline.submit(lambda: ran.append(threading.current_thread()))
     assert ran == [threading.current_thread()]
-    assert (inline.num_threads, inline.num_free) == (1, 1)
+    assert (inline.num_threads, inline.num_running) == (1, 0)
 
 
 def test_a_refused_thread_leaves_the_work_to_those_that_there_are(
@@ -156,7 +190,7 @@ def test_a_refused_thread_leaves_the_work_to_those_that_there_are(
     ran = threading.Semaphore(0)
     with pytest.raises(RuntimeError, match="can't start"):
         pool.submit(ran.release)
-    assert pool.num_free == 2
+    assert pool.num_running == 0
     allowed[0] = 1
     sequencer = Sequencer()
     pool.submit(lambda: sequencer.reach("work"))

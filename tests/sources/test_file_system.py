@@ -462,6 +462,43 @@ def test_a_settling_directory_is_looked_at_when_it_may_have_settled() -> None:
     assert w.target.versions("digits") == [1]
 
 
+def test_a_change_concerns_all_that_share_its_base_path() -> None:
+    """However they are written; who lies above or below has events of its own."""
+    paths = {"a": "/m/a", "b": "/m/b/", "twin": "/m/a/", "deep": "/m/a/deep"}
+    w = World(
+        FileSystemSourceOptions(
+            tuple(monitor(name, base_path=path) for name, path in paths.items()),
+            poll_wait_s=600,
+        )
+    )
+    for path in ("/m/a", "/m/b", "/m/a/deep"):
+        w.files.write(f"{path}/1/servable.json")
+    w.source.step()
+    for path in ("/m/a", "/m/b", "/m/a/deep"):
+        w.files.write(f"{path}/2/servable.json")
+    for path, names in (("/m/a", ["a", "twin"]), ("/m/b", ["b"]), ("/m", [])):
+        w.target.take()
+        w.clock.advance(1.0)
+        w.source.mark_changed(path)
+        w.source.step()
+        assert [call.name for call in w.target.take()] == names
+
+
+def test_what_is_said_again_is_looked_at_now_and_waited_for() -> None:
+    """A target then tries again what failed; an unknown name is ignored."""
+    w = World(FileSystemSourceOptions((monitor(),), poll_wait_s=600))
+    w.publish(1)
+    w.source.step()
+    w.target.take()
+    w.source.say_again("nobody")
+    assert w.target.take() == []
+    w.source.say_again("digits")
+    assert [call.name for call in w.target.take()] == ["digits"]
+    assert w.source.wait_applied(w.clock.now())
+    w.source.step()
+    assert w.target.take() == []
+
+
 class _Choosy(FakeFileSystem):
     """Files, of which nobody can say where those called bad lie."""
 

@@ -258,7 +258,7 @@ class ServerCore:
         """
         stale = self._waiters.ended((name,))
         self._manager.try_again(name, versions)
-        self.sources.say_again(name)
+        self.sources.source.say_again(name)
         names = frozenset((name,))
         waiter = Waiter(
             lambda outcome: on_done(outcome.error),
@@ -383,7 +383,7 @@ class ServerCore:
 
     def problem(self, name: str) -> str:
         """Returns why a model's base path yields no version (yet); "" if it yields one."""
-        return self.sources.problem(name) or "; ".join(self.sources.on_their_way(name))
+        return self.sources.problem(name)
 
     def load_status(self, servable_id: ServableId) -> LoadStatus | None:
         """Returns how a version's load goes or went; None if it is not managed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
@@ -89,9 +90,7 @@ class Loading:
         monitor = ServableStateMonitor(self.bus, clock=clock)
         manager = _manager(options, self.bus, clock, self.memory)
         self._storage = StorageThreads(clock)
-        self._remote_copies = RemoteCopies(
-            options, self._storage, monitor, clock, loop.post_at
-        )
+        self._remote_copies = RemoteCopies(options)
         traffic = RecentTraffic(
             has_requests,
             # The loop's own rounds say nothing to the loop.
@@ -120,6 +119,7 @@ class Loading:
         platforms = loader_makers(
             options,
             self._placer,
+            self._remote_copies.cache,
             lambda name: self.core.config.runtime_settings(name),
         )
         self.core = ServerCore(
@@ -127,7 +127,6 @@ class Loading:
             sources=SourceParts(
                 _source_options(options, platforms),
                 platforms,
-                fetching=self._remote_copies.adapter,
                 storage=self._storage,
             ),
             monitor=monitor,
@@ -149,7 +148,7 @@ class Loading:
             InvalidArgument: A platform is not there.
 
         """
-        self._remote_copies.start()
+        self._storage.submit("left copies", self._remote_copies.remove_left, math.inf)
         self.core.start(config, origin, path)
 
     def prepare(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from managers.aspired_versions_manager import AspiredVersionsManager
@@ -11,7 +11,6 @@ from sources.file_system import FileSystemSource, FileSystemSourceOptions, OnMod
 from sources.loader_adapter import LoaderSourceAdapter
 from sources.model_repository import ModelRepository
 from sources.on_demand import OnDemandVersions
-from sources.remote.adapter import FetchingSourceAdapter
 from sources.remote.storage import AnyFileSystem
 from sources.router import DynamicSourceRouter
 from sources.servable_to_monitor import ServableToMonitor
@@ -34,7 +33,6 @@ class SourceParts:
         platforms: What makes a loader of a version directory, by platform name; ""
             chooses the platform by what the directory contains.
         file_system: Where base paths lie; None is this machine's, and URLs.
-        fetching: Makes versions behind URLs local; None if there are only local paths.
         storage: Threads that look at base paths which may not answer; without it the
             source's own thread looks, and waits for them.
 
@@ -43,7 +41,6 @@ class SourceParts:
     options: FileSystemSourceOptions
     platforms: Mapping[str, Convert[StoragePath, Loader[object]]]
     file_system: FileSystem | None = None
-    fetching: FetchingSourceAdapter | None = None
     storage: StorageThreads | None = None
 
 
@@ -74,7 +71,6 @@ class ModelSources:
         has_failed: Callable[[ServableId], bool],
     ) -> None:
         self._file_system = parts.file_system or AnyFileSystem()
-        self._fetching = fetching = parts.fetching
         self._unload_when_empty = parts.options.unload_when_empty
         self.source = FileSystemSource(
             parts.options,
@@ -96,14 +92,9 @@ class ModelSources:
         self.source.set_aspired_versions_callback(
             self.on_demand.aspired_versions_callback()
         )
-        into_router = self._router.aspired_versions_callback()
-        if fetching is None:
-            self.on_demand.set_aspired_versions_callback(into_router)
-        else:
-            self.on_demand.set_aspired_versions_callback(
-                fetching.aspired_versions_callback()
-            )
-            fetching.set_aspired_versions_callback(into_router)
+        self.on_demand.set_aspired_versions_callback(
+            self._router.aspired_versions_callback()
+        )
         for port, adapter in zip(
             self._router.output_ports, self._adapters, strict=True
         ):
@@ -118,8 +109,6 @@ class ModelSources:
         """Stops looking; nothing reaches the manager afterwards."""
         self.source.close()
         self.on_demand.close()
-        if self._fetching is not None:
-            self._fetching.close()
         for adapter in self._adapters:
             adapter.close()
 
@@ -155,32 +144,9 @@ class ModelSources:
         repository = ModelRepository(path, unload_when_empty=self._unload_when_empty)
         self.source.watch_repository(repository, on_models=on_models)
 
-    def say_again(self, name: str) -> None:
-        """Has a model looked at, and what failed on the way to the manager tried again.
-
-        Copies from a store, and what is made of version directories. Never waits.
-        """
-        if self._fetching is not None:
-            self._fetching.forget_failures(name)
-        self.source.say_again(name)
-
     def problem(self, name: str) -> str:
         """Returns what is wrong with a model's base path; "" if nothing is."""
         return "; ".join(self.source.problems().get(name, ()))
-
-    def on_their_way(self, name: str) -> Sequence[str]:
-        """Returns a sentence for each version of a model that is copied from a store."""
-        return () if self._fetching is None else self._fetching.on_their_way(name)
-
-    def outlook(self, name: str) -> bool | None:
-        """Returns whether a model's base path contains a version to serve.
-
-        None if there may still come one: files there are changing, or are being copied
-        from a store.
-        """
-        if self._fetching is not None and self._fetching.is_copying(name):
-            return None
-        return self.source.outlook(name)
 
     def versions_at_hand(self, name: str, base_path: str) -> Collection[int]:
         """Returns the versions under a model's base path; blocks on the disk.

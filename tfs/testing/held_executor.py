@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+
+from tfs.core.executor import Call
 
 
 class HeldExecutor:
@@ -15,15 +18,20 @@ class HeldExecutor:
 
     """
 
-    num_threads = 1
-    num_free = 1
+    num_threads = num_running = 1
 
     def __init__(self) -> None:
         self.held: list[Callable[[], object]] = []
         self._closed = False
 
-    def submit(self, fn: Callable[[], object]) -> None:
-        """Keeps ``fn`` for later.
+    def submit(
+        self,
+        fn: Callable[[], object],
+        limit_s: float = math.inf,
+        on_late: Callable[[], object] = lambda: None,
+        on_end: Callable[[], object] = lambda: None,
+    ) -> Call:
+        """Keeps ``fn`` for later; it is never late.
 
         Raises:
             RuntimeError: The executor is closed.
@@ -31,7 +39,15 @@ class HeldExecutor:
         """
         if self._closed:
             raise RuntimeError("executor is closed")
-        self.held.append(fn)
+
+        def run() -> None:
+            try:
+                fn()
+            finally:
+                on_end()
+
+        self.held.append(run)
+        return Call(fn, limit_s, on_late, on_end, 0.0)
 
     def run_held(self) -> None:
         """Runs what is held now; what is submitted meanwhile stays for the next time."""
@@ -39,8 +55,8 @@ class HeldExecutor:
         for fn in held:
             fn()
 
-    def excuse(self, num: int) -> None:
-        """Does nothing, because nothing waits for a thread."""
+    def relieve(self) -> None:
+        """Does nothing, because nothing is late."""
 
     def close(self, deadline_s: float | None = None) -> bool:
         """Refuses later work; what is held can still be run."""

@@ -1,22 +1,34 @@
-"""A store, the copies of its versions and the source that aspires them, as one."""
+"""A store, the copies of its versions, and the manager that loads them, as one."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+from managers.aspired_versions_manager import (
+    AspiredVersionsManager,
+    AspiredVersionsManagerOptions,
+)
+from managers.state_monitor import ServableStateMonitor
+from managers.versions.retry import RetryOptions
 from sources.chain import SourceChain
 from sources.file_system import FileSystemSource, FileSystemSourceOptions
-from sources.remote.adapter import FetchingSourceAdapter
+from sources.loader_adapter import LoaderSourceAdapter
 from sources.remote.cache import VersionCache, VersionCacheOptions
+from sources.remote.fetching_loader import FetchingLoader
 from sources.remote.storage import AnyFileSystem, RemoteFileSystem
 from sources.servable_to_monitor import ServableToMonitor
 from sources.storage_path import StoragePath
 from tests.sources.remote.fake_remote import SIGNATURE
+from tfs.core.event_bus import EventBus
+from tfs.core.loader import Loader
+from tfs.core.resources import ResourceAllocation
+from tfs.core.servable_id import ServableId
+from tfs.core.servable_request import ServableRequest
+from tfs.core.servable_state import ServableState
 from tfs.core.version.manifest import Producer
 from tfs.core.version_directory import commit, new_version
 from tfs.testing.fake_clock import FakeClock
-from tfs.testing.recording_target import RecordingTarget
 
 
 def upload(store: Any, tmp_path: Path, version: int) -> None:
@@ -31,37 +43,70 @@ def upload(store: Any, tmp_path: Path, version: int) -> None:
         store.pipe_file(f"/bucket/m/{version}/{name}", data)
 
 
+class PathLoader:
+    """Serves the path that it was made of."""
+
+    def __init__(self, path: str) -> None:
+        self.servable = path
+
+    def estimate_resources(self) -> ResourceAllocation:
+        return ResourceAllocation()
+
+    def load(self, servable_id: ServableId) -> None:
+        """Has nothing to load."""
+
+    def unload(self) -> None:
+        """Has nothing to free."""
+
+
 class Server:
-    """Everything from a URL to the target, over a cache that outlives it."""
+    """Everything from a URL to what is served, over a cache that outlives it."""
 
     def __init__(
         self,
         files: RemoteFileSystem,
         root: Path,
-        *pinned: int,
         base_path: str = "memory://bucket/m/",
     ) -> None:
-        self.base_path = base_path
         self.clock = FakeClock()
         self.cache = VersionCache(VersionCacheOptions(str(root)), files)
-        adapter = FetchingSourceAdapter(self.cache, lambda _, copy: copy())
         self.source = FileSystemSource(
-            FileSystemSourceOptions((self._wanted(*pinned),), poll_wait_s=60),
+            FileSystemSourceOptions(
+                (ServableToMonitor("m", base_path),), poll_wait_s=60
+            ),
             file_system=AnyFileSystem(remote=files),
             clock=self.clock,
         )
-        self.target: RecordingTarget[StoragePath] = RecordingTarget()
-        self.chain = SourceChain(self.source, [adapter], self.target)
+        bus: EventBus[ServableState] = EventBus(self.clock)
+        self.monitor = ServableStateMonitor(bus)
+        self.manager = AspiredVersionsManager(
+            AspiredVersionsManagerOptions(
+                retry=RetryOptions(max_num_retries=1, interval_s=10.0),
+                release_memory=None,
+            ),
+            event_bus=bus,
+            clock=self.clock,
+        )
+        self.chain = SourceChain(
+            self.source, [LoaderSourceAdapter(self._loader)], self.manager
+        )
 
     def look(self) -> list[int]:
-        """Returns what is aspired after another look."""
+        """Returns what serves after another look."""
         self.clock.advance(60)
         self.source.step()
-        return list(self.target.versions("m") or ())
+        self.manager.step()
+        return [each.version for each in self.manager.list_available_ids()]
+
+    def path(self) -> str:
+        """Returns the directory that serves."""
+        with self.manager.acquire(ServableRequest.latest("m")) as path:
+            return str(path)
 
     def close(self) -> None:
         self.chain.close()
+        self.manager.close()
         self.cache.close()
 
-    def _wanted(self, *pinned: int) -> ServableToMonitor:
-        return ServableToMonitor("m", self.base_path, pinned=frozenset(pinned))
+    def _loader(self, _: ServableId, version: StoragePath) -> Loader[str]:
+        return FetchingLoader(version, self.cache, PathLoader)

@@ -243,7 +243,6 @@ class ServerReports:
         problem = core.sources.problem(name)
         if problem:
             fill_error(report.error, NotFound(problem))
-        report.notes.extend(core.sources.on_their_way(name))
         record = core.served.trial(name)
         if record is not None:
             report.canary.CopyFrom(

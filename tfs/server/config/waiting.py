@@ -261,7 +261,8 @@ class ConfigWaiters:
                 failures[name] = "" if is_current else None
                 continue
             if name in waiter.changed:
-                outlook = self._sources.outlook(name) if name in waiter.sought else True
+                source = self._sources.source
+                outlook = source.outlook(name) if name in waiter.sought else True
                 failures[name] = failure_of_change(
                     states, told, waiter.stale, is_current=is_current, outlook=outlook
                 )

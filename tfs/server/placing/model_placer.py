@@ -16,6 +16,9 @@ from typing import Final
 
 from managers.aspired_versions_manager import AspiredVersionsManager
 from sources.adapter import Convert
+from sources.remote.cache import VersionCache
+from sources.remote.fetching_loader import FetchingLoader
+from sources.remote.storage import is_remote, local_path
 from sources.storage_path import StoragePath
 from tfs.core.errors import FailedPrecondition, Quarantined, ServingError
 from tfs.core.event_bus import EventAndTime, EventBus
@@ -274,9 +277,10 @@ class ModelPlacer:
 def loader_makers(
     options: ServerOptions,
     placer: ModelPlacer,
+    copies: VersionCache,
     runtime_of: Callable[[str], RuntimeSettings],
 ) -> Mapping[str, Convert[StoragePath, Loader[object]]]:
-    """Returns what turns a version directory into a loader, by platform name.
+    """Returns what makes a loader of a version, here or behind a URL, by platform name.
 
     A version that comes back is loaded with the settings that it was found with, which
     its fingerprint names, whatever the configuration says by then.
@@ -289,7 +293,13 @@ def loader_makers(
             runtime = runtime_of(servable_id.name)
             settings[runtime.fingerprint] = runtime
             context = placer.context(settings.get(storage.settings, runtime))
-            return registry.loader(storage.path, context, name)
+
+            def make(path: str) -> Loader[object]:
+                return registry.loader(path, context, name)
+
+            if is_remote(storage.path):
+                return FetchingLoader(storage, copies, make)
+            return make(local_path(storage.path))
 
         return convert
 
