@@ -10,7 +10,6 @@ from managers.version_policy.action import Action
 from managers.version_policy.availability_preserving import availability_preserving
 from managers.versions.harness_snapshot import HarnessSnapshot
 from tests.managers.environment import POOLS, Environment
-from tfs.core.servable_state import ManagerState, ServableState
 from tfs.testing.sequencer import Sequencer
 
 
@@ -104,28 +103,6 @@ def test_what_a_step_moves_on_is_not_idle() -> None:
     asking.join(30)
     assert told == [False]
     sequencer.open("load")
-    env.settle()
-    assert env.manager.is_idle
-    assert env.close()
-
-
-def test_an_unload_that_was_not_told_is_not_idle() -> None:
-    """Others that wait for the unload, or for its memory, have yet to be told."""
-    env = Environment(POOLS[-1])
-    sequencer = Sequencer()
-    env.aspire("M", 1)
-    env.settle()
-
-    def hear(state: ServableState) -> None:
-        if state.manager_state is ManagerState.END:
-            sequencer.reach("end")
-
-    env.monitor.listen(lambda event: hear(event.event))
-    env.aspire("M")
-    env.manager.step()
-    sequencer.wait_reached("end")
-    assert not env.manager.is_idle
-    sequencer.open("end")
     env.settle()
     assert env.manager.is_idle
     assert env.close()
