@@ -30,11 +30,8 @@ from managers.steps.action_queue import ActionOrder, ActionQueue
 from managers.steps.driver import Driver
 from managers.steps.inbox import Aspired, Inbox
 from managers.steps.planner import Planner, unload_everything
-from managers.steps.planning_pace import PlanningPace
 from managers.steps.reconciliation import reconcile
 from managers.steps.retrier import Retrier
-from managers.steps.room_check import RoomCheck
-from managers.steps.stand_ins import StandIns
 from managers.version_policy.action import Action, ActionKind, TransitionPolicy
 from managers.version_policy.availability_preserving import availability_preserving
 from managers.versions.harness_snapshot import HarnessSnapshot
@@ -152,15 +149,14 @@ class AspiredVersionsManager:
         # rank: held during a whole step, with inline executors during loads too.
         self._stepping = threading.Lock()
         self._actions = ActionQueue(self._options.order)
-        self._pace = PlanningPace()
-        self._stand_ins = StandIns()
         self._retrier = Retrier(
             self._table, self._executor, self._options.retry, self._clock
         )
         self._planner = Planner(
-            RoomCheck(self._table, self._executor, self._inbox.note_change),
-            self._stand_ins,
+            self._table,
+            self._executor,
             self._options.transition_policy,
+            self._inbox.note_change,
         )
         self._on_taken_in: Callable[[], None] = lambda: None
 
@@ -213,7 +209,7 @@ class AspiredVersionsManager:
         Takes effect with the next action; actions that have begun go on.
         """
         self._planner.set_policy(name, policy)
-        self._inbox.note_change(name, is_urgent=True)
+        self._inbox.note_change(name)
 
     def try_again(self, name: str, versions: AbstractSet[int]) -> None:
         """Has failed, aspired versions of ``name`` loaded again soon; never blocks.
@@ -264,7 +260,7 @@ class AspiredVersionsManager:
         Thread-safe.
         """
         name = servable_id.name
-        return self._stand_ins.has_any(name) or any(
+        return self._planner.has_stand_in(name) or any(
             version.state is HarnessState.READY
             or (
                 version.id != servable_id
@@ -354,7 +350,7 @@ class AspiredVersionsManager:
         self._inbox.close()
         self._driver.close()
         for name in self._table.names():
-            self._inbox.note_change(name, is_urgent=True)
+            self._inbox.note_change(name)
         if not self._driver.step_until(lambda: not self._table.names(), deadline_s):
             return False
         is_loaded_closed = self._load_executor.close(deadline_s)
@@ -383,19 +379,16 @@ class AspiredVersionsManager:
                 if mail.aspired or mail.tried_again:
                     self._inbox.confirm(mail)
                     self._on_taken_in()
-                waiting = dict.fromkeys(self._planner.take_waiting(), True)
-                changed = {**mail.changed, **waiting}
-                now_s = self._clock.now()
-                urgent = [*mail.aspired, *(name for name in changed if changed[name])]
-                for name in self._pace.take_due(changed, urgent, now_s):
+                changed = dict.fromkeys((*mail.changed, *self._planner.take_waiting()))
+                for name in changed:
                     self._flush(name)
                     self._retrier.note_quarantines(name)
-                    self._plan(name, now_s)
+                    self._plan(name)
                 has_begun = self._begin_actions()
                 # There is another pass after every change, because a version that has
                 # ended may have made room for a load that waits.
-                if not (has_begun or changed or mail.aspired or self.has_mail):
-                    times_s = (next_s, self._pace.next_s(), self._retrier.next_s())
+                if not (has_begun or changed or self.has_mail):
+                    times_s = (next_s, self._retrier.next_s())
                     return min((t for t in times_s if t is not None), default=None)
 
     @property
@@ -464,7 +457,7 @@ class AspiredVersionsManager:
                 with contextlib.suppress(FailedPrecondition):
                     self._table.stop_managing(version.id, version.generation)
 
-    def _plan(self, name: str, now_s: float) -> None:
+    def _plan(self, name: str) -> None:
         """Decides what to do next for ``name``."""
         versions = self._decided_on(name)
         if self.is_closing:
@@ -477,7 +470,6 @@ class AspiredVersionsManager:
             if not plan:
                 self._retrier.hurry(name, versions)
         self._actions.put(name, plan)
-        self._pace.note(name, len(versions), now_s)
 
     def _decided_on(self, name: str) -> list[HarnessSnapshot]:
         return [version.as_decided_on() for version in self._table.stream(name)]
@@ -505,20 +497,22 @@ class AspiredVersionsManager:
             log.error("event=no_such_version servable=%s", action.id.slashed)
             return
         if action.kind is ActionKind.UNLOAD and not self._table.is_replaced(version):
-            self._stand_ins.note_unload(version)
+            self._planner.note_unload(version)
         parts = dict.fromkeys((version.reason, action.why))
         reason = "; ".join(filter(None, parts))
         executor = self._executor
         begin = executor.load if action.kind is ActionKind.LOAD else executor.unload
         begin(action.id, generation=version.generation, reason=reason)
         name = action.id.name
-        if self._inbox.has_changed(name) and not self._pace.is_resting(name):
+        if self._inbox.has_changed(name):
             # The rest of the plan may be out of date: the servable is planned anew.
             self._actions.drop(name)
 
     def _bring_back(self, action: Action) -> Version | None:
         """Manages a version again that was unloaded for one which then failed."""
-        data = self._stand_ins.take(action, self._table.snapshots(action.id.name))
+        data = self._planner.take_stand_in(
+            action, self._table.snapshots(action.id.name)
+        )
         if data is None:
             return None
         failed = self._table.find(action.id)  # if other contents of the version did

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -21,14 +21,14 @@ class Mail:
     Attributes:
         aspired: The latest set that sources aspire, by servable.
         tried_again: Versions that are to be tried again, by servable.
-        changed: Servables to which something happened, and whether that cannot wait.
+        changed: Servables to which something happened, in that order.
         num_aspired: How many messages of sources and requests to try again had come in.
 
     """
 
     aspired: Mapping[str, Aspired]
     tried_again: Mapping[str, AbstractSet[int]]
-    changed: Mapping[str, bool]
+    changed: Collection[str]
     num_aspired: int
 
 
@@ -46,7 +46,7 @@ class Inbox:
         self._lock = threading.Lock()
         self._aspired: dict[str, Aspired] = {}
         self._tried_again: dict[str, AbstractSet[int]] = {}
-        self._changed: dict[str, bool] = {}
+        self._changed: dict[str, None] = {}
         self._num_aspired = 0
         self._num_taken_in = 0  # of those, how many the manager has taken in
         self._is_closed = False
@@ -58,7 +58,7 @@ class Inbox:
                 return
             self._aspired[aspired.name] = aspired
             self._num_aspired += 1
-            self._changed.setdefault(aspired.name, False)
+            self._changed[aspired.name] = None
         self._on_mail()
 
     def try_again(self, name: str, versions: AbstractSet[int]) -> None:
@@ -69,13 +69,13 @@ class Inbox:
             before = self._tried_again.get(name, frozenset())
             self._tried_again[name] = before | versions
             self._num_aspired += 1
-            self._changed.setdefault(name, False)
+            self._changed[name] = None
         self._on_mail()
 
-    def note_change(self, name: str, *, is_urgent: bool = False) -> None:
+    def note_change(self, name: str) -> None:
         """Notes that something happened to a servable."""
         with self._lock:
-            self._changed[name] = self._changed.get(name, False) or is_urgent
+            self._changed[name] = None
         self._on_mail()
 
     def take(self) -> Mail:
@@ -102,7 +102,7 @@ class Inbox:
     def has_mail(self) -> bool:
         """Whether there is anything to take."""
         with self._lock:
-            return bool(self._aspired or self._tried_again or self._changed)
+            return bool(self._changed)
 
     def has_changed(self, name: str) -> bool:
         """Whether something happened to a servable that was not taken yet."""

@@ -24,7 +24,6 @@ from typing import Final
 from managers.serving_map import Handle, ServingMap
 from managers.versions.harness_snapshot import HarnessSnapshot
 from managers.versions.harness_state import END_STATES, HarnessState
-from managers.versions.published_state import published_beside, published_state
 from managers.versions.retry import RetryOptions
 from managers.versions.version import LoaderData, Version
 from tfs.core.clock import Clock
@@ -49,6 +48,12 @@ _STATES: Final = {
     HarnessState.UNLOADING: ManagerState.UNLOADING,
 }
 """The state that was published last, for a version that is not over."""
+
+_MOVING: Final = (ManagerState.START, ManagerState.LOADING, ManagerState.UNLOADING)
+_LATE: Final = (
+    "it takes very long, and nobody waits for it any more: does its storage answer, or "
+    "does its code hang?"
+)
 
 
 class VersionTable:
@@ -417,7 +422,7 @@ class VersionTable:
         if heirs and self._bus is not None:
             # Notes about the old contents must not hide how the new ones do.
             wall_s = self._clock.wall_s()
-            self._bus.publish(published_beside(version, heirs[-1], wall_s))
+            self._bus.publish(_published_beside(version, heirs[-1], wall_s))
             return
         self._publish_locked(version, ManagerState.AVAILABLE)
 
@@ -442,12 +447,12 @@ class VersionTable:
                     if elder.is_aspired:
                         self._republish_locked(elder)
                 elif elder.is_serving:
-                    self._bus.publish(published_beside(elder, version, wall_s))
+                    self._bus.publish(_published_beside(elder, version, wall_s))
             return
         if not (version.is_started or version.is_aspired):
             # No observer knows of it: it was to replace a version that is gone by now.
             return
-        self._bus.publish(published_state(version, manager_state, wall_s))
+        self._bus.publish(_published_state(version, manager_state, wall_s))
 
 
 def _elders(version: Version, siblings: Sequence[Version]) -> list[Version]:
@@ -459,3 +464,51 @@ def _elders(version: Version, siblings: Sequence[Version]) -> list[Version]:
         and not other.is_abandoned
         and not (other.is_end_told or other.is_replaced)
     ]
+
+
+def _published_state(
+    version: Version, manager_state: ManagerState, wall_s: float
+) -> ServableState:
+    """Returns what to publish of a version when it enters a state now."""
+    is_available = manager_state is ManagerState.AVAILABLE
+    entered, entered_s, serves_since_s = version.published
+    if entered is not manager_state or not entered_s:
+        entered_s = wall_s
+    # The state is published again when something is noted.
+    since_s = entered_s
+    if is_available:
+        since_s = serves_since_s = serves_since_s or wall_s
+    version.published = manager_state, entered_s, serves_since_s
+    # Notes from the time when it served say nothing about its unload.
+    is_leaving = manager_state in (ManagerState.UNLOADING, ManagerState.END)
+    is_late = version.is_late and manager_state in _MOVING
+    error = version.fault or version.heir_error if is_available else version.error
+    return ServableState(
+        id=version.id,
+        manager_state=manager_state,
+        error=error,
+        reason=version.reason,
+        since_s=since_s,
+        resident_bytes=version.resident_bytes,
+        note=_LATE if is_late else "" if is_leaving else version.note,
+        is_late=is_late,
+        is_faulty=is_available and version.fault is not None,
+    )
+
+
+def _published_beside(version: Version, heir: Version, wall_s: float) -> ServableState:
+    """Returns what to publish while a version serves and ``heir`` is to replace it."""
+    now = heir.snapshot()
+    progress = f"what was loaded before serves; replacement: {now.state.value}"
+    return ServableState(
+        id=version.id,
+        manager_state=ManagerState.AVAILABLE,
+        error=now.error or version.fault,
+        reason=f"{heir.reason}; {progress}",
+        since_s=version.published[2] or wall_s,
+        resident_bytes=version.resident_bytes,
+        note=version.note,  # it still runs where it did
+        is_late=heir.is_late,
+        is_changing=now.state not in END_STATES,
+        is_faulty=version.fault is not None,
+    )

@@ -40,31 +40,6 @@ def test_thousand_models_come_up_and_swap_in_seconds(pools: Pools) -> None:
     assert env.close()
 
 
-def test_deciding_on_many_versions_of_one_servable_takes_linear_time() -> None:
-    """Versions come up and swap after a number of looks that grows as they do."""
-    num_looks: dict[int, int] = {}
-
-    def policy(versions: Sequence[HarnessSnapshot]) -> Sequence[Action]:
-        num_looks[num_versions] = num_looks.get(num_versions, 0) + len(versions)
-        return availability_preserving(versions)
-
-    few, many = 100, 400
-    for num_versions in (few, many):
-        env = Environment(
-            POOLS[3], options=AspiredVersionsManagerOptions(policy, release_memory=None)
-        )
-        old, new = range(num_versions), range(num_versions, 2 * num_versions)
-        for wanted in (old, new, ()):
-            env.aspire("m", *wanted)
-            while (next_s := env.settle()) is not None:
-                env.clock.advance(next_s - env.clock.now())
-            assert env.available("m") == tuple(wanted)
-        assert env.close()
-    # Four times the versions, four times the looks: sixteen times if it were squared.
-    assert num_looks[many] < 8 * num_looks[few]
-    assert num_looks[many] < 50 * many
-
-
 def test_step_asks_only_the_policies_of_what_changed() -> None:
     """One swap among many servables costs one servable's decisions."""
     asked: list[str] = []
