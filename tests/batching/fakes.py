@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from batching.batch import Batch
-from tfs.core.batch.batch_task import TakeRest
 from tfs.core.errors import ServingError
 from tfs.core.servable import CancelToken
 
@@ -72,10 +71,9 @@ class JoinedOutcomes:
     def __init__(self, task: FakeTask) -> None:
         self._outcomes: dict[int, Any] = {}
 
-    def add(self, start: int, outcome: Any) -> TakeRest | None:
+    def add(self, start: int, outcome: Any) -> None:
         assert start not in self._outcomes
         self._outcomes[start] = outcome
-        return None
 
     def whole(self) -> Any:
         return [self._outcomes[start] for start in sorted(self._outcomes)]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-import threading
 import math
+import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 

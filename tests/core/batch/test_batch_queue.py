@@ -11,7 +11,6 @@ import pytest
 from tests.batching.fakes import FakeTask, JoinedOutcomes, split_task
 from tfs.core.batch.batch_queue import BatchQueue
 from tfs.core.batch.batch_queue_options import BatchQueueOptions, LowPriority, Mixing
-from tfs.core.batch.batch_task import TakeRest
 from tfs.core.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -173,30 +172,6 @@ def test_an_outcome_that_cannot_be_joined_is_an_error(fails: str) -> None:
     for left, *_ in iter(lambda: queue.take(0.0)[0], []):
         left.on_done("done")
     assert task.error.code is Internal.code
-
-
-def test_a_task_ends_once_all_its_parts_were_taken() -> None:
-    """Taking a part may go on after it ended; its rows count until then."""
-    unfinished: list[Callable[[], None]] = []
-
-    class Slow(JoinedOutcomes):
-        def add(self, start: int, outcome: Any) -> TakeRest:
-            super().add(start, outcome)
-            return unfinished.append
-
-    queue: BatchQueue[FakeTask] = BatchQueue(
-        BatchQueueOptions(max_batch_rows=2, splits=True), split=split_task, join=Slow
-    )
-    (task,) = put_all(queue, 4)
-    for _ in range(2):
-        (part,) = queue.take(0.0)[0]
-        part.on_done("done")
-    assert task.is_waiting
-    unfinished.pop()()
-    assert task.is_waiting
-    unfinished.pop()()
-    assert not task.is_waiting
-    assert task.outcome == ["done", "done"]
 
 
 def test_a_task_beyond_the_size_limit_is_invalid() -> None:

@@ -60,10 +60,6 @@ Split: TypeAlias = Callable[[TaskT, int, int, Callable[[Any], None]], TaskT]
 calling on_done."""
 
 
-TakeRest: TypeAlias = Callable[[Callable[[], None]], None]
-"""``take_rest(on_taken)`` goes on with what was too much at once."""
-
-
 class PartOutcomes(Protocol):
     """Puts the outcome of a task together from those of its parts.
 
@@ -71,15 +67,8 @@ class PartOutcomes(Protocol):
     the task's outcome.
     """
 
-    def add(self, start: int, outcome: Any) -> TakeRest | None:
-        """Takes the outcome of the part whose first row is ``start``.
-
-        Returns:
-            None; or, if taking all of it at once would hold up others, a function that
-            takes the rest by and by, on the same thread, and then calls what it is
-            given. It does not raise.
-
-        """
+    def add(self, start: int, outcome: Any) -> None:
+        """Takes the outcome of the part whose first row is ``start``."""
         ...
 
     def whole(self) -> Any:

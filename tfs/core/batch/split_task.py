@@ -77,18 +77,11 @@ class SplitTask:
             outcome = outcome.after(start)  # its caller counts all rows
         if self._error is None and not isinstance(outcome, ServingError):
             try:
-                take_rest = self._outcomes.add(start, outcome)
+                self._outcomes.add(start, outcome)
             except Exception as error:
                 outcome = _not_joined(error)
-            else:
-                if take_rest is not None:
-                    take_rest(self._one_less)
-                    return
         if isinstance(outcome, ServingError) and self._error is None:
             self._error = outcome
-        self._one_less()
-
-    def _one_less(self) -> None:
         self._num_open -= 1
         self._end_if_over()
 

@@ -7,7 +7,6 @@ ten thousand rows, which took a hundred times as long in batches as in one call.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Final
 
@@ -20,50 +19,18 @@ CALL_S: Final = 1e-3
 """Seconds that the call of one portion should take, for which others wait for their
 turn."""
 
-# In the first portion, because only small calls were measured.
-_MOST_BATCHES: Final = 32
-_MAX_ROWS: Final = 1 << 20
+_MOST_BATCHES: Final = 32  # in a portion, because only small calls were measured
 
 
-class PortionSize:
-    """How many rows the portions of large requests have; learns over all of them.
+def portion_rows(batch_rows: int, batch_s: float) -> int | None:
+    """Returns the rows of a portion where batches take ``batch_s`` seconds.
 
-    Attributes:
-        num_rows: Rows of the next portion. Written by the thread on which a portion
-            ends.
-
+    Returns None if that is not known, or if portions would be hardly larger than
+    batches: then the request is better spread over batches, which others can share.
     """
-
-    __slots__ = ("_least", "_most", "num_rows")
-
-    def __init__(self, num_rows: int, least: int, most: int) -> None:
-        self.num_rows = num_rows
-        self._least = least
-        self._most = most
-
-    @classmethod
-    def fixed(cls, num_rows: int) -> PortionSize:
-        """Returns a size that never changes."""
-        return cls(num_rows, num_rows, num_rows)
-
-    @classmethod
-    def beside_batches(cls, batch_rows: int, batch_s: float) -> PortionSize | None:
-        """Returns the size to begin with where batches take ``batch_s`` seconds.
-
-        Returns None if that is not known, or if portions would be hardly larger than
-        batches: then the request is better spread over batches, which others can share.
-        """
-        if batch_s <= 0 or 2 * batch_s > CALL_S:
-            return None
-        num_rows = int(batch_rows * min(CALL_S / batch_s, _MOST_BATCHES))
-        return cls(num_rows, max(2 * batch_rows, num_rows // 8), _MAX_ROWS)
-
-    def note(self, num_rows: int, duration_s: float) -> None:
-        """Learns from how long a portion took, the way to the model included."""
-        if num_rows < self.num_rows and duration_s < CALL_S:
-            return  # the last portion of a request says little about full ones
-        share = min(max(CALL_S / max(duration_s, 1e-9), 0.5), 4.0)
-        self.num_rows = min(max(int(num_rows * share), self._least), self._most)
+    if batch_s <= 0 or 2 * batch_s > CALL_S:
+        return None
+    return int(batch_rows * min(CALL_S / batch_s, _MOST_BATCHES))
 
 
 class LargeRequest:
@@ -75,7 +42,7 @@ class LargeRequest:
 
     Args:
         task: The request.
-        size: Rows of each portion; learns from their times.
+        num_rows: Rows of each portion.
         split: Makes a portion.
         submit: Takes a portion.
         loop: The loop on which the next portion is submitted.
@@ -87,7 +54,7 @@ class LargeRequest:
     def __init__(
         self,
         task: InferenceTask,
-        size: PortionSize,
+        num_rows: int,
         split: Callable[
             [InferenceTask, int, int, Callable[[Outcome], None]], InferenceTask
         ],
@@ -97,14 +64,13 @@ class LargeRequest:
         on_end: Callable[[], None] = lambda: None,
     ) -> None:
         self._task = task
-        self._size = size
+        self._num_rows = num_rows
         self._split = split
         self._submit = submit
         self._loop = loop
         self._on_end = on_end
         self._start = 0
         self._stop = 0
-        self._begun_s = 0.0
         self._outputs = outputs
 
     def go_on(self) -> None:
@@ -115,12 +81,11 @@ class LargeRequest:
             self._end(error)  # nobody waits for the remaining portions
             return
         try:
-            self._stop = min(self._start + self._size.num_rows, task.num_rows)
+            self._stop = min(self._start + self._num_rows, task.num_rows)
             portion = self._split(task, self._start, self._stop, self._done)
         except Exception as failure:
             self._end(serving_error(failure, "splitting a request failed"))
             return
-        self._begun_s = time.monotonic()
         self._submit(portion)
 
     def _done(self, outcome: Outcome) -> None:
@@ -129,28 +94,16 @@ class LargeRequest:
                 outcome = outcome.after(self._start)
             self._end(outcome)
             return
-        self._size.note(self._stop - self._start, time.monotonic() - self._begun_s)
         try:
-            take_rest = self._outputs.add(self._start, outcome)
-        except Exception as error:
-            self._end(_not_joined(error))
-            return
-        if take_rest is None:
-            self._taken()
-        else:
-            take_rest(self._taken)
-
-    def _taken(self) -> None:
-        """Goes on once a portion's outputs are in their place."""
-        self._start = self._stop
-        if self._start < self._task.num_rows:
-            self._loop.post(self.go_on)
-            return
-        outcome: Outcome
-        try:
+            self._outputs.add(self._start, outcome)
+            self._start = self._stop
+            if self._start < self._task.num_rows:
+                self._loop.post(self.go_on)
+                return
             outcome = self._outputs.whole()
         except Exception as error:
-            outcome = _not_joined(error)
+            outcome = serving_error(error, "joining the portions failed")
+            forget_frames(outcome)  # they refer to all portions
         self._end(outcome)
 
     def _end(self, outcome: Outcome) -> None:
@@ -158,9 +111,3 @@ class LargeRequest:
             self._task.on_done(outcome)
         finally:
             self._on_end()
-
-
-def _not_joined(error: Exception) -> ServingError:
-    outcome = serving_error(error, "joining the portions failed")
-    forget_frames(outcome)  # they refer to all portions
-    return outcome

@@ -27,7 +27,7 @@ from tfs.servables.joining.batching_loop import BatchingLoop
 from tfs.servables.joining.batching_report import QueueReport, report_queue
 from tfs.servables.joining.bypass_count import BypassCount
 from tfs.servables.joining.common_traits import ANY_LENGTH, traits_of
-from tfs.servables.joining.large_request import LargeRequest, PortionSize
+from tfs.servables.joining.large_request import LargeRequest, portion_rows
 from tfs.servables.joining.part_outputs import PartOutputs
 from tfs.servables.joining.tensor_join import element, is_shared
 
@@ -85,13 +85,11 @@ class SignatureQueues:
         self._max_lone_rows = options.max_lone_rows
         # If no limit was configured, requests larger than a batch bypass the queues,
         # provided that a call may be much larger than a batch.
-        self._portions: PortionSize | None = None
-        limit = row_limit(signature, measured)
-        if takes_any_size and limit is not None:
-            self._portions = PortionSize.fixed(limit)
-        elif takes_any_size:
+        self._portion_rows: int | None = None
+        if takes_any_size:
             batch_s = CostTable(self._call_s).predict_s(self._most_rows)
-            self._portions = PortionSize.beside_batches(self._most_rows, batch_s)
+            limit = row_limit(signature, measured)
+            self._portion_rows = limit or portion_rows(self._most_rows, batch_s)
         self._num_beside = 0  # requests that are under way in such portions
         self._on_none_beside: Callable[[], None] | None = None
         self._closed = False
@@ -126,14 +124,15 @@ class SignatureQueues:
         if rows < 1 or not task.inputs or self._most_rows < rows <= self._max_lone_rows:
             self._submit_past(task)
             return
-        if rows > self._most_rows and self._portions is not None and not task.is_low:
+        portion = self._portion_rows
+        if rows > self._most_rows and portion is not None and not task.is_low:
             self._bypass.note(rows)
-            self._begin_large(task, self._portions, self._submit_portion)
+            self._begin_large(task, portion, self._submit_portion)
             return
         limit = self._max_task_rows
         if limit is not None and task.num_rows > limit:
-            size = PortionSize.fixed(max(self._most_rows, limit // 4))
-            self._begin_large(task, size, self._queue_portion)
+            portion = max(self._most_rows, limit // 4)
+            self._begin_large(task, portion, self._queue_portion)
             return
         key: object = None
         if not self._is_uniform or task.inputs.keys() != self._names:
@@ -295,14 +294,14 @@ class SignatureQueues:
     def _begin_large(
         self,
         task: InferenceTask,
-        size: PortionSize,
+        num_rows: int,
         submit: Callable[[InferenceTask], None],
     ) -> None:
         """Begins a request that is computed in portions, which ``submit`` takes."""
         self._num_beside += 1
         LargeRequest(
             task,
-            size,
+            num_rows,
             self._split,
             submit,
             self._loop,
@@ -312,12 +311,7 @@ class SignatureQueues:
 
     def _part_outputs(self, task: InferenceTask) -> PartOutputs:
         """Returns what takes the outputs of a request that is computed in parts."""
-        return PartOutputs(
-            task.num_rows,
-            self._loop,
-            task.output_filter,
-            padded=self._padded,
-        )
+        return PartOutputs(task.output_filter, padded=self._padded)
 
     def _queue_portion(self, task: InferenceTask) -> None:
         """Queues a portion; past the queues once they are closed.
