@@ -322,11 +322,6 @@ class AspiredVersionsManager:
             executor.resize(before)
 
     @property
-    def is_lending(self) -> bool:
-        """Whether ``lend_all_threads`` is in force."""
-        return self._is_lending
-
-    @property
     def disturbs_nobody(self) -> bool:
         """Whether loads need not make way for requests. Thread-safe.
 

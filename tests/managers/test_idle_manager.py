@@ -43,7 +43,6 @@ def test_lent_threads_come_back() -> None:
     sequencer = Sequencer()
     with env.manager.lend_all_threads():
         assert env.executors[0].num_threads == 9
-        assert env.manager.is_lending
         for index in range(9):
             name = f"M{index}"
             env.aspire(
@@ -53,7 +52,6 @@ def test_lent_threads_come_back() -> None:
         sequencer.wait_reached("load", 9)
         sequencer.open("load")
     assert env.executors[0].num_threads == 2
-    assert not env.manager.is_lending
     env.settle()
     assert len(env.manager.list_available_ids()) == 9
     assert env.close()

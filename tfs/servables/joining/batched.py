@@ -21,8 +21,11 @@ from tfs.core.signature import Signature
 from tfs.core.stats import Stats
 from tfs.core.version.model_profile import ModelProfile, SignatureProfile, row_limit
 from tfs.servables.joining.batching_loop import BatchingLoop
-from tfs.servables.joining.batching_report import BatchingStats, QueueReport
-from tfs.servables.joining.bypass_count import BypassCount
+from tfs.servables.joining.batching_report import (
+    BatchingStats,
+    BypassCount,
+    QueueReport,
+)
 from tfs.servables.joining.signature_queues import SignatureQueues
 from tfs.servables.joining.tensor_join import joined_row_bytes, with_joining
 

@@ -2,16 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from tfs.core import stat_names
 from tfs.core.batch.batch_queue import BatchQueue
 from tfs.core.batch.queue_stats import QueueStats
+from tfs.core.dtype import DType
 from tfs.core.servable import InferenceTask
 from tfs.core.servable_id import ServableId
+from tfs.core.signature import FREE, Signature
 from tfs.core.stats import HistogramSnapshot, Labels
-from tfs.servables.joining.bypass_count import BypassCount
+
+ANY_LENGTH: Final = -1
+"""A size that requests of a queue need not have in common."""
+
+_CODES: Final = {
+    "float16": "e", "float32": "f", "float64": "d", "bool": "?",
+    "int8": "b", "int16": "h", "int32": "i", "int64": "q",
+    "uint8": "B", "uint16": "H", "uint32": "I", "uint64": "Q",
+}  # fmt: skip
+_MAX_VALUES: Final = 4
+_MAX_CHARS: Final = 24
+
+
+@dataclass(slots=True)
+class BypassCount:
+    """Requests that bypassed a signature's queues. Written on the loop, read anywhere.
+
+    Attributes:
+        num_requests: Requests that were larger than a batch, fitted no queue or had no
+            rows; counted when they come.
+        num_rows: Rows of these tasks.
+        num_calls: Calls of the servable that were made for them.
+
+    """
+
+    num_requests: int = 0
+    num_rows: int = 0
+    num_calls: int = 0
+
+    def note(self, num_rows: int) -> None:
+        """Counts a request; its calls are counted as they are made."""
+        self.num_requests += 1
+        self.num_rows += num_rows
+
+    def add(self, other: BypassCount) -> None:
+        """Adds the counts of another one."""
+        self.num_requests += other.num_requests
+        self.num_rows += other.num_rows
+        self.num_calls += other.num_calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,3 +242,51 @@ def _summed(parts: Sequence[HistogramSnapshot]) -> HistogramSnapshot:
         for bound, count in zip((*part.bounds, None), part.counts, strict=True):
             counts[-1 if bound is None else bounds.index(bound)] += count
     return HistogramSnapshot(bounds, tuple(counts), sum(p.total for p in parts))
+
+
+def traits_of(key: object, signature: Signature) -> str:
+    """Returns in words what a key of ``SignatureQueues`` says; "" if it says nothing.
+
+    Inputs of which all requests have the same are not named.
+    """
+    if not isinstance(key, frozenset):
+        return ""
+    return ", ".join(sorted(filter(None, _traits(key, signature))))
+
+
+def _traits(key: frozenset[object], signature: Signature) -> Iterator[str]:
+    for part in key:
+        match part:
+            case (str(name), None):
+                yield f"{name} left out"
+            case (str(name), sizes, data) if isinstance(sizes, tuple):
+                yield f"{name} = {_values(signature.inputs[name].dtype, data)}"
+            case (str(name), sizes) if isinstance(sizes, tuple):
+                spec = signature.inputs[name]
+                if FREE in spec.shape[1:] or name in signature.defaults:
+                    yield f"{name} [{', '.join(map(_size, sizes))}]"
+
+
+def _size(size: int) -> str:
+    return "any" if size == ANY_LENGTH else str(size)
+
+
+def _values(dtype: DType, data: object) -> str:
+    values: Sequence[object]
+    if isinstance(data, tuple):
+        values = [bytes(each).decode(errors="replace") for each in data[:_MAX_VALUES]]
+        num = len(data)
+    else:
+        assert isinstance(data, bytes)
+        code = _CODES.get(dtype.name)
+        if code is None:
+            return _short(data.hex())
+        num = len(data) // dtype.item_bytes
+        kept = data[: _MAX_VALUES * dtype.item_bytes]
+        values = struct.unpack(f"<{len(kept) // dtype.item_bytes}{code}", kept)
+    texts = [f"{v:.6g}" if isinstance(v, float) else _short(str(v)) for v in values]
+    return " ".join([*texts, "..."] if num > _MAX_VALUES else texts)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MAX_CHARS else f"{text[:_MAX_CHARS]}..."

@@ -24,9 +24,13 @@ from tfs.core.tensor_view import TensorView
 from tfs.core.version.model_profile import SignatureProfile, row_limit
 from tfs.servables.joining.batch_runner import BatchRunner
 from tfs.servables.joining.batching_loop import BatchingLoop
-from tfs.servables.joining.batching_report import QueueReport, report_queue
-from tfs.servables.joining.bypass_count import BypassCount
-from tfs.servables.joining.common_traits import ANY_LENGTH, traits_of
+from tfs.servables.joining.batching_report import (
+    ANY_LENGTH,
+    BypassCount,
+    QueueReport,
+    report_queue,
+    traits_of,
+)
 from tfs.servables.joining.large_request import LargeRequest, portion_rows
 from tfs.servables.joining.part_outputs import PartOutputs
 from tfs.servables.joining.tensor_join import element, is_shared

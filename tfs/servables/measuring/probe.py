@@ -11,11 +11,12 @@ calls. A model that fails while it is probed is still served.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -30,7 +31,6 @@ from tfs.core.servable import Tensors
 from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.core.system.process_memory import peak_bytes, reset_peak, resident_bytes
 from tfs.core.version.model_profile import ModelProfile, SignatureProfile
-from tfs.servables.measuring.host_load import foreign_share, sample_cpu
 from tfs.servables.measuring.probe_inputs import ProbeInputs
 from tfs.servables.measuring.probe_subject import ProbeSubject
 from tfs.servables.measuring.row_independence import (
@@ -365,3 +365,53 @@ class _Probe:
     def _fail(self, name: str, error: ServingError) -> None:
         self._failures[name] = error
         log.info("event=probe_failed signature=%s error=%s", name, error)
+
+
+@dataclass(frozen=True, slots=True)
+class _CpuSample:
+    """The processor time used up to one moment. Immutable.
+
+    Attributes:
+        all_s: Processor seconds of the whole machine, stolen time included; None where
+            unknown.
+        own_s: Processor seconds of the processes that measure.
+
+    """
+
+    all_s: float | None
+    own_s: float
+
+
+def sample_cpu(pids: Sequence[int]) -> _CpuSample:
+    """Returns the processor time used so far by all, and by ``pids``."""
+    tick_s = 1 / os.sysconf("SC_CLK_TCK")
+    return _CpuSample(_all_s(tick_s), sum(_process_s(pid, tick_s) for pid in set(pids)))
+
+
+def foreign_share(before: _CpuSample, after: _CpuSample, elapsed_s: float) -> float:
+    """Returns the share of all processors that others used between two samples.
+
+    It is 0 if the system does not tell. Time is counted in ticks of some 10 ms, so a
+    short interval says little.
+    """
+    if before.all_s is None or after.all_s is None or elapsed_s <= 0:
+        return 0.0
+    foreign_s = (after.all_s - before.all_s) - (after.own_s - before.own_s)
+    return max(0.0, foreign_s) / (elapsed_s * (os.cpu_count() or 1))
+
+
+def _all_s(tick_s: float) -> float | None:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        with open("/proc/stat", encoding="ascii") as file:
+            fields = [int(field) for field in file.readline().split()[1:9]]
+        user, nice, system, _idle, _wait, irq, soft_irq, steal = fields
+        return (user + nice + system + irq + soft_irq + steal) * tick_s
+    return None
+
+
+def _process_s(pid: int, tick_s: float) -> float:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) * tick_s
+    return 0.0

@@ -16,7 +16,7 @@ from tests.tensors import floats
 from tfs.core.dtype import BFLOAT16, FLOAT32, INT64, STRING
 from tfs.core.signature import Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
-from tfs.servables.joining.common_traits import traits_of
+from tfs.servables.joining.batching_report import traits_of
 
 SIGNATURE = Signature(
     Method.PREDICT,
