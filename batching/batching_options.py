@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from batching.cost_table import CostTable
 from batching.scheduler_options import QueuePolicy
-from tfs.core.batch.batch_queue_options import BatchQueueOptions, LowPriority
+from tfs.core.batch.batch_queue_options import BatchQueueOptions
 from tfs.core.errors import InvalidArgument
 
 _DEFAULT_MAX_BATCH_SIZE = 1000
@@ -63,6 +63,11 @@ class BatchingOptions:
         if self.num_batch_threads is not None and self.num_batch_threads < 1:
             raise InvalidArgument(
                 f"num_batch_threads must be positive; was {self.num_batch_threads}"
+            )
+        if self.policy.window is not None and self.queue.splits:
+            raise InvalidArgument(
+                "a deadline window ranks whole requests: leave out "
+                "enable_large_batch_splitting"
             )
         if self.in_stages and (
             self.policy.window is not None
@@ -116,14 +121,11 @@ def options_from_parameters(
     enable_large_batch_splitting: bool | None = None,
     max_execution_batch_size: int | None = None,
     policy: QueuePolicy | None = None,
-    low: LowPriority | None = None,
-    length_buckets: Sequence[int] = (),
-    in_stages: bool = False,
 ) -> BatchingOptions:
     """Returns what the fields of a ``BatchingParameters`` message ask for.
 
     None means that the message leaves out the field, and stands for TensorFlow
-    Serving's default. The last four fields are not TensorFlow Serving's.
+    Serving's default. ``policy`` is not TensorFlow Serving's.
 
     Raises:
         InvalidArgument: A field is out of range; in TensorFlow Serving's words if it
@@ -145,12 +147,6 @@ def options_from_parameters(
     execution = max_batch
     if splits and max_execution_batch_size is not None:
         execution = _execution_rows(max_execution_batch_size, max_batch)
-    policy = policy or QueuePolicy()
-    if policy.window is not None and splits:
-        raise InvalidArgument(
-            "a deadline window ranks whole requests: leave out "
-            "enable_large_batch_splitting"
-        )
     allowed = tuple(allowed_batch_sizes)
     _check_allowed(allowed, max_batch, execution, splits=splits)
     max_lone = 0
@@ -165,13 +161,10 @@ def options_from_parameters(
             timeout_s=timeout_micros / 1e6,
             allowed_rows=allowed,
             splits=splits,
-            low=low or LowPriority(),
         ),
-        policy=policy,
+        policy=policy or QueuePolicy(),
         num_batch_threads=num_batch_threads,
         pads_variable_length=bool(pad_variable_length_inputs),
-        length_buckets=tuple(length_buckets),
-        in_stages=in_stages,
         max_lone_rows=max_lone,
     )
 

@@ -24,7 +24,7 @@ class ReplyWriter(Protocol):
         self, servable_id: ServableId, signature_name: str, outputs: Tensors
     ) -> Reply | None:
         """Returns the reply; None if it takes too long for the serving loop."""
-        ...
+        return self.write(servable_id, signature_name, outputs)
 
     def write(
         self, servable_id: ServableId, signature_name: str, outputs: Tensors
@@ -42,9 +42,9 @@ class ReplyWriter(Protocol):
     ) -> Sequence[Reply] | None:
         """Returns the replies to requests of ``num_rows`` each that were computed together.
 
-        None if they have to be written one by one.
+        None if they have to be written one by one, as in most forms.
         """
-        ...
+        return None
 
 
 class RequestFormat(Protocol):

@@ -283,46 +283,26 @@ class BatchQueue(Generic[TaskT]):
         if self._num_skipped_sweeps * 8 > len(self):
             self._num_skipped_sweeps = 0
             self.drop_dead(now_s)
-            if self._fits(rows):
-                return self.put(task, now_s, low=low)
-        if not low:
-            evicted = self._evict_low(self.num_rows + rows - self._max_rows)
-            if evicted:
-                # Ended after the new task is in, in case they come back at once.
-                self.put(task, now_s)
-                self._end_evicted(evicted)
-                return True
-        return self._refuse(task, self._full_error(rows))
-
-    def _fits(self, rows: int) -> bool:
-        return self.num_rows + rows <= self._max_rows
-
-    def _evict_low(self, rows: int) -> list[TaskT]:
-        """Takes out the newest tasks of low priority until ``rows`` rows are free.
-
-        Returns none, with nothing changed, if there are too few.
-        """
+        missing = self.num_rows + rows - self._max_rows
+        if missing <= 0:
+            return self.put(task, now_s, low)
+        if low or self._low_rows < missing:
+            return self._refuse(task, self._full_error(rows))
         evicted: list[TaskT] = []
-        if self._low_rows < rows:
-            return evicted
-        while rows > 0:
-            task = self._low.pop()
-            self._low_rows -= task.num_rows
-            self.num_rows -= task.num_rows
-            rows -= task.num_rows
-            evicted.append(task)
-        return evicted
-
-    def _end_evicted(self, evicted: list[TaskT]) -> None:
+        while missing > 0:  # the newest go first
+            task_of_low = self._low.pop()
+            self._low_rows -= task_of_low.num_rows
+            self.num_rows -= task_of_low.num_rows
+            missing -= task_of_low.num_rows
+            evicted.append(task_of_low)
         self.num_evicted += len(evicted)
-        for task in evicted:
-            self._end(
-                task,
-                Unavailable(
-                    f"{self.options.name}: Task evicted for one of higher priority",
-                    retry_after_s=self.retry_after_s(task.num_rows),
-                ),
-            )
+        # They end after the new task is in, in case they come back at once.
+        self.put(task, now_s)
+        for each in evicted:
+            why = f"{self.options.name}: Task evicted for one of higher priority"
+            again_s = self.retry_after_s(each.num_rows)
+            self._end(each, Unavailable(why, retry_after_s=again_s))
+        return True
 
     def _full_error(self, rows: int) -> ServingError:
         return Unavailable(

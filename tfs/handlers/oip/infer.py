@@ -24,6 +24,7 @@ from tfs.core.call import PRIORITY_KEY, Call, Metadata
 from tfs.core.servable import Tensors
 from tfs.core.servable_id import ServableId
 from tfs.handlers.delegating_call import DelegatingCall
+from tfs.handlers.request_format import ReplyWriter
 
 JSON_BYTES: Final = "Inference-Header-Content-Length"
 _LOW: Final = ((PRIORITY_KEY, "low"),)
@@ -128,15 +129,10 @@ def set_call(call: Call, settings: InferSettings, now: Callable[[], float]) -> C
 
 
 @dataclass(frozen=True, slots=True)
-class JsonReplies:
-    """Writes answers of /infer. A ``ReplyWriter``. Immutable."""
+class JsonReplies(ReplyWriter):
+    """Writes answers of /infer. Immutable."""
 
     wanted: WantedAnswer
-
-    def write_if_quick(
-        self, servable_id: ServableId, signature_name: str, outputs: Tensors
-    ) -> Reply:
-        return self.write(servable_id, signature_name, outputs)
 
     def write(
         self, servable_id: ServableId, signature_name: str, outputs: Tensors

@@ -19,6 +19,7 @@ from tfs.codec.predict_response import PredictReplies, Reply
 from tfs.core.servable import Tensors
 from tfs.core.servable_id import ServableId
 from tfs.core.tensor_view import LARGE_BYTES
+from tfs.handlers.request_format import ReplyWriter
 
 
 class Form(enum.Enum):
@@ -57,8 +58,8 @@ _MESSAGES: Final = PredictReplies(as_tensor_content=True)
 
 
 @dataclass(frozen=True, slots=True)
-class FormedReplies:
-    """Writes replies in one form. A ``ReplyWriter``. Immutable.
+class FormedReplies(ReplyWriter):
+    """Writes replies in one form. Immutable.
 
     Attributes:
         form: The form.
@@ -68,11 +69,6 @@ class FormedReplies:
 
     form: Form
     layout: Layout
-
-    def write_if_quick(
-        self, servable_id: ServableId, signature_name: str, outputs: Tensors
-    ) -> Reply:
-        return self.write(servable_id, signature_name, outputs)
 
     def write(
         self, servable_id: ServableId, signature_name: str, outputs: Tensors

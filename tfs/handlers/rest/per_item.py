@@ -18,6 +18,7 @@ from tfs.core.servable import Tensors
 from tfs.core.servable_id import ServableId
 from tfs.handlers.delegating_call import DelegatingCall
 from tfs.handlers.predict import PredictHandler
+from tfs.handlers.request_format import ReplyWriter
 
 
 def answer_per_item(
@@ -82,28 +83,13 @@ class _RowCall(DelegatingCall[HttpCall]):
             self._call.fail(error)
 
 
-class _RowReplies:
-    """Writes the only row of outputs. A ``ReplyWriter``."""
-
-    def write_if_quick(
-        self, servable_id: ServableId, signature_name: str, outputs: Tensors
-    ) -> bytes:
-        return self.write(servable_id, signature_name, outputs)
+class _RowReplies(ReplyWriter):
+    """Writes the only row of outputs."""
 
     def write(
         self, servable_id: ServableId, signature_name: str, outputs: Tensors
     ) -> bytes:
         return dump(rows_of(outputs)[0])
-
-    def write_all(
-        self,
-        servable_id: ServableId,
-        signature_name: str,
-        outputs: Tensors,
-        num_rows: int,
-        num_replies: int,
-    ) -> None:
-        return None
 
 
 _ROWS = _RowReplies()

@@ -59,7 +59,8 @@ def read_batching_file(path: str) -> BatchingOptions:
 
 
 def _options(message: session_bundle_config_pb2.BatchingParameters) -> BatchingOptions:
-    return options_from_parameters(
+    ours = message.policy
+    options = options_from_parameters(
         max_batch_size=_wrapped(message, "max_batch_size"),
         batch_timeout_micros=_wrapped(message, "batch_timeout_micros"),
         max_enqueued_batches=_wrapped(message, "max_enqueued_batches"),
@@ -70,10 +71,13 @@ def _options(message: session_bundle_config_pb2.BatchingParameters) -> BatchingO
             _wrapped(message, "enable_large_batch_splitting")
         ),
         max_execution_batch_size=_wrapped(message, "max_execution_batch_size"),
-        policy=_policy(message.policy),
-        low=_low_priority(message.policy.low_priority),
-        length_buckets=tuple(message.policy.length_buckets),
-        in_stages=_choice(_MODES, message.policy.layered.mode, "policy.layered.mode"),
+        policy=_policy(ours),
+    )
+    return replace(
+        options,
+        queue=replace(options.queue, low=_low_priority(ours.low_priority)),
+        length_buckets=tuple(ours.length_buckets),
+        in_stages=_choice(_MODES, ours.layered.mode, "policy.layered.mode"),
     )
 
 
