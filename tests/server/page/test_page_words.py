@@ -6,7 +6,7 @@ import pytest
 
 from tfs.core.stats import HistogramSnapshot
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
-from tfs.server.page.charts import bars, bullet, latency_lines, merged, quantile
+from tfs.server.page.charts import bars, latency_lines, merged, moving, quantile
 from tfs.server.page.words import (
     ago,
     count,
@@ -70,7 +70,9 @@ def test_charts_lie_within_their_frames() -> None:
     assert latency_lines(one, pb.Histogram(bounds=[1, 2, 4], counts=[0] * 4)) is None
     assert bars(one).startswith("M40.0 18v-18.0")
     assert bars(pb.Histogram()) == ""
-    assert bullet(1.0, 2.0) == (40.0, 80.0)
-    assert bullet(4.0, 2.0) == (100.0, 50.0)
+    path, limit_y = moving([1.0, None, 2.0, 2.0], 2.0)
+    assert path == "M0.0 15.7h1M66.7 4.4L100.0 4.4"
+    assert limit_y == pytest.approx(4.4, abs=0.1)
+    assert moving([None, None], 0) == ("", None)
     assert quantile(merged([one, other]), 0.99) == "2 s"
     assert quantile(HistogramSnapshot((), (), 0.0), 0.5) == ""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
@@ -20,7 +20,7 @@ from tfs.core.tracing import TRACING
 from tfs.handlers.predict import PredictHandler
 from tfs.proto.tensorflow_serving.apis import predict_pb2
 from tfs.server.tracing.otel_tracer import OtelTracer, OtelTracing
-from tfs.server.tracing.settings import TracingSettings
+from tfs.server.tracing.span_writer import SpanWriter
 from tfs.testing.fake_call import FakeCall
 from tfs.testing.fake_clock import FakeClock
 
@@ -38,16 +38,14 @@ class Traced:
 
     def __init__(self, share: float = 1.0) -> None:
         self._exporter = InMemorySpanExporter()
-        provider = TracerProvider(shutdown_on_exit=False)
-        provider.add_span_processor(SimpleSpanProcessor(self._exporter))
         self.draws: list[float] = []
         self.models = OneModel()
         self.handler = PredictHandler(self.models)
         self.tracer = OtelTracer(
-            provider.get_tracer("test"),
-            TracingSettings("otlp", share, True),
+            SpanWriter(SimpleSpanProcessor(self._exporter)),
             MonotonicClock(),
-            lambda: self.draws.pop(0) if self.draws else 0.0,
+            share,
+            draw=lambda: self.draws.pop(0) if self.draws else 0.0,
         )
 
     def call(self, model: str = "m", **metadata: str) -> FakeCall:
@@ -129,6 +127,7 @@ def test_a_batch_is_linked_to_its_requests(traced: Traced) -> None:
     inner = batch.context
     traced.models.servable.answer(tasks[0])
     spans = traced.spans()
+    assert spans["batch"].attributes == {"tfs.rows": 2}
     assert parent_of(spans["batch"]) == id_of(spans["Predict"])
     assert parent_of(spans["interpreter"]) == id_of(spans["batch"])
     assert id_of(spans["interpreter"]) == inner.span_id

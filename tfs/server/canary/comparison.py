@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -260,6 +260,26 @@ def rejection(limits: tuple[Limit, ...], figures: Figures) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class TrialSpan:
+    """Figures of the requests within some time; None is not measured in it. Immutable.
+
+    Attributes:
+        begun_s: When the time began, in seconds since the epoch.
+        top1_disagreement: Share of rows with another best class.
+        mean_abs_diff: Mean difference over all elements.
+        latency_ratio: The canary's mean latency over the primary's.
+        canary_error_rate: Share of the canary's requests that failed.
+
+    """
+
+    begun_s: float
+    top1_disagreement: float | None
+    mean_abs_diff: float | None
+    latency_ratio: float | None
+    canary_error_rate: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class TrialRecord:
     """A trial at one moment. Immutable.
 
@@ -274,6 +294,7 @@ class TrialRecord:
         num_dropped: Copies that found the queue full, or the canary not there.
         num_split_to_primary: Requests of a split that the primary answered.
         num_split_to_canary: Requests of a split that the canary answered.
+        spans: How the figures moved, the oldest first.
 
     """
 
@@ -287,3 +308,4 @@ class TrialRecord:
     num_dropped: int
     num_split_to_primary: int
     num_split_to_canary: int
+    spans: Sequence[TrialSpan] = ()

@@ -29,6 +29,7 @@ from tfs.core.servable import InferenceTask, Outcome, Servable, Tensors
 from tfs.core.servable_handle import ServableHandle
 from tfs.core.tensor_view import TensorView
 from tfs.server.canary.comparison import Tally, TrialRecord, judge, rejection
+from tfs.server.canary.trial_history import TrialHistory
 from tfs.server.model_settings import CanarySettings
 from tfs.server.trial_notes import Rejection
 
@@ -118,6 +119,7 @@ class Trial:
         self._lock = threading.Lock()
         self._settings = settings
         self._total = Tally()
+        self._history = TrialHistory()
         self._by_signature: defaultdict[str, Tally] = defaultdict(Tally)
         self._num_teed = self._num_dropped = 0
         self._num_split = [0, 0]  # by the primary, by the canary
@@ -169,6 +171,7 @@ class Trial:
                 num_dropped=self._num_dropped,
                 num_split_to_primary=self._num_split[False],
                 num_split_to_canary=self._num_split[True],
+                spans=self._history.spans(),
             )
 
     # -- requests --------------------------------------------------------------------
@@ -408,6 +411,7 @@ class Trial:
 
     def _judge(self) -> None:
         with self._lock:
+            self._history.note(self._parts.clock.wall_s(), self._total)
             settings, num = self._settings, self._total.canary.num
             guard = settings.guard
             if self._rejected or self._is_closed or guard is None:

@@ -108,7 +108,24 @@ def bars(histogram: pb.Histogram) -> str:
     )
 
 
-def bullet(value: float, limit: float) -> tuple[float, float]:
-    """Returns how long a bar of 100 is for a value, and where its limit stands."""
-    whole = max(1.25 * limit, value) or 1.0
-    return 100 * value / whole, 100 * limit / whole
+def moving(values: Sequence[float | None], limit: float) -> tuple[str, float | None]:
+    """Returns the path of values over time, 100 wide and 28 high, with gaps for None.
+
+    And how high their limit stands; None for no limit.
+    """
+    known = [each for each in values if each is not None]
+    top = 1.15 * max([limit, *known], default=0.0) or 1.0
+    step = 100 / max(1, len(values) - 1)
+    path, pen = "", "M"
+    for index, each in enumerate(values):
+        if each is None:
+            pen = "M"
+            continue
+        is_alone = pen == "M" and (values[index + 1 : index + 2] or [None])[0] is None
+        path += f"{pen}{index * step:.1f} {_y(each, top):.1f}{'h1' if is_alone else ''}"
+        pen = "L"
+    return path, _y(limit, top) if limit else None
+
+
+def _y(value: float, top: float) -> float:
+    return 1 + 26 * (1 - value / top)

@@ -266,7 +266,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     named = (words.ago, words.duration, words.size, words.count, words.share, words.cut)
-    charted = (charts.merged, charts.quantile, charts.bars, charts.bullet)
+    charted = (charts.merged, charts.quantile, charts.bars, charts.moving)
     environment.filters |= {each.__name__: each for each in (*named, *charted)}
     environment.filters |= {
         "path": lambda name: quote(name, safe=""),

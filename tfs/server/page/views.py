@@ -133,8 +133,10 @@ class Views:
         report = self._reports.model(running, name, include_stats=True)
         primary = report.primary if report.HasField("primary") else None
         message = running.model_message(name)
+        trial = self._core.served.trial(name)
         return {
             **self._head(is_operator),
+            "spans": () if trial is None else trial.spans,
             "report": report,
             "name": name,
             "primary": primary,
