@@ -19,28 +19,13 @@ it does what ``tfs.runtime.batched`` does, and checks the queue between layers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
 
 from tfs.core.batch.batch_queue_options import BatchQueueOptions
 from tfs.core.clock import Clock
 from tfs.core.errors import InvalidArgument
 from tfs.runtime.batched import BatchedPart
-from tfs.runtime.guest.layered.stage_run import Stage
-
-
-class Chain:
-    """Layers one after the other, as one function."""
-
-    def __init__(self, layers: Sequence[Stage]) -> None:
-        self._layers = layers
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        first, *others = self._layers
-        value = first(*args, **kwargs)
-        for layer in others:
-            value = layer(value)
-        return value
+from tfs.runtime.guest.layered.stage_run import Chain, Stage
 
 
 def layered(

@@ -172,7 +172,7 @@ def test_graphs_that_count_their_rows_are_cut(exported: bool) -> None:
             ),
             "1 uses statistics of the batch",
         ),
-        (nn.Sequential(nn.Linear(WIDTH, 4)), "it has no two stages"),
+        (nn.Sequential(nn.Linear(WIDTH, 4)), "nowhere does a single tensor"),
     ],
     ids=["over-rows", "branches", "two-streams", "statistics", "single"],
 )

@@ -122,8 +122,8 @@ class Bench:
 
         self.waiting.append(
             GuestCall(
-                DEFAULT_SIGNATURE, {"x": x}, num_rows, self.clock.now(), deadline_s,
-                mark, end,
+                {"x": x}, num_rows, self.clock.now(), deadline_s, mark,
+                DEFAULT_SIGNATURE, end,
             )
         )  # fmt: skip
         return mark
@@ -209,7 +209,7 @@ def test_a_request_larger_than_a_batch_or_of_another_shape_goes_by_itself() -> N
     bench.call(1, 9)
     bench.call(2)
     wide = GuestCall(
-        DEFAULT_SIGNATURE, {"x": torch.zeros(1, 5)}, 1, 0.0, None, CancelToken(),
+        {"x": torch.zeros(1, 5)}, 1, 0.0, None, CancelToken(), DEFAULT_SIGNATURE,
         lambda outcome: bench.outcomes.setdefault(3, []).append(outcome),
     )  # fmt: skip
     bench.waiting.append(wide)

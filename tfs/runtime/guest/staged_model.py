@@ -7,8 +7,8 @@ the model runs to be able to join at the next boundary.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from dataclasses import dataclass
+from typing import Any, Final
 
 import torch
 
@@ -24,14 +24,18 @@ from tfs.runtime.guest.guest_model import GuestModel, Output, Value
 from tfs.runtime.guest.layered.auto import Auto, AutoStatus
 from tfs.runtime.guest.layered.batched_values import describe
 from tfs.runtime.guest.layered.cutter import LEAST_STAGE_S, NotCut, cut
-from tfs.runtime.guest.layered.part_call import joined_arguments
+from tfs.runtime.guest.layered.part_call import (
+    Mark,
+    StagedCall,
+    joined_arguments,
+)
 from tfs.runtime.guest.layered.stage_run import StageRun, boundary
 from tfs.runtime.guest.layered.stage_times import StageTimes
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.platforms.torch_callable import TorchCallable
 from tfs.runtime.guest.torch_tensor import TORCH_DTYPES, to_torch
 
-MEASURED_S: Final = 1.0
+MEASURED_S: Final = 2.0
 """How long stages are measured before they serve; what they take is learned from then on."""
 
 _FREE_SIZE: Final = 32  # of an inner dimension of which there is no example
@@ -39,56 +43,43 @@ _FREE_SIZE: Final = 32  # of an inner dimension of which there is no example
 Outputs = Mapping[str, Output]
 
 
-class Mark(Protocol):
-    """Tells whether somebody waits for a call."""
-
-    @property
-    def error(self) -> ServingError | None:
-        """Why nobody does any more; None while somebody does."""
-        ...
-
-
-@dataclass(eq=False, slots=True)
-class GuestCall:
+class GuestCall(StagedCall):
     """A request where the model runs. Confined to the model's thread.
 
-    Attributes:
-        signature_name: Which signature.
-        kwargs: The inputs by name.
+    Args:
+        inputs: By name.
         num_rows: Their rows.
-        arrived_s: When it was first seen here.
+        arrived_s: When it came.
         deadline_s: By when it has to be answered, by the model's clock; None for never.
         mark: Whether somebody waits for it.
+        signature_name: Which signature.
         end: Takes its outputs, or why there are none; called once.
+
+    Attributes:
         key: What calls have in common that can be joined; None if it cannot be.
 
     """
 
-    signature_name: str
-    kwargs: Mapping[str, Value]
-    num_rows: int
-    arrived_s: float
-    deadline_s: float | None
-    mark: Mark
-    end: Callable[[Outputs | ServingError], None]
-    args: tuple[Any, ...] = ()
-    key: Hashable = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.key = None
-        if all(isinstance(each, torch.Tensor) for each in self.kwargs.values()):
+    def __init__(
+        self,
+        inputs: Mapping[str, Value],
+        num_rows: int,
+        arrived_s: float,
+        deadline_s: float | None,
+        mark: Mark,
+        signature_name: str,
+        end: Callable[[Outputs | ServingError], None],
+    ) -> None:
+        super().__init__((), inputs, num_rows, arrived_s, deadline_s, mark)
+        self.signature_name = signature_name
+        self.end = end
+        self.key: Hashable = None
+        if all(isinstance(each, torch.Tensor) for each in inputs.values()):
             try:
-                _, key = describe((), self.kwargs)
+                _, key = describe((), inputs)
             except ServingError:
                 return  # the model says what is wrong with it
-            self.key = None if key is None else (self.signature_name, key)
-
-    def gone(self, now_s: float) -> ServingError | None:
-        """Returns why nobody waits for it any more; None while somebody does."""
-        error = self.mark.error
-        if error is None and self.deadline_s is not None and now_s >= self.deadline_s:
-            error = DeadlineExceeded("the deadline passed where the model runs")
-        return error
+            self.key = None if key is None else (signature_name, key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +200,8 @@ class StagedModel:
         run, auto = staged.run, staged.auto
         auto.begin_run(self._clock.now(), was_idle=was_idle)
         rule = auto.rule
-        most = max(rule.most_rows(run.times), head.num_rows)
+        most = run.times.max_rows if run.explores else rule.most_rows(run.times)
+        most = max(most, head.num_rows)
         batch = _taken(waiting, head.key, most)
         failed: list[GuestCall] = []
         left: list[GuestCall] = []

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-import threading
-from collections import deque
+from dataclasses import replace
 from time import perf_counter
 
 import torch
@@ -12,18 +10,16 @@ import torch
 from tfs.core.clock import Clock
 from tfs.core.errors import ServingError, serving_error
 from tfs.core.servable import InferenceTask, Outcome
-from tfs.core.system.thread_join import join_by
 from tfs.core.system.thread_priority import answer_soon
 from tfs.runtime.guest.staged_model import GuestCall, Outputs, StagedModel
 from tfs.runtime.guest.torch_tensor import to_torch, to_view
+from tfs.runtime.inline.call_threads import CallThreads
 from tfs.runtime.inline.inline_model import InlineModel
 from tfs.runtime.interpreter import InterpreterStats
-from tfs.runtime.task_outcome import finish, queue_full
-
-log = logging.getLogger(__name__)
+from tfs.runtime.task_outcome import finish
 
 
-class StagedThread:
+class StagedThread(CallThreads):
     """Hands the tasks of one model to its ``StagedModel``, on one thread. Thread-safe.
 
     A task that comes while the model computes is taken from the queue between two stages,
@@ -31,7 +27,8 @@ class StagedThread:
 
     Args:
         name: Names the thread.
-        max_queued: Tasks that may wait; one more is answered Unavailable.
+        max_queued: Tasks that may wait to be seen, and to be computed; one more is
+            answered Unavailable.
         clock: Deadlines go by it.
         guest: The model.
 
@@ -40,64 +37,17 @@ class StagedThread:
     def __init__(
         self, name: str, max_queued: int, clock: Clock, guest: StagedModel
     ) -> None:
-        self._name = name
-        self._max_queued = max_queued
-        self._clock = clock
+        super().__init__(name, max_queued, clock)
         self._guest = guest
-        # Guards the fields below; leaf lock. No model and no callback runs under it.
-        self._lock = threading.Lock()
-        self._wake = threading.Condition(self._lock)
-        self._queue: deque[tuple[InferenceTask, float]] = deque()
-        self._refusal: ServingError | None = None
-        # Confined to the thread.
-        self._waiting: list[GuestCall] = []
-        self._num_calls = 0
-        self._num_failed = 0
-        self._busy_s = 0.0
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-
-    def start(self) -> None:
-        """Starts the thread."""
-        self._thread.start()
+        self._waiting: list[GuestCall] = []  # confined to the thread
 
     def stats(self) -> InterpreterStats:
-        """Returns the counters."""
-        return InterpreterStats(
-            num_queued=len(self._queue) + len(self._waiting),
-            num_calls=self._num_calls,
-            num_failed=self._num_failed,
-            busy_s=self._busy_s,
-        )
+        stats = super().stats()
+        return replace(stats, num_queued=stats.num_queued + len(self._waiting))
 
     def put(self, model: InlineModel, task: InferenceTask) -> None:
-        """Queues a task, or answers it at once. Never blocks, never raises."""
-        with self._lock:
-            refused = self._refusal
-            if refused is None:
-                if len(self._queue) + len(self._waiting) < self._max_queued:
-                    self._queue.append((task, self._clock.now()))
-                    self._wake.notify()
-                    return
-                refused = queue_full(model.source.id, self._max_queued)
-        finish(task, refused)
-
-    def refuse(self, error: ServingError) -> None:
-        """Answers all tasks that wait, and takes no more; the first error stays."""
-        with self._lock:
-            self._refusal = self._refusal or error
-            queue, self._queue = self._queue, deque()
-            self._wake.notify_all()
-        for task, _ in queue:
-            finish(task, error)
-
-    def join(self, deadline_s: float | None = None) -> bool:
-        """Waits for the running calls, after ``refuse``; returns whether they have ended."""
-        if self._thread is threading.current_thread() or not self._thread.ident:
-            return True
-        has_ended = join_by(self._thread, deadline_s, self._clock)
-        if not has_ended:
-            log.warning("event=interpreter_hangs interpreter=%s", self._name)
-        return has_ended
+        task.arrived_s = self._clock.now()
+        super().put(model, task)
 
     # -- on the thread -------------------------------------------------------------------
 
@@ -109,9 +59,9 @@ class StagedThread:
             while True:
                 was_idle = not waiting
                 with self._lock:
-                    while not waiting and not self._queue and self._refusal is None:
+                    while not waiting and not self.queue and self.refusal is None:
                         self._wake.wait()
-                    refusal = self._refusal
+                    refusal = self.refusal
                 if refusal is not None:
                     for call in waiting:
                         call.end(refusal)
@@ -124,11 +74,12 @@ class StagedThread:
 
     def _look(self) -> None:
         """Takes the tasks that came."""
-        if not self._queue:
-            return
-        with self._lock:
-            came, self._queue = self._queue, deque()
-        for task, arrived_s in came:
+        while self.queue and len(self._waiting) < self._max_queued:
+            with self._lock:
+                item = self.queue.popleft() if self.queue else None
+            if not isinstance(item, tuple):  # they were refused meanwhile
+                return
+            task = item[1]
             try:
                 inputs = {name: to_torch(view) for name, view in task.inputs.items()}
             except Exception as error:  # there may be no memory to copy them to
@@ -141,12 +92,12 @@ class StagedThread:
                 self._end(task, outcome)
 
             call = GuestCall(
-                task.signature_name,
                 inputs,
                 task.num_rows,
-                arrived_s,
+                task.arrived_s,
                 task.deadline_s,
                 task.cancel,
+                task.signature_name,
                 end,
             )
             self._guest.note_arrival(call)
@@ -165,6 +116,5 @@ class StagedThread:
             )
         except BaseException as error:  # of a class of the model's own
             outcome = serving_error(error, self._name)
-        self._num_calls += 1
-        self._num_failed += isinstance(outcome, ServingError)
+        self._count(outcome, 0.0)
         finish(task, outcome)

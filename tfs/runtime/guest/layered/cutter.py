@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 from tfs.core.errors import FailedPrecondition
 from tfs.runtime.guest.fault_text import one_line
 from tfs.runtime.guest.layered.cuttable import Cuttable
-from tfs.runtime.guest.layered.stage_run import Stage
+from tfs.runtime.guest.layered.stage_run import Chain, Stage
 
 LEAST_STAGE_S: Final = 1e-3
 """Less than that a stage does not take: between two stages others may join, which is
@@ -58,7 +58,7 @@ def cut(
 
     """
     _refuse_batch_statistics(model.module)
-    pieces = _children(model) or _pieces_of_graph(model, inputs)
+    pieces = _pieces_of_graph(model, inputs)
     stages = _grouped(pieces, inputs, least_s, now)
     _compare(model, stages, inputs)
     return stages
@@ -76,28 +76,6 @@ def _refuse_batch_statistics(module: nn.Module) -> None:
             and each.running_mean is None
         ):
             raise NotCut(f"{where} uses statistics of the batch")
-
-
-def _children(model: Cuttable) -> list[Stage]:
-    """Returns the children of an ``nn.Sequential``, those of its own such children too."""
-    module = model.module
-    if not _is_plain_sequence(module):
-        return []
-    children: list[Stage] = []
-    for child in module._modules.values():  # also where a child comes twice
-        assert child is not None
-        children += _children(Cuttable(child)) or [child]
-    return children
-
-
-def _is_plain_sequence(module: nn.Module) -> bool:
-    return (
-        isinstance(module, nn.Sequential)
-        and type(module).forward is nn.Sequential.forward
-        and len(module) > 0
-        and not module._forward_hooks
-        and not module._forward_pre_hooks
-    )
 
 
 def _pieces_of_graph(
@@ -120,7 +98,7 @@ def _pieces_of_graph(
             raise NotCut(f"torch.fx cannot trace it: {one_line(error)}") from error
     nodes = list(graph.nodes)
     places = [node for node in nodes if node.op == "placeholder"]
-    if model.positional or is_exported:
+    if model.positional or is_exported or len(places) == len(inputs) == 1:
         rest = [name for name in inputs if name not in model.positional]
         names = [*model.positional, *rest]
     else:
@@ -194,11 +172,17 @@ _TRACING: Final = threading.Lock()
 
 
 class _Tracer(fx.Tracer):
-    """Lets the modules alone that other threads call meanwhile."""
+    """Takes the children of a sequence whole, and lets those of other threads alone."""
 
     def __init__(self) -> None:
         super().__init__()
         self._thread = threading.get_ident()
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        parent = self.root.get_submodule(module_qualified_name.rpartition(".")[0])
+        if nn.Sequential in (type(m), type(parent)):
+            return type(m) is not nn.Sequential
+        return super().is_leaf_module(m, module_qualified_name)
 
     def call_module(
         self,
@@ -298,11 +282,12 @@ def _grouped(
 ) -> list[Stage]:
     """Returns stages that take long enough, of pieces that may take less."""
     took = [float("inf")] * len(pieces)
+    first = {name: rows[:1] for name, rows in inputs.items()}
     for _ in range(3):
         value: Any = None
         for index, piece in enumerate(pieces):
             begun_s = now()
-            value = piece(value) if index else _first(piece, inputs, 1)
+            value = piece(value) if index else piece(**first)
             took[index] = min(took[index], now() - begun_s)
     total_s = sum(took)
     least_s = max(least_s, _LEAST_SHARE * total_s)
@@ -314,36 +299,15 @@ def _grouped(
         group_s += piece_s
         rest_s -= piece_s
         if group_s >= least_s and rest_s >= least_s:
-            stages.append(_Chain(group))
+            stages.append(Chain(group))
             group, group_s = [], 0.0
-    stages.append(_Chain(group))
+    stages.append(Chain(group))
     if len(stages) < 2:
         raise NotCut(
             f"it has no two stages of {least_s * 1e3:.1f} ms each: one row takes "
             f"{total_s * 1e3:.1f} ms"
         )
     return stages
-
-
-class _Chain:
-    """Pieces one after the other, as one stage."""
-
-    def __init__(self, pieces: Sequence[Stage]) -> None:
-        self._first, *self._others = pieces
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        # A child of an ``nn.Sequential`` takes its input by position, whatever its name.
-        if kwargs and isinstance(self._first, nn.Module):
-            value = self._first(*kwargs.values())
-        else:
-            value = self._first(*args, **kwargs)
-        for piece in self._others:
-            value = piece(value)
-        return value
-
-
-def _first(piece: Stage, inputs: Mapping[str, torch.Tensor], num_rows: int) -> Any:
-    return _Chain([piece])(**{k: each[:num_rows] for k, each in inputs.items()})
 
 
 def _compare(

@@ -19,65 +19,35 @@ PENDING: Final = object()
 """The outcome of a call that is not computed yet."""
 
 
-class StagedCall(Protocol):
-    """A call that is computed in stages. Confined to whoever computes."""
+class Mark(Protocol):
+    """Tells whether somebody waits for a call."""
 
     @property
-    def args(self) -> Sequence[Any]:
-        """Its positional arguments."""
-        ...
-
-    @property
-    def kwargs(self) -> Mapping[str, Any]:
-        """Its arguments by name."""
-        ...
-
-    @property
-    def num_rows(self) -> int:
-        """Rows of its tensors."""
-        ...
-
-    @property
-    def arrived_s(self) -> float:
-        """When it came."""
-        ...
-
-    @property
-    def deadline_s(self) -> float | None:
-        """By when it has to be answered; None for never."""
-        ...
-
-    def gone(self, now_s: float) -> ServingError | None:
-        """Returns why nobody waits for it any more; None while somebody does."""
+    def error(self) -> ServingError | None:
+        """Why nobody does any more; None while somebody does."""
         ...
 
 
-class PartCall:
-    """One call that waits or is computed; a task of the queue."""
+@dataclass(eq=False, slots=True)
+class StagedCall:
+    """A call that is computed in stages. Confined to whoever computes.
 
-    __slots__ = (
-        "args",
-        "arrived_s",
-        "cancel",
-        "deadline_s",
-        "kwargs",
-        "num_rows",
-        "outcome",
-    )
+    Attributes:
+        args: Its positional arguments.
+        kwargs: Its arguments by name.
+        num_rows: Rows of its tensors.
+        arrived_s: When it came.
+        deadline_s: By when it has to be answered; None for never.
+        cancel: Whether somebody waits for it.
 
-    def __init__(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any], num_rows: int
-    ) -> None:
-        self.args = args
-        self.kwargs = kwargs
-        self.num_rows = num_rows
-        self.deadline_s = CURRENT.deadline_s
-        self.cancel = CURRENT.cancel or CancelToken()
-        self.outcome: Any = PENDING
-        self.arrived_s = 0.0  # written by the queue
+    """
 
-    def on_done(self, outcome: Any) -> None:
-        self.outcome = outcome
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    num_rows: int
+    arrived_s: float
+    deadline_s: float | None
+    cancel: Mark
 
     def gone(self, now_s: float) -> ServingError | None:
         """Returns why nobody waits for it any more; None while somebody does."""
@@ -85,6 +55,23 @@ class PartCall:
         if error is None and self.deadline_s is not None and now_s >= self.deadline_s:
             error = DeadlineExceeded("the deadline passed while it was computed")
         return error
+
+
+class PartCall(StagedCall):
+    """One call that waits or is computed; a task of the queue."""
+
+    cancel: CancelToken
+
+    def __init__(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], num_rows: int
+    ) -> None:
+        cancel = CURRENT.cancel or CancelToken()
+        # The queue writes when it came.
+        super().__init__(args, kwargs, num_rows, 0.0, CURRENT.deadline_s, cancel)
+        self.outcome: Any = PENDING
+
+    def on_done(self, outcome: Any) -> None:
+        self.outcome = outcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,6 @@ from typing import Final, Protocol
 
 from tfs.runtime.guest.layered.stage_times import StageTimes
 
-_MARGIN: Final = 1.05
-"""Predictions are multiplied by this where a deadline depends on them."""
-
 _SAVES: Final = 0.98
 """The cost of joining has to be less than this share of the cost of not joining."""
 
@@ -171,7 +168,7 @@ class Lbci:
         feasible = [
             rows
             for rows in range(1, times.max_rows + 1)
-            if times.total_s(rows) * (_MARGIN + times.error) <= self.bound_s
+            if times.total_s(rows) * times.margin <= self.bound_s
         ]
         return max([times.best_rows, *feasible])
 
@@ -185,7 +182,7 @@ class Lbci:
             (
                 joining
                 for joining, together_s in _together(times, at, alone_s)
-                if joining <= most and together_s * (_MARGIN + times.error) <= left_s
+                if joining <= most and together_s * times.margin <= left_s
             ),
             default=0,
         )
@@ -206,6 +203,6 @@ def _together(
             return
         together_s = times.until_s(at.stage, joining)
         together_s += times.join_s(at.stage, both) + times.from_s(at.stage, both)
-        if alone_s <= at.left_s < _MARGIN * together_s:
+        if alone_s <= at.left_s < times.margin * together_s:
             continue
         yield joining, together_s

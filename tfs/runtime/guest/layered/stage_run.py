@@ -8,6 +8,7 @@ those for which nobody waits leave, and the deadlines are those of the callers.)
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
@@ -23,13 +24,27 @@ from tfs.runtime.guest.layered.stage_times import StageTimes
 Stage = Callable[..., Any]
 """The first stage takes a call's arguments, each other one what the one before returned."""
 
-_ROUNDS: Final = 5  # of each size at most, of which the median counts
-_NEVER_PADDED_EVERY: Final = 64
-"""One run in so many is not padded: the time of a size that is padded past would never be
-measured again."""
+_ROUNDS: Final = 5  # of each size at most
+_EXPLORES_EVERY: Final = 64
+"""One run in so many is not padded, and takes whoever waits: the time of a size that the
+table advises against would never be measured again."""
 
 
 CallT = TypeVar("CallT", bound=StagedCall)
+
+
+class Chain:
+    """Layers one after the other, as one function."""
+
+    def __init__(self, layers: Sequence[Stage]) -> None:
+        self._layers = layers
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        first, *others = self._layers
+        value = first(*args, **kwargs)
+        for layer in others:
+            value = layer(value)
+        return value
 
 
 class StageRun:
@@ -50,6 +65,11 @@ class StageRun:
         self._last: tuple[int, int] | None = (
             None  # a stage that has not ended, and rows
         )
+
+    @property
+    def explores(self) -> bool:
+        """Whether this run, or the one that comes next, tries what the table does not like."""
+        return self._num_runs % _EXPLORES_EVERY == _EXPLORES_EVERY - 1
 
     def run(
         self,
@@ -74,7 +94,6 @@ class StageRun:
 
         """
         self.times.begin()
-        self._num_runs += 1
         self._last = None
         begun_s = self._begun_s = self._clock.now()
         num_rows = sum(call.num_rows for call in batch)
@@ -107,6 +126,7 @@ class StageRun:
                     batch += joining
                     num_rows, value = both, joined
             value = self._through(stage, stage + 1, (value,), {}, num_rows)
+        self._num_runs += 1
         return value
 
     def end(self) -> None:
@@ -121,34 +141,32 @@ class StageRun:
     ) -> None:
         """Measures all stages for 1, 2, 3, 4, 6, 8, ... rows of the first row given.
 
-        Sizes take turns, so that whatever else the machine does affects all of them. A
-        first round, which allocates, does not count; one further round is made of the
-        sizes 1 and 2 whatever ``budget_s`` says.
+        Sizes take turns, powers of two first, so that whatever else the machine does
+        affects all of them; the least time of each counts. The sizes 1 and 2 are run
+        whatever ``budget_s`` says.
         """
         end_s = self._clock.now() + budget_s
         most = self.times.max_rows
-        sizes = sorted({1, 2, most, *_sizes(most)})
-        found: dict[tuple[int, int], list[float]] = {}
-        for round_index in range(_ROUNDS + 1):
-            for num_rows in sizes:
-                if num_rows > 2 and self._clock.now() >= end_s:
-                    sizes = [size for size in sizes if size < num_rows]
-                    break
-                first = [_repeated(each, num_rows) for each in args]
-                named = {k: _repeated(each, num_rows) for k, each in kwargs.items()}
-                value: Any = None
-                for index, stage in enumerate(self.stages):
-                    if index:
-                        self._joined(index, value, value, 2 * num_rows)
-                    begun_s = self._clock.now()
-                    value = stage(value) if index else stage(*first, **named)
-                    if round_index:
-                        took_s = self._clock.now() - begun_s
-                        found.setdefault((index, num_rows), []).append(took_s)
-            if round_index and self._clock.now() >= end_s:
+        powers = [1 << i for i in range(most.bit_length())]
+        between = [size + size // 2 for size in powers[1:]]
+        sizes = [s for s in dict.fromkeys((*powers, most, *between)) if s <= most]
+        found: dict[tuple[int, int], float] = {}
+        for round_index, num_rows in itertools.product(range(_ROUNDS), sizes):
+            if (round_index or num_rows > 2) and self._clock.now() >= end_s:
                 break
-        for (index, num_rows), each in found.items():
-            self.times.put(index, num_rows, sorted(each)[len(each) // 2])
+            first = [_repeated(each, num_rows) for each in args]
+            named = {k: _repeated(each, num_rows) for k, each in kwargs.items()}
+            value: Any = None
+            for index, stage in enumerate(self.stages):
+                if index:
+                    self._joined(index, value, value, 2 * num_rows)
+                begun_s = self._clock.now()
+                value = stage(value) if index else stage(*first, **named)
+                took_s = self._clock.now() - begun_s
+                place = index, num_rows
+                found[place] = min(found.get(place, took_s), took_s)
+        for (index, num_rows), least_s in found.items():
+            self.times.put(index, num_rows, least_s)
         self.times.begin()
 
     def _joined(self, stage: int, value: Any, theirs: Any, num_rows: int) -> Any:
@@ -172,7 +190,7 @@ class StageRun:
         Each counts from the end of the one before it: what is done between them, such as
         deciding who joins, is time of the run, too.
         """
-        pads = self._num_runs % _NEVER_PADDED_EVERY and self.times.are_known
+        pads = not self.explores and self.times.are_known
         value: Any = args[0] if start else None
         for index in range(start, stop):
             stage = self.stages[index]
@@ -239,15 +257,6 @@ def _without_gone(
         start = stop
     batch[:] = staying
     return appended(parts) if parts else None
-
-
-def _sizes(most: int) -> list[int]:
-    """Returns powers of two and those half-way, up to ``most``."""
-    sizes, size = [], 2
-    while size <= most:
-        sizes += [size, min(size + size // 2, most)]
-        size *= 2
-    return sizes
 
 
 def _repeated(value: Any, num_rows: int) -> Any:

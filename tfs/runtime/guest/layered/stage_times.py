@@ -26,6 +26,7 @@ _LARGEST_JUMP: Final = 3.0  # a stage that took this many times as long was inte
 _NOISE: Final = 0.03  # less of a difference is none, and so is less than the errors
 
 _NUM_ERRORS: Final = 256
+_LEAST_MARGIN: Final = 1.05
 
 _RATE_EVERY: Final = 64
 """The best rate is computed anew after so many runs, because that takes the whole table."""
@@ -44,6 +45,8 @@ class StageTimes:
         pads: Whether stages are padded where that is cheaper.
 
     Attributes:
+        margin: What predictions are multiplied by where a deadline depends on them: of
+            twenty runs one takes longer.
         errors: By how much the last measured times differed from what was predicted,
             as shares of that.
 
@@ -52,6 +55,7 @@ class StageTimes:
     def __init__(self, num_stages: int, max_rows: int, *, pads: bool = True) -> None:
         self.num_stages = num_stages
         self.max_rows = max_rows
+        self.margin = _LEAST_MARGIN
         self.errors: deque[float] = deque(maxlen=_NUM_ERRORS)
         self._pads = pads
         self._measured: list[dict[int, float]] = [{} for _ in range(num_stages)]
@@ -136,15 +140,14 @@ class StageTimes:
         """Makes all answers from now on use everything that is recorded so far."""
         self._sums.clear()
         self._padded.clear()
-        self._cheaper = 1.0 - max(_NOISE, self.error)
+        error = math.fsum(map(abs, self.errors)) / max(len(self.errors), 1)
+        self._cheaper = 1.0 - max(_NOISE, error)
+        if self.errors:
+            worst = sorted(self.errors)[len(self.errors) * 19 // 20]
+            self.margin = max(_LEAST_MARGIN, 1.0 + worst)
         self._num_begun += 1
         if self._num_begun % _RATE_EVERY == 0:
             self._best_known = None
-
-    @property
-    def error(self) -> float:
-        """Returns the mean share by which predictions were off lately."""
-        return math.fsum(map(abs, self.errors)) / max(len(self.errors), 1)
 
     @property
     def are_known(self) -> bool:
@@ -184,19 +187,25 @@ class StageTimes:
 
     @property
     def best_rows(self) -> int:
-        """The fewest rows that come close to that: larger batches only take longer."""
+        """The fewest rows that come close to that; more only take longer.
+
+        If the most that were measured do best, more still may.
+        """
         return self._best()[1]
 
     def _best(self) -> tuple[float, int]:
         if self._best_known is None:
-            sizes = {size for sizes in self._sizes for size in sizes}
+            known = set(self._sizes[0]).intersection(*self._sizes[1:])
             rates = {
                 size: size / max(self.total_s(size), 1e-9)
-                for size in sorted({*sizes, self.max_rows})
+                for size in sorted({*known, self.max_rows})
                 if size <= self.max_rows
             }
             best = max(rates.values())
-            rows = min(s for s, rate in rates.items() if rate >= (1 - _NOISE) * best)
+            close = [s for s in known if rates.get(s, 0.0) >= (1 - _NOISE) * best]
+            rows = min(close, default=self.max_rows)
+            if rows == max(known):
+                rows = self.max_rows
             self._best_known = best, rows
         return self._best_known
 

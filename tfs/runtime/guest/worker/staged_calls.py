@@ -110,7 +110,7 @@ class StagedCalls:
             slots.give(taken, overflow_fd)
 
         call = GuestCall(
-            name, inputs, num_rows, arrived_s, taken.deadline_s, taken.mark, end
+            inputs, num_rows, arrived_s, taken.deadline_s, taken.mark, name, end
         )
         guest = whose.guest
         if isinstance(guest, StagedModel):
