@@ -7,14 +7,15 @@ from collections.abc import Mapping
 from typing import Final
 
 from tfs.codec.model_spec import ModelSpec, model_spec_of
+from tfs.codec.tensor import BY_DTYPE, fill_tensor_proto
 from tfs.core.call import Call
 from tfs.core.errors import InvalidArgument, ServingError
 from tfs.core.servable_id import ServableId
-from tfs.core.signature import Signature
+from tfs.core.signature import Signature, TensorSpec
 from tfs.handlers.decode_pool import DecodePool
 from tfs.handlers.lookup import ModelLookup, NotResident
 from tfs.handlers.messages import QUESTION_BYTES, parse
-from tfs.handlers.signature_def import signature_def_map
+from tfs.proto.tensorflow.core.protobuf import meta_graph_pb2
 from tfs.proto.tensorflow_serving.apis import get_model_metadata_pb2 as pb
 
 SIGNATURE_DEF: Final = "signature_def"
@@ -83,3 +84,37 @@ def _takes_long(signatures: Mapping[str, Signature]) -> bool:
         for each in signatures.values()
     )
     return num_tensors > _QUICK_TENSORS
+
+
+_PORT: Final = ":0"
+
+
+def signature_def_map(
+    signatures: Mapping[str, Signature],
+) -> pb.SignatureDefMap:
+    """Returns the signatures by key."""
+    result = pb.SignatureDefMap()
+    for key, signature in signatures.items():
+        _fill(result.signature_def[key], key, signature)
+    return result
+
+
+def _fill(
+    definition: meta_graph_pb2.SignatureDef, key: str, signature: Signature
+) -> None:
+    definition.method_name = signature.method.method_name
+    for name, spec in signature.inputs.items():
+        _fill_info(definition.inputs[name], f"{key}_{name}{_PORT}", spec)
+    for name, spec in signature.outputs.items():
+        _fill_info(definition.outputs[name], f"{key}_{name}{_PORT}", spec)
+    for name, view in signature.defaults.items():
+        fill_tensor_proto(definition.defaults[name], view)
+
+
+def _fill_info(info: meta_graph_pb2.TensorInfo, name: str, spec: TensorSpec) -> None:
+    # Clients do not look inside the tensor name, but some insist that there is one.
+    info.name = name
+    info.dtype = BY_DTYPE[spec.dtype].number  # type: ignore[assignment]  # an enum
+    info.tensor_shape.SetInParent()  # a scalar has a shape, too
+    for size in spec.shape:
+        info.tensor_shape.dim.add(size=size)

@@ -12,8 +12,11 @@ from tfs.core.errors import Unavailable
 from tfs.core.servable_id import ServableId
 from tfs.core.stats import Stats
 from tfs.handlers.limits.in_flight_limit import InFlightLimit
-from tfs.handlers.limits.request_phases import RequestPhases
-from tfs.handlers.limits.request_stats import RequestFigures, RequestStats
+from tfs.handlers.limits.request_stats import (
+    RequestFigures,
+    RequestPhases,
+    RequestStats,
+)
 
 RETRY_AFTER_S: Final = 0.05
 """The pause in seconds that a refusal suggests: about the time that a queue of small
