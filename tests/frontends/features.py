@@ -291,14 +291,9 @@ Replies are never compressed. A client that was silent for five minutes
 
 ## Numbers
 
-`make bench-rpc` measures gRPC on your machine, and `make bench-http` HTTP. Each server is pinned to
-one core and serves an identity model on its serving loop; replies are checked. CPU is user and system
-time of the server's process tree, for each request. Beside it in the same run are a server that a good
-engineer writes in an afternoon, on grpcio.aio and uvloop (`tests/benchmarks/reference_server.py`) or
-on FastAPI, uvicorn and httptools (`tests/benchmarks/fastapi_server.py`), each with one batching
-thread; express alone, which returns what it gets; and TFS through grpcio. Run them on a quiet machine.
-
-[Hostile clients](hostile-clients.md) has the limits for what clients can take of a server.
+`make bench-rpc` measures gRPC on your machine, and `make bench-http` HTTP: user and system time of the
+server's process tree for each request, pinned to one core, beside the servers of
+`tests/benchmarks/reference_server.py` and `fastapi_server.py`. Run them on a quiet machine.
 """
 _HOSTILE = """\
 # Hostile clients
