@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from typing import Final
+from typing import Final, TypeAlias
+
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+"""What commands add themselves to."""
 
 MAX_VERSION: Final = (1 << 63) - 1
 MAX_COUNT: Final = (1 << 32) - 1

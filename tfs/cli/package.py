@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from tfs.cli.argument_range import version_number
+from tfs.cli.argument_range import Subparsers, version_number
 from tfs.cli.named_objects import named_example, named_module, named_value
 from tfs.cli.told_warnings import told_warnings
 from tfs.core.errors import InvalidArgument, ServingError
@@ -35,9 +35,7 @@ examples
 """
 
 
-def add_parser(
-    subparsers: argparse._SubParsersAction[argparse.ArgumentParser],
-) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Adds the command."""
     parser = subparsers.add_parser(
         "package",

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = """
 import ctypes, os, signal, subprocess, sys
 ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
-from tfs.cli.serving.init_process import wait_for_child
+from tfs.cli.serving.serve import wait_for_child
 code = wait_for_child()
 if code is not None:
     sys.exit(code)

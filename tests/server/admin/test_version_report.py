@@ -34,8 +34,7 @@ from tfs.servables.joining.batched import BatchedServable
 from tfs.servables.loaded_version import LoadedVersion
 from tfs.servables.placed_model import PlacedModel
 from tfs.server.admin.version_report import fill_loaded, fill_stats, version_report
-from tfs.server.system.process_start import started_s
-from tfs.server.system.resident_memory import tree_resident_bytes
+from tfs.server.system.processes import started_s, tree_resident_bytes
 
 SERVABLE = PuppetServable(ServableId("a", 1))
 SOURCE = ModelSource(

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from tfs.cli.argument_range import version_number
+from tfs.cli.argument_range import Subparsers, version_number
 from tfs.cli.connection import add_connection_arguments, connect
 from tfs.cli.printing import table
 
@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from tfs.client.results import TensorInfo
 
 
-def add_parser(
-    subparsers: argparse._SubParsersAction[argparse.ArgumentParser],
-) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Adds the command."""
     parser = subparsers.add_parser(
         "metadata",

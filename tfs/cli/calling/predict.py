@@ -8,7 +8,7 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from tfs.cli.argument_range import seconds, version_number
+from tfs.cli.argument_range import Subparsers, seconds, version_number
 from tfs.cli.calling.inputs import HELP, jsonable, read_inputs
 from tfs.cli.connection import add_connection_arguments, connect
 from tfs.core.clock import Clock, MonotonicClock
@@ -29,9 +29,7 @@ examples
 """
 
 
-def add_parser(
-    subparsers: argparse._SubParsersAction[argparse.ArgumentParser],
-) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Adds the command."""
     parser = subparsers.add_parser(
         "predict",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from tfs.cli.argument_range import version_number
+from tfs.cli.argument_range import Subparsers, version_number
 from tfs.cli.calling.logged_requests import LoggedRequests, num_records
 from tfs.cli.connection import add_connection_arguments, connect
 from tfs.cli.printing import emit, progress, table
@@ -28,9 +28,7 @@ examples
 """
 
 
-def add_parser(
-    subparsers: argparse._SubParsersAction[argparse.ArgumentParser],
-) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Adds the command."""
     parser = subparsers.add_parser(
         "replay",

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tfs.cli.argument_range import Subparsers
 from tfs.cli.calling.tune_layered import draw_joining, try_joining
 from tfs.cli.connection import add_admin_arguments, ask
 from tfs.core.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
@@ -38,9 +39,7 @@ kind that serves.
 _JOINING_PLOT = "layered.png"
 
 
-def add_parser(
-    subparsers: argparse._SubParsersAction[argparse.ArgumentParser],
-) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Adds the command."""
     parser = subparsers.add_parser(
         "tune",

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tfs.cli.argument_range import Subparsers
 from tfs.cli.calling.inputs import HELP, read_inputs, read_json
 from tfs.cli.calling.logged_requests import LoggedRequests, num_records
 from tfs.core.errors import FailedPrecondition, InvalidArgument
@@ -37,9 +38,7 @@ A server that has the version loaded notices, and loads it again.
 """
 
 
-def add_parser(
-    subparsers: argparse._SubParsersAction[argparse.ArgumentParser],
-) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Adds the command."""
     parser = subparsers.add_parser("warmup", help="what a version is warmed up with")
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)

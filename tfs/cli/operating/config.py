@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from tfs.cli.argument_range import Subparsers
 from tfs.cli.connection import add_admin_arguments, answer
 from tfs.cli.operating.outcome import apply_lines, outcome_lines
 from tfs.cli.printing import emit, notes_lines
@@ -19,9 +20,7 @@ if TYPE_CHECKING:
 _UNKNOWN: Final = int(Code.UNKNOWN)
 
 
-def add_parser(
-    subparsers: argparse._SubParsersAction[argparse.ArgumentParser],
-) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Adds both commands."""
     reload = subparsers.add_parser(
         "reload",

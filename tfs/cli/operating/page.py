@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from tfs.cli.argument_range import Subparsers
 from tfs.cli.connection import add_admin_arguments, answer, target_of
 from tfs.core.errors import FailedPrecondition
 
@@ -15,9 +16,7 @@ if TYPE_CHECKING:
 _ANY_HOST = ("0.0.0.0", "[::]")
 
 
-def add_parser(
-    subparsers: argparse._SubParsersAction[argparse.ArgumentParser],
-) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Adds the command."""
     parser = subparsers.add_parser(
         "page",

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tfs.cli.argument_range import version_number
+from tfs.cli.argument_range import Subparsers, version_number
 from tfs.cli.connection import add_admin_arguments, answer
 from tfs.cli.operating.model_table import models_table
 from tfs.cli.printing import notes_lines
@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 
 
-def add_parser(
-    subparsers: argparse._SubParsersAction[argparse.ArgumentParser],
-) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Adds the command."""
     parser = subparsers.add_parser(
         "retry",

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from tfs.cli.argument_range import Subparsers
 from tfs.cli.connection import add_admin_arguments, answer
 from tfs.cli.operating.model_table import (
     models_table,
@@ -19,9 +20,7 @@ if TYPE_CHECKING:
     from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 
 
-def add_parser(
-    subparsers: argparse._SubParsersAction[argparse.ArgumentParser],
-) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Adds both commands."""
     status = subparsers.add_parser(
         "status",

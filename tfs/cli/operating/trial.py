@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from tfs.cli.argument_range import count, version_number
+from tfs.cli.argument_range import Subparsers, count, version_number
 from tfs.cli.connection import add_admin_arguments, answer, ask
 from tfs.cli.operating.outcome import canary_lines, outcome_lines
 from tfs.cli.printing import as_json, emit, notes_lines
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 _LIMITS = (
     ("min_samples", count, "N", "requests before any limit applies"),

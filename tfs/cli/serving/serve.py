@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from tfs.cli.serving.init_process import run_below_init
+from tfs.cli.argument_range import Subparsers
 from tfs.cli.serving.serve_arguments import add_flags, is_true, read_flags
 from tfs.core.errors import ResourceExhausted
 from tfs.core.system.line_output import LineOutput
@@ -34,15 +34,14 @@ from tfs.server.system.process_settings import (
 )
 from tfs.server.system.signal_inbox import LOOK, SignalInbox
 
+if TYPE_CHECKING:
+    from tfs.server.process import Say
+
+
 # The threads without which a server cannot start, load or end: loop, watchdog, manager,
 # source and its watcher, config, drain, log writer, two that decode, four that load and
 # two that unload.
 _NUM_THREADS: Final = 16
-
-if TYPE_CHECKING:
-    from tfs.server.process import Say
-
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -197,3 +196,44 @@ def _loads_in_processes(options: ServerOptions) -> bool:
     return ZygoteProcess.is_available() and (
         in_processes or options.load_probe_budget_s > 0
     )
+
+
+_KEPT: Final = frozenset(
+    {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGTTIN, signal.SIGTTOU}
+)
+
+
+def run_below_init() -> int | None:
+    """Forks if this is process 1, and waits in it for all processes, until the server ends.
+
+    To be called while there is one thread.
+
+    Returns:
+        None in the process that is to become the server; in process 1, the status with
+        which to exit.
+
+    """
+    return wait_for_child() if os.getpid() == 1 else None
+
+
+def wait_for_child() -> int | None:
+    """Forks, and reaps whatever becomes a child of this process; see ``run_below_init``."""
+    passed_on = signal.valid_signals() - _KEPT
+    # A signal that comes meanwhile waits until there is somebody to pass it on to.
+    signal.pthread_sigmask(signal.SIG_BLOCK, passed_on)
+    server = os.fork()
+    if server == 0:
+        # Out of the terminal's group: else Ctrl-C would reach it twice.
+        os.setpgid(0, 0)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, passed_on)
+        return None
+    for number in passed_on:
+        # The C library keeps some real-time signals to itself.
+        with contextlib.suppress(OSError, ValueError):
+            signal.signal(number, lambda number, _: os.kill(server, number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, passed_on)
+    while True:
+        pid, status = os.wait()
+        if pid == server:
+            code = os.waitstatus_to_exitcode(status)
+            return code if code >= 0 else 128 - code

@@ -22,19 +22,20 @@ from tfs.core.errors import (
 from tfs.handlers.operating.admin import Asked, Done
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
 from tfs.proto.tfs.v1 import model_config_pb2
-from tfs.server.admin.config_report import apply_reply
-from tfs.server.admin.message_fields import fill_error
-from tfs.server.admin.retrying import problem_of_retried, versions_to_retry
-from tfs.server.admin.server_reports import ServerReports, available
-from tfs.server.canary.change import (
+from tfs.server.admin.choices import (
     PROMOTE,
     ROLLBACK,
     canary_override,
     note_on_rollback,
+    problem_of_retried,
     promotion,
     rollback_target,
+    versions_to_retry,
     with_traffic,
 )
+from tfs.server.admin.config_report import apply_reply
+from tfs.server.admin.message_fields import fill_error
+from tfs.server.admin.server_reports import ServerReports, available
 from tfs.server.config.overrides import Override
 from tfs.server.config.running_config import (
     Origin,

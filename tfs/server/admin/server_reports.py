@@ -40,7 +40,7 @@ from tfs.server.config.running_config import (
     require_configured,
 )
 from tfs.server.core import ServerCore
-from tfs.server.system.resident_memory import resident_bytes_of, tree_resident_bytes
+from tfs.server.system.processes import resident_bytes_of, tree_resident_bytes
 
 log = logging.getLogger(__name__)
 

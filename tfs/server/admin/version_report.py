@@ -27,7 +27,7 @@ from tfs.servables.joining.batching_report import QueueReport
 from tfs.servables.loaded_version import LoadedVersion
 from tfs.servables.model_processes import processes_of
 from tfs.server.admin.message_fields import fill_error, histogram
-from tfs.server.system.process_start import started_s
+from tfs.server.system.processes import started_s
 
 FiguresOf = Callable[[str, int], Mapping[str, Sequence[RequestFigures]]]
 """Returns the counters of a model's version, by signature."""

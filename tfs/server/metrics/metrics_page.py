@@ -17,7 +17,7 @@ from tfs.core.servable_state import ManagerState, ServableState
 from tfs.core.stat_meanings import stat_meanings
 from tfs.core.stats import HistogramSnapshot, Labels, Stats
 from tfs.server.metrics.exposition import Exposition, Kind
-from tfs.server.system.resident_memory import tree_resident_bytes
+from tfs.server.system.processes import tree_resident_bytes
 from tfs.server.system.versions import distribution_version
 
 REQUEST_COUNT: Final = ":tensorflow:serving:request_count"

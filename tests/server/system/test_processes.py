@@ -1,4 +1,4 @@
-"""tfs.server.system.resident_memory."""
+"""tfs.server.system.processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tfs.server.system.resident_memory import resident_bytes_of, tree_resident_bytes
+from tfs.server.system.processes import resident_bytes_of, tree_resident_bytes
 
 HELD_BYTES = 64 << 20
 NOBODY = (1 << 31) - 1

@@ -1,8 +1,9 @@
-"""Memory of a process and its descendants, as Linux counts it."""
+"""When processes started and what memory they hold, as Linux counts it."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Iterator
 
 from tfs.core.system.process_memory import proportional_bytes
@@ -42,3 +43,25 @@ def _children(pid: int) -> list[int]:
     except (OSError, ValueError):
         pass  # it ended meanwhile
     return children
+
+
+# After the name in /proc/PID/stat: the start, in clock ticks since boot.
+_START_FIELD = 19
+
+
+def started_s(pid: int) -> float | None:
+    """Returns seconds since the epoch, exact to a few hundredths; None if unknown.
+
+    It is computed from the boot clock, so that setting the wall clock later does not
+    matter.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # The name of the program, in brackets, may itself contain blanks and
+            # brackets.
+            fields = file.read().rpartition(b")")[2].split()
+        ticks = int(fields[_START_FIELD])
+    except (OSError, ValueError, IndexError):
+        return None
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return time.time() - age_s

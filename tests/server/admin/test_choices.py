@@ -1,4 +1,4 @@
-"""tfs.server.canary.change."""
+"""tfs.server.admin.choices."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.server.config.configs import PLATFORMS, base
 from tests.server.environment import model
 from tfs.core.errors import FailedPrecondition, NotFound
 from tfs.proto.tfs.v1 import model_config_pb2
-from tfs.server.canary.change import (
+from tfs.server.admin.choices import (
     canary_override,
     promotion,
     rollback_target,
