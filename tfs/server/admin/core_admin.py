@@ -1,6 +1,6 @@
 """Operates a server: serves the requests of AdminService, on the thread for configs.
 
-Decisions are made elsewhere (../canary/change, ../config/running_config), and so are reports
+Decisions are made elsewhere (choices, ../config/running_config), and so are reports
 (server_reports). This module applies both to the server core.
 """
 
