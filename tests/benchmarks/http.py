@@ -9,6 +9,10 @@ connections, one request each, as HTTP's clients have it.
     express     the same server's gRPC, by the same h2load over HTTP/2
     parse       orjson.loads and numpy.asarray of the same body, and nothing else
 
+Beside it: the Open Inference Protocol by both transports, a small gRPC Predict while the
+metrics of 1,000 models are read, and what tracing costs it. There the baseline is the same
+server without the extra ``otel``, and a collector that takes whatever is sent.
+
 Before it starts, each server's answer to the same bytes is compared with plain torch, and
 afterwards the bytes of all its answers are counted. The image in JSON is answered as
 .npy: its row is about reading JSON.
@@ -17,16 +21,22 @@ afterwards the bytes of all its answers are counted. The image in JSON is answer
 from __future__ import annotations
 
 import http.client
+import http.server
 import io
+import json
+import statistics
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Self
 
+import grpc
 import msgpack
 import numpy as np
 import orjson
@@ -34,10 +44,13 @@ import torch
 
 import tfs.export
 from tests.benchmarks import h2load
+from tests.benchmarks.fairness import latency_measurer
 from tests.benchmarks.harness import Area, Report, Sample, interleave, main
+from tests.benchmarks.many_models import ManyModels
 from tests.benchmarks.models.identity import Identity
 from tests.benchmarks.priority import ahead_of_others
 from tests.benchmarks.process_cpu import ProcessTreeCpu
+from tests.benchmarks.quiet_client import QuietClient
 from tests.benchmarks.row import Goal, Row
 from tests.benchmarks.rpc import (
     ENV,
@@ -52,11 +65,16 @@ from tests.benchmarks.rpc import (
     split_cores,
     wait_until_right,
 )
+from tests.benchmarks.rpc import PREDICT as RPC_PREDICT
 from tests.benchmarks.server_process import ServerProcess
 from tests.e2e.serving import free_port
+from tfs.proto.inference import open_inference_grpc_pb2 as pb
 
 PREDICT = "/v1/models/identity:predict"
+INFER = "/v2/models/identity/infer"
+INFER_RPC = "/inference.GRPCInferenceService/ModelInfer"
 JSON = "application/json"
+OIP = "application/octet-stream"
 NPY = "application/x-npy"
 MSGPACK = "application/msgpack"
 
@@ -73,7 +91,15 @@ ROWS = (
     Row("http/json-p50-vs-express/one-in-flight", "us", Goal("ratio", "<=", 1.1)),
     Row("http/image-npy-cpu-vs-express/602kb", "us", Goal("ratio", "<=", 1.1)),
     Row("http/image-json-cpu-vs-parse/602kb", "us", Goal("ratio", "<=", 1.3)),
+    Row("http/oip-grpc-cpu/16-in-flight", "us", Goal("value", "<=", 14)),
+    Row("http/oip-binary-cpu/16-in-flight", "us", Goal("value", "<=", 22)),
+    Row("http/metrics-cpu/1000-models", "s", Goal("value", "<=", 0.5)),
+    Row("http/small-p99-beside-metrics/1000-models", "us", Goal("ratio", "<=", 1.5)),
+    Row("http/tracing-off-cpu/16-in-flight", "us", Goal("ratio", "<=", 1.03)),
+    Row("http/tracing-1-percent-cpu/16-in-flight", "us", Goal("ratio", "<=", 1.1)),
 )
+NUM_TABLES = 999
+SCRAPE_PAUSE_S = 0.5  # Prometheus asks every fifteen seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +110,22 @@ class Question:
         body: what is sent.
         content_type: its form.
         accept: the form of the answer.
+        path: what is asked.
+        json_bytes: how much of the body is JSON, where that is told.
     """
 
     body: bytes
     content_type: str
     accept: str
+    path: str = PREDICT
+    json_bytes: int = 0
 
     @property
     def headers(self) -> dict[str, str]:
-        return {"content-type": self.content_type, "accept": self.accept}
+        headers = {"content-type": self.content_type, "accept": self.accept}
+        if self.json_bytes:
+            headers["inference-header-content-length"] = str(self.json_bytes)
+        return headers
 
 
 def question(inputs: torch.Tensor, form: str, accept: str = "") -> Question:
@@ -103,6 +136,17 @@ def question(inputs: torch.Tensor, form: str, accept: str = "") -> Question:
         file = io.BytesIO()
         np.save(file, inputs.numpy())
         body = file.getvalue()
+    elif form == OIP:
+        elements = inputs.numpy().tobytes()
+        tensor = {
+            "name": "x",
+            "datatype": "FP32",
+            "shape": list(inputs.shape),
+            "parameters": {"binary_data_size": len(elements)},
+        }
+        asked = {"inputs": [tensor], "parameters": {"binary_data_output": True}}
+        text = orjson.dumps(asked)
+        return Question(text + elements, form, form, INFER, len(text))
     else:
         tensor = {
             "dtype": "float32",
@@ -121,6 +165,11 @@ def is_right(reply: bytes, form: str, inputs: torch.Tensor) -> bool:
         found = np.asarray(values, np.float32)
     elif form == NPY:
         found = np.load(io.BytesIO(reply))
+    elif form == OIP:
+        whole = reply.decode("latin-1")  # a character for each byte
+        answer, end = json.JSONDecoder().raw_decode(whole)
+        found = np.frombuffer(reply[end:], np.float32)
+        found = found.reshape(answer["outputs"][0]["shape"])
     else:
         (tensor,) = msgpack.unpackb(reply)["outputs"].values()
         found = np.frombuffer(tensor["data"], np.float32).reshape(tensor["shape"])
@@ -136,7 +185,7 @@ def ask(target: str, asked: Question, inputs: torch.Tensor) -> int:
     """
     connection = http.client.HTTPConnection(target, timeout=READY_TIMEOUT_S)
     try:
-        connection.request("POST", PREDICT, asked.body, asked.headers)
+        connection.request("POST", asked.path, asked.body, asked.headers)
         reply = connection.getresponse()
         body = reply.read()
     finally:
@@ -173,17 +222,34 @@ class Servers:
     def __exit__(self, *error: object) -> None:
         self._stack.close()
 
-    def tfs(self) -> tuple[Server, str]:
-        """Starts TFS; returns its gRPC, and where its HTTP listens."""
+    def tfs(
+        self, env: Mapping[str, str] | None = None, num_tables: int = 0
+    ) -> tuple[Server, str]:
+        """Starts TFS; returns its gRPC, and where its HTTP listens.
+
+        Args:
+            env: more variables.
+            num_tables: of models beside the identity.
+        """
         port = free_port()
+        others = ManyModels(self._base_path.parent, num_tables, 0)
+        others.stage(1)
+        others.publish(1)
+        config = others.write_config()
+        own = f'config {{ name: "identity" base_path: "{self._base_path}" }}'
+        text = config.read_text().replace(
+            "model_config_list {", f"model_config_list {{ {own}"
+        )
+        config.write_text(text)
         process = self._start(
             [
                 *("tfs", "serve", "--log_level=warning", "--grpc_host=127.0.0.1"),
-                *("--any_port=true", "--model_name=identity", "--num_interpreters=1"),
-                f"--model_base_path={self._base_path}",
+                *("--any_port=true", "--num_interpreters=1"),
+                f"--model_config_file={config}",
                 *("--interpreter_backend=front", f"--rest_api_port={port}"),
             ],
             r"(127\.0\.0\.1:\d+)",
+            env,
         )
         body = request_body(self.inputs)
         size = wait_until_right(process.target, body, self.inputs)
@@ -194,13 +260,16 @@ class Servers:
         return self._start(["tests.benchmarks.fastapi_server"])
 
     def _start(
-        self, module: Sequence[str], announcement: str = r"listening on (\S+)"
+        self,
+        module: Sequence[str],
+        announcement: str = r"listening on (\S+)",
+        env: Mapping[str, str] | None = None,
     ) -> ServerProcess:
         return self._stack.enter_context(
             ServerProcess(
                 [sys.executable, "-m", *module],
                 announcement=announcement,
-                env=ENV,
+                env={**ENV, **(env or {})},
                 cores=self._cores,
             )
         )
@@ -241,7 +310,7 @@ def http_measurer(
         before_s = cpu.read_s()
         load = h2load.send(
             program,
-            f"http://{target}{PREDICT}",
+            f"http://{target}{asked.path}",
             asked.body,
             [f"{name}: {value}" for name, value in asked.headers.items()],
             num_requests=num_requests,
@@ -283,6 +352,8 @@ def measure_small(report: Report, effort: Effort) -> None:
                 "json": measurer(JSON),
                 "npy": measurer(NPY),
                 "msgpack": measurer(MSGPACK),
+                "oip": measurer(OIP),
+                "oip_grpc": infer_measurer(program, ours, effort),
                 "reference": http_measurer(
                     program,
                     reference.pid,
@@ -302,11 +373,13 @@ def measure_small(report: Report, effort: Effort) -> None:
             },
             num_rounds=effort.num_rounds,
         )
-    json, baseline = runs["json"]["cpu_us"], runs["reference"]["cpu_us"]
-    report.record(ROWS[0].name, json, baseline)
-    report.record(ROWS[1].name, json, baseline)
+    ours_us, baseline = runs["json"]["cpu_us"], runs["reference"]["cpu_us"]
+    report.record(ROWS[0].name, ours_us, baseline)
+    report.record(ROWS[1].name, ours_us, baseline)
     report.record(ROWS[2].name, runs["npy"]["cpu_us"], baseline)
     report.record(ROWS[3].name, runs["msgpack"]["cpu_us"], baseline)
+    report.record(ROWS[7].name, runs["oip_grpc"]["cpu_us"], baseline)
+    report.record(ROWS[8].name, runs["oip"]["cpu_us"], baseline)
     report.record(ROWS[4].name, alone["json"]["p50_us"], alone["express"]["p50_us"])
 
 
@@ -347,6 +420,146 @@ def measure_image(report: Report, effort: Effort) -> None:
         report.record(row.name, runs[name]["cpu_us"], runs[baseline]["cpu_us"])
 
 
+def infer_measurer(
+    program: h2load.H2load, server: Server, effort: Effort
+) -> Callable[[], Sample]:
+    """Returns the measurer of a server's ModelInfer, 16 in flight on one connection."""
+    cpu = ProcessTreeCpu(server.process.pid)
+    request = pb.ModelInferRequest(model_name="identity")
+    request.inputs.add(name="x", datatype="FP32", shape=server.inputs.shape)
+    request.raw_input_contents.append(server.inputs.numpy().tobytes())
+    body, target = request.SerializeToString(), server.process.target
+    with grpc.insecure_channel(target) as channel:
+        reply: bytes = channel.unary_unary(INFER_RPC, bytes, bytes)(body)
+    (contents,) = pb.ModelInferResponse.FromString(reply).raw_output_contents
+    expected = Identity()(server.inputs)["y"].numpy().tobytes()
+    if contents != expected:
+        raise ValueError(f"{target} answers wrongly: {reply[:100]!r}")
+    num_requests = effort.num_first
+
+    def measure() -> Sample:
+        nonlocal num_requests
+        before_s = cpu.read_s()
+        load = h2load.run(
+            program,
+            target,
+            INFER_RPC,
+            body,
+            num_requests=num_requests,
+            num_in_flight=16,
+        )
+        used_s = cpu.read_s() - before_s
+        load.check(len(reply))
+        num_requests = max(16, int(load.rate_per_s * effort.round_s))
+        return {"cpu_us": used_s * 1e6 / load.num_done}
+
+    return measure
+
+
+def measure_metrics(report: Report, effort: Effort) -> None:
+    """The metrics of 1,000 models, and a quiet client's Predict while they are read."""
+    with Servers(SMALL) as servers:
+        ours, target = servers.tfs(num_tables=NUM_TABLES)
+        cpu = ProcessTreeCpu(ours.process.pid)
+
+        def read() -> bytes:
+            url = f"http://{target}/metrics"
+            with urllib.request.urlopen(url, timeout=READY_TIMEOUT_S) as answer:
+                page: bytes = answer.read()
+            return page
+
+        deadline_s = time.monotonic() + READY_TIMEOUT_S
+        while read().count(b"model=") < NUM_TABLES:
+            if time.monotonic() > deadline_s:
+                raise TimeoutError("the metrics do not have all models")
+            time.sleep(0.5)
+        pages = []
+        for _ in range(effort.num_rounds):
+            before_s = cpu.read_s()
+            read()
+            pages.append(cpu.read_s() - before_s)
+        with QuietClient(ours.process.target, RPC_PREDICT, ours.body) as client:
+            measure = latency_measurer(client, max(100, int(effort.round_s / 0.002)))
+
+            def beside() -> Sample:
+                done = threading.Event()
+
+                def go_on() -> None:
+                    while not done.wait(SCRAPE_PAUSE_S):
+                        read()
+
+                reader = threading.Thread(target=go_on)
+                reader.start()
+                try:
+                    return measure()
+                finally:
+                    done.set()
+                    reader.join()
+
+            runs = interleave(
+                {"alone": measure, "beside": beside}, num_rounds=effort.num_rounds
+            )
+    report.record(ROWS[9].name, statistics.median(pages))
+    report.record(ROWS[10].name, runs["beside"]["p99_us"], runs["alone"]["p99_us"])
+
+
+@contextmanager
+def collector() -> Iterator[str]:
+    """Takes whatever is posted to it; yields its address."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def measure_tracing(report: Report, effort: Effort) -> None:
+    """A small gRPC Predict: without the extra, with it, and with 1 % sampled."""
+    program = h2load.find()
+    with Servers(SMALL) as servers, TemporaryDirectory() as folder, collector() as url:
+        missing = Path(folder) / "opentelemetry"
+        missing.mkdir()
+        (missing / "__init__.py").write_text("raise ImportError(__name__)\n")
+        sampled = {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": url,
+            "OTEL_TRACES_SAMPLER": "traceidratio",
+            "OTEL_TRACES_SAMPLER_ARG": "0.01",
+        }
+        environments = {
+            "without": {"PYTHONPATH": folder},
+            "off": {},
+            "sampled": sampled,
+        }
+        runs = interleave(
+            {
+                name: h2load_measurer(
+                    program, servers.tfs(env)[0], effort, num_in_flight=16
+                )
+                for name, env in environments.items()
+            },
+            num_rounds=effort.num_rounds,
+        )
+    without_us = runs["without"]["cpu_us"]
+    report.record(ROWS[11].name, runs["off"]["cpu_us"], without_us)
+    report.record(ROWS[12].name, runs["sampled"]["cpu_us"], without_us)
+
+
 def build_area(effort: Effort) -> Area:
     """Returns the area, measured with that effort."""
 
@@ -356,7 +569,13 @@ def build_area(effort: Effort) -> Area:
     def image(report: Report) -> None:
         measure_image(report, effort)
 
-    return Area("http", ROWS, (small, image))
+    def metrics(report: Report) -> None:
+        measure_metrics(report, effort)
+
+    def tracing(report: Report) -> None:
+        measure_tracing(report, effort)
+
+    return Area("http", ROWS, (small, image, metrics, tracing))
 
 
 if __name__ == "__main__":

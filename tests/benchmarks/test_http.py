@@ -19,6 +19,9 @@ def reply(form: str, inputs: torch.Tensor) -> bytes:
     """Returns a reply of that form with `inputs` as its only output."""
     if form == http.JSON:
         return orjson.dumps({"predictions": inputs.tolist()})
+    if form == http.OIP:
+        head = orjson.dumps({"outputs": [{"shape": list(inputs.shape)}]})
+        return head + inputs.numpy().tobytes()
     if form == http.NPY:
         file = io.BytesIO()
         np.save(file, inputs.numpy())
@@ -32,7 +35,7 @@ def reply(form: str, inputs: torch.Tensor) -> bytes:
     return packed
 
 
-@pytest.mark.parametrize("form", [http.JSON, http.NPY, http.MSGPACK])
+@pytest.mark.parametrize("form", [http.JSON, http.NPY, http.MSGPACK, http.OIP])
 def test_a_reply_is_right_if_it_is_what_torch_computes(form: str) -> None:
     """Values and shape, in the form that was asked for."""
     assert http.is_right(reply(form, INPUTS), form, INPUTS)

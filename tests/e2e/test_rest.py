@@ -491,7 +491,7 @@ def test_what_is_pasted_from_its_description_works(rest: Rest) -> None:
             answer = item["post"]["responses"]["200"]["content"]["application/json"]
             OAS31Validator(answer["schema"]).validate(reply)
     status, page, _ = rest.ask("/docs")
-    lines = re.findall("<pre>(.*?)</pre>", page)
+    lines = re.findall('<pre tabindex="0">(.*?)</pre>', page)
     assert len(lines) == num_examples - 1
     for line in lines:
         _, _, data, url = shlex.split(html.unescape(line))

@@ -26,11 +26,13 @@ def parse(argv: Sequence[str] | None = None) -> tuple[Effort, list[str]]:
     parser.add_argument("--in-flight", default="")
     parser.add_argument("--rounds", type=int, default=0)
     parser.add_argument("--no-footprint", action="store_true")
+    parser.add_argument("--http", action="store_true")
     chosen, rest = parser.parse_known_args(argv)
     effort = QUICK if chosen.quick else Effort()
     effort = dataclasses.replace(
         effort,
         workloads=tuple(filter(None, chosen.models.split(","))),
+        is_http=chosen.http,
         peers=tuple(chosen.peers.split(",")),
         batching=BATCHING[chosen.batching],
         in_flight=tuple(map(int, filter(None, chosen.in_flight.split(","))))

@@ -8,6 +8,8 @@ to different requests are compared with plain torch first. Servers take turns ro
 round, so that drift of the machine hits all alike, and who is not in turn is stopped:
 some are busy when idle.
 
+With ``--http`` TFS is asked over HTTP as well, rather than by gRPC.
+
 A row has two numbers, CPU per request (user and system time of the process tree) and
 requests per second; its baseline is the best peer's. A number is won or lost only
 beyond the spread of both sides, else it is a tie; the goals count what was lost.
@@ -69,6 +71,7 @@ class Effort:
         num_first: requests of the first round, whose rate tells how many the next
             ones take.
         idle_s: for which idle servers are watched; 0 leaves the footprint out.
+        is_http: whether TFS is asked over HTTP, as its peers are, rather than by gRPC.
     """
 
     workloads: tuple[str, ...] = tuple(WORKLOADS)
@@ -79,6 +82,7 @@ class Effort:
     num_rounds: int = 5
     num_first: int = 300
     idle_s: float = 20.0
+    is_http: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +158,8 @@ class Field:
         """Returns TFS and the peers that can run; a part measured alone sets them up."""
         if not self.pythons:
             self.set_up()
-        return [peer for peer in (TFS, *PEERS) if peer.name in self.pythons]
+        tfs: Peer = Tfs(is_http=self.effort.is_http)
+        return [peer for peer in (tfs, *PEERS) if peer.name in self.pythons]
 
     @contextmanager
     def running(
@@ -175,7 +180,7 @@ class Field:
                     )
                     server.check()
                 except Exception as error:
-                    if peer is TFS:
+                    if peer.name == TFS.name:
                         raise
                     print(f"  left out: {peer.name} {workload.name}: {error}")
                     continue

@@ -2,11 +2,12 @@
 
 The small models run on the serving loop and ResNet-18 on a thread, which is where
 `--interpreter_backend=auto` puts them on a quiet machine; said outright, a row means the
-same thing in every run.
+same thing in every run. Over HTTP, rows travel as NumPy's files.
 """
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,14 +35,29 @@ class Tfs:
 
     name: str = "tfs"
     needs: tuple[Need, ...] = ()
-    num_ports: int = 0
+    num_ports: int = 1
+    is_http: bool = False
 
     def exchange(self, workload: Workload, *, is_batching: bool) -> Exchange:
         def encode(row: Array) -> bytes:
             inputs = torch.from_numpy(row).reshape(1, *workload.row_shape)
             return request_body(inputs, workload.name)
 
-        return Exchange(PREDICT, encode, decode, is_grpc=True)
+        if not self.is_http:
+            return Exchange(PREDICT, encode, decode, is_grpc=True)
+
+        def encode_file(row: Array) -> bytes:
+            file = io.BytesIO()
+            np.save(file, row.reshape(1, *workload.row_shape))
+            return file.getvalue()
+
+        return Exchange(
+            f"/v1/models/{workload.name}:predict",
+            encode_file,
+            lambda reply: np.load(io.BytesIO(reply)).ravel(),
+            is_http1=True,
+            headers={"content-type": "application/x-npy"},
+        )
 
     def launch(self, setting: Setting) -> Launch:
         workload = setting.workload
@@ -62,10 +78,11 @@ class Tfs:
                 *("--grpc_host=127.0.0.1", "--any_port=true", "--num_interpreters=1"),
                 *(f"--model_name={workload.name}", f"--model_base_path={base_path}"),
                 f"--interpreter_backend={BACKENDS[workload.name]}",
+                f"--rest_api_port={setting.ports[0]}",
                 *batching,
             ],
             r"(127\.0\.0\.1:\d+)",
-            "",
+            f"127.0.0.1:{setting.ports[0]}" if self.is_http else "",
         )
 
 

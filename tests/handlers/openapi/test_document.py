@@ -16,7 +16,6 @@ from tfs.core.dtype import BOOL, COMPLEX64, FLOAT32, INT8, STRING, UINT64
 from tfs.core.servable import Tensors
 from tfs.core.signature import Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
-from tfs.handlers.openapi.docs_page import docs_page
 from tfs.handlers.openapi.document import DescribedModel, openapi_document
 
 X = floats((1, 2), 0.1, 2)
@@ -120,13 +119,3 @@ def test_a_long_example_is_left_out() -> None:
     )
     found = document(model)["paths"]["/v1/models/m:predict"]["post"]["requestBody"]
     assert "examples" not in found["content"]["application/json"]
-
-
-def test_the_page_escapes_what_others_named() -> None:
-    """A model's name is not the page's author."""
-    model = DescribedModel("<b>", 1, MODEL.signatures, MODEL.examples)
-    page = docs_page(["<b>"], [model], "http://h:1")
-    assert "<b>" not in page
-    assert "&lt;b&gt; 1" in page
-    assert "http://h:1/v1/models/%3Cb%3E:classify" in page
-    assert "<script" not in page

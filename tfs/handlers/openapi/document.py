@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
@@ -77,6 +77,14 @@ def openapi_document(models: Iterable[DescribedModel], release: str) -> dict[str
     }
 
 
+def methods_of(signature: Signature) -> Sequence[str]:
+    """Returns by which methods a signature can be asked."""
+    if not signature.features:
+        return (PREDICT,)
+    is_regress = signature.method is Method.REGRESS
+    return PREDICT, "regress" if is_regress else "classify"
+
+
 def request_example(
     method: str, signature_name: str, signature: Signature, inputs: Tensors
 ) -> dict[str, Any] | None:
@@ -145,10 +153,8 @@ def _paths_of(model: DescribedModel) -> Mapping[str, Any]:
     paths: dict[str, Any] = {}
     by_method: dict[str, dict[str, Signature]] = {}
     for name, signature in model.signatures.items():
-        by_method.setdefault(PREDICT, {})[name] = signature
-        if signature.features:
-            verb = "regress" if signature.method is Method.REGRESS else "classify"
-            by_method.setdefault(verb, {})[name] = signature
+        for method in methods_of(signature):
+            by_method.setdefault(method, {})[name] = signature
     for method, signatures in by_method.items():
         paths[f"{base}:{method}"] = {"post": _operation(model, tag, method, signatures)}
     answer = {"description": "In protobuf's JSON.", "content": {_JSON: {"schema": {}}}}

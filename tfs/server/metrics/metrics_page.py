@@ -163,6 +163,7 @@ class MetricsPage:
 
     def _add_models(self, page: Exposition, models: Mapping[str, ServedModel]) -> None:
         for name, model in sorted(models.items()):
+            yield_to_requests()
             labels = (("model", name),)
             page.add(
                 "tfs_model_available", "gauge", labels, float(model.primary is not None)

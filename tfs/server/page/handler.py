@@ -42,6 +42,7 @@ ROUTES: Final = (
     ("GET", "/models/{name}", "model", False),
     ("GET", "/page.css", "text/css; charset=utf-8", False),
     ("GET", "/page.js", "text/javascript; charset=utf-8", False),
+    ("GET", "/docs", "docs", False),
     ("GET", "/config", "config", True),
     ("POST", "/page/key", "key", True),
     ("POST", "/page/forget", "forget", False),
@@ -104,7 +105,7 @@ class PageHandler:
             what, name, is_guarded = _find(call)
             if is_guarded:
                 self._access.check(call)
-            if what in ("overview", "model", "config"):
+            if what in ("overview", "model", "docs", "config"):
                 self._show(call, what, name)
             elif call.verb != "POST":
                 call.respond(_static(call.path, what))
@@ -133,17 +134,14 @@ class PageHandler:
                 return self._views.model(
                     name, is_operator=is_operator, has_form=not is_live
                 )
+            if what == "docs":
+                asked = query.get("model", "")
+                return self._views.docs(asked, is_operator=is_operator)
             return self._views.config()
 
         def show() -> None:
             try:
-                template = _environment().get_template(f"{what}.html")
-                text = template.render(
-                    build(),
-                    is_live=is_live,
-                    css=_digest("page.css"),
-                    js=_digest("page.js"),
-                )
+                text = render(what, build(), is_live=is_live)
             except ServingError as error:
                 call.fail(error)
             except Exception:
@@ -202,6 +200,15 @@ class PageHandler:
             admin.retry_load(asked(pb.RetryLoadRequest(model=name, version=version)))
         else:
             admin.reset_override(asked(pb.ResetOverrideRequest(model=name)))
+
+
+def render(what: str, view: View, *, is_live: bool = False) -> str:
+    """Returns a page, or the parts of it that change, as HTML."""
+    return (
+        _environment()
+        .get_template(f"{what}.html")
+        .render(view, is_live=is_live, css=_digest("page.css"), js=_digest("page.js"))
+    )
 
 
 def _find(call: HttpCall) -> tuple[str, str, bool]:

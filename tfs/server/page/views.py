@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import quote
 
 from tfs.codec.json.tensor_writer import dump
 from tfs.codec.model_spec import ModelSpec
@@ -13,7 +16,12 @@ from tfs.core.clock import Clock
 from tfs.core.errors import Code, ServingError
 from tfs.core.signature import DEFAULT_SIGNATURE
 from tfs.handlers.limits.request_stats import RequestFigures
-from tfs.handlers.openapi.document import PREDICT, DescribedModel, request_example
+from tfs.handlers.openapi.document import (
+    PREDICT,
+    DescribedModel,
+    methods_of,
+    request_example,
+)
 from tfs.handlers.operating.admin import Admin
 from tfs.handlers.operating.admin_access import AdminAccess
 from tfs.proto.tfs.v1 import admin_service_pb2 as pb
@@ -27,6 +35,7 @@ from tfs.server.page.recent_events import RecentEvents
 
 ROWS: Final = 100
 _MAX_EVENTS: Final = 12
+_MAX_DESCRIBED: Final = 10
 _MAX_CONFIG_CHARS: Final = 100_000
 
 View = dict[str, Any]
@@ -70,6 +79,7 @@ class Views:
         core: The core.
         parts: What is known of it.
         described: Returns a version with its examples.
+        address: Where this server can be reached, for lines to paste.
 
     """
 
@@ -78,6 +88,7 @@ class Views:
         core: ServerCore,
         parts: PageParts,
         described: Callable[[ModelSpec], DescribedModel],
+        address: Callable[[], str],
     ) -> None:
         self._core = core
         self._reports = parts.reports
@@ -85,6 +96,7 @@ class Views:
         self._events = parts.events
         self._clock = parts.clock
         self._described = described
+        self._address = address
 
     def overview(self, query: str, page: int, show: str, *, is_operator: bool) -> View:
         """Returns the server and a page of its models.
@@ -163,6 +175,20 @@ class Views:
             "is_cut": len(text) > _MAX_CONFIG_CHARS,
         }
 
+    def docs(self, name: str, *, is_operator: bool) -> View:
+        """Returns what a model takes and answers; for "" what the first ones do."""
+        names = sorted(self._core.config.models)
+        models = []
+        for each in [name] if name else names[:_MAX_DESCRIBED]:
+            with contextlib.suppress(ServingError):  # it does not answer
+                primary = self._core.served.primary(each)
+                models.append(self._described(ModelSpec(each, primary)))
+        return {
+            **self._head(is_operator),
+            "names": names,
+            "models": [described_view(each, self._address()) for each in models],
+        }
+
     # -- parts -----------------------------------------------------------------------
 
     def _head(self, is_operator: bool) -> View:
@@ -208,6 +234,22 @@ class Views:
             )
             forms.append({"name": key, "text": dump(body).decode() if body else ""})
         return forms
+
+
+def described_view(model: DescribedModel, address: str) -> View:
+    """Returns a model's signatures, with lines that ask them to be pasted."""
+    path = f"/v1/models/{quote(model.name, safe='')}"
+    signatures = []
+    for key, signature in model.signatures.items():
+        inputs, lines = model.examples.get(key, {}), []
+        for method in methods_of(signature):
+            body = request_example(method, key, signature, inputs)
+            if body is not None:
+                data = shlex.quote(dump(body).decode())
+                url = shlex.quote(f"{address}{path}:{method}")
+                lines.append(f"curl -d {data} {url}")
+        signatures.append({"name": key, "of": signature, "lines": lines})
+    return {"model": model, "path": path, "signatures": signatures}
 
 
 def _why(running: RunningConfig, name: str, primary: int | None) -> str:

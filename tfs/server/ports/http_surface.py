@@ -113,7 +113,7 @@ class HttpSurface:
             path = read_monitoring_config(options.monitoring_config_file)
             if path:
                 pages[path] = page
-        described = OpenApiPages(core, self._base_url, self._executor.submit)
+        described = OpenApiPages(core, self._executor.submit)
         pages |= described.pages
         room = JsonRoom(options.max_json_bytes)
         rest = RestHandler.over(
@@ -131,7 +131,7 @@ class HttpSurface:
             readiness.is_model_available,
             pages,
             PageHandler(
-                Views(core, page_parts, described.model),
+                Views(core, page_parts, described.model, self._base_url),
                 page_parts.admin,
                 page_parts.access,
                 self._executor.submit,

@@ -1,17 +1,16 @@
-"""The pages that describe the models: /openapi.json, /docs, and one for each model."""
+"""The documents that describe the models: /openapi.json, and one for each model."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
-from urllib.parse import parse_qs, quote
+from urllib.parse import quote
 
 from tfs.codec.json.tensor_writer import dump
 from tfs.codec.model_spec import ModelSpec
 from tfs.core.errors import ServingError, Unavailable, serving_error
 from tfs.core.http_call import JSON, HttpCall, HttpReply
 from tfs.core.loop.pacing import yield_to_requests
-from tfs.handlers.openapi.docs_page import docs_page
 from tfs.handlers.openapi.document import DescribedModel, openapi_document
 from tfs.handlers.rest.root import TextPage
 from tfs.servables.measuring.probe_inputs import ProbeInputs
@@ -19,10 +18,6 @@ from tfs.server.core import ServerCore
 from tfs.server.system.versions import distribution_version
 
 DOCUMENT: Final = "/openapi.json"
-DOCS: Final = "/docs"
-
-_HTML: Final = "text/html; charset=utf-8"
-_MAX_SHOWN: Final = 10
 
 
 class OpenApiPages:
@@ -30,7 +25,6 @@ class OpenApiPages:
 
     Args:
         core: Has the models.
-        address: Where this server can be reached, for lines to paste.
         run: Runs a function on a thread; raises RuntimeError when the server closes.
 
     """
@@ -38,21 +32,16 @@ class OpenApiPages:
     def __init__(
         self,
         core: ServerCore,
-        address: Callable[[], str],
         run: Callable[[Callable[[], None]], object],
     ) -> None:
         self._core = core
-        self._address = address
         self._run = run
         self._release = distribution_version("tfs")
 
     @property
     def pages(self) -> Mapping[str, TextPage]:
-        """The pages of all models, by path."""
-        return {
-            DOCUMENT: TextPage(self._document, JSON),
-            DOCS: TextPage(self._docs, _HTML),
-        }
+        """The document of all models, by path."""
+        return {DOCUMENT: TextPage(self._document, JSON)}
 
     def describe(self, call: HttpCall, asked: ModelSpec) -> None:
         """Answers with the document of one model. On the loop."""
@@ -74,12 +63,6 @@ class OpenApiPages:
     def _document(self, _query: str) -> Sequence[bytes]:
         models = self._models(list(self._core.config.models))
         return (dump(openapi_document(models, self._release)),)
-
-    def _docs(self, query: str) -> Sequence[bytes]:
-        names = sorted(self._core.config.models)
-        wanted = parse_qs(query).get("model", names[:_MAX_SHOWN])
-        shown = list(self._models([name for name in wanted if name in names]))
-        return (docs_page(names, shown, self._address()).encode(),)
 
     def _models(self, names: Sequence[str]) -> Iterator[DescribedModel]:
         for name in names:
