@@ -16,8 +16,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-_WEIGHT: Final = 0.01
-_DRIFT_WEIGHT: Final = 0.08
+_WEIGHT: Final = 0.03
+_DRIFT_WEIGHT: Final = 0.15
 """Weights of a new measurement, for its size and for all sizes of its stage: a machine's
 speed drifts by a fifth within minutes, while one size seldom changes beside the others."""
 
