@@ -350,8 +350,8 @@ answered by then are cancelled.
 
 A request whose headers break the rules of HTTP/2 is reset by express (PROTOCOL_ERROR), and the
 other calls of its connection go on. Metadata that is not ASCII is passed on as Latin-1. A request
-that is not gRPC gets an HTTP status and a sentence: 415 for another content-type, 405 for another
-method than POST, 400 without `te: trailers`.
+that is not gRPC gets an HTTP status, and a sentence in `grpc-message`: 415 for another content-type,
+405 for another method than POST, 400 without `te: trailers`.
 
 This page is printed by `python -m tests.frontends.features`.
 """

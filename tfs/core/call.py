@@ -166,7 +166,10 @@ class StreamCall(Call, Protocol):
         ...
 
     def on_message(self, fn: Callable[[bytes | memoryview], None]) -> None:
-        """Calls ``fn`` on the loop for each later request message."""
+        """Calls ``fn`` on the loop for each later request message.
+
+        To be called before the handler returns, as ``on_half_close``.
+        """
         ...
 
     def on_half_close(self, fn: Callable[[], None]) -> None:

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 _ACCEPTS_PER_ROUND: Final = 64
 _ACCEPT_PAUSE_S: Final = 1.0
 _CLOSE_TIMEOUT_S: Final = 5.0
-_SWEPT_PER_ROUND: Final = 1000  # connections and calls; these take 0.3 ms
+_SWEEP_S: Final = 0.005  # in one round
 _OUT_OF_FILES: Final = frozenset(
     (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 )
@@ -44,11 +44,6 @@ class Session(Protocol):
     @property
     def is_closed(self) -> bool:
         """Whether its socket is gone."""
-        ...
-
-    @property
-    def num_calls(self) -> int:
-        """How many of its calls are under way."""
         ...
 
     def begin(self) -> None:
@@ -152,7 +147,7 @@ class Clients(Generic[S]):
             executor,
             options.max_handshakes,
             options.no_progress_timeout_s,
-            self._on_handshake_failed,
+            self.counters,
         )
         # Guards is_drained; leaf lock.
         self._changed = threading.Condition()
@@ -265,9 +260,6 @@ class Clients(Generic[S]):
         self.sessions.add(session)
         session.begin()
 
-    def _on_handshake_failed(self) -> None:
-        self.counters.failed_handshakes += 1
-
     def _pause(
         self, listener: Listener, listening: socket.socket, error: OSError
     ) -> None:
@@ -297,7 +289,7 @@ class Clients(Generic[S]):
         if not self.num_connections:
             self._is_sweeping = False  # so that an idle server sleeps
             return
-        self.counters.timeouts += self.handshakes.sweep(self._loop.clock.now())
+        self.handshakes.sweep(self._loop.clock.now())
         self._sweep_sessions(iter(list(self.sessions)))
 
     def _sweep_sessions(self, sessions: Iterator[S]) -> None:
@@ -305,16 +297,14 @@ class Clients(Generic[S]):
         if self.is_closed:
             return
         now_s = self._loop.clock.now()
-        num_swept = 0
         for session in sessions:
             if session.is_closed:
                 continue
-            num_swept += 1 + session.num_calls
             try:
                 session.sweep(now_s)
             except Exception as error:
                 session.on_failure(error)
-            if num_swept >= _SWEPT_PER_ROUND:
+            if self._loop.clock.now() - now_s > _SWEEP_S:
                 self._loop.post(partial(self._sweep_sessions, sessions))
                 return
         self._sweep_later()

@@ -158,14 +158,6 @@ def test_a_path_without_service_and_method_is_unimplemented(path: str) -> None:
     assert refusal.code is Code.UNIMPLEMENTED
 
 
-def test_the_answer_to_head_has_no_body() -> None:
-    """A refusal of HEAD is headers alone (RFC 9110 section 9.3.2)."""
-    for method, has_body in (("HEAD", False), ("GET", True)):
-        refusal = parse(grpc_headers(method=method)).refusal
-        assert isinstance(refusal, HttpRefusal)
-        assert refusal.has_body is has_body
-
-
 def test_what_else_grpc_keeps_to_itself_may_repeat() -> None:
     """Proxies and tracers add such headers; they are not ours to judge."""
     head = parse(grpc_headers(("grpc-trace", "1"), ("grpc-trace", "2")))

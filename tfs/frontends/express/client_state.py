@@ -20,7 +20,6 @@ class ClientState:
         connection: The protocol's state.
         is_dirty: Whether ``flush`` is going to be called.
         loop_ident: The loop's thread.
-        paused: What goes on once the client has read some of its answers.
         peer: Who it is.
         post: Runs a function on the loop.
         read_s: When bytes of the client were last read.
@@ -41,7 +40,6 @@ class ClientState:
         "connection",
         "is_dirty",
         "loop_ident",
-        "paused",
         "peer",
         "post",
         "read_s",
@@ -69,7 +67,6 @@ class ClientState:
         self.is_dirty = False
         self.read_s = shared.loop.clock.now()
         self.unread_bytes = 0
-        self.paused: list[Callable[[], None]] = []
         self._flush: Callable[[], None] | None = flush
         self._cut_off: dict[int, tuple[weakref.ref[object], Stream]] = {}
 
@@ -79,20 +76,17 @@ class ClientState:
             self.is_dirty = True
             self.shared.dirty.append(self._flush)
 
-    def note_unread(self) -> bool:
-        """Counts the answers that the kernel has not taken; returns whether they shrank."""
+    def note_unread(self) -> None:
+        """Counts the answers that the kernel has not taken yet."""
         unread_bytes = self.wire.unsent_bytes + self.sender.queued_bytes
         more_bytes = unread_bytes - self.unread_bytes
-        if not more_bytes or self._flush is None:
-            return False
-        self.unread_bytes = unread_bytes
-        self.shared.budget.release(-more_bytes)
-        return more_bytes < 0
+        if more_bytes and self._flush is not None:
+            self.unread_bytes = unread_bytes
+            self.shared.budget.release(-more_bytes)
 
     def close(self) -> None:
         """Takes no more output, so that calls do not keep the session; idempotent."""
         self._flush = None
-        self.paused.clear()
         unread_bytes, self.unread_bytes = self.unread_bytes, 0
         self.shared.budget.release(unread_bytes)
 
@@ -136,6 +130,9 @@ class ClientState:
             self.shared.budget.release(stream.held_bytes)
             stream.held_bytes = 0
         stream.owner = None  # no cycle, so the message is freed with the call
+        outbox = stream.outbox
+        if outbox and outbox.size_bytes > min(stream.send_window, self.sender.window):
+            self.shared.attached.append(outbox)
         if self.sender.queued_bytes:
             self.note_unread()
         self.mark_dirty()

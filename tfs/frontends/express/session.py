@@ -89,11 +89,6 @@ class Session:
         peer = self._client.peer
         return f"<Session {peer.address} on {peer.listener}>"
 
-    @property
-    def num_calls(self) -> int:
-        """How many of its calls are under way."""
-        return len(self.connection.streams)
-
     # -- input -----------------------------------------------------------------------
 
     def begin(self) -> None:
@@ -274,17 +269,7 @@ class Session:
             return
         elif self._watched != READABLE:
             self._watch()
-        if client.note_unread() and client.paused:
-            shared.loop.post(self._go_on_with_streams)
-
-    def _go_on_with_streams(self) -> None:
-        """Lets streams go on that waited for the client; some have to wait again."""
-        paused, self._client.paused = self._client.paused, []
-        try:
-            for go_on in paused:
-                go_on()
-        except Exception as error:
-            self.on_failure(error)
+        client.note_unread()
 
     def _watch(self) -> None:
         """Watches the socket for reading, unless too much waits, and for writing."""

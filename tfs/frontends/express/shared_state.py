@@ -13,6 +13,7 @@ from tfs.frontends.answer_sizes import AnswerSizes
 from tfs.frontends.budget import MemoryBudget
 from tfs.frontends.clients import Clients
 from tfs.frontends.express.options import ExpressOptions
+from tfs.frontends.http2.outbox import Outbox
 
 
 @dataclass(slots=True, eq=False)
@@ -28,6 +29,8 @@ class SharedState:
         answer_sizes: The models that are known for long answers.
         budget: The memory that clients can make the server take.
         clients: The clients; set by the transport.
+        attached: Answers in memory of their batches that their clients do not take yet;
+            copied out of it in portions, because 10 MB take 5 ms.
         opened: Calls that began in this round and have a deadline.
         arrived: Calls of one method that arrived in this round and that its handler
             takes together.
@@ -47,6 +50,7 @@ class SharedState:
     answer_sizes: AnswerSizes
     budget: MemoryBudget
     clients: Clients[Any] = field(init=False)
+    attached: list[Outbox] = field(default_factory=list)
     opened: list[Any] = field(default_factory=list)
     arrived: list[Any] = field(default_factory=list)
     dirty: list[Callable[[], None]] = field(default_factory=list)

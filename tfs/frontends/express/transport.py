@@ -42,6 +42,7 @@ from tfs.frontends.wire import Wire
 log = logging.getLogger(__name__)
 
 _MUCH_BYTES: Final = 16 << 20
+_COPIED_BYTES: Final = 8 << 20  # of answers, in one round
 
 
 class ExpressTransport:
@@ -187,6 +188,12 @@ class ExpressTransport:
             shared.dirty = []
             for flush in dirty:
                 flush()
+        copied_bytes = 0
+        while shared.attached and copied_bytes < _COPIED_BYTES:
+            outbox = shared.attached.pop()
+            copied_bytes += outbox.size_bytes
+            outbox.detach()
+            shared.wants_round = True
         if shared.round_begun_s is not None:
             took_s = self._now() - shared.round_begun_s
             shared.round_begun_s = None

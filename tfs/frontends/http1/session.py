@@ -103,11 +103,6 @@ class HttpSession:
         self._watched = READABLE
         shared.loop.watch(wire.socket.fileno(), self.on_ready)
 
-    @property
-    def num_calls(self) -> int:
-        """How many requests are under way."""
-        return len(self._calls)
-
     # -- reading -------------------------------------------------------------------------
 
     def begin(self) -> None:

@@ -97,25 +97,20 @@ class ConnectionFault(Exception):
         self.reason = reason
 
 
-_FIXED_SIZES: Final[Mapping[int, int]] = {
-    FrameType.PRIORITY: 5,
-    FrameType.RST_STREAM: 4,
-    FrameType.PING: 8,
-    FrameType.WINDOW_UPDATE: 4,
+# Whether a frame belongs to a stream (True), to the connection (False) or to either (None),
+# and its size, if that is fixed.
+_RULES: Final[Mapping[int, tuple[bool | None, int | None]]] = {
+    FrameType.DATA: (True, None),
+    FrameType.HEADERS: (True, None),
+    FrameType.PRIORITY: (True, 5),
+    FrameType.RST_STREAM: (True, 4),
+    FrameType.SETTINGS: (False, None),
+    FrameType.PUSH_PROMISE: (True, None),
+    FrameType.PING: (False, 8),
+    FrameType.GOAWAY: (False, None),
+    FrameType.WINDOW_UPDATE: (None, 4),
+    FrameType.CONTINUATION: (True, None),
 }
-_ON_STREAM_ONLY: Final = frozenset(
-    (
-        FrameType.DATA,
-        FrameType.HEADERS,
-        FrameType.PRIORITY,
-        FrameType.RST_STREAM,
-        FrameType.PUSH_PROMISE,
-        FrameType.CONTINUATION,
-    )
-)
-_ON_CONNECTION_ONLY: Final = frozenset(
-    (FrameType.SETTINGS, FrameType.PING, FrameType.GOAWAY)
-)
 
 
 def check_head(frame_type: int, flags: int, stream_id: int, size: int) -> None:
@@ -126,15 +121,12 @@ def check_head(frame_type: int, flags: int, stream_id: int, size: int) -> None:
             size, which is only a stream error in the RFC, ends the connection here.
 
     """
-    if stream_id == 0 and frame_type in _ON_STREAM_ONLY:
+    is_of_stream, fixed_size = _RULES.get(frame_type, (None, None))
+    if is_of_stream is not None and is_of_stream is not bool(stream_id):
+        where = "a stream" if stream_id else "stream 0"
         raise ConnectionFault(
-            ErrorCode.PROTOCOL_ERROR, f"{FrameType(frame_type).name} on stream 0"
+            ErrorCode.PROTOCOL_ERROR, f"{FrameType(frame_type).name} on {where}"
         )
-    if stream_id != 0 and frame_type in _ON_CONNECTION_ONLY:
-        raise ConnectionFault(
-            ErrorCode.PROTOCOL_ERROR, f"{FrameType(frame_type).name} on a stream"
-        )
-    fixed_size = _FIXED_SIZES.get(frame_type)
     if fixed_size is not None and size != fixed_size:
         raise ConnectionFault(
             ErrorCode.FRAME_SIZE_ERROR,

@@ -38,14 +38,12 @@ class HttpRefusal:
 
     Attributes:
         status: The HTTP status code.
-        text: A sentence for people, sent as the body.
-        has_body: False for HEAD, whose answer ends with its headers.
+        text: A sentence for people, sent as ``grpc-message``.
 
     """
 
     status: int
     text: str
-    has_body: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +109,6 @@ _GRPC_TYPE: Final = re.compile(rb"application/grpc(?:\+proto)?(?:[;\s].*)?").ful
 
 
 _WRONG_METHOD: Final = HttpRefusal(405, "gRPC wants POST")
-_WRONG_METHOD_HEAD: Final = HttpRefusal(405, "gRPC wants POST", has_body=False)
 
 
 def parse_timeout(text: bytes) -> float:
@@ -217,8 +214,7 @@ def _check(
         raise MalformedHead("path is not ASCII") from None
     content_length = _content_length(fields.get(b"content-length"))
     if method != b"POST":
-        refusal = _WRONG_METHOD if method != b"HEAD" else _WRONG_METHOD_HEAD
-        return RequestHead(path, refusal=refusal)
+        return RequestHead(path, refusal=_WRONG_METHOD)
     if _GRPC_TYPE(fields.get(b"content-type", b"")) is None:
         return RequestHead(
             path,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import struct
 from collections.abc import Callable
-from math import inf
 from typing import Final
 
 from tfs.core.errors import Code, ServingError
@@ -129,24 +128,12 @@ def error_block(error: ServingError, trailers_only: bool) -> bytes:
     return b"".join(parts)
 
 
-def http_refusal(
-    refusal: HttpRefusal, max_body_bytes: float = inf
-) -> tuple[bytes, bytes]:
-    """Returns header block and body of a plain HTTP answer to what is not gRPC.
-
-    The body is empty if the answer must have none, or if there is no room for it.
-    """
-    body = refusal.text.encode() + b"\n"
+def http_refusal(refusal: HttpRefusal) -> bytes:
+    """Returns the header block of a plain HTTP answer to what is not gRPC."""
     block = _NO_TABLE + encode_literal(b":status", str(refusal.status).encode())
     if refusal.status == 405:
         block += encode_literal(b"allow", b"POST")
-    if not refusal.has_body or len(body) > max_body_bytes:
-        return block, b""
-    return (
-        block
-        + encode_literal(b"content-type", b"text/plain; charset=utf-8")
-        + encode_literal(b"content-length", str(len(body)).encode())
-    ), body
+    return block + encode_literal(b"grpc-message", percent_encode(refusal.text))
 
 
 HTTP_1_ANSWER: Final = (

@@ -15,13 +15,10 @@ from tfs.core.errors import ResourceExhausted, ServingError
 from tfs.frontends.http2 import frames, response
 from tfs.frontends.http2.frames import (
     DEFAULT_FRAME_SIZE,
-    END_HEADERS,
-    END_STREAM,
     LARGEST_FRAME_SIZE,
     LARGEST_WINDOW,
     ConnectionFault,
     ErrorCode,
-    FrameType,
     Setting,
 )
 from tfs.frontends.http2.outbox import Outbox, Output
@@ -243,8 +240,6 @@ class Sender:
         for part in parts:
             outbox.add(part)
         self.queued_bytes += num_bytes
-        if num_bytes > stream.send_window or num_bytes > self.window:
-            outbox.detach()
 
     def send_end(self, stream: Stream, block: bytes) -> None:
         """Ends our side with trailers, once the outbox is empty."""
@@ -265,17 +260,8 @@ class Sender:
     def send_refusal(self, stream: Stream, refusal: HttpRefusal) -> None:
         """Answers what is not gRPC with a plain HTTP response."""
         self._check_sending(stream)
-        head, body = response.http_refusal(
-            refusal, min(self.window, stream.send_window)
-        )
-        if body:
-            self.window -= len(body)
-            self.out.append(
-                frames.frame(FrameType.HEADERS, END_HEADERS, stream.id, head)
-                + frames.frame(FrameType.DATA, END_STREAM, stream.id, body)
-            )
-        else:
-            self.out.append(response.trailers(stream.id, head))
+        head = response.http_refusal(refusal)
+        self.out.append(response.trailers(stream.id, head))
         self._ended(stream)
 
     def fill(self, max_bytes: int) -> None:

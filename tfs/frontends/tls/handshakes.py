@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 import socket
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from tfs.core.call import Peer
 from tfs.core.executor import Executor
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.frontends.budget import MemoryBudget
+from tfs.frontends.counters import Counters
 from tfs.frontends.tls.tls_context import TlsContexts
 from tfs.frontends.tls.tls_handshake import TlsHandshake
 from tfs.frontends.tls.tls_stream import TlsStream
-
-log = logging.getLogger(__name__)
-
-_MAX_PLAIN_HOSTS: Final = 1024
 
 Receiver: TypeAlias = Callable[[socket.socket, Peer, TlsStream, bytes], object]
 """Takes over a client's socket after its handshake, with what the kernel has not taken
@@ -41,7 +37,7 @@ class Handshakes:
         executor: Does the cryptography.
         max_handshakes: Most handshakes at the same time.
         timeout_s: How long one may take.
-        on_failed: Called when one has failed and its socket is closed.
+        counters: Counts those that failed, and those of them that took too long.
 
     """
 
@@ -52,15 +48,14 @@ class Handshakes:
         executor: Executor,
         max_handshakes: int,
         timeout_s: float,
-        on_failed: Callable[[], None] = lambda: None,
+        counters: Counters,
     ) -> None:
         self._loop = loop
         self._budget = budget
         self._executor = executor
         self._max_handshakes = max_handshakes
         self._timeout_s = timeout_s
-        self._on_failed = on_failed
-        self._plain_hosts: set[str] = set()  # hosts whose clients used no TLS
+        self._counters = counters
         self.under_way: dict[TlsHandshake, None] = {}
 
     def begin(
@@ -88,50 +83,29 @@ class Handshakes:
             contexts,
             client,
             peer,
-            partial(self._finish, on_done),
-            self._note_failed,
+            partial(self._end, on_done),
         )
         self.under_way[handshake] = None
         return True
 
-    def sweep(self, now_s: float) -> int:
-        """Gives up handshakes that take too long; returns how many."""
-        late = [
-            each for each in self.under_way if now_s - each.opened_s > self._timeout_s
-        ]
-        for handshake in late:
-            handshake.close()
-        return len(late)
+    def sweep(self, now_s: float) -> None:
+        """Gives up handshakes that take too long."""
+        for handshake in list(self.under_way):
+            if now_s - handshake.opened_s > self._timeout_s:
+                self._counters.timeouts += 1
+                handshake.close()
 
     def close(self) -> None:
         """Gives all of them up; idempotent."""
         for handshake in list(self.under_way):
             handshake.close()
 
-    def _finish(
-        self, on_done: Receiver, handshake: TlsHandshake, tls: TlsStream
+    def _end(
+        self, on_done: Receiver, handshake: TlsHandshake, tls: TlsStream | None
     ) -> None:
         del self.under_way[handshake]
-        peer = replace(handshake.peer, identity=tls.peer_names)
-        on_done(handshake.client, peer, tls, handshake.unsent)
-
-    def _note_failed(self, handshake: TlsHandshake) -> None:
-        del self.under_way[handshake]
-        self._on_failed()
-        if handshake.is_plain_grpc:
-            self._tell_of_plain_client(handshake.peer)
-
-    def _tell_of_plain_client(self, peer: Peer) -> None:
-        """Logs, once per host, that its client speaks gRPC without TLS."""
-        host = peer.address.rpartition(":")[0]
-        if host not in self._plain_hosts:
-            if len(self._plain_hosts) >= _MAX_PLAIN_HOSTS:
-                self._plain_hosts.clear()
-            self._plain_hosts.add(host)
-            log.warning(
-                "event=client_without_tls listener=%s peer=%s note=%r",
-                peer.listener,
-                peer.address,
-                "this listener takes gRPC within TLS only; the client, which sees a "
-                "closed socket, needs a secure channel",
-            )
+        if tls is None:
+            self._counters.failed_handshakes += 1
+        else:
+            peer = replace(handshake.peer, identity=tls.peer_names)
+            on_done(handshake.client, peer, tls, handshake.unsent)

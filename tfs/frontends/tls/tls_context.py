@@ -71,6 +71,7 @@ class TlsContexts:
 
     Attributes:
         protocol: What its connections speak.
+        saw_plain_client: Whether the log tells already of a client without TLS.
 
     Raises:
         InvalidArgument: On creation: the certificates cannot be used.
@@ -79,6 +80,7 @@ class TlsContexts:
 
     def __init__(self, source: TlsSource, protocol: str) -> None:
         self.protocol = protocol
+        self.saw_plain_client = False
         self._source = source
         self._tls: TlsOptions = source.current()
         self._context = server_context(self._tls, protocol)

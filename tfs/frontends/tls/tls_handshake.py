@@ -17,7 +17,6 @@ from tfs.core.call import Peer
 from tfs.core.executor import Executor
 from tfs.core.loop.serving_loop import HANG_UP, READABLE, WRITABLE, ServingLoop
 from tfs.frontends.budget import MemoryBudget
-from tfs.frontends.http2.frames import PREFACE
 from tfs.frontends.tls.tls_context import H2, HTTP_1, TlsContexts
 from tfs.frontends.tls.tls_stream import TlsFault, TlsStream
 
@@ -27,35 +26,23 @@ _READ_BYTES: Final = 16_384
 
 _STREAM_BYTES: Final = 20_480  # that OpenSSL takes for a connection, beside its buffers
 
+_RECORD: Final = b"\x16"  # what a handshake begins with
 _SPOKEN: Final = {H2: b"gRPC over HTTP/2 within TLS", HTTP_1: b"HTTPS"}
-
-
-def plain_http_answer(protocol: str) -> bytes:
-    """Returns what a client gets that speaks HTTP/1 in plain text."""
-    body = b"this port speaks %s.\n" % _SPOKEN[protocol]
-    return (
-        b"HTTP/1.1 400 Bad Request\r\n"
-        b"content-type: text/plain; charset=utf-8\r\n"
-        b"content-length: %d\r\n"
-        b"connection: close\r\n"
-        b"\r\n%s" % (len(body), body)
-    )
 
 
 class TlsHandshake:
     """One connection's handshake. Confined to the loop.
 
     Attributes:
-        client: The socket; after ``on_done`` its receiver has to close it.
+        client: The socket, which is not closed if the handshake was completed.
         peer: The peer, before its certificate is known.
         opened_s: When it was accepted.
         is_busy: Whether it waits for the executor, not for its client.
-        is_plain_grpc: Whether it was closed because its client speaks gRPC without TLS.
         unsent: The last bytes of the handshake that the kernel has not taken yet.
 
     Args:
-        on_done: Takes the handshake and its stream when it is complete.
-        on_closed: Called when it has failed and the socket is closed.
+        on_end: Takes the handshake and its stream when it is complete; or None for the
+            stream when it has failed and the socket is closed.
 
     """
 
@@ -66,12 +53,10 @@ class TlsHandshake:
         "_held_bytes",
         "_is_closed",
         "_loop",
-        "_on_closed",
-        "_on_done",
+        "_on_end",
         "_stream",
         "client",
         "is_busy",
-        "is_plain_grpc",
         "opened_s",
         "peer",
         "unsent",
@@ -85,23 +70,20 @@ class TlsHandshake:
         contexts: TlsContexts,
         client: socket.socket,
         peer: Peer,
-        on_done: Callable[[TlsHandshake, TlsStream], None],
-        on_closed: Callable[[TlsHandshake], None],
+        on_end: Callable[[TlsHandshake, TlsStream | None], None],
     ) -> None:
         self._loop = loop
         self._budget = budget
         self._held_bytes = 0
         self._executor = executor
         self._contexts = contexts
-        self._on_done = on_done
-        self._on_closed = on_closed
+        self._on_end = on_end
         self._stream: TlsStream | None = None  # made when the client sends
         self._is_closed = False
         self.client = client
         self.peer = peer
         self.opened_s = loop.clock.now()
         self.is_busy = False
-        self.is_plain_grpc = False
         self.unsent = b""
         loop.watch(client.fileno(), self.on_ready)
 
@@ -126,13 +108,8 @@ class TlsHandshake:
         if not data:
             self.close()
             return
-        if self._stream is None and _is_plain_http(data):
-            self._send(plain_http_answer(self._contexts.protocol))
-            self.close()
-            return
-        if self._stream is None and PREFACE.startswith(data[: len(PREFACE)]):
-            self.is_plain_grpc = True
-            self.close()
+        if self._stream is None and data[:1] != _RECORD:
+            self._refuse_plain(data)
             return
         more_bytes = len(data) + (0 if self._held_bytes else _STREAM_BYTES)
         if not self._budget.has_room(more_bytes):
@@ -156,7 +133,7 @@ class TlsHandshake:
         self._loop.unwatch(self.client.fileno())
         self.client.close()
         self._release()
-        self._on_closed(self)
+        self._on_end(self, None)
 
     def _release(self) -> None:
         held_bytes, self._held_bytes = self._held_bytes, 0
@@ -198,8 +175,7 @@ class TlsHandshake:
         elif outcome:
             self._is_closed = True
             self._release()
-            assert self._stream is not None
-            self._on_done(self, self._stream)
+            self._on_end(self, self._stream)
         else:
             self._watch()
 
@@ -218,15 +194,30 @@ class TlsHandshake:
             return
         self.unsent = self.unsent[sent:]
 
+    def _refuse_plain(self, data: bytes) -> None:
+        """Lets go of a client without TLS: one of HTTP/1 is answered, any other just ends.
 
-def _is_plain_http(data: bytes) -> bool:
-    """Tells whether a client speaks HTTP/1 in plain text, and so reads no TLS alert.
-
-    A gRPC client without TLS gets no answer. It then reports "Socket closed" and
-    retries at growing intervals, as with grpcio's servers. It would take a line of
-    HTTP/1, or a GOAWAY alone, for another protocol. After SETTINGS and GOAWAY, which
-    are HTTP/2's way to refuse, grpcio reconnects at once, 300 times a second, and
-    reports no reason.
-    """
-    method, blank, _ = data[:16].partition(b" ")
-    return bool(blank) and method.isalpha() and method.isupper() and method != b"PRI"
+        A gRPC client gets no answer. It then reports "Socket closed" and retries at growing
+        intervals, as with grpcio's servers. After SETTINGS and GOAWAY, which are HTTP/2's
+        way to refuse, grpcio reconnects at once, 300 times a second, and reports no reason.
+        """
+        method, blank, _ = data[:16].partition(b" ")
+        if blank and method.isalpha() and method.isupper() and method != b"PRI":
+            body = b"this port speaks %s.\n" % _SPOKEN[self._contexts.protocol]
+            self._send(
+                b"HTTP/1.1 400 Bad Request\r\n"
+                b"content-type: text/plain; charset=utf-8\r\n"
+                b"content-length: %d\r\n"
+                b"connection: close\r\n"
+                b"\r\n%s" % (len(body), body)
+            )
+        elif not self._contexts.saw_plain_client:
+            self._contexts.saw_plain_client = True
+            log.warning(
+                "event=client_without_tls listener=%s peer=%s note=%r",
+                self.peer.listener,
+                self.peer.address,
+                "this listener takes TLS only; the client, which sees a closed socket, "
+                "needs a secure channel",
+            )
+        self.close()
