@@ -10,7 +10,6 @@ one timer, for the first bucket.
 from __future__ import annotations
 
 import heapq
-import math
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
@@ -35,8 +34,6 @@ class Deadlines(Generic[T]):
     __slots__ = (
         "_buckets",
         "_expire",
-        "_latest",
-        "_latest_s",
         "_loop",
         "_ticks",
         "_timer",
@@ -47,10 +44,6 @@ class Deadlines(Generic[T]):
         self._loop = loop
         self._expire = expire
         self._buckets: dict[int, Bucket[T]] = {}
-        # The bucket that was added to last, and its deadline. Requests that arrive
-        # together mostly have the same one.
-        self._latest: Bucket[T] = {}
-        self._latest_s = -math.inf
         self._ticks: list[int] = []  # a heap of the keys of _buckets
         self._timer: Timer | None = None
         self._timer_tick = 0
@@ -60,10 +53,6 @@ class Deadlines(Generic[T]):
 
     def add(self, entry: T, deadline_s: float, now_s: float) -> Bucket[T]:
         """Adds an entry; to remove it, delete it from the bucket returned."""
-        if deadline_s == self._latest_s:
-            bucket = self._latest
-            bucket[entry] = None
-            return bucket
         tick = int(deadline_s * TICKS_PER_S) + 1
         distance = tick - int(now_s * TICKS_PER_S)
         if distance > _EXACT_TICKS:
@@ -75,13 +64,11 @@ class Deadlines(Generic[T]):
             heapq.heappush(self._ticks, tick)
             if self._timer is None or tick < self._timer_tick:
                 self._arm()
-        self._latest, self._latest_s = found, deadline_s
         found[entry] = None
         return found
 
     def close(self) -> None:
         """Forgets everything; nothing expires any more."""
-        self._latest_s = -math.inf
         self._buckets.clear()
         self._ticks.clear()
         if self._timer is not None:
@@ -99,7 +86,6 @@ class Deadlines(Generic[T]):
         now_tick = int(self._loop.clock.now() * TICKS_PER_S + 1e-6)
         ticks = self._ticks
         while ticks and (ticks[0] <= now_tick or not self._buckets[ticks[0]]):
-            self._latest_s = -math.inf  # the cached bucket may be the one removed
             # Ending an entry removes it from the bucket, so this iterates over a copy.
             for entry in list(self._buckets.pop(heapq.heappop(ticks))):
                 self._expire(entry)

@@ -174,7 +174,17 @@ class ExpressCall:
         """Takes the only message and the client's end at once."""
         self.message = message
         self.has_message = True
-        self._hand_over()
+        shared, route = self._client.shared, self.route
+        arrived = shared.arrived
+        if (
+            route.burst_handler is None
+            or shared.answer_sizes.by_model
+            or (arrived and arrived[0].route is not route)
+        ):
+            self._hand_over()
+        else:
+            self.is_dispatched = True
+            arrived.append(self)
 
     def take_message(self, message: bytes | memoryview) -> None:
         """Takes the next request message, uncompressed."""
@@ -368,7 +378,7 @@ def _reply_to(
     if (
         len(messages[0]) >= LONG_BYTES
         or client.checks_answers
-        or any(call.is_finished for call in calls)
+        or [call for call in calls if call.is_finished]
     ):
         for call, message in zip(calls, messages, strict=True):
             call._reply(message)

@@ -130,12 +130,14 @@ class ClientState:
             self.shared.budget.release(stream.held_bytes)
             stream.held_bytes = 0
         stream.owner = None  # no cycle, so the message is freed with the call
-        outbox = stream.outbox
-        if outbox and outbox.size_bytes > min(stream.send_window, self.sender.window):
-            self.shared.attached.append(outbox)
-        if self.sender.queued_bytes:
+        sender = self.sender
+        if sender.queued_bytes:
+            outbox = stream.outbox
+            if outbox and outbox.size_bytes > min(stream.send_window, sender.window):
+                self.shared.attached.append(outbox)
             self.note_unread()
-        self.mark_dirty()
+        if not self.is_dirty:
+            self.mark_dirty()
 
     def add_cut_off(self, call: object, stream: Stream) -> None:
         """Has a call that ended without its handler count until that lets go of it.

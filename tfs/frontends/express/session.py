@@ -154,9 +154,11 @@ class Session:
         self._client.read_s = now_s
         if connection.receive(data, now_s):
             self._later(0)
-        sender = connection.sender
-        if sender.out or sender.blocked or connection.is_closed:
-            self._client.mark_dirty()
+        client, sender = self._client, connection.sender
+        if not client.is_dirty and (
+            sender.out or sender.blocked or connection.is_closed
+        ):
+            client.mark_dirty()
 
     # -- what the connection tells -----------------------------------------------------
 
@@ -244,7 +246,7 @@ class Session:
         client, sender, out = self._client, connection.sender, connection.sender.out
         left_bytes = shared.options.max_written_bytes
         if wire.unsent_bytes and out:
-            wire.send(out, is_large=True)  # behind the rest
+            wire.send(out)  # behind the rest
         has_sendable = bool(sender.blocked) and sender.has_sendable
         while left_bytes > 0 and not wire.unsent_bytes:
             if has_sendable:
@@ -254,8 +256,7 @@ class Session:
             left_bytes -= _FILL_BYTES
             if not out:
                 break
-            is_large, sender.has_large_output = sender.has_large_output, False
-            wire.send(out, is_large=is_large)
+            wire.send(out)
             if not has_sendable:
                 break
         if wire.unsent_bytes:
@@ -269,7 +270,8 @@ class Session:
             return
         elif self._watched != READABLE:
             self._watch()
-        client.note_unread()
+        if client.unread_bytes or sender.queued_bytes or wire.unsent_bytes:
+            client.note_unread()
 
     def _watch(self) -> None:
         """Watches the socket for reading, unless too much waits, and for writing."""

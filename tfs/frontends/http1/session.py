@@ -44,7 +44,6 @@ _LONG_READ_BYTES: Final = 256 << 10  # within a long body
 _CALL_BYTES: Final = 2048  # what a request without a body takes
 _MAX_PIPELINED: Final = 64
 _MAX_UNSENT_BYTES: Final = 64 << 10  # beyond that no more requests are read
-_LARGE_BYTES: Final = 8192  # answers of this size are not joined with others
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _HEAD_END: Final = b"\r\n\r\n"
 _AGE_JITTER: Final = 0.1
@@ -425,8 +424,7 @@ class HttpSession:
         wire, out = self._wire, self._out
         try:
             if out:
-                is_large = len(out) > 1 and sum(map(len, out)) > _LARGE_BYTES
-                wire.send(out, is_large=is_large)
+                wire.send(out)
             unread_bytes = wire.unsent_bytes
             if unread_bytes != self._unread_bytes:
                 self._budget.release(self._unread_bytes - unread_bytes)

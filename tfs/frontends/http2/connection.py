@@ -171,8 +171,7 @@ class Connection:
         if state.is_closed:
             return False
         state.now_s = now_s
-        state.work_left = 0
-        state.count_work(-state.limits.max_requests_per_round)
+        state.work_left = state.limits.max_requests_per_round * WORK_PER_REQUEST
         rest = self._rest
         if rest:
             data = rest + data
@@ -219,7 +218,8 @@ class Connection:
 
         """
         size = len(data)
-        state, intake = self.state, self.data
+        state, intake, heads = self.state, self.data, self.heads
+        control = self.control
         while state.work_left > 0 and not state.is_closed:
             if intake.stream_id:
                 index = intake.go_on(data, index, size)
@@ -230,7 +230,7 @@ class Connection:
                 break
             behind = index
             # Within a header block, and before SETTINGS, no other frame may come.
-            if not self.heads.stream_id and self.control.saw_settings:
+            if not heads.stream_id and control.saw_settings:
                 frame_type = data[index + 3]
                 if frame_type == 0:
                     behind = self._take_messages(data, index, size)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from tfs.frontends.http2.frames import (
     DEFAULT_FRAME_SIZE,
@@ -39,13 +39,6 @@ class ConnectionLimits:
     def __post_init__(self) -> None:
         if not DEFAULT_FRAME_SIZE <= self.max_frame_size <= LARGEST_FRAME_SIZE:
             raise ValueError(f"max_frame_size out of range: {self.max_frame_size}")
-        for name in (
-            "max_concurrent_streams",
-            "max_requests_per_round",
-            "max_message_bytes",
-            "max_request_bytes",
-            "max_header_list_bytes",
-            "max_continuations",
-        ):
+        for name in (each.name for each in fields(self)):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be positive: {getattr(self, name)}")

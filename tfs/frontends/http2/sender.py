@@ -36,7 +36,6 @@ _pack_prefix = Struct(">BI").pack
 _REQUESTED: Final = StreamState.REQUESTED
 _CLOSED: Final = StreamState.CLOSED
 
-_LARGE_OUTPUT: Final = 8192  # parts of this size are not joined with others
 _LARGEST_CHUNK: Final = 262_144  # sent of one stream before the next has its turn
 _LARGEST_FRAME: Final = 65_536
 
@@ -46,8 +45,6 @@ class Sender:
 
     Attributes:
         out: Finished frames in sending order; the owner takes them.
-        has_large_output: Whether ``out`` holds parts that are too large to be joined;
-            the owner resets it.
         num_answered: How many requests were answered in full, plus messages streamed.
         blocked: The streams whose answers wait for windows or their turn, by id.
         queued_bytes: Bytes of answers held back by flow control.
@@ -67,7 +64,6 @@ class Sender:
         "_streams",
         "_table",
         "blocked",
-        "has_large_output",
         "initial_window",
         "max_frame_size",
         "num_answered",
@@ -79,7 +75,6 @@ class Sender:
 
     def __init__(self, table: StreamTable, max_message_bytes: int) -> None:
         self.out: Output = []
-        self.has_large_output = False
         self.num_answered = 0
         self.queued_bytes = 0
         self.sent_bytes = 0
@@ -157,9 +152,12 @@ class Sender:
                 out.append(_before_message(stream_id, size))
                 out.append(message)
                 out.append(_ok_trailers(stream_id))
-                if size > _LARGE_OUTPUT:
-                    self.has_large_output = True
-            self._ended(stream)
+            if stream.state is _REQUESTED:  # as _ended does, but quicker
+                stream.state = _CLOSED
+                del self._streams[stream_id]
+                self.num_answered += 1
+            else:
+                self._ended(stream)
         else:
             self.send_message(stream, message)
             self.send_end(stream, response.OK_TRAILERS_BLOCK)
@@ -292,8 +290,6 @@ class Sender:
                 stream.send_window -= size
                 self.queued_bytes -= size
                 self.sent_bytes += size
-                if size > _LARGE_OUTPUT:
-                    self.has_large_output = True
                 if not outbox:
                     del blocked[stream.id]
                     if stream.end_block is not None:
