@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.frontends.express.rig import (
     Rig,
     head,
@@ -11,6 +13,7 @@ from tests.frontends.express.rig import (
     running,
 )
 from tests.frontends.express.wire import (
+    CLOSED_HELLO,
     WIDE_HELLO,
     prefixed,
     request,
@@ -77,3 +80,19 @@ def test_large_answers_are_sent_as_the_client_reads(rig: Rig) -> None:
         client.read()
     assert client.answer(1).messages == [body]
     assert client.answer(3).messages == [b"small"]
+
+
+def test_answers_that_wait_let_go_of_their_batch_in_portions(rig: Rig) -> None:
+    """A part of a batch would keep the whole of it; copying all at once would take long."""
+    client = rig.connect(CLOSED_HELLO)
+    client.send(b"".join(hold(stream_id) for stream_id in (1, 3, 5, 7)))
+    rig.step()
+    size = 5 << 20
+    batch = bytearray(4 * size)
+    for index, call in enumerate(rig.held):
+        call.reply_parts([memoryview(batch)[index * size : (index + 1) * size]])
+    rig.step()
+    with pytest.raises(BufferError):
+        batch.clear()
+    rig.settle()
+    batch.clear()
