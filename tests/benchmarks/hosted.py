@@ -183,7 +183,7 @@ def measure_on_demand(report: Report, effort: Effort) -> None:
 
 def _registered(config: Path) -> ServerProcess:
     command = [
-        *(sys.executable, "-m", "tfs", "serve", "--port=0"),
+        *(sys.executable, "-m", "tfs", "serve", "--any_port", "--grpc_host=127.0.0.1"),
         *(f"--model_config_file={config}", "--model_memory_limit_bytes=1000000000"),
     ]
     return ServerProcess(command, announcement=r"listening on (\S+)")

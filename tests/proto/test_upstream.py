@@ -70,11 +70,12 @@ ADDITIONS = {
         "field runtime": 20003,
         "field examples_gate": 20004,
         "field residency": 20005,
+        "field validation": 20006,
     },
     "tensorflow.serving.BatchingParameters": {"field policy": 20001},
 }
 
-OWN = ("Traffic", "Transition", "Runtime", "Residency", "BatchingPolicy")
+OWN = ("Traffic", "Transition", "Runtime", "Residency", "Validation", "BatchingPolicy")
 
 # The Python packages of gRPC rename the files; gRPC itself has them where we do.
 RENAMED_FILES = {

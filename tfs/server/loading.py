@@ -39,6 +39,7 @@ from tfs.server.model_sources import SourceParts
 from tfs.server.options import ServerOptions
 from tfs.server.placing.model_placer import ModelPlacer, loader_makers
 from tfs.server.remote_copies import RemoteCopies
+from tfs.server.validation import Validation
 
 log = logging.getLogger(__name__)
 
@@ -104,6 +105,9 @@ class Loading:
             clock,
             self.num_warmed.__setitem__,
             self.expected_answers.note,
+            lambda servable, path: Validation(
+                self.core.config.validation_settings, self.core.served, clock
+            ).check(servable, path),
         )
         self._placer = ModelPlacer(
             options,

@@ -60,6 +60,20 @@ class CanarySettings:
     guard: GuardSettings | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ValidationSettings:
+    """How a version is compared with the one that serves before it does. Immutable.
+
+    Attributes:
+        limits: How much their answers may differ.
+        requests: File of what both are asked; "" is what the new version is warmed up with.
+
+    """
+
+    limits: GuardSettings
+    requests: str = ""
+
+
 class ConfiguredBackend(enum.Enum):
     """How interpreters are made, numbered as ``tfs.v1.Runtime.Backend``."""
 
@@ -155,6 +169,7 @@ class ModelSettings:
         is_on_demand: Whether its first request loads it.
         runtime: Where and how it runs.
         logging: Which of its requests are written down; None is none.
+        validation: What a version must pass before it serves; None is nothing.
 
     """
 
@@ -169,6 +184,7 @@ class ModelSettings:
     is_on_demand: bool = False
     runtime: RuntimeSettings = field(default_factory=RuntimeSettings)
     logging: LoggingSettings | None = None
+    validation: ValidationSettings | None = None
 
     @property
     def pinned_versions(self) -> frozenset[int]:

@@ -29,6 +29,7 @@ class RecordedWarmUp:
         clock: Measures these times.
         on_warmed: Called with a version and with how many requests it was warmed up.
         on_loaded: Called with a version that is warm, before it is available.
+        check: Called with it and its directory before that; what it raises fails the load.
 
     """
 
@@ -39,7 +40,9 @@ class RecordedWarmUp:
         clock: Clock,
         on_warmed: Callable[[ServableId, int], None] = lambda _id, _num: None,
         on_loaded: Callable[[Servable], None] = lambda _servable: None,
+        check: Callable[[Servable, str], None] = lambda _servable, _path: None,
     ) -> None:
+        self._check = check
         self._options = options
         self._stats = stats
         self._clock = clock
@@ -54,11 +57,12 @@ class RecordedWarmUp:
             path: Its directory.
 
         Raises:
-            ServingError: A record cannot be read, or its replay failed.
+            ServingError: A record cannot be read, or its replay failed, or the check.
 
         """
         if self._options.enabled:
             self._replay(servable, path)
+        self._check(servable, path)
         self._on_loaded(servable)
 
     def _replay(self, servable: Servable, path: str) -> None:

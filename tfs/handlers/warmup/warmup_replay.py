@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -50,10 +50,14 @@ def read_warmup_requests(path: str) -> Iterator[prediction_log_pb2.PredictionLog
 
     """
     where = os.path.join(path, WARMUP_REQUESTS)
+    if os.path.exists(where):
+        yield from read_requests(where)
+
+
+def read_requests(where: str) -> Iterator[prediction_log_pb2.PredictionLog]:
+    """Yields the records of a file; raises as :func:`read_warmup_requests`."""
     try:
         file = open(where, "rb")  # noqa: SIM115  # closed below; a generator's
-    except FileNotFoundError:
-        return
     except OSError as error:
         raise read_failure(error, f"cannot read {where}") from error
     with file:
@@ -120,7 +124,7 @@ def replay(
     """
     options = options or WarmupOptions()
     clock = clock or MonotonicClock()
-    handlers: Mapping[str, Callable[[Call], None]] = {}
+    replayed: Replay | None = None
     num = 0
     for index, entry in enumerate(read_warmup_requests(path)):
         if index >= MAX_RECORDS:
@@ -129,22 +133,56 @@ def replay(
                 f"{os.path.join(path, WARMUP_REQUESTS)}"
             )
         num += 1
-        handlers = handlers or _handlers(servable)  # most versions need no handlers
-        request = _request(entry, servable.id)
-        if request is None:
-            continue
-        kind, message = request
-        for _ in range(options.num_iterations):
-            call = _ReplayCall(kind, message, clock)
-            handlers[kind](call)
-            error = call.wait(options.timeout_s)
-            if error is not None:
-                raise BY_CODE[error.code](
-                    f"{servable.id.slashed}: warm-up record {index} ({kind}) failed: "
-                    f"{error.message}",
-                    retry_after_s=error.retry_after_s,
-                ) from error
+        # Most versions need no handlers.
+        replayed = replayed or Replay(servable, options, clock)
+        error = replayed.send(entry, options.num_iterations)
+        if error is not None:
+            raise BY_CODE[error.code](
+                f"{servable.id.slashed}: warm-up record {index} "
+                f"({entry.WhichOneof('log_type')}) failed: {error.message}",
+                retry_after_s=error.retry_after_s,
+            ) from error
     return num
+
+
+class Replay:
+    """Sends recorded requests to one version, whatever they name. For one thread; blocks.
+
+    Args:
+        servable: The version.
+        options: How long one may take.
+        clock: Measures that.
+
+    """
+
+    def __init__(
+        self, servable: Servable, options: WarmupOptions, clock: Clock
+    ) -> None:
+        self._servable = servable
+        self._options = options
+        self._clock = clock
+        self._handlers = _handlers(servable)
+
+    def send(
+        self, entry: prediction_log_pb2.PredictionLog, num: int = 1
+    ) -> ServingError | None:
+        """Sends a record ``num`` times; returns how the first failed that did.
+
+        Raises:
+            Unimplemented: It is of an RPC that is not offered.
+
+        """
+        request = _request(entry, self._servable.id)
+        if request is None:
+            return None
+        kind, message = request
+        for _ in range(num):
+            call = _ReplayCall(kind, message, self._clock)
+            self._handlers[kind](call)
+            error = call.wait(self._options.timeout_s)
+            if error is not None:
+                return error
+        return None
 
 
 def _request(

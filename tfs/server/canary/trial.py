@@ -266,7 +266,7 @@ class Trial:
         }
         return _Copy(
             task.signature_name,
-            _owned(sent),
+            owned(sent),
             task.output_filter,
             task.num_rows,
             size_bytes,
@@ -282,7 +282,7 @@ class Trial:
 
     def _offer(self, copied: _Copy, outcome: Outcome, latency_s: float) -> None:
         if not isinstance(outcome, ServingError):
-            outcome = _owned(outcome, copied.output_filter)
+            outcome = owned(outcome, copied.output_filter)
             copied.size_bytes += sum(view.size_bytes for view in outcome.values())
         copied.outcome, copied.latency_s = outcome, latency_s
         starts = False
@@ -342,7 +342,7 @@ class Trial:
                 self._hangs_from_s = math.inf
             try:
                 if not isinstance(outcome, ServingError):
-                    outcome = _owned(outcome)
+                    outcome = owned(outcome)
             except Exception as error:
                 outcome = serving_error(error, f"{self.name}: copying an answer")
             finally:
@@ -436,7 +436,7 @@ class Trial:
         self._on_rejected(settings, Rejection(reason, self._since_s))
 
 
-def _owned(tensors: Tensors, names: Container[str] = ()) -> Tensors:
+def owned(tensors: Tensors, names: Container[str] = ()) -> Tensors:
     """Returns tensors with bytes of their own, so that their buffers may change.
 
     Args:

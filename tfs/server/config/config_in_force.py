@@ -50,7 +50,11 @@ from tfs.server.config.waiting import (
     OnOutcome,
     Waiter,
 )
-from tfs.server.model_settings import ModelSettings, RuntimeSettings
+from tfs.server.model_settings import (
+    ModelSettings,
+    RuntimeSettings,
+    ValidationSettings,
+)
 from tfs.server.traffic import held_primary
 from tfs.server.trial_notes import TrialNotes
 
@@ -159,6 +163,11 @@ class ConfigInForce:
         """Returns where and how a model should run, for the code that makes its loader."""
         settings = self.models.get(name)
         return RuntimeSettings() if settings is None else settings.runtime
+
+    def validation_settings(self, name: str) -> ValidationSettings | None:
+        """Returns what a model's versions are compared by before they serve."""
+        settings = self.models.get(name)
+        return None if settings is None else settings.validation
 
     def begin(self, config: ServerConfig, origin: Origin, path: str = "") -> None:
         """Puts the first config in force, with overrides laid over it; starts no thread.

@@ -41,6 +41,7 @@ from tfs.server.model_settings import (
     ModelSettings,
     RuntimeSettings,
     TaskSampling,
+    ValidationSettings,
 )
 
 # In configs for TensorFlow Serving; means "detect it from the files" here.
@@ -251,6 +252,23 @@ def read_model(model: model_server_config_pb2.ModelConfig) -> ModelSettings:
         logging=_read_logging(name, model.logging_config)
         if model.HasField("logging_config")
         else None,
+        validation=_read_validation(name, model.validation)
+        if model.HasField("validation")
+        else None,
+    )
+
+
+def _read_validation(
+    name: str, validation: model_config_pb2.Validation
+) -> ValidationSettings:
+    where = f"model {name}: validation"
+    requests = validation.requests
+    if requests and not requests.startswith("/"):
+        raise InvalidArgument(f"{where}.requests must be an absolute path: {requests}")
+    if not validation.HasField("limits"):
+        raise InvalidArgument(f"{where}.limits is required: it says what is refused")
+    return ValidationSettings(
+        _read_guard(f"{where}.limits", validation.limits), requests
     )
 
 

@@ -54,6 +54,14 @@ class Guard(_message.Message):
     max_error_rate: float
     def __init__(self, min_samples: _Optional[int] = ..., max_top1_disagreement: _Optional[float] = ..., max_mean_abs_diff: _Optional[float] = ..., max_latency_ratio: _Optional[float] = ..., max_error_rate: _Optional[float] = ...) -> None: ...
 
+class Validation(_message.Message):
+    __slots__ = ("requests", "limits")
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
+    requests: str
+    limits: Guard
+    def __init__(self, requests: _Optional[str] = ..., limits: _Optional[_Union[Guard, _Mapping]] = ...) -> None: ...
+
 class Runtime(_message.Message):
     __slots__ = ("backend", "isolation", "num_interpreters", "device", "intra_op_threads")
     class Backend(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):

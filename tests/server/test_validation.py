@@ -1,0 +1,193 @@
+"""What a version must pass before it takes the place of one that serves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from managers.serving_map import ServingMap
+from tests.e2e.serving import Serving, config_text, export_scale, write_whole
+from tests.server.environment import config, model
+from tests.server.puppet import PuppetServable
+from tfs.client import Client
+from tfs.codec.tfrecord import frame
+from tfs.core.call import Call
+from tfs.core.errors import DataLoss, FailedPrecondition, InvalidArgument, ServingError
+from tfs.core.servable import Servable
+from tfs.core.servable_handle import ServableHandle
+from tfs.core.servable_id import ServableId
+from tfs.core.version_directory import WARMUP_REQUESTS
+from tfs.proto.tensorflow.core.framework import types_pb2
+from tfs.proto.tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
+from tfs.server.config.server_config import read_config_text
+from tfs.server.model_settings import GuardSettings, ValidationSettings
+from tfs.server.validation import Validation
+from tfs.testing.fake_clock import FakeClock
+from tfs.testing.patience import PATIENCE_S
+
+FEW = GuardSettings(max_mean_abs_diff=0.5, max_error_rate=0.0)
+
+
+def write_requests(path: Path, num: int = 3, width: int = 2) -> str:
+    """Writes a log of requests for rows of ones; returns its path."""
+    entry = PredictionLog()
+    request = entry.predict_log.request
+    request.model_spec.name = "somebody"
+    tensor = request.inputs["x"]
+    tensor.dtype = types_pb2.DT_FLOAT
+    for size in (1, width):
+        tensor.tensor_shape.dim.add(size=size)
+    tensor.float_val.extend([1.0] * width)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(frame(entry.SerializeToString()) * num)
+    return str(path)
+
+
+class Lookup:
+    """Finds one version, if there is one."""
+
+    def __init__(self, serving: Servable | None) -> None:
+        self._map = ServingMap()
+        if serving is not None:
+            self._map.publish(ServableHandle(serving.id, serving))
+
+    def acquire(
+        self,
+        name: str,
+        version: int | None,
+        label: str | None,
+        client_id: bytes | None = None,
+        call: Call | None = None,
+    ) -> ServableHandle[Servable]:
+        return self._map.acquire(name)  # type: ignore[return-value]
+
+
+def servable(version: int, factor: float) -> PuppetServable:
+    """Returns a version that multiplies by this factor."""
+    made = PuppetServable(ServableId("a", version))
+    made.factor = factor
+    return made
+
+
+def checked(
+    serving: Servable | None,
+    candidate: Servable,
+    settings: ValidationSettings | None,
+    path: str = "/nowhere",
+) -> str:
+    """Returns why a version is refused; "" if it is not."""
+    check = Validation(lambda _: settings, Lookup(serving), FakeClock()).check
+    try:
+        check(candidate, path)
+    except FailedPrecondition as refusal:
+        return refusal.message
+    return ""
+
+
+@pytest.fixture
+def requests(tmp_path: Path) -> str:
+    return write_requests(tmp_path / "requests")
+
+
+def test_a_version_that_answers_otherwise_is_refused_with_the_figures(
+    requests: str,
+) -> None:
+    """The limit, what was measured, and over how many requests."""
+    why = checked(servable(1, 1.0), servable(2, 3.0), ValidationSettings(FEW, requests))
+    assert why == (
+        "a/2: validation against version 1: mean_abs_diff 2 > 0.5 "
+        "(after 3 requests, 3 rows compared)"
+    )
+
+
+def test_a_version_within_the_limits_passes(requests: str) -> None:
+    """A difference as large as the limit is allowed."""
+    settings = ValidationSettings(FEW, requests)
+    assert not checked(servable(1, 1.0), servable(2, 1.5), settings)
+
+
+def test_errors_count_where_the_serving_version_has_none(requests: str) -> None:
+    """A request that both fail says nothing about the new one."""
+    settings = ValidationSettings(FEW, requests)
+    fails, too = servable(2, 1.0), servable(1, 1.0)
+    fails.error = too.error = DataLoss("gone")
+    assert "error_rate 1 > 0" in checked(servable(1, 1.0), fails, settings)
+    assert not checked(too, fails, settings)
+
+
+def test_requests_that_do_not_fit_the_new_version_count(tmp_path: Path) -> None:
+    """What fits neither version is nobody's fault."""
+    requests = write_requests(tmp_path / "wide", width=3)
+    settings = ValidationSettings(FEW, requests)
+    assert not checked(servable(1, 1.0), servable(2, 1.0), settings)
+
+
+def test_nothing_is_compared_without_settings_or_a_serving_version(
+    requests: str,
+) -> None:
+    """The first version of a model always passes."""
+    wrong = servable(2, 9.0)
+    assert not checked(servable(1, 1.0), wrong, None)
+    assert not checked(None, wrong, ValidationSettings(FEW, requests))
+
+
+def test_without_a_file_the_versions_own_requests_are_asked(tmp_path: Path) -> None:
+    """Those that it is warmed up with."""
+    write_requests(tmp_path / "2" / WARMUP_REQUESTS)
+    settings = ValidationSettings(FEW)
+    path = str(tmp_path / "2")
+    assert checked(servable(1, 1.0), servable(2, 3.0), settings, path)
+
+
+@pytest.mark.parametrize("content", [None, b"no TFRecords"])
+def test_requests_that_cannot_be_read_fail_the_load(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    """A version is not let through because what it must pass is not there."""
+    path = tmp_path / "requests"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ServingError):
+        Validation(
+            lambda _: ValidationSettings(FEW, str(path)),
+            Lookup(servable(1, 1.0)),
+            FakeClock(),
+        ).check(servable(2, 1.0), "/nowhere")
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ('requests: "log"', "absolute"),
+        ('requests: "/log"', "limits is required"),
+        ("limits { max_error_rate: 2 }", "limits.max_error_rate"),
+    ],
+)
+def test_what_makes_no_sense_in_the_config_is_refused(fields: str, said: str) -> None:
+    """With the field's name."""
+    text = config(model("a", "", f"validation {{ {fields} }}"))
+    with pytest.raises(InvalidArgument, match=said):
+        read_config_text(text, "test")
+
+
+def test_a_server_goes_on_with_the_version_from_before(tmp_path: Path) -> None:
+    """A refused version ends with the report; the next good one takes over."""
+    requests = write_requests(tmp_path / "requests")
+    extra = (
+        f'validation {{ requests: "{requests}" limits {{ max_mean_abs_diff: 0.5 }} }}'
+    )
+    base_path, file = tmp_path / "scale", tmp_path / "models"
+    export_scale(base_path, 1)
+    write_whole(file, config_text("scale", base_path, extra))
+    with Serving(f"--model_config_file={file}") as server:
+        server.wait_for("scale/1 is available")
+        export_scale(base_path, 2, 3.0)
+        said = server.wait_for("servable_end servable=scale/2.*")
+        assert "validation against version 1: mean_abs_diff 2 > 0.5" in said
+        export_scale(base_path, 3, 1.25)
+        server.wait_for("scale/3 is available")
+        with Client(server.address) as client:
+            x = client.predict("scale", {"x": [[2.0, 2.0]]}, timeout_s=PATIENCE_S)
+        assert x.version == 3
+        assert server.stop() == 0

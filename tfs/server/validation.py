@@ -1,0 +1,155 @@
+"""Compares a version with the one that serves before it takes its place.
+
+Both are asked the same recorded requests. If the answers differ by more than the model's
+``validation`` allows, the load fails with the figures, and the other goes on serving. The
+figures and their limits are those of a canary. ("TensorFlow-Serving", section 3.2: "data
+and model validation" before a version serves.)
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from tfs.core.clock import Clock
+from tfs.core.errors import FailedPrecondition, NotFound, ServingError
+from tfs.core.servable import InferenceTask, OneByOne, Outcome, Servable
+from tfs.core.servable_id import ServableId
+from tfs.core.signature import Signature
+from tfs.handlers.lookup import ModelLookup
+from tfs.handlers.warmup.warmup_replay import (
+    MAX_RECORDS,
+    Replay,
+    WarmupOptions,
+    read_requests,
+    read_warmup_requests,
+)
+from tfs.proto.tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
+from tfs.server.canary.comparison import Tally, judge, rejection
+from tfs.server.canary.trial import owned
+from tfs.server.model_settings import ValidationSettings
+
+log = logging.getLogger(__name__)
+
+
+class Validation:
+    """Refuses versions that answer otherwise than what serves. Thread-safe; blocks.
+
+    Args:
+        settings_of: Returns what a model's config says; None compares nothing.
+        lookup: Finds the version that serves.
+        clock: Measures how long answers take.
+
+    """
+
+    def __init__(
+        self,
+        settings_of: Callable[[str], ValidationSettings | None],
+        lookup: ModelLookup,
+        clock: Clock,
+    ) -> None:
+        self._settings_of = settings_of
+        self._lookup = lookup
+        self._clock = clock
+
+    def check(self, servable: Servable, path: str) -> None:
+        """Compares a loaded version with the one that serves; where none does, nothing.
+
+        Raises:
+            FailedPrecondition: It differs too much; the message has the figures.
+            ServingError: The requests cannot be read.
+
+        """
+        name = servable.id.name
+        settings = self._settings_of(name)
+        if settings is None:
+            return
+        try:
+            handle = self._lookup.acquire(name, None, None)
+        except NotFound:
+            return
+        with handle as serving:
+            tally = self._compared(serving, servable, settings.requests, path)
+        figures = tally.figures()
+        why = rejection(judge(settings.limits, figures), figures)
+        compared = (
+            f"{servable.id.slashed}: validation against version {handle.id.version}"
+        )
+        if why:
+            raise FailedPrecondition(f"{compared}: {why.removeprefix('guard: ')}")
+        log.info("event=validated why=%r requests=%d", compared, figures.num_samples)
+
+    def _compared(
+        self, serving: Servable, candidate: Servable, requests: str, path: str
+    ) -> Tally:
+        # This imports numpy, for which a server without validation need not wait.
+        from tfs.server.canary.difference import difference
+
+        tally = Tally()
+        options = WarmupOptions()
+        before, after = (_Watched(each, self._clock) for each in (serving, candidate))
+        replays = [Replay(each, options, self._clock) for each in (before, after)]
+        entries = read_requests(requests) if requests else read_warmup_requests(path)
+        for entry in itertools.islice(entries, MAX_RECORDS):
+            for watched, replay in zip((before, after), replays, strict=True):
+                watched.send(replay, entry)
+            for old, new in zip(before.answers, after.answers, strict=False):
+                tally.add_copy(old.outcome, old.took_s, new.outcome, new.took_s)
+                if isinstance(old.outcome, ServingError) or isinstance(
+                    new.outcome, ServingError
+                ):
+                    continue
+                tally.add_pair(
+                    old.num_rows,
+                    difference(old.outcome, new.outcome, old.output_filter),
+                )
+        return tally
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    outcome: Outcome
+    took_s: float = 0.0
+    num_rows: int = 0
+    output_filter: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Watched(OneByOne):
+    """A servable whose answers to the last request are kept; asked by one thread."""
+
+    _servable: Servable
+    _clock: Clock
+    answers: list[_Answer] = field(default_factory=list)
+
+    @property
+    def id(self) -> ServableId:
+        """The version that answers."""
+        return self._servable.id
+
+    @property
+    def signatures(self) -> Mapping[str, Signature]:
+        """The signatures of the version that answers."""
+        return self._servable.signatures
+
+    def send(self, replay: Replay, entry: PredictionLog) -> None:
+        """Asks it; a request that does not fit it counts as an answer, too."""
+        self.answers = []
+        error = replay.send(PredictionLog.FromString(entry.SerializeToString()))
+        if error is not None and not self.answers:
+            self.answers.append(_Answer(error))
+
+    def submit(self, task: InferenceTask) -> None:
+        """Submits the task, and keeps how it ends."""
+        answers, on_done, begun_s = self.answers, task.on_done, self._clock.now()
+
+        def done(outcome: Outcome) -> None:
+            took_s = self._clock.now() - begun_s
+            kept = outcome if isinstance(outcome, ServingError) else owned(outcome)
+            answers.append(_Answer(kept, took_s, task.num_rows, task.output_filter))
+            on_done(outcome)
+
+        task.on_done = done
+        self._servable.submit(task)
