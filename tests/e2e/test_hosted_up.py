@@ -111,6 +111,11 @@ def test_one_command_serves_models_until_ctrl_c(up: Up, short_folder: Path) -> N
         up.hosted("canary", "scale", "3", "--split=0.5")
         versions = {client.predict("scale", {"x": X}).version for _ in range(64)}
         assert versions == {2, 3}
+        rare = short_folder / "rare"
+        export_scale(rare, 1)
+        on_demand = "--config=residency: ON_DEMAND"
+        up.hosted("add-model", "rare", str(rare), "--replicas=3", on_demand)
+        assert client.predict("rare", {"x": X}).version == 1
     up.hosted("add-job", "local", "--servers=1", "--memory=3G")
     patient = threading.Event()
     while len(up.servers()) > 1:

@@ -12,8 +12,7 @@ from tfs.core.errors import InvalidArgument
 from tfs.hosted import fleet_edits
 from tfs.hosted.fleet import Job
 from tfs.hosted.job_report import JobReport
-from tfs.hosted.load_following import LoadFollowing, LoadOptions
-from tfs.hosted.scaling import Scaling
+from tfs.hosted.load_following import LoadFollowing, LoadOptions, Scaling
 
 
 class Scaled:

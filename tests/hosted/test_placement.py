@@ -112,6 +112,40 @@ def test_no_job_has_more_than_it_holds(
     assert place(wanted, there, placed.jobs) == placed or placed.shortfall
 
 
+def test_copies_go_to_different_zones_where_there_is_room() -> None:
+    """Three copies in three zones: any two may be lost. A full zone is no reason to refuse."""
+    there = {
+        **{f"a{n}": Job(f"a{n}", 10, zone="a") for n in range(3)},
+        "b": Job("b", 20, zone="b"),
+        "c": Job("c", 30, zone="c"),
+    }
+    wanted = replicated(models(m=4)["m"], 3)
+    placed = place(wanted, there, {})
+    assert {there[job].zone for job in placed.jobs["m"]} == {"a", "b", "c"}
+    crowded = {name: replace(there[name], memory_bytes=4) for name in ("a0", "a1")}
+    assert not place(replicated(models(m=4)["m"], 2), crowded, {}).shortfall
+
+
+def test_processors_are_shared_as_memory_is() -> None:
+    """A job that computes enough already takes no more, however much memory it has."""
+    wanted = {name: replace(each, cpus=1.5) for name, each in models(x=1, y=1).items()}
+    there = {"a": Job("a", 10, cpus=2), "b": Job("b", 90, cpus=2)}
+    placed = place(wanted, there, {})
+    assert sorted(placed.jobs.values()) == [("a",), ("b",)]
+    assert place(wanted, {"a": there["a"]}, {}).shortfall == {"y": 1}
+    assert not place(wanted, {"a": replace(there["a"], cpus=0)}, {}).shortfall
+
+
+def test_packing_anew_moves_only_what_has_to_move() -> None:
+    """Room for one model is made by moving one other, not all."""
+    wanted = models(x=5, y=5, z=4, large=10)
+    before = {"x": ("b",), "y": ("c",), "z": ("a",)}
+    placed = place(wanted, jobs(a=10, b=10, c=10), before)
+    assert not placed.shortfall
+    moved = [name for name, at in before.items() if placed.jobs[name] != at]
+    assert len(moved) == 1
+
+
 def test_models_on_demand_take_what_the_largest_of_them_takes() -> None:
     """Ten thousand that are rarely asked for fit where one of them does, and are spread."""
     rare = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,6 +36,7 @@ class Job:
         is_down: Whether no replica answered for so long that others take its place.
         is_leaving: Whether it should be removed once others have its models.
         generation: Counts what users changed.
+        zone: Where it is; copies of a model go to different zones, if there is room.
 
     """
 
@@ -50,6 +52,7 @@ class Job:
     generation: int = 1
     min_replicas: int = 0
     max_replicas: int = 0
+    zone: str = ""
 
     @property
     def takes_models(self) -> bool:
@@ -91,6 +94,7 @@ class HostedModel:
         generation: Counts what users changed.
         is_on_demand: Whether servers load it at its first request, and unload it when
             others need its memory.
+        cpus: How many processors one replica keeps busy; 0 if nobody said so.
 
     """
 
@@ -104,12 +108,15 @@ class HostedModel:
     num_replicas: int = 1
     generation: int = 1
     is_on_demand: bool = False
+    cpus: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.name:
             raise InvalidArgument("a model needs a name")
         if self.memory_bytes <= 0:
             raise InvalidArgument(f"{self.name}: memory must be positive")
+        if not 0 <= self.cpus < math.inf:
+            raise InvalidArgument(f"{self.name}: cpus are 0 or more: {self.cpus}")
         if not 1 <= self.min_replicas <= self.num_replicas <= self.max_replicas:
             raise InvalidArgument(
                 f"{self.name}: replicas are at least 1, and at most max_replicas "

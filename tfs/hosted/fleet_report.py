@@ -29,6 +29,7 @@ def model(state: Snapshot, name: str) -> pb.ModelInfo:
         report.hints.min_replicas = found.min_replicas
         report.hints.max_replicas = found.max_replicas
         report.hints.memory_bytes = found.memory_bytes
+        report.hints.cpus = found.cpus
         report.memory_is_estimate = found.is_estimate
         report.partition = found.partition
         report.num_replicas = found.num_replicas
@@ -69,6 +70,7 @@ def jobs(state: Snapshot, fleet: Fleet) -> list[pb.JobInfo]:
                 addresses=job.addresses,
                 answering=seen.answering,
                 problem=seen.problem,
+                zone=job.zone,
             )
         )
     return reports

@@ -98,6 +98,7 @@ class EditReader:
             partition=asked.partition,
             num_replicas=least,
             is_on_demand=config.residency == model_config_pb2.ON_DEMAND,
+            cpus=hints.cpus,
         )
         return fleet_edits.add_model(model), ()
 
@@ -198,6 +199,7 @@ class EditReader:
                 num_replicas=min(max(model.num_replicas, least), most),
                 memory_bytes=memory_bytes,
                 is_estimate=is_estimate,
+                cpus=hints.cpus if hints.HasField("cpus") else model.cpus,
             )
 
         return fleet_edits.update_model(asked.model, changed, "set-hints"), ()
@@ -221,6 +223,7 @@ class EditReader:
             cpus=asked.cpus,
             is_ours=is_ours,
             addresses=() if is_ours else (asked.job,),
+            zone=asked.zone,
         )
         return fleet_edits.put_job(job), ()
 

@@ -42,8 +42,7 @@ from tfs.hosted.job_report import (
     routes_of,
     sightings_of,
 )
-from tfs.hosted.load_following import LoadOptions
-from tfs.hosted.scaling import Scaling
+from tfs.hosted.load_following import LoadOptions, Scaling
 from tfs.hosted.sightings import JobSighting
 from tfs.hosted.store.state_store import Lease
 from tfs.hosted.wanted_models import wanted_models

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from typing import TYPE_CHECKING
 
@@ -73,6 +74,12 @@ def _add_jobs(commands: Subparsers) -> None:
         help="with a NAME: how many processors each of them may use (default all)",
     )
     _add_partition(parser)
+    parser.add_argument(
+        "--zone",
+        default="",
+        metavar="NAME",
+        help="where it is; copies of a model go to different zones",
+    )
     parser = add_change_command(
         commands,
         "remove-job",
@@ -172,6 +179,13 @@ def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
     _add_replicas(parser)
     _add_partition(parser)
     parser.add_argument(
+        "--cpus",
+        type=processors,
+        default=0.0,
+        metavar="X",
+        help="how many processors a replica keeps busy: 0.5 (default: not known)",
+    )
+    parser.add_argument(
         "--config",
         default="",
         metavar="TEXT",
@@ -196,6 +210,14 @@ def _add_partition(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="models go to servers of the same partition: gpu, eu",
     )
+
+
+def processors(text: str) -> float:
+    """Returns a number of processors, 0 or more."""
+    number = float(text)
+    if not 0 <= number < math.inf:
+        raise ValueError(text)
+    return number
 
 
 def job_address(text: str) -> str:
@@ -229,6 +251,7 @@ def _add_job(arguments: argparse.Namespace) -> int:
         num_replicas=least,
         max_replicas=most if most > least else 0,
         cpus=arguments.cpus,
+        zone=arguments.zone,
     )
     return change(arguments, "AddJob", request)
 
@@ -252,6 +275,7 @@ def _add_model(arguments: argparse.Namespace) -> int:
     )
     if arguments.memory:
         request.hints.memory_bytes = arguments.memory
+    request.hints.cpus = arguments.cpus
     return change(arguments, "AddModel", request)
 
 

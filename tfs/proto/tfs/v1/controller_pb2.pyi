@@ -126,14 +126,16 @@ class Rollback(_message.Message):
     def __init__(self, version: _Optional[int] = ...) -> None: ...
 
 class Hints(_message.Message):
-    __slots__ = ("min_replicas", "max_replicas", "memory_bytes")
+    __slots__ = ("min_replicas", "max_replicas", "memory_bytes", "cpus")
     MIN_REPLICAS_FIELD_NUMBER: _ClassVar[int]
     MAX_REPLICAS_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CPUS_FIELD_NUMBER: _ClassVar[int]
     min_replicas: int
     max_replicas: int
     memory_bytes: int
-    def __init__(self, min_replicas: _Optional[int] = ..., max_replicas: _Optional[int] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+    cpus: float
+    def __init__(self, min_replicas: _Optional[int] = ..., max_replicas: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., cpus: _Optional[float] = ...) -> None: ...
 
 class SetHintsRequest(_message.Message):
     __slots__ = ("edit", "model", "hints")
@@ -166,7 +168,7 @@ class GetOpRequest(_message.Message):
     def __init__(self, request_id: _Optional[str] = ...) -> None: ...
 
 class AddJobRequest(_message.Message):
-    __slots__ = ("edit", "job", "memory_bytes", "partition", "num_replicas", "cpus", "max_replicas")
+    __slots__ = ("edit", "job", "memory_bytes", "partition", "num_replicas", "cpus", "max_replicas", "zone")
     EDIT_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -174,6 +176,7 @@ class AddJobRequest(_message.Message):
     NUM_REPLICAS_FIELD_NUMBER: _ClassVar[int]
     CPUS_FIELD_NUMBER: _ClassVar[int]
     MAX_REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    ZONE_FIELD_NUMBER: _ClassVar[int]
     edit: Edit
     job: str
     memory_bytes: int
@@ -181,7 +184,8 @@ class AddJobRequest(_message.Message):
     num_replicas: int
     cpus: int
     max_replicas: int
-    def __init__(self, edit: _Optional[_Union[Edit, _Mapping]] = ..., job: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., partition: _Optional[str] = ..., num_replicas: _Optional[int] = ..., cpus: _Optional[int] = ..., max_replicas: _Optional[int] = ...) -> None: ...
+    zone: str
+    def __init__(self, edit: _Optional[_Union[Edit, _Mapping]] = ..., job: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., partition: _Optional[str] = ..., num_replicas: _Optional[int] = ..., cpus: _Optional[int] = ..., max_replicas: _Optional[int] = ..., zone: _Optional[str] = ...) -> None: ...
 
 class DrainJobRequest(_message.Message):
     __slots__ = ("edit", "job", "force")
@@ -290,7 +294,7 @@ class ReplicaInfo(_message.Message):
     def __init__(self, address: _Optional[str] = ..., primary: _Optional[int] = ..., available_versions: _Optional[_Iterable[int]] = ..., pending_versions: _Optional[_Iterable[int]] = ..., canary: _Optional[int] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class JobInfo(_message.Message):
-    __slots__ = ("job", "generation", "partition", "memory_bytes", "free_bytes", "num_replicas", "cpus", "is_ours", "is_down", "is_leaving", "num_models", "addresses", "answering", "problem")
+    __slots__ = ("job", "generation", "partition", "memory_bytes", "free_bytes", "num_replicas", "cpus", "is_ours", "is_down", "is_leaving", "num_models", "addresses", "answering", "problem", "zone")
     JOB_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
@@ -305,6 +309,7 @@ class JobInfo(_message.Message):
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     ANSWERING_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    ZONE_FIELD_NUMBER: _ClassVar[int]
     job: str
     generation: int
     partition: str
@@ -319,7 +324,8 @@ class JobInfo(_message.Message):
     addresses: _containers.RepeatedScalarFieldContainer[str]
     answering: _containers.RepeatedScalarFieldContainer[str]
     problem: str
-    def __init__(self, job: _Optional[str] = ..., generation: _Optional[int] = ..., partition: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., num_replicas: _Optional[int] = ..., cpus: _Optional[int] = ..., is_ours: bool = ..., is_down: bool = ..., is_leaving: bool = ..., num_models: _Optional[int] = ..., addresses: _Optional[_Iterable[str]] = ..., answering: _Optional[_Iterable[str]] = ..., problem: _Optional[str] = ...) -> None: ...
+    zone: str
+    def __init__(self, job: _Optional[str] = ..., generation: _Optional[int] = ..., partition: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., free_bytes: _Optional[int] = ..., num_replicas: _Optional[int] = ..., cpus: _Optional[int] = ..., is_ours: bool = ..., is_down: bool = ..., is_leaving: bool = ..., num_models: _Optional[int] = ..., addresses: _Optional[_Iterable[str]] = ..., answering: _Optional[_Iterable[str]] = ..., problem: _Optional[str] = ..., zone: _Optional[str] = ...) -> None: ...
 
 class FleetInfo(_message.Message):
     __slots__ = ("revision", "models", "jobs", "changes", "model_stores")
