@@ -116,7 +116,9 @@ class FileSystemSource:
         self._outlet: Outlet[StoragePath] = Outlet()
         self._agenda = Agenda(by_name(options.servables), self._clock)
         self._on_models: OnModels = self.update_config
-        self._findings: Mapping[str, _Finding] = {}  # replaced as a whole
+        # Replaced as a whole, both; the latter is asked for with each model's status.
+        self._findings: Mapping[str, _Finding] = {}
+        self._problems: Mapping[str, tuple[str, ...]] = {}
         self._thread: threading.Thread | None = None
         # What threads for places that may not answer have listed.
         self._arrived: queue.SimpleQueue[tuple[Look, Listing | RepositoryLook]] = (
@@ -239,7 +241,7 @@ class FileSystemSource:
 
         Servables without a problem, or not looked at yet, are absent.
         """
-        return {n: each.problems for n, each in self._findings.items() if each.problems}
+        return self._problems
 
     def at_hand(self, name: str) -> Sequence[int]:
         """Returns the versions that the last look at a base path showed, lowest first.
@@ -394,6 +396,7 @@ class FileSystemSource:
             name: _Finding(each.problems, each.at_hand or (), each.outlook)
             for name, each in streams.items()
         }
+        self._problems = {n: s.problems for n, s in streams.items() if s.problems}
         awaited = {name for name, each in streams.items() if each.is_awaited}
         self._agenda.end_round(number, awaited, storage_due_s)
 

@@ -192,3 +192,17 @@ def test_a_model_that_is_removed_tells_who_waits() -> None:
     assert waiting.outcomes == [None]
     with pytest.raises(NotFound):
         env.served("a")
+
+
+def test_many_that_go_make_room_for_many_that_come() -> None:
+    """However often models change places, no more is loaded than there is room for."""
+    names = [f"m{index}" for index in range(12)]
+    env = registered(*names, limit_bytes=3)
+    for name in names * 2:
+        waiting = Request(env, name)
+        env.settle()
+        assert waiting.outcomes == [None]
+        assert sum(bool(env.available(each)) for each in names) <= 3
+    together = [Request(env, name) for name in names[:3]]
+    env.settle()
+    assert [each.outcomes for each in together] == [[None]] * 3

@@ -165,7 +165,7 @@ def test_requests_that_cannot_be_read_fail_the_load(
     ],
 )
 def test_what_makes_no_sense_in_the_config_is_refused(fields: str, said: str) -> None:
-    """With the field's name."""
+    """The refusal names the field that is wrong, and what it takes."""
     text = config(model("a", "", f"validation {{ {fields} }}"))
     with pytest.raises(InvalidArgument, match=said):
         read_config_text(text, "test")

@@ -523,6 +523,8 @@ def test_a_path_that_nobody_can_place_is_its_servables_problem() -> None:
     assert source.step() == clock.now() + 5
     assert target.versions("good") == [1]
     assert source.problems() == {"bad": ("cannot look at /models/bad of bad: no path",)}
+    # Gathered once in a look: each model's status asks for it.
+    assert source.problems() is source.problems()
 
 
 def test_nothing_is_said_before_a_target_is_connected() -> None:

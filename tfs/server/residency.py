@@ -96,6 +96,8 @@ class Residency:
         self._models: dict[str, _Model] = {}  # the same
         # Of the executor's thread: models whose load lacks memory that is being freed.
         self._short: dict[str, None] = {}
+        # The same: models that were kept back and may still hold memory.
+        self._leaving: dict[str, _Model] = {}
 
     def set_models(self, names: Collection[str]) -> Collection[str]:
         """Sets which models are loaded on demand; returns those that are new.
@@ -218,6 +220,8 @@ class Residency:
             self._short[name] = None
             return
         self._short.pop(name, None)
+        if all(each.manager_state is ManagerState.END for each in states):
+            self._leaving.pop(name, None)
         if model is None or not model.is_admitted:
             return
         if any(each.manager_state in _COMING and not each.is_late for each in states):
@@ -236,6 +240,7 @@ class Residency:
         with self._lock:
             model.is_resident = False
         model.is_admitted = False
+        self._leaving[model.name] = model
         self._versions.withhold(model.name, reason)
 
     # -- memory ---------------------------------------------------------------------------
@@ -258,7 +263,7 @@ class Residency:
             (each for each in models if each.is_resident and each.name != name),
             key=lambda each: (self._is_pinned(each), each.last_use),
         )
-        leaving = [each for each in models if not each.is_admitted]
+        leaving = [each for each in self._leaving.values() if not each.is_admitted]
         freed = [held for each in leaving for held in self._held(each)]
         going: list[_Model] = []
         while not self._memory.would_fit(wanted, freed):
