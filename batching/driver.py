@@ -7,7 +7,6 @@ server.
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any, Generic, Self, TypeVar
@@ -148,12 +147,13 @@ class DrivenQueue(Generic[ItemT, ResultT]):
         if timeout_s is None:
             timeout_s = self._default_timeout_s
         shared = None if self._removed else self.shared
-        return self._driver.enqueue(shared, item, num_rows, timeout_s, low)
+        return self._driver.submit(shared, item, num_rows, timeout_s, low)
 
     def remove(self) -> None:
         """Lets the queue drain; later items fail with UNAVAILABLE. Returns at once."""
         self._removed = True
-        self._driver.post(lambda: self._driver.remove(self.shared))
+        scheduler = self._driver.scheduler
+        self._driver.loop.post(lambda: scheduler.remove_queue(self.shared))
 
 
 class BatchDriver:
@@ -180,12 +180,8 @@ class BatchDriver:
         self.loop = ServingLoop(self._clock, name="batch-driver")
         self.scheduler = SharedBatchScheduler(options, self._clock)
         self.loop.add_round_hook(self.scheduler.step, Phase.SCHEDULE)
-        self._incoming: deque[tuple[BatchQueue[Any], ItemTask[Any, Any], bool]] = (
-            deque()
-        )
-        self._armed = False
-        # Guards `_closed`, and ensures that nothing is appended to `_incoming` after
-        # that was set; leaf lock.
+        # Guards `_closed`, and ensures that nothing is posted after that was set but the
+        # end; leaf lock.
         self._changed = threading.Condition()
         self._closed = False
         self._drained = False
@@ -236,12 +232,12 @@ class BatchDriver:
 
         # Once the loop's thread runs, the scheduler belongs to it.
         if self._started and not self.loop.is_loop_thread:
-            self.post(add)
+            self.loop.post(add)
         else:
             add()
         return DrivenQueue(self, made.result(_PATIENCE_S), timeout_s)
 
-    def enqueue(
+    def submit(
         self,
         queue: BatchQueue[ItemTask[ItemT, ResultT]] | None,
         item: ItemT,
@@ -255,17 +251,10 @@ class BatchDriver:
         with self._changed:
             closed = self._closed or queue is None
             if queue is not None and not closed:
-                self._incoming.append((queue, task, low))
+                self.loop.post(lambda: self.scheduler.submit(queue, task, low))
         if closed:
             task.on_done(Unavailable("the batch queue is closed"))
-        elif not self._armed:
-            self._armed = True  # one post per burst
-            self.loop.post(self._submit_incoming)
         return task.future
-
-    def post(self, fn: Callable[[], None]) -> None:
-        """Runs ``fn`` on the driver's thread."""
-        self.loop.post(fn)
 
     def close(self, timeout_s: float = 60.0) -> bool:
         """Computes the items that wait, then ends the threads; idempotent.
@@ -278,11 +267,10 @@ class BatchDriver:
         with self._changed:
             first, self._closed = not self._closed, True
         if first and self._started:
-            self.post(self._drain)
-        elif first:  # there is no thread, so the scheduler belongs to the caller
-            self._drained = not self._incoming
-            self._submit_incoming()
-            self._fail_all(threading.Event())
+            self.loop.post(self._drain)
+        elif first:  # there is no thread, so the loop belongs to the caller
+            self.loop.post(self._end_unstarted)
+            self.loop.step()
         if not self._started:
             self._executor.close(deadline_s)
             self.loop.close(deadline_s)
@@ -293,36 +281,26 @@ class BatchDriver:
             drained = self._drained
         if not drained:
             failed = threading.Event()
-            self.post(lambda: self._fail_all(failed))
+            self.loop.post(self._fail_all)
+            self.loop.post(failed.set)
             failed.wait(_PATIENCE_S)  # nothing on the loop blocks, so this is quick
         self._executor.close(deadline_s)
         self.loop.close(deadline_s)
         return drained
 
-    def _submit_incoming(self) -> None:
-        self._armed = False
-        incoming = self._incoming
-        submit = self.scheduler.submit
-        while incoming:
-            queue, task, low = incoming.popleft()
-            submit(queue, task, low)
-
-    def remove(self, queue: BatchQueue[Any]) -> None:
-        """Lets ``queue`` drain. Confined to the driver's thread."""
-        self._submit_incoming()
-        self.scheduler.remove_queue(queue)
-
     def _drain(self) -> None:
-        self._submit_incoming()
         for queue in self.scheduler.queues:
             self.scheduler.remove_queue(queue, self._note_drained)
         self._note_drained()
 
-    def _fail_all(self, failed: threading.Event) -> None:
+    def _end_unstarted(self) -> None:
+        self._drained = not any(map(len, self.scheduler.queues))
+        self._fail_all()
+
+    def _fail_all(self) -> None:
         error = Unavailable("the batch driver is closed")
         for queue in self.scheduler.queues:
             self.scheduler.remove_queue(queue, error=error)
-        failed.set()
 
     def _note_drained(self) -> None:
         if not self.scheduler.queues:
