@@ -116,7 +116,7 @@ def test_a_module_that_is_gone_spoils_nothing(
     assert platform_imports.imported_s("torch_export") > 0
 
 
-def test_no_import_or_warm_up_of_a_zygote_asks_for_devices(
+def test_no_import_of_a_zygote_asks_for_devices(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A process that has asked CUDA for its devices forks none that could use them."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 import threading
 import time
@@ -271,18 +270,6 @@ def _mappings(name: str, min_bytes: int) -> list[dict[str, int]]:
         elif inside and rest.endswith(" kB"):
             found[-1][key] = int(rest.split()[0]) << 10
     return [each for each in found if each["Size"] >= min_bytes]
-
-
-def test_writing_to_weights_is_reported_once(
-    interpreter: DlmopenInterpreter, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """From then on the interpreters of a version differ; the log says so."""
-    loaded = interpreter.load(package(tmp_path, Scale()))
-    with caplog.at_level(logging.WARNING):
-        for _ in range(12):
-            ask(loaded, X, "write_weights").outputs()
-    assert caplog.text.count("event=weights_written servable=scale/1") == 1
-    loaded.unload()
 
 
 def test_a_model_can_be_measured(

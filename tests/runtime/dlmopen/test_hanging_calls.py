@@ -58,9 +58,6 @@ class Gate:
     ) -> dict[str, Output]:
         raise NotImplementedError
 
-    def num_written_pages(self) -> int:
-        return 0
-
     def close(self) -> None:
         self.opened.set()
 

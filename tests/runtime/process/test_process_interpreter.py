@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import gc
-import logging
 import math
 import os
 import re
@@ -454,19 +453,6 @@ def test_unloading_the_last_model_ends_the_process(
     assert interpreter.pid is None
     again = interpreter.load(source)
     assert values(ask(again, X).outputs()["y"]) == [[2, 4]]
-
-
-def test_a_model_that_writes_to_its_weights_is_reported_once(
-    host: ProcessHost, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The operator learns that interpreters drift apart, not once per call."""
-    interpreter = host.interpreter()
-    loaded = interpreter.load(package(tmp_path, Scale()))
-    with caplog.at_level(logging.WARNING):
-        for _ in range(12):
-            ask(loaded, X, "write_weights").outputs()
-        until(lambda: "weights_written" in caplog.text, "the report")
-    assert caplog.text.count("event=weights_written servable=scale/1") == 1
 
 
 def test_a_version_that_kills_its_loader_is_refused(

@@ -59,8 +59,6 @@ class NamespaceModel:
         self._source = source
         self._who = source.id.slashed
         self._model_id = next(_ids)
-        self._told_of_writes = False
-        self._written_pages = 0
         self.last_call_s: float | None = None
         fds = {name: file.fd for name, file in files.files.items()}
         self.import_s: float = namespace.call(
@@ -78,7 +76,7 @@ class NamespaceModel:
         ]
         self._calling.take(self._source.id)
         try:
-            outputs, ns, pages = self._namespace.call(
+            outputs, ns = self._namespace.call(
                 ("call", self._model_id, signature_name, num_rows, described)
             )
             total_bytes = 0
@@ -98,8 +96,6 @@ class NamespaceModel:
             self._calling.end()
         del exports
         self.last_call_s = ns / 1e9
-        if pages and not self._told_of_writes:
-            self._tell_of_writes(pages)
         return views
 
     def run(
@@ -138,10 +134,6 @@ class NamespaceModel:
             self._calling.end()
         return True
 
-    def num_written_pages(self) -> int:
-        """Returns how many pages of shared weights were seen to be its own."""
-        return self._written_pages
-
     def close(self) -> None:
         """Drops the model there, after the call that is running; idempotent."""
         try:
@@ -153,16 +145,6 @@ class NamespaceModel:
         except ServingError as error:
             log.warning("event=unload_failed servable=%s error=%s", self._who, error)
         self._calling.forget(self._source.id)
-
-    def _tell_of_writes(self, num_pages: int) -> None:
-        self._told_of_writes = True
-        self._written_pages = num_pages
-        log.warning(
-            "event=weights_written servable=%s num_pages=%d "
-            "note='its interpreters differ from now on'",
-            self._source.id.slashed,
-            num_pages,
-        )
 
 
 class _PyBuffer(ctypes.Structure):

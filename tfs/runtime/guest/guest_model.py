@@ -60,10 +60,6 @@ class GuestModel(Protocol):
         """Runs one signature on tensors the model may keep and write to."""
         ...
 
-    def num_written_pages(self) -> int:
-        """Returns how many pages of shared weights this model made its own."""
-        ...
-
     def close(self) -> None:
         """Drops the model; idempotent."""
         ...

@@ -12,7 +12,6 @@ file kills its readers with SIGBUS.
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import mmap
 import os
@@ -24,11 +23,6 @@ ADD_SEALS = 1033  # fcntl.FADD_SEALS; absent from the module before Python 3.13
 _SEALS = 0x1 | 0x2 | 0x4 | 0x8  # SEAL, SHRINK, GROW, WRITE
 _FD_FOLDER = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
 _COPY_BYTES = 8 << 20
-# One byte of a pagemap entry tells whether the page is present (the highest bit), is
-# swapped out (bit 62), and is still the file's own (bit 61). The table below gives 1 for
-# a byte that means a private copy.
-_FLAGS_BYTE = 7 if sys.byteorder == "little" else 0
-_IS_WRITTEN = bytes(flags & 0xC0 != 0 and flags & 0x20 == 0 for flags in range(256))
 
 
 class SealedFile:
@@ -135,40 +129,3 @@ def copy(source_fd: int, target_fd: int) -> None:
     """Appends a file's bytes to a memfd, inside the kernel."""
     while os.sendfile(target_fd, source_fd, None, _COPY_BYTES):
         pass
-
-
-def num_written_pages(
-    mapping: mmap.mmap, offset: int = 0, size_bytes: int | None = None
-) -> int | None:
-    """Returns how many pages of a private mapping this process made its own.
-
-    It counts only pages that hold some of the ``size_bytes`` from ``offset`` on. None
-    if the system does not say. It reads 8 bytes per page and touches none of the pages.
-    """
-    anchor = (ctypes.c_char * 1).from_buffer(mapping)
-    address = ctypes.addressof(anchor) + offset
-    del anchor  # a live export keeps the mapping from being closed
-    if size_bytes is None:
-        size_bytes = len(mapping) - offset
-    return num_written_pages_at(address, size_bytes)
-
-
-def num_written_pages_at(address: int, size_bytes: int) -> int | None:
-    """Returns how many pages of privately mapped memory this process made its own.
-
-    The memory must be that of a file; otherwise every page in use would count.
-    """
-    page_bytes = mmap.PAGESIZE
-    first_page = address // page_bytes
-    num_pages = -(-(address + size_bytes) // page_bytes) - first_page
-    try:
-        fd = os.open("/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        entries = os.pread(fd, num_pages * 8, first_page * 8)
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
-    return entries[_FLAGS_BYTE::8].translate(_IS_WRITTEN).count(1)

@@ -263,10 +263,6 @@ class StagedModel:
         """Runs one signature on tensors, whole."""
         return self._guest.run(signature_name, inputs, num_rows)
 
-    def num_written_pages(self) -> int:
-        """Returns how many pages of shared weights this model made its own."""
-        return self._guest.num_written_pages()
-
     # -- how calls end -------------------------------------------------------------------
 
     def _end_gone(self, waiting: list[GuestCall]) -> None:

@@ -201,7 +201,6 @@ class ProcessModel(OnAnotherThread):
         self.reply_plans: list[ReplyPlans] = [{} for _ in source.signatures]
         self.times = CallTimes()
         self.unloading = False
-        self.told_of_writes = False
         self.import_s: float | None = None
         self.process_changes = ""
         self.load_memory = LoadMemory()

@@ -120,7 +120,8 @@ class SpareWorker:
             if worker is not self._worker:  # closed meanwhile
                 worker.close()
             elif isinstance(outcome, Forked):
-                worker.listen(self._on_event, lambda _: self._drop(), self._drop)
+                worker.listen(lambda _: self._drop(), self._drop)
+                worker.send("warm_up", {}, (), self._note_warm, background=True)
             else:
                 self._drop()
                 if outcome is None:
@@ -128,13 +129,12 @@ class SpareWorker:
                 else:
                     log.warning("event=no_spare_worker why=%r", outcome)
 
-        self._zygote.fork(self._options, worker.remote_fds, on_forked, is_spare=True)
+        self._zygote.fork(self._options, worker.remote_fds, on_forked)
 
-    def _on_event(self, event: WorkerReply) -> None:
-        if event.fields.get("event") == "warm":
-            self._is_warm = True
-            if (fault := event.fields.get("fault")) is not None:
-                log.warning("event=spare_worker_stays_cold why=%r", fault)
+    def _note_warm(self, reply: WorkerReply | None) -> None:
+        self._is_warm = reply is not None
+        if reply is not None and (error := reply.error()) is not None:
+            log.warning("event=spare_worker_stays_cold why=%r", error.message)
 
     def _drop(self) -> None:
         """Gives up a spare that is dead or no longer wanted."""

@@ -407,7 +407,7 @@ class Worker:
         self._start_failed = False
         self._num_lost_forks = 0
         sign = LoadSign(self._loop, process.calls.slab, self._options.traffic)
-        process.listen(self._take_event, self.end, lambda: self._on_end(process), sign)
+        process.listen(self.end, lambda: self._on_end(process), sign)
         self._user.move_in(process)
 
     def settle(self) -> None:
@@ -496,20 +496,3 @@ class Worker:
     def _served(self) -> str:
         models = self._user.models.values()
         return ",".join(each.who for each in models) or "none"
-
-    def _take_event(self, event: WorkerReply) -> None:
-        """Tells the operator, once for each model, that it writes to its weights."""
-        fields = event.fields
-        for model in self._user.models.values():
-            if fields.get("event") != "weights_written" or model.told_of_writes:
-                continue
-            if model.who == fields.get("model"):
-                model.told_of_writes = True
-                log.warning(
-                    "event=weights_written servable=%s interpreter=%s num_pages=%s "
-                    "hint='the model changes its weights while it serves; every "
-                    "interpreter has changes of its own'",
-                    model.who,
-                    self._name,
-                    fields.get("num_pages"),
-                )

@@ -24,7 +24,7 @@ from tfs.runtime.process.zygote import Forked
 
 
 class WorkerReply:
-    """A worker's answer, or event. Confined to the loop.
+    """A worker's answer. Confined to the loop.
 
     Attributes:
         fields: The answer's JSON.
@@ -86,7 +86,6 @@ class WorkerProcess:
         self._awaited: dict[int, OnReply] = {}
         self._in_background = set[int]()
         self._next_id = 0
-        self._on_event: Callable[[WorkerReply], None] = lambda _: None
         self._on_broken: Callable[[str | None], None] = lambda _: None
         self._sign: LoadSign | None = None
         self._is_heard = False
@@ -129,7 +128,6 @@ class WorkerProcess:
 
     def listen(
         self,
-        on_event: Callable[[WorkerReply], None],
         on_broken: Callable[[str | None], None],
         on_end: Callable[[], None],
         sign: LoadSign | None = None,
@@ -137,7 +135,6 @@ class WorkerProcess:
         """Begins to listen to the process, which is attached; for one listener at a time.
 
         Args:
-            on_event: Takes what it says without being asked.
             on_broken: Called when it is of no use any more; with the reason, if it was
                 found here.
             on_end: Called once it has ended.
@@ -145,7 +142,7 @@ class WorkerProcess:
 
         """
         assert self._forked is not None
-        self._on_event, self._on_broken, self._sign = on_event, on_broken, sign
+        self._on_broken, self._sign = on_broken, sign
         self._is_heard = True
         pidfd = self._forked.pidfd
 
@@ -275,9 +272,7 @@ class WorkerProcess:
             return
         reply = WorkerReply(fields, payload, fds)
         try:
-            if "event" in fields:
-                self._on_event(reply)
-            elif isinstance(message_id, int) and message_id in self._awaited:
+            if isinstance(message_id, int) and message_id in self._awaited:
                 if self._sign is not None and message_id in self._in_background:
                     self._in_background.remove(message_id)
                     self._sign.end()

@@ -157,24 +157,18 @@ class Zygote:
         fds: tuple[int, ...],
         on_done: OnForked,
         *,
-        is_spare: bool = False,
         platform: str = "",
     ) -> None:
         """Forks a worker that owns copies of ``fds``; starts the zygote if need be.
 
         ``on_done`` takes the worker, or the reason why there is none. The caller may
-        close ``fds`` in it. A spare warms up, and then says so on its control channel.
-        If the platform's imports take long (``platform_imports``), the zygote does them
+        close ``fds`` in it. If the platform's imports take long (``platform_imports``), the zygote does them
         once, before it forks.
         """
         if self._closed:
             on_done(_CLOSED)
             return
-        fields = {
-            "options": asdict(options),
-            "spare": is_spare,
-            "platform": platform,
-        }
+        fields = {"options": asdict(options), "platform": platform}
         request = _ForkRequest(fields, fds, on_done)
         if self._program is None:
             self._start()

@@ -110,13 +110,14 @@ def test_weights_are_views_of_the_versions_bytes(
         outputs = model.call("serving_default", {"x": floats((1, 2))})
     last = NUM_FLOATS - 1
     assert values(outputs["y"]) == [[1 + last, 2 + last]]
-    assert model.num_written_pages() == 0
     model.close()
     warm.close()
 
 
 @pytest.mark.parametrize("form", ["weights.pt", "weights.safetensors"])
-def test_writing_to_weights_of_a_class_is_noticed(form: str, tmp_path: Path) -> None:
+def test_a_class_that_writes_to_its_weights_changes_no_others(
+    form: str, tmp_path: Path
+) -> None:
     """It makes pages the model's own, which the other one sees nothing of."""
     (tmp_path / "servable.py").write_text(
         SERVABLE.replace(
@@ -132,12 +133,10 @@ def test_writing_to_weights_of_a_class_is_noticed(form: str, tmp_path: Path) -> 
     files = VersionFiles.stage(source)
     model, other = (load_guest_model(source, files) for _ in range(2))
     files.close()
-    assert model.num_written_pages() == other.num_written_pages() == 0
-    with torch.inference_mode():
-        outputs = model.call("serving_default", {"x": floats((1, 2))})
-    assert values(outputs["y"]) == [[2, 3]]
-    assert model.num_written_pages() >= weights["weight"].nbytes // 4096
-    assert other.num_written_pages() == 0
+    for each in (model, other):
+        with torch.inference_mode():
+            outputs = each.call("serving_default", {"x": floats((1, 2))})
+        assert values(outputs["y"]) == [[2, 3]]
     model.close()
     other.close()
 
@@ -155,14 +154,10 @@ def test_only_what_is_the_same_is_shared(tmp_path: Path) -> None:
         "small": torch.ones(4),
     }
     places = {name: tensor.data_ptr() for name, tensor in tensors.items()}
-    written_pages = share_weights(tensors.values(), file)
+    share_weights(tensors.values(), file)
     file.close()
     moved = {name for name in tensors if tensors[name].data_ptr() != places[name]}
     assert moved == {"ones", "counted"}
-    assert torch.equal(tensors["counted"], counted)
-    assert written_pages() == 0
-    tensors["ones"].add_(1)
-    assert written_pages() > 0
     assert torch.equal(tensors["counted"], counted)
 
 

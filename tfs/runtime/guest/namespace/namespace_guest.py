@@ -7,7 +7,6 @@ nobody serialises them, and each side reads the other's memory.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import gc
 import marshal
@@ -27,6 +26,7 @@ from tfs.core.errors import (
     serving_error,
 )
 from tfs.runtime.guest.forked_call import FORKS
+from tfs.runtime.guest.freed_memory import give_back
 from tfs.runtime.guest.guest_model import Value, load_guest_model, one_line
 from tfs.runtime.guest.loaded_model import LoadedModel, not_loaded
 from tfs.runtime.guest.model_source import ModelSource
@@ -165,8 +165,8 @@ class NamespaceGuest:
         signature_name: str,
         num_rows: int,
         inputs: Sequence[tuple[str, SharedTensor]],
-    ) -> tuple[list[tuple[str, object]], int, int]:
-        """Runs a signature; returns outputs, nanoseconds and pages written to."""
+    ) -> tuple[list[tuple[str, object]], int]:
+        """Runs a signature; returns outputs and nanoseconds."""
         begun_ns = time.perf_counter_ns()
         self._kept = []
         loaded = self._models.get(model_id)
@@ -200,8 +200,7 @@ class NamespaceGuest:
                 raise Internal(
                     f"{who} returned what cannot be read: {one_line(error)}"
                 ) from error
-        pages = loaded.written_pages_if_due()
-        return found, time.perf_counter_ns() - begun_ns, pages
+        return found, time.perf_counter_ns() - begun_ns
 
     def _release(self) -> None:
         """Releases the tensors that the last answer named."""
@@ -213,7 +212,7 @@ class NamespaceGuest:
             self._kept = []
             loaded.guest.close()
             del loaded
-            _give_memory_back()
+            give_back()
 
     def _scale(
         self, model_id: int, signature_name: str, inputs: bytes, duration_s: float
@@ -245,18 +244,12 @@ class NamespaceGuest:
         if self._sessions is not None:
             self._sessions.close()
             self._sessions = None
-            _give_memory_back()
+            give_back()
 
     def _sessions_here(self) -> SessionGuest:
         if self._sessions is None:
             self._sessions = SessionGuest()
         return self._sessions
-
-
-def _give_memory_back() -> None:
-    gc.collect()
-    with contextlib.suppress(AttributeError, OSError):  # glibc only
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 _started: list[object] = []  # kept alive, because C code has their addresses

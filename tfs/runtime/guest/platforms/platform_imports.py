@@ -35,20 +35,14 @@ _spent_s: dict[str, float] = {}
 
 
 def import_for(platform: str) -> None:
-    """Imports the modules that the platform needs and that exist, and warms them up.
+    """Imports the modules that the platform needs and that exist.
 
     A missing one is reported when a version that needs it is loaded.
     """
-    # This imports torch, which the server's process may lack.
-    from tfs.runtime.guest.devices.no_devices import no_devices
-
     begun_s = time.thread_time()
     for name in MODULES[platform]:
         with contextlib.suppress(ImportError):
-            module = importlib.import_module(name)
-            # If something is wrong here, loading a version reports it too.
-            with contextlib.suppress(Exception), no_devices():
-                getattr(module, "warm_up", lambda: None)()
+            importlib.import_module(name)
     _spent_s[platform] = time.thread_time() - begun_s
 
 

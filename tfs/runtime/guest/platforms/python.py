@@ -31,7 +31,7 @@ import types
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 
@@ -46,11 +46,7 @@ from tfs.runtime.guest.platforms.servable_modules import (
 )
 from tfs.runtime.guest.platforms.servable_pipeline import pipeline
 from tfs.runtime.guest.platforms.torch_callable import TorchCallable
-from tfs.runtime.guest.sealed_file import (
-    SealedFile,
-    num_written_pages,
-    num_written_pages_at,
-)
+from tfs.runtime.guest.sealed_file import SealedFile
 
 SOURCE: Final = "servable.py"
 SAFETENSORS: Final = "weights.safetensors"
@@ -137,18 +133,16 @@ def load(source: ModelSource, files: VersionFiles) -> GuestModel:
     module = _import(source, files[SOURCE])
     try:
         servable = _class_of(source, module)()
-        tensors, written_pages = _weights(source, files)
+        weights = _weights(source, files)
         prepare = getattr(servable, "load", None)
         if prepare is not None:
             with _found_by_pickles(module):
-                prepare(Version(source.path, source.device, tensors))
+                prepare(Version(source.path, source.device, weights))
         functions = _functions(source, servable)
     except BaseException:
         _forget(module)
         raise
-    return TorchCallable(
-        source, functions, written_pages=written_pages, on_close=lambda: _forget(module)
-    )
+    return TorchCallable(source, functions, on_close=lambda: _forget(module))
 
 
 def _import(source: ModelSource, file: SealedFile) -> types.ModuleType:
@@ -284,20 +278,14 @@ def _functions(
     return functions
 
 
-def _weights(
-    source: ModelSource, files: VersionFiles
-) -> tuple[Mapping[str, torch.Tensor], Callable[[], int]]:
+def _weights(source: ModelSource, files: VersionFiles) -> Mapping[str, torch.Tensor]:
     who = source.id.slashed
     try:
         if SAFETENSORS in files.files:
-            file = files[SAFETENSORS]
-            mapping = file.map()
-            weights = Weights(read_safetensors(mapping), f"{SAFETENSORS} holds")
+            weights = read_safetensors(files[SAFETENSORS].map())
             if source.device != "cpu":
-                for name, tensor in list(weights.items()):
-                    weights[name] = tensor.to(source.device)
-                return weights, lambda: 0
-            return weights, lambda: num_written_pages(mapping) or 0
+                weights = {k: each.to(source.device) for k, each in weights.items()}
+            return Weights(weights, f"{SAFETENSORS} holds")
         if CHECKPOINT in files.files:
             path = files[CHECKPOINT].path
             # Mapped privately; what torch wrote before 1.6 cannot be.
@@ -306,11 +294,8 @@ def _weights(
                 path, map_location=source.device, weights_only=True, mmap=is_mapped
             )
             if type(loaded) is dict:
-                loaded = Weights(loaded, f"{CHECKPOINT} holds")
-            if not is_mapped:
-                return loaded, lambda: 0
-            tensors = list(_tensors(loaded))
-            return loaded, lambda: sum(map(_written_pages, tensors))
+                return Weights(loaded, f"{CHECKPOINT} holds")
+            return cast("Mapping[str, torch.Tensor]", loaded)
     except pickle.UnpicklingError as error:
         raise DataLoss(f"{who}: {CHECKPOINT} {_not_only_weights(error)}") from error
     except Exception as error:
@@ -318,7 +303,7 @@ def _weights(
             f"{who}: its weights cannot be read: {one_line(error)}"
         ) from error
     none = f"without {SAFETENSORS} or {CHECKPOINT} it has"
-    return Weights({}, none), lambda: 0
+    return Weights({}, none)
 
 
 def _not_only_weights(error: pickle.UnpicklingError) -> str:
@@ -331,22 +316,6 @@ def _not_only_weights(error: pickle.UnpicklingError) -> str:
         "are read from it (weights_only): save what it computes with as tensors, or put "
         "its file into assets/ and read it in load()"
     )
-
-
-def _tensors(value: object) -> Iterator[torch.Tensor]:
-    """Yields the tensors in the contents of a checkpoint."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for each in value.values():
-            yield from _tensors(each)
-    elif isinstance(value, list | tuple):
-        for each in value:
-            yield from _tensors(each)
-
-
-def _written_pages(tensor: torch.Tensor) -> int:
-    return num_written_pages_at(tensor.data_ptr(), tensor.nbytes) or 0
 
 
 def read_safetensors(buffer: Any) -> dict[str, torch.Tensor]:

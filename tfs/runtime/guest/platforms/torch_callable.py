@@ -40,7 +40,6 @@ class TorchCallable:
         self,
         source: ModelSource,
         functions: Mapping[str, Function],
-        written_pages: Callable[[], int] = lambda: 0,
         on_close: Callable[[], None] = lambda: None,
         cuttable: Mapping[str, Cuttable] = MappingProxyType({}),
     ) -> None:
@@ -52,7 +51,6 @@ class TorchCallable:
             for name, signature in source.signatures.items()
         }
         self._source = source
-        self._written_pages = written_pages
         self._on_close = on_close
 
     def call(self, signature_name: str, inputs: Tensors) -> dict[str, TensorView]:
@@ -100,17 +98,12 @@ class TorchCallable:
             }
             return call.run(moved, num_rows)
 
-    def num_written_pages(self) -> int:
-        """Returns how many pages of shared weights this model made its own."""
-        return self._written_pages()
-
     def close(self) -> None:
         """Drops the model; idempotent."""
         self._calls = {}
         self.cuttable = {}
         self._on_close()
         self._on_close = lambda: None
-        self._written_pages = lambda: 0
 
     def call_of(self, name: str) -> SignatureCall:
         """Returns what runs a signature.

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import re
 import threading
-import types
-import typing
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -39,7 +37,7 @@ from tfs.runtime.guest.machine_code import (
 )
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.platforms.torch_callable import TorchCallable
-from tfs.runtime.guest.sealed_file import SealedFile, new_memfd
+from tfs.runtime.guest.sealed_file import SealedFile
 from tfs.runtime.guest.weights.mapped_reader import MappedReader
 
 _reading: Final = threading.Lock()
@@ -78,66 +76,8 @@ def load(source: ModelSource, files: VersionFiles) -> GuestModel:
     return TorchCallable(
         source,
         dict.fromkeys(source.signatures, function),
-        written_pages=reader.num_written_pages if reader is not None else lambda: 0,
         cuttable={} if cuttable is None else dict.fromkeys(source.signatures, cuttable),
     )
-
-
-def warm_up() -> None:
-    """Writes a small program, loads it and calls it, to fill caches for all others.
-
-    Filling torch's and sympy's caches is a third of the time of loading a small graph.
-    """
-    module = torch.nn.Linear(2, 2).eval()
-    rows = torch.export.Dim("rows")
-    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
-        warnings.simplefilter("ignore")
-        program = torch.export.export(
-            module,
-            (),
-            {"input": torch.zeros(2, 2)},
-            dynamic_shapes={"input": {0: rows}},
-            strict=False,
-        )
-        fd = new_memfd("warm-up")
-        with open(fd, "wb", closefd=False) as written:
-            torch.export.save(program, written)
-        file = SealedFile.seal(fd)
-        reader = MappedReader(file)
-        try:
-            loaded = _read_mapped(file, reader)
-            if loaded is not None:
-                with torch.inference_mode():
-                    loaded.module()(input=torch.zeros(3, 2))
-        finally:
-            reader.release()
-            file.close()
-
-
-def _remember_type_hints() -> None:
-    """Makes torch's reader of programs look up the types of each class only once.
-
-    Otherwise it asks for them again for every object that it reads, which is a third of
-    the time of loading a graph with some hundred operators.
-    """
-    try:
-        from torch._export.serde import serialize
-    except ImportError:
-        return
-    known: dict[object, dict[str, object]] = {}
-
-    def get_type_hints(of: Any, *args: Any, **kwargs: Any) -> dict[str, object]:
-        if of not in known:
-            known[of] = typing.get_type_hints(of, *args, **kwargs)
-        return known[of]
-
-    if getattr(serialize, "typing", None) is typing:
-        remembering = types.ModuleType("typing", typing.__doc__)
-        vars(remembering).update(vars(typing), get_type_hints=get_type_hints)
-        vars(serialize)["typing"] = remembering
-
-
-_remember_type_hints()
 
 
 def _load_program(

@@ -70,7 +70,6 @@ def load(source: ModelSource, files: VersionFiles) -> GuestModel:
     return TorchCallable(
         source,
         functions,
-        written_pages=reader.num_written_pages,
         on_close=lambda: close_package(importer),
         cuttable=called_modules(source, model),
     )

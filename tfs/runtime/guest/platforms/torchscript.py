@@ -41,7 +41,5 @@ def load(source: ModelSource, files: VersionFiles) -> GuestModel:
         ) from error
     if getattr(module, "training", False):  # what was frozen has no mode
         module.eval()
-    written_pages = share_weights(
-        [*module.parameters(), *module.buffers()], files[ARCHIVE]
-    )
-    return TorchCallable(source, methods_of(source, module), written_pages)
+    share_weights([*module.parameters(), *module.buffers()], files[ARCHIVE])
+    return TorchCallable(source, methods_of(source, module))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.package.package_importer import PackageImporter
 
 from tfs.core.errors import (
     FailedPrecondition,
@@ -21,7 +22,6 @@ from tfs.runtime.guest.guest_model import one_line
 from tfs.runtime.guest.platforms.torch_package import close_package, open_package
 from tfs.runtime.guest.sealed_file import SealedFile
 from tfs.runtime.guest.sessions.movable_pickle import (
-    OpenPackage,
     Pickled,
     pickle_movable,
     unpickle_movable,
@@ -48,7 +48,7 @@ class SessionGuest:
 
     def __init__(self, on_map: Callable[[int], None] | None = None) -> None:
         self._on_map = on_map
-        self._packages: dict[int, OpenPackage] = {}
+        self._packages: dict[int, PackageImporter] = {}
         self._objects: dict[int, object] = {}
         self._operations: dict[str, Callable[..., object]] = {
             "open": self._open,
@@ -99,20 +99,20 @@ class SessionGuest:
             importer = open_package(file, name, self._on_map)
         finally:
             file.close()
-        self._packages[number] = OpenPackage(number, importer)
+        self._packages[number] = importer
         return importer
 
     def _load_pickle(
         self, _fds: Fds, package: int, module: str, resource: str
     ) -> object:
-        importer = self._packages_of([package])[package].importer
+        (importer,) = self._packages_of([package])
         record = f"{module.replace('.', '/')}/{resource}"
         if not importer.zip_reader.has_record(record):
             raise NotFound(f"the package holds no {resource!r} in {module!r}")
         return _ready(importer.load_pickle(module, resource))
 
     def _pickle(self, _fds: Fds, target: object, packages: Sequence[int]) -> Pickled:
-        return pickle_movable(target, list(self._packages_of(packages).values()))
+        return pickle_movable(target, self._packages_of(packages))
 
     def _unpickle(self, fds: Fds, data: bytes, packages: Sequence[int]) -> object:
         arena = SealedFile.adopt(os.dup(fds[0]))
@@ -127,26 +127,26 @@ class SessionGuest:
             self._objects.pop(number, None)
             package = self._packages.pop(number, None)
             if package is not None:
-                close_package(package.importer)
+                close_package(package)
                 del package
         if give_back:
             freed_memory.give_back()
 
-    def _packages_of(self, numbers: Sequence[int]) -> dict[int, OpenPackage]:
+    def _packages_of(self, numbers: Sequence[int]) -> list[PackageImporter]:
         if not self._packages.keys() >= {*numbers}:
             raise FailedPrecondition(
                 "a package of this session was closed; load it again, and begin anew"
             )
-        return {number: self._packages[number] for number in numbers}
+        return [self._packages[number] for number in numbers]
 
     # -- objects -------------------------------------------------------------------
 
     def _global(
         self, _fds: Fds, packages: Sequence[int], module: str, name: str
     ) -> object:
-        for package in self._packages_of(packages).values():
+        for package in self._packages_of(packages):
             try:
-                return getattr(package.importer.import_module(module), name)
+                return getattr(package.import_module(module), name)
             except ModuleNotFoundError as error:
                 if error.name != module:
                     raise  # the module is there, something it imports is not

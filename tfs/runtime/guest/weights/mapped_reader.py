@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import weakref
 import zipfile
 from collections.abc import Callable
 
@@ -11,7 +10,7 @@ import torch
 
 from tfs.core.errors import DataLoss
 from tfs.core.loop.pacing import yield_to_requests
-from tfs.runtime.guest.sealed_file import SealedFile, num_written_pages
+from tfs.runtime.guest.sealed_file import SealedFile
 
 _ALIGNMENT = 16  # torch writes records at multiples of 64; any element type needs 16
 
@@ -35,7 +34,6 @@ class MappedReader(torch._C.PyTorchFileReader):
         self._on_map = on_map
         self._file = file.duplicate()
         self._mapping: mmap.mmap | None = None
-        self._mappings: list[weakref.ref[mmap.mmap]] = []
         with zipfile.ZipFile(file.path) as archive:
             self._stored = {
                 info.filename.partition("/")[2]
@@ -62,20 +60,9 @@ class MappedReader(torch._C.PyTorchFileReader):
             return copied
         return torch.frombuffer(self._mapping, dtype=dtype, count=numel, offset=offset)
 
-    def remap(self) -> mmap.mmap:
+    def remap(self) -> None:
         """Maps the archive anew; tensors are made over this mapping from now on."""
-        mapping = self._mapping = self._file.map(self._on_map)
-        self._mappings = [each for each in self._mappings if each() is not None]
-        self._mappings.append(weakref.ref(mapping))
-        return mapping
-
-    def mappings(self) -> list[mmap.mmap]:
-        """Returns the mappings that are still in use."""
-        return [each for ref in self._mappings if (each := ref()) is not None]
-
-    def num_written_pages(self) -> int:
-        """Returns how many pages of the archive this process made its own."""
-        return sum(num_written_pages(each) or 0 for each in self.mappings())
+        self._mapping = self._file.map(self._on_map)
 
     def release(self) -> None:
         """Releases the archive; each mapping ends with the last tensor over it."""

@@ -13,11 +13,11 @@ from __future__ import annotations
 import ctypes
 import mmap
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import torch
 
-from tfs.runtime.guest.sealed_file import SealedFile, num_written_pages
+from tfs.runtime.guest.sealed_file import SealedFile
 
 _MIN_BYTES = 64 << 10  # below, a comparison costs more than the page it frees
 _ALIGNMENT = 16
@@ -27,17 +27,11 @@ _compare = ctypes.CDLL(None).memcmp
 _compare.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
 
-def share_weights(
-    tensors: Iterable[torch.Tensor], file: SealedFile
-) -> Callable[[], int]:
+def share_weights(tensors: Iterable[torch.Tensor], file: SealedFile) -> None:
     """Points tensors at the archive's bytes where they are the same.
 
     This is for dense tensors on the CPU that own their whole storage, and for records
     that are not compressed. Blocks for one comparison of the weights.
-
-    Returns:
-        A function that counts the pages that were written to since.
-
     """
     records = _records_of(file, _MIN_BYTES)
     mapping = file.map()
@@ -59,7 +53,6 @@ def share_weights(
             if _compare(tensor.data_ptr(), address + offset, size_bytes) == 0:
                 tensor.data = _view(mapping, offset, tensor)
                 break
-    return lambda: num_written_pages(mapping) or 0
 
 
 def _view(mapping: mmap.mmap, offset: int, like: torch.Tensor) -> torch.Tensor:

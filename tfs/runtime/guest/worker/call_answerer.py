@@ -13,8 +13,9 @@ import torch
 
 from tfs.core.errors import InvalidItems, forget_frames, serving_error
 from tfs.runtime.guest.devices.device_faults import leave_if_device_is_lost
+from tfs.runtime.guest.forked_call import FORKS
 from tfs.runtime.guest.guest_model import Output, Value
-from tfs.runtime.guest.loaded_model import ForkWatch, LoadedModel, not_loaded
+from tfs.runtime.guest.loaded_model import LoadedModel, not_loaded
 from tfs.runtime.guest.memory_exhaustion import is_out_of_memory
 from tfs.runtime.guest.slab import (
     REPLY_WORDS,
@@ -36,7 +37,6 @@ class CallAnswerer:
     Args:
         slab: The slab that holds the calls.
         models: The loaded models by number; other threads may change it meanwhile.
-        forks: Knows whether this process is a copy that a model forked.
         on_out_of_memory: Called when a call ran out of memory, before it is answered;
             may end the process.
 
@@ -46,20 +46,17 @@ class CallAnswerer:
         self,
         slab: Slab,
         models: Mapping[int, LoadedModel],
-        forks: ForkWatch,
         on_out_of_memory: Callable[[], None],
     ) -> None:
         self._slab = slab
         self._models = models
-        self._forks = forks
+        self._depth = FORKS.depth
         self._on_out_of_memory = on_out_of_memory
         self._inputs = InputReader(slab.map)
         self._outputs = OutputWriter(slab)
         self._num_threads = 0  # not known yet: each thread has its own number
 
-    def answer(
-        self, slot: Slot, overflow: mmap.mmap | None
-    ) -> tuple[LoadedModel | None, int | None]:
+    def answer(self, slot: Slot, overflow: mmap.mmap | None) -> int | None:
         """Runs the slot's call and writes its reply. Any failure becomes the reply.
 
         Args:
@@ -67,8 +64,8 @@ class CallAnswerer:
             overflow: Its inputs, if the slot is too small for them.
 
         Returns:
-            The model that was called, and a memfd with the outputs if they do not fit
-            the slot, which the caller sends and closes.
+            A memfd with the outputs if they do not fit the slot; the caller sends and
+            closes it.
 
         """
         begun_ns = time.perf_counter_ns()
@@ -79,11 +76,11 @@ class CallAnswerer:
             try:
                 result = loaded.guest.run(name, inputs, num_rows)
             finally:
-                self._forks.leave_if_copy()
-            return loaded, self.reply(slot, result, begun_ns)
+                FORKS.end_copy(self._depth)
+            return self.reply(slot, result, begun_ns)
         except BaseException as error:  # reading what a model returned may raise it
             self.fail(slot, error, loaded, name, begun_ns)
-        return loaded, None
+        return None
 
     def read(
         self, slot: Slot, overflow: mmap.mmap | None

@@ -13,7 +13,6 @@ from typing import Final
 from tfs.core.errors import BY_CODE, Code, ServingError
 from tfs.core.request_scope import request_scope
 from tfs.runtime.guest.current_span import current_span
-from tfs.runtime.guest.loaded_model import LoadedModel
 from tfs.runtime.guest.slab import STARTED, Slab, Slot
 from tfs.runtime.guest.worker.call_answerer import CallAnswerer
 
@@ -76,21 +75,18 @@ class CallSlots:
         """Blocks until there are requests, and returns how many the caller has to answer."""
         return os.eventfd_read(self._request_fd)
 
-    def answer_next(self, answerer: CallAnswerer) -> LoadedModel | None:
-        """Answers the next request, of which ``wait`` has told; returns whose it was."""
+    def answer_next(self, answerer: CallAnswerer) -> None:
+        """Answers the next request, of which ``wait`` has told."""
         call = self.take()
         span = self.slab.read_span(call.index)
         if span is None:
-            loaded, overflow_fd = self._answer(answerer, call)
+            overflow_fd = self._answer(answerer, call)
         else:
             with current_span(span):
-                loaded, overflow_fd = self._answer(answerer, call)
+                overflow_fd = self._answer(answerer, call)
         self.give(call, overflow_fd)
-        return loaded
 
-    def _answer(
-        self, answerer: CallAnswerer, call: TakenCall
-    ) -> tuple[LoadedModel | None, int | None]:
+    def _answer(self, answerer: CallAnswerer, call: TakenCall) -> int | None:
         if self._in_scope:
             with request_scope(call.deadline_s, call.mark):
                 return answerer.answer(call.slot, call.memory)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 from tfs.core.errors import ServingError, serving_error
-from tfs.runtime.guest.loaded_model import ForkWatch, LoadedModel
+from tfs.runtime.guest.forked_call import FORKS
+from tfs.runtime.guest.loaded_model import LoadedModel
 from tfs.runtime.guest.slab import JOINED, REQUESTS, RULE
 from tfs.runtime.guest.staged_model import GuestCall, Outputs, StagedModel
 from tfs.runtime.guest.worker.call_answerer import CallAnswerer
@@ -21,29 +21,19 @@ class StagedCalls:
     Args:
         slots: Where calls come from.
         answerer: Reads and answers them.
-        forks: Knows whether this process is a copy that a model forked.
-        note_call: Called after each call, with the model.
 
     """
 
-    def __init__(
-        self,
-        slots: CallSlots,
-        answerer: CallAnswerer,
-        forks: ForkWatch,
-        note_call: Callable[[LoadedModel], None],
-    ) -> None:
+    def __init__(self, slots: CallSlots, answerer: CallAnswerer) -> None:
         self._slots = slots
         self._answerer = answerer
-        self._forks = forks
-        self._note_call = note_call
         self._waiting: list[GuestCall] = []
         self._loaded: LoadedModel | None = None
         self._looked_s = 0.0
 
     def run(self) -> None:
         """Answers calls until the process ends."""
-        waiting, words = self._waiting, self._slots.slab.words
+        waiting, words, depth = self._waiting, self._slots.slab.words, FORKS.depth
         while True:
             was_idle = not waiting
             if was_idle:
@@ -60,8 +50,7 @@ class StagedCalls:
             try:
                 guest.serve(waiting, self._look, was_idle=was_idle)
             finally:
-                self._forks.leave_if_copy()
-            self._note_call(loaded)
+                FORKS.end_copy(depth)
             status = guest.status
             if status is not None:
                 words[JOINED] = status.num_joined

@@ -42,7 +42,7 @@ class _Kernels(torch.nn.Module):
         return torch.cat([dense, mixed], 1)
 
 
-def make_archive() -> bytes:
+def _archive() -> bytes:
     """Returns a package of one module and one layer."""
     buffer = io.BytesIO()
     with PackageExporter(buffer) as exporter:
@@ -53,14 +53,14 @@ def make_archive() -> bytes:
     return buffer.getvalue()
 
 
-def warm_up(archive: bytes) -> None:
-    """Loads the package, calls a model, and drops both. Leaves nothing but warm pages.
+def warm_up() -> None:
+    """Loads a package, calls a model, and drops both. Leaves nothing but warm pages.
 
     The state of torch's random numbers stays as it was.
     """
     state = torch.get_rng_state()
     try:
-        _load(archive)
+        _load(_archive())
         with torch.inference_mode():
             _Kernels().eval()(
                 torch.zeros(2, 3, 8, 8), torch.zeros(2, 4, dtype=torch.int64)

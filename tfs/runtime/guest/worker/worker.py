@@ -20,7 +20,7 @@ from typing import Final
 import torch
 
 from tfs.core.loop.spin_backoff import SpinBackoff
-from tfs.runtime.guest.loaded_model import ForkWatch
+from tfs.runtime.guest.forked_call import FORKS
 from tfs.runtime.guest.side_effects.replaced_functions import KnownFunctions
 from tfs.runtime.guest.slab import REQUESTS
 from tfs.runtime.guest.worker.call_answerer import CallAnswerer
@@ -56,30 +56,23 @@ class Worker:
         self._control_socket = control
         self._spin_s = options.spin_us / 1e6
         self._spin_backoff = SpinBackoff()
-        self._forks = ForkWatch()
+        self._depth = FORKS.depth
         self._is_staged = options.is_staged
         self._num_threads = 1 if options.is_staged else options.concurrency
         self._limit = MemoryLimit(options.memory_limit_bytes)
-        self._models = WorkerModels(control, self._limit, self._forks, known)
+        self._models = WorkerModels(self._limit, known)
         self._slots = CallSlots(call_fds, options.concurrency)
         self._control = WorkerControl(
             control, self._models, self._slots.slab, self._limit
         )
 
-    def run(self, archive: bytes = b"") -> None:
-        """Answers calls until the process ends.
-
-        Args:
-            archive: What a spare warms up with first, before it has models.
-
-        """
+    def run(self) -> None:
+        """Answers calls until the process ends."""
         os.register_at_fork(after_in_child=self._become_copy)
         if self._num_threads > 1:
             self._start_threads()
         self._limit.count_from_here()
         self._control.start()
-        if archive:
-            self._control.start_warm_up(archive)
         if self._num_threads > 1:
             threading.Event().wait()
         self._answer_calls()
@@ -96,20 +89,18 @@ class Worker:
         have_begun.wait()
 
     def _answer_calls(self) -> None:
-        slots, note_call = self._slots, self._models.note_call
+        slots = self._slots
         answerer = CallAnswerer(
-            slots.slab, self._models.by_id, self._forks, self._limit.leave_if_leaking
+            slots.slab, self._models.by_id, self._limit.leave_if_leaking
         )
         with torch.inference_mode():
             if self._is_staged:
-                StagedCalls(slots, answerer, self._forks, note_call).run()
+                StagedCalls(slots, answerer).run()
             while True:
                 if self._spin_s:
                     self._spin()
                 for _ in range(slots.wait()):
-                    loaded = slots.answer_next(answerer)
-                    if loaded is not None:
-                        note_call(loaded)
+                    slots.answer_next(answerer)
 
     def _answer_or_exit(self, have_begun: threading.Barrier) -> None:
         try:
@@ -137,8 +128,7 @@ class Worker:
         The copy must not answer calls: that is for the process that took them. It
         belongs to the worker's process group, and ends with it.
         """
-        if self._forks.is_copy:
+        if FORKS.depth != self._depth + 1:
             return  # a copy's copy: all is closed
-        self._forks.is_copy = True
         self._slots.close_descriptors()
         self._control_socket.close()

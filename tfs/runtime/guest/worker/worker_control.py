@@ -19,7 +19,6 @@ from tfs.core.loop.pacing import Traffic, follow
 from tfs.core.system.thread_priority import give_way
 from tfs.runtime.guest import control_channel
 from tfs.runtime.guest.control_channel import tell
-from tfs.runtime.guest.guest_model import one_line
 from tfs.runtime.guest.random_numbers import seed_random
 from tfs.runtime.guest.slab import HOST_TRAFFIC, Slab
 from tfs.runtime.guest.worker.memory_limit import MemoryLimit
@@ -64,6 +63,7 @@ class WorkerControl:
             "scale": models.scale,
             "rehearse": models.rehearse,
             "seed": _seed,
+            "warm_up": self._warm_up,
         }
         self._sessions: SessionGuest | None = None
         self._makes_way = False
@@ -72,12 +72,6 @@ class WorkerControl:
         """Starts the control thread."""
         follow(self._host_traffic)
         threading.Thread(target=self._run, name="worker-control", daemon=True).start()
-
-    def start_warm_up(self, archive: bytes) -> None:
-        """Has a spare load and call an archive's model, in the background."""
-        threading.Thread(
-            target=self._warm_up, args=(archive,), name="warm-up", daemon=True
-        ).start()
 
     def _run(self) -> None:
         while True:
@@ -124,16 +118,16 @@ class WorkerControl:
             return Traffic.NONE
         return Traffic(self._slab.words[HOST_TRAFFIC])
 
-    def _warm_up(self, archive: bytes) -> None:
-        _give_way()
-        told: dict[str, object] = {"event": "warm"}
+    def _warm_up(
+        self, _request: Mapping[str, object], _fds: list[int]
+    ) -> dict[str, object]:
+        """Does in a spare what the first load and call would do."""
         try:
-            warm_up(archive)
-        except Exception as error:
-            told["fault"] = one_line(error)
-        # Memory that warming up took does not count as a model's.
-        self._limit.count_from_here()
-        tell(self._control, told)
+            warm_up()
+        finally:
+            # Memory that warming up took does not count as a model's.
+            self._limit.count_from_here()
+        return {"code": 0}
 
     def _serve(self, request: Mapping[str, object], fds: list[int]) -> None:
         payload, reply_fds = b"", list[int]()

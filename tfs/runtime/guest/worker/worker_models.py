@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import socket
 import time
 from collections.abc import Mapping, Sequence
 from weakref import WeakKeyDictionary
@@ -13,10 +12,10 @@ import torch
 
 from tfs.core.loop.pacing import yield_to_requests
 from tfs.core.servable import Tensors
-from tfs.runtime.guest.control_channel import tell
+from tfs.runtime.guest.forked_call import FORKS
 from tfs.runtime.guest.freed_memory import give_back
 from tfs.runtime.guest.guest_model import GuestModel, load_guest_model
-from tfs.runtime.guest.loaded_model import ForkWatch, LoadedModel, not_loaded
+from tfs.runtime.guest.loaded_model import LoadedModel, not_loaded
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.platforms.platform_imports import imported_s
 from tfs.runtime.guest.process_name import name_process
@@ -35,9 +34,7 @@ class WorkerModels:
     returned dictionary is the reply to the host.
 
     Args:
-        control: The channel on which the host is told what a model does to its weights.
         limit: The limit of the process's memory; moves with the weights.
-        forks: Knows whether this process is a copy that a model forked.
         known: The functions that models can replace, as they were before the fork.
 
     Attributes:
@@ -48,14 +45,10 @@ class WorkerModels:
 
     def __init__(
         self,
-        control: socket.socket,
         limit: MemoryLimit,
-        forks: ForkWatch,
         known: KnownFunctions,
     ) -> None:
-        self._control = control
         self._limit = limit
-        self._forks = forks
         self._known = known
         self.by_id: dict[int, LoadedModel] = {}
         # As the process was before each was loaded, while that may be asked for.
@@ -65,22 +58,6 @@ class WorkerModels:
     def is_empty(self) -> bool:
         """Whether there is no model."""
         return not self.by_id
-
-    def note_call(self, loaded: LoadedModel) -> None:
-        """Tells the host if a call shows that a model wrote to its weights.
-
-        Called on the thread of the call.
-        """
-        num_pages = loaded.written_pages_if_due()
-        if num_pages:
-            tell(
-                self._control,
-                {
-                    "event": "weights_written",
-                    "model": str(loaded.source.id.slashed),
-                    "num_pages": num_pages,
-                },
-            )
 
     # -- requests ---------------------------------------------------------------------
 
@@ -159,11 +136,12 @@ class WorkerModels:
         # This is processor time. In the background, wall time says more about what else
         # runs.
         begun_s = time.thread_time()
+        depth = FORKS.depth
         try:
             with torch.inference_mode():
                 loaded.guest.call(name, inputs)
         finally:
-            self._forks.leave_if_copy()
+            FORKS.end_copy(depth)
         return {"code": 0, "call_s": time.thread_time() - begun_s}
 
     def unload(

@@ -47,13 +47,9 @@ def become_worker(
     host: Host,
     options: WorkerOptions,
     fds: list[int],
-    archive: bytes,
     known: KnownFunctions,
 ) -> None:
-    """Turns a fresh fork into a worker; never returns while the worker lives.
-
-    With an archive it is a spare, and warms up with it.
-    """
+    """Turns a fresh fork into a worker; never returns while the worker lives."""
     name_process("tfs-worker")
     close_all_but({0, 1, 2, host.life_fd, *fds})
     os.setpgid(0, 0)
@@ -65,7 +61,7 @@ def become_worker(
     answer_soon()
     seed_random()
     *call_fds, control_fd = fds
-    Worker(options, call_fds, socket.socket(fileno=control_fd), known).run(archive)
+    Worker(options, call_fds, socket.socket(fileno=control_fd), known).run()
 
 
 def close_all_but(kept: set[int]) -> None:

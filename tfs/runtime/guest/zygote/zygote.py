@@ -11,8 +11,7 @@ the zygote is gone. A zygote also ends when its channel closes, and so does a wo
 Programs that a model starts belong to its worker's process group and end with it; the
 host sees to that, or the kernel when the host is gone (``parent_death.py``).
 
-    host to zygote   {"token": ..., "options": {...}, "spare": ..., "platform": ...},
-                     five descriptors
+    host to zygote   {"token": ..., "options": {...}, "platform": ...}, five descriptors
     zygote to host   {"ready": pid} | {"forked": token, "pid": ..., "imported":
                      platforms} and a pidfd | {"failed": token, "why"}
 """
@@ -38,7 +37,6 @@ from tfs.runtime.guest.platforms.platform_imports import MODULES, import_for
 from tfs.runtime.guest.process_name import name_process
 from tfs.runtime.guest.shown_stacks import show_stacks
 from tfs.runtime.guest.side_effects.replaced_functions import KnownFunctions
-from tfs.runtime.guest.worker.warm_up import make_archive
 from tfs.runtime.guest.worker_options import WorkerOptions
 from tfs.runtime.guest.zygote.clone_parent import clone_parent
 from tfs.runtime.guest.zygote.forked_process import (
@@ -81,7 +79,6 @@ class Zygote:
         self._known = known
         self._channel = channel
         self._imported: list[str] = []  # the platforms whose imports are done
-        self._warm_up_archive = b""
 
     def run(self) -> None:
         """Serves requests until the host closes the channel or is gone."""
@@ -104,19 +101,15 @@ class Zygote:
     def _answer(self, body: bytes, fds: list[int]) -> None:
         request = json.loads(body)
         token = request["token"]
-        archive = b""
         try:
             self._import_for(request["platform"])
-            if request["spare"]:
-                archive = self._warm_up_archive or make_archive()
-                self._warm_up_archive = archive
             pid, pidfd = clone_parent()
         except Exception as error:
             control_channel.close_all(fds)
             self._tell({"failed": token, "why": str(error)})
             return
         if pid == 0:
-            _become(lambda: self._become_asked(request, fds, archive))
+            _become(lambda: self._become_asked(request, fds))
         control_channel.close_all(fds)
         self._tell({"forked": token, "pid": pid, "imported": self._imported}, (pidfd,))
         os.close(pidfd)
@@ -130,11 +123,9 @@ class Zygote:
             gc.collect()
             gc.freeze()  # the collector would write to what forks share
 
-    def _become_asked(
-        self, request: Mapping[str, Any], fds: list[int], archive: bytes
-    ) -> None:
+    def _become_asked(self, request: Mapping[str, Any], fds: list[int]) -> None:
         options = WorkerOptions(**request["options"])
-        become_worker(self._host, options, fds, archive, self._known)
+        become_worker(self._host, options, fds, self._known)
 
     def _tell(self, message: dict[str, object], fds: tuple[int, ...] = ()) -> None:
         try:
