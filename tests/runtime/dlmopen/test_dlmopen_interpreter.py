@@ -66,10 +66,12 @@ def test_a_caller_may_call_on_its_own_thread(
         loaded.call("serving_default", X)
 
 
-def test_a_caller_does_not_wait_behind_a_call_that_hangs(tmp_path: Path) -> None:
-    """It is told what hangs; versions that are loaded meanwhile go elsewhere."""
+def test_a_caller_does_not_wait_for_ever_behind_a_call_that_hangs(
+    tmp_path: Path,
+) -> None:
+    """It is told so, and answered once that call has ended after all."""
     needs_dlmopen()
-    backend = DlmopenBackend(2, call_timeout_s=0.2)
+    backend = DlmopenBackend(1, call_timeout_s=0.2)
     folder = tmp_path / "calls"
     only = {"serving_default": signature()}
     source = package(tmp_path, WaitsForFile(str(folder)), only, name="waits")
@@ -82,15 +84,11 @@ def test_a_caller_does_not_wait_behind_a_call_that_hangs(tmp_path: Path) -> None
     )
     caller.start()
     until(folder.exists, "the call")
-    with pytest.raises(FailedPrecondition, match=r"one of waits/1 has been running"):
+    with pytest.raises(FailedPrecondition, match=r"a call has been running in"):
         other.call("serving_default", X)
-    assert interpreter.is_hung
-    found = backend.group().load(source).members
-    assert interpreter not in [each for each, _ in found]
     (folder / "another").touch()
     caller.join(PATIENCE_S)
     assert answers == [X_ANSWER]
-    assert not interpreter.is_hung
     assert values(other.call("serving_default", X)["y"]) == [[2, 4]]
     backend.close(time.monotonic() + PATIENCE_S)
 

@@ -42,7 +42,6 @@ def test_flags_of_workers_reach_the_process(loop: ServingLoop, tmp_path: Path) -
         loop,
         flags,
         on_slow=lambda _, __: None,
-        on_hang=lambda _, __: None,
         on_quarantine=lambda _, __: None,
     )
     model = interpreters.of(Backend.PROCESS).load(package(tmp_path, Scale()))

@@ -90,28 +90,6 @@ def test_a_slow_call_replaces_the_note_and_keeps_the_memory(noting: Noting) -> N
     assert noting.manager.notes[-1] == slow
 
 
-def test_a_hang_is_noted_while_it_lasts(noting: Noting) -> None:
-    """However often it is told of, the version's earlier note comes back; it ends with
-    the version.
-    """
-    noting.publish(ManagerState.AVAILABLE, "runs in dlmopen: x")
-    said = []
-    for text in ("a call hangs", "another hangs", ""):
-        noting.placer._note_hang(ID, text)
-        noting.loop.step()
-        said.append(noting.manager.notes[-1][0])
-        noting.publish(ManagerState.AVAILABLE, said[-1])
-    assert said == [
-        "runs in dlmopen: x; a call hangs",
-        "runs in dlmopen: x; another hangs",
-        "runs in dlmopen: x",
-    ]
-    noting.publish(ManagerState.END)
-    noting.placer._note_hang(ID, "hangs")
-    noting.loop.step()
-    assert noting.manager.notes[-1] == ("hangs", None)
-
-
 def test_a_version_that_left_the_loop_moves_on_where_nothing_waits_for_it(
     noting: Noting,
 ) -> None:

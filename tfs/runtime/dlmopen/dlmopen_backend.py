@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 from tfs.core.clock import Clock
 from tfs.runtime.dlmopen import dlmopen_probe
-from tfs.runtime.dlmopen.call_turn import OnHang
 from tfs.runtime.dlmopen.dlmopen_interpreter import DlmopenInterpreter, DlmopenModel
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.version_files import VersionFiles
@@ -27,9 +26,7 @@ class DlmopenBackend:
             it.
         max_queued: Most calls that may wait for one.
         clock: The clock of deadlines.
-        call_timeout_s: When a call counts as hung, and its interpreter takes no more
-            calls.
-        on_hang: Called when an interpreter hangs, and when it no longer does.
+        call_timeout_s: How long loads and unloads wait for a call that does not end.
 
     """
 
@@ -40,7 +37,6 @@ class DlmopenBackend:
         max_queued: int = 256,
         clock: Clock | None = None,
         call_timeout_s: float | None = None,
-        on_hang: OnHang = lambda _servable, _text: None,
     ) -> None:
         self._interpreters = tuple(
             DlmopenInterpreter(
@@ -48,21 +44,13 @@ class DlmopenBackend:
                 max_queued=max_queued,
                 clock=clock,
                 call_timeout_s=call_timeout_s,
-                on_hang=on_hang,
             )
             for index in range(num_interpreters)
         )
 
     def group(self, num_interpreters: int = 0) -> DlmopenGroup:
-        """Returns ``num_interpreters`` interpreters for one version; all of them if 0.
-
-        It avoids those where a call hangs if there are others, because a load there
-        might never end.
-        """
-        sound = [each for each in self._interpreters if not each.is_hung]
-        by_load = sorted(
-            sound or self._interpreters, key=lambda each: each.stats().num_models
-        )
+        """Returns ``num_interpreters`` interpreters for one version; all of them if 0."""
+        by_load = sorted(self._interpreters, key=lambda each: each.stats().num_models)
         num = min(num_interpreters, len(by_load)) or len(by_load)
         return DlmopenGroup(by_load[:num], len(self._interpreters))
 

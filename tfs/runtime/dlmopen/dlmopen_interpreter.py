@@ -19,7 +19,7 @@ from tfs.core.errors import FailedPrecondition
 from tfs.core.servable import InferenceTask, Tensors
 from tfs.core.tensor_view import TensorView
 from tfs.runtime.dlmopen import dlmopen_namespace
-from tfs.runtime.dlmopen.call_turn import CallTurn, OnHang
+from tfs.runtime.dlmopen.call_turn import CallTurn
 from tfs.runtime.dlmopen.dlmopen_namespace import Namespace
 from tfs.runtime.dlmopen.namespace_model import NamespaceModel
 from tfs.runtime.guest.guest_model import GuestModel
@@ -32,8 +32,6 @@ from tfs.runtime.task_outcome import closed, unloaded
 
 log = logging.getLogger(__name__)
 
-# A number of tasks so large that a group prefers every other interpreter.
-_MANY = 1 << 30
 _MIN_FREE_KEYS = 4  # a library that finds none left may end the process
 
 
@@ -116,9 +114,8 @@ class DlmopenInterpreter:
         name: Names the thread.
         max_queued: Most tasks that may wait; one more is answered Unavailable.
         clock: The clock of deadlines.
-        call_timeout_s: When a call counts as hung. It goes on, and others are refused
-            with the reason. None waits for ever.
-        on_hang: Called when a call of the thread hangs, and when it no longer does.
+        call_timeout_s: How long others wait for a call to end, which nobody can end, before
+            they are refused. None waits for ever.
 
     """
 
@@ -129,13 +126,12 @@ class DlmopenInterpreter:
         max_queued: int = 256,
         clock: Clock | None = None,
         call_timeout_s: float | None = None,
-        on_hang: OnHang = lambda _servable, _text: None,
     ) -> None:
         self._name = name
         clock = clock or MonotonicClock()
         # Held while anything but a load runs in the namespace. Rank: after the
         # thread's locks; no callback runs under it.
-        self._calling = CallTurn(name, call_timeout_s, clock.now, on_hang)
+        self._calling = CallTurn(name, call_timeout_s)
         # Queue, deadlines and unloading are those of a thread of this process. Only the
         # place where a call is computed differs.
         self._thread = InlineInterpreter(
@@ -144,7 +140,6 @@ class DlmopenInterpreter:
             clock=clock,
             load_model=self._load_model,
             takes_several=False,
-            hung=self._calling.error,
         )
         # Guards the fields below; held while a namespace opens. Rank: before
         # _calling.
@@ -159,8 +154,8 @@ class DlmopenInterpreter:
 
     @property
     def num_unanswered(self) -> int:
-        """1 while a call is running there, else 0; a large number if that call hangs."""
-        return _MANY if self._calling.is_hung else int(self._calling.is_taken)
+        """1 while a call is running there, else 0."""
+        return int(self._calling.is_taken)
 
     @property
     def generation(self) -> int:
@@ -168,14 +163,9 @@ class DlmopenInterpreter:
         return self._num_closings
 
     @property
-    def is_hung(self) -> bool:
-        """Whether a call hangs there, so that it takes no others."""
-        return self._calling.is_hung
-
-    @property
     def num_pending(self) -> int:
-        """Tasks that wait or run; a large number if one hangs."""
-        return _MANY if self.is_hung else self._thread.num_pending
+        """Tasks that wait or run."""
+        return self._thread.num_pending
 
     def start(self) -> None:
         self._thread.start()
@@ -216,7 +206,7 @@ class DlmopenInterpreter:
             namespace = self._namespace
             if namespace is None:
                 return
-            if not self._calling.try_take("the end of sessions", patience_s):
+            if not self._calling.take(patience_s):
                 log.warning("event=interpreter_hangs interpreter=%s", self._name)
                 return
             try:
@@ -232,13 +222,10 @@ class DlmopenInterpreter:
         self, request: bytes, fds: tuple[int, ...] = ()
     ) -> tuple[bytes, list[int]]:
         namespace = self._ready()
-        self._calling.take("a session")
-        try:
+        with self._calling:
             reply: tuple[bytes, list[int]] = namespace.call(
                 ("session", request, list(fds))
             )
-        finally:
-            self._calling.end()
         return reply
 
     def _load_model(self, source: ModelSource, files: VersionFiles) -> GuestModel:

@@ -74,8 +74,7 @@ class NamespaceModel:
             (name, (DTYPE_CODES[view.dtype], view.shape, _data(view.data, exports)))
             for name, view in inputs.items()
         ]
-        self._calling.take(self._source.id)
-        try:
+        with self._calling:
             outputs, ns = self._namespace.call(
                 ("call", self._model_id, signature_name, num_rows, described)
             )
@@ -92,8 +91,6 @@ class NamespaceModel:
                 views[name] = TensorView(dtype, shape, data)
             if total_bytes > RELEASE_BYTES:
                 self._namespace.call(("release",))
-        finally:
-            self._calling.end()
         del exports
         self.last_call_s = ns / 1e9
         return views
@@ -116,35 +113,25 @@ class NamespaceModel:
             )
             for name, view in inputs.items()
         }
-        self._calling.take(self._source.id)
-        try:
+        with self._calling:
             scaling: float | None = self._namespace.call(
                 ("scale", self._model_id, signature_name, pickle.dumps(own), duration_s)
             )
-        finally:
-            self._calling.end()
         return scaling
 
     def seed(self, seed: int | None) -> bool:
         """Sets the namespace's random numbers; see ``SeedableModel``."""
-        self._calling.take(self._source.id)
-        try:
+        with self._calling:
             self._namespace.call(("seed", seed))
-        finally:
-            self._calling.end()
         return True
 
     def close(self) -> None:
         """Drops the model there, after the call that is running; idempotent."""
         try:
-            self._calling.take(self._source.id)
-            try:
+            with self._calling:
                 self._namespace.call(("unload", self._model_id))
-            finally:
-                self._calling.end()
         except ServingError as error:
             log.warning("event=unload_failed servable=%s error=%s", self._who, error)
-        self._calling.forget(self._source.id)
 
 
 class _PyBuffer(ctypes.Structure):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
 from threading import get_ident
 from time import perf_counter
 from typing import TypeAlias
@@ -53,7 +52,6 @@ class CallThreads:
         max_queued: Tasks that may wait; one more is answered Unavailable.
         clock: Deadlines go by it.
         num_threads: How many threads.
-        hung: Returns why nobody may wait for a call that hangs; None while none does.
 
     Attributes:
         queue: The tasks that wait; read-only.
@@ -70,13 +68,11 @@ class CallThreads:
         max_queued: int,
         clock: Clock,
         num_threads: int = 1,
-        hung: Callable[[], ServingError | None] = lambda: None,
     ) -> None:
         self._name = name
         self._max_queued = max_queued
         self._clock = clock
         self._overlap = num_threads > 1
-        self._hung = hung
         self.running = threading.Lock()
         # Guards the fields below; leaf lock. No model, callback or garbage collection
         # runs under it.
@@ -119,15 +115,10 @@ class CallThreads:
 
     def put(self, model: InlineModel, task: InferenceTask) -> None:
         """Queues a task, or answers it at once. Never blocks, never raises."""
-        hung = self._hung()
-        if hung is not None:
-            self._refuse_waiting(hung)
         refused: ServingError
         with self._lock:
             if self.refusal is not None:
                 refused = self.refusal
-            elif hung is not None:
-                refused = hung
             elif model.unloading:
                 refused = unloaded(model.source.id)
             elif len(self.queue) >= self._max_queued:
@@ -157,7 +148,7 @@ class CallThreads:
     def run_out(self, model: InlineModel) -> bool:
         """Refuses the tasks that wait for a model, and waits for its running call.
 
-        Blocks for at most :data:`UNLOAD_WAIT_S`, and not at all if a call hangs. The
+        Blocks for at most :data:`UNLOAD_WAIT_S`, The
         model is ``unloading``, so that no more tasks are put. For one thread.
 
         Returns:
@@ -172,7 +163,7 @@ class CallThreads:
             self.queue.appendleft(request)
             self._wake.notify()
         self._refuse_waiting(unloaded(model.source.id), model)
-        if request.done.wait(0.0 if self._hung() is not None else UNLOAD_WAIT_S):
+        if request.done.wait(UNLOAD_WAIT_S):
             return True
         with self._lock:
             request.is_given_up = not request.done.is_set()

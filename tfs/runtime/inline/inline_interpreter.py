@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tfs.core.clock import Clock, MonotonicClock
-from tfs.core.errors import Internal, ServingError
+from tfs.core.errors import Internal
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.servable import InferenceTask
 from tfs.core.servable_id import ServableId
@@ -56,8 +56,6 @@ class InlineInterpreter:
             returned object, wherever that computes.
         takes_several: Whether a version that asks for several requests at once gets
             them; otherwise it gets one at a time.
-        hung: Returns why nobody may wait for a call that hangs on the thread: tasks that
-            wait, and new ones, are refused with that. None while none does.
 
     """
 
@@ -71,14 +69,13 @@ class InlineInterpreter:
         on_slow: Callable[[ServableId, float], None] | None = None,
         load_model: Callable[[ModelSource, VersionFiles], GuestModel] | None = None,
         takes_several: bool = True,
-        hung: Callable[[], ServingError | None] = lambda: None,
     ) -> None:
         self._name = name
         self._load_model = load_model or load_guest_model
         self._takes_several = takes_several
         self._max_queued = max_queued
         self._clock = clock or MonotonicClock()
-        self._thread = CallThreads(name, max_queued, self._clock, hung=hung)
+        self._thread = CallThreads(name, max_queued, self._clock)
         self._front: FrontCalls | None = None
         if front_loop is not None:
             now = self._clock.now

@@ -47,8 +47,6 @@ class Interpreters:
         loop: The serving loop: front models run on it, and it talks to processes.
         options: How many there are, and how they run.
         on_slow: Called on the loop when a front model took too long.
-        on_hang: Called on any thread with a version whose call hangs in a private
-            Python, and a text about that; with an empty text once the call has ended.
         on_quarantine: Called on the loop when a version crashed once too often.
         zygote: A zygote process that runs already, for a server with the process
             backend; None starts one when it is needed.
@@ -71,7 +69,6 @@ class Interpreters:
         options: ServerOptions,
         *,
         on_slow: Callable[[ServableId, float], None],
-        on_hang: Callable[[ServableId, str], None],
         on_quarantine: Callable[[ServableId, str], None],
         zygote: ZygoteProcess | None = None,
         is_urgent: Callable[[], bool] = lambda: False,
@@ -80,7 +77,6 @@ class Interpreters:
     ) -> None:
         self._loop = loop
         self._on_slow = on_slow
-        self._on_hang = on_hang
         self._call_timeout_s = options.interpreter_call_timeout_s
         self.num = self.num_private = options.num_interpreters or num_processors()
         if not options.num_interpreters:
@@ -198,7 +194,6 @@ class Interpreters:
                 max_queued=_MAX_QUEUED,
                 clock=clock,
                 call_timeout_s=self._call_timeout_s,
-                on_hang=self._on_hang,
             )
 
     def close(self, deadline_s: float) -> None:

@@ -88,7 +88,6 @@ class ModelPlacer:
             loop,
             options,
             on_slow=self._note_slow,
-            on_hang=self._note_hang,
             on_quarantine=self._quarantine,
             is_urgent=lambda: manager.disturbs_nobody,
             traffic=traffic,
@@ -145,8 +144,6 @@ class ModelPlacer:
         self._on_front: dict[
             ServableId, LeaveFront
         ] = {}  # moves a version off the loop
-        self._notes: dict[ServableId, str] = {}  # as published last
-        self._notes_before_hangs: dict[ServableId, str] = {}
         self._subscription = bus.subscribe(self._take_state)
 
     def context(self, runtime: RuntimeSettings) -> LoadContext:
@@ -211,11 +208,8 @@ class ModelPlacer:
 
     def _take_state(self, event: EventAndTime[ServableState]) -> None:
         state = event.event
-        with self._lock:
-            self._notes[state.id] = state.note
-            if state.manager_state is ManagerState.END:
-                for each in (self._notes, self._notes_before_hangs):
-                    each.pop(state.id, None)
+        if state.manager_state is ManagerState.END:
+            with self._lock:
                 self._on_front.pop(state.id, None)
 
     def _watch_front(self, servable_id: ServableId, leave: LeaveFront) -> None:
@@ -225,9 +219,9 @@ class ModelPlacer:
 
     def _note_slow(self, servable_id: ServableId, call_s: float) -> None:
         """Moves a version on to a process that was too slow for the loop."""
-        self._annotate_soon(
-            servable_id, f"left the serving loop: a call took {call_s * 1e3:.1f} ms"
-        )
+        note = f"left the serving loop: a call took {call_s * 1e3:.1f} ms"
+        # Nothing may be published while the bus delivers an event.
+        self._loop.post(lambda: self._manager.annotate(servable_id, note=note))
         with self._lock:
             leave = self._on_front.pop(servable_id, None)
         if leave is not None:
@@ -245,21 +239,6 @@ class ModelPlacer:
         self._manager.annotate(
             servable_id, note=text, resident_bytes=resident_bytes, is_loading=is_loading
         )
-
-    def _note_hang(self, servable_id: ServableId, text: str) -> None:
-        """Notes that a call hangs; an empty text takes that back when the call has ended."""
-        with self._lock:
-            before = self._notes.get(servable_id, "")
-            if text:
-                before = self._notes_before_hangs.setdefault(servable_id, before)
-                note = f"{before}; {text}" if before else text
-            else:
-                note = self._notes_before_hangs.pop(servable_id, before)
-        self._annotate_soon(servable_id, note)
-
-    def _annotate_soon(self, servable_id: ServableId, note: str) -> None:
-        # Nothing may be published while the bus delivers an event.
-        self._loop.post(lambda: self._manager.annotate(servable_id, note=note))
 
     def _quarantine(self, servable_id: ServableId, reason: str) -> None:
         error = Quarantined(
