@@ -103,22 +103,18 @@ def open_package(
 
 def _replace_finders(importer: PackageImporter) -> None:
     """Lets packaged code find the archive's modules and data by Python's own functions."""
-    extern = importer.extern_modules
-    if (
-        "importlib" not in extern
-        and _RESOURCES not in extern
-        and "pkgutil" not in extern
-    ):
+    used = {"importlib", _RESOURCES, "pkgutil"} & {*importer.extern_modules}
+    if not used:
         return
     own = importer.modules["importlib"] = _importlib_of(importer)
-    if _RESOURCES not in extern and "pkgutil" not in extern:
+    if used == {"importlib"}:
         return
     from tfs.runtime.guest.platforms import packaged_resources
 
-    resources = packaged_resources.packaged_resources(importer)
+    resources, pkgutil = packaged_resources.replacements(importer)
     own.__dict__["resources"] = importer.modules[_RESOURCES] = resources
-    if "pkgutil" in extern:
-        importer.modules["pkgutil"] = packaged_resources.packaged_pkgutil(importer)
+    if "pkgutil" in used:
+        importer.modules["pkgutil"] = pkgutil
 
 
 def _importlib_of(importer: PackageImporter) -> types.ModuleType:

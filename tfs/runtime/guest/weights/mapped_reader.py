@@ -60,6 +60,10 @@ class MappedReader(torch._C.PyTorchFileReader):
             return copied
         return torch.frombuffer(self._mapping, dtype=dtype, count=numel, offset=offset)
 
+    def zip_file(self) -> zipfile.ZipFile:
+        """Opens the archive to read its files one by one, until it is garbage."""
+        return zipfile.ZipFile(self._file.path)
+
     def remap(self) -> None:
         """Maps the archive anew; tensors are made over this mapping from now on."""
         self._mapping = self._file.map(self._on_map)
