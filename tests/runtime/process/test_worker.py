@@ -15,12 +15,11 @@ from tfs.core.servable_id import ServableId
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.guest.worker_options import WorkerOptions
-from tfs.runtime.process.crash_policy import CrashPolicy, WorkerEnd
-from tfs.runtime.process.lane import Lane, WorkerCall
+from tfs.runtime.process.crash_policy import CrashPolicy
+from tfs.runtime.process.lane import Lane
 from tfs.runtime.process.process_model import ProcessModel, VersionHealth
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.worker import Worker
-from tfs.runtime.process.worker_process import WorkerProcess
 from tfs.runtime.process.worker_state import WorkerState
 from tfs.runtime.process.zygote import OnForked, Zygote
 from tfs.testing.fake_clock import FakeClock
@@ -51,13 +50,12 @@ class BarrenZygote:
 
 
 class World:
-    """A worker, whoever uses it, and what it is told."""
+    """A worker, and what whoever wants it is told."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.loop = ServingLoop(self.clock)
         self.zygote = BarrenZygote()
-        self.models: dict[int, ProcessModel] = {}
         self.told: list[ServingError | None] = []
         options = ProcessOptions()
         self.worker = Worker(
@@ -67,7 +65,6 @@ class World:
             options,
             None,
             Lane(self.loop, options),
-            self,
         )
 
     def load(self) -> None:
@@ -76,13 +73,9 @@ class World:
             ServableId("a", 1), "/a/1", "python", {}, {"serving_default": signature()}
         )
         health = VersionHealth(CrashPolicy())
-        self.models[0] = ProcessModel(source, VersionFiles({}), 0, health, IdleHost())
-
-    def move_in(self, process: WorkerProcess) -> None:
-        raise AssertionError(process)
-
-    def blame(self, end: WorkerEnd, call: WorkerCall | None) -> bool:
-        raise AssertionError(end, call)
+        self.worker.models[0] = ProcessModel(
+            source, VersionFiles({}), 0, health, IdleHost()
+        )
 
 
 @pytest.fixture

@@ -15,15 +15,21 @@ import itertools
 import logging
 import os
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from threading import get_ident
-from typing import Final
+from threading import TIMEOUT_MAX, get_ident
+from typing import Final, TypeVar
 
-from tfs.core.errors import DeadlineExceeded, FailedPrecondition, Internal, ServingError
+from tfs.core.errors import (
+    DeadlineExceeded,
+    FailedPrecondition,
+    Internal,
+    ServingError,
+    Unavailable,
+)
 from tfs.core.loop.serving_loop import ServingLoop
 from tfs.core.servable import InferenceTask
 from tfs.core.system.thread_priority import give_way
@@ -31,8 +37,7 @@ from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.slab import JOINED, RULE
 from tfs.runtime.guest.version_files import VersionFiles, payload_paths
 from tfs.runtime.interpreter import InterpreterStats, LoadMemory
-from tfs.runtime.process.crash_policy import WorkerEnd
-from tfs.runtime.process.lane import Lane, WorkerCall
+from tfs.runtime.process.lane import Lane
 from tfs.runtime.process.process_model import ModelRequest, ProcessModel, VersionHealth
 from tfs.runtime.process.process_options import ProcessOptions
 from tfs.runtime.process.spare_worker import SpareWorker
@@ -45,12 +50,17 @@ from tfs.runtime.process.worker import Worker
 from tfs.runtime.process.worker_process import OnReply, WorkerProcess, WorkerReply
 from tfs.runtime.process.worker_state import WorkerState
 from tfs.runtime.process.zygote import Zygote
-from tfs.runtime.task_outcome import closed, finish, unloaded
+from tfs.runtime.task_outcome import closed, finish
 
 log = logging.getLogger(__name__)
 
 _HANDSHAKE_S: Final = 120.0  # torch's import on a loaded machine takes many seconds
 _SMALL_BYTES: Final = 1 << 20  # copied before a thread has started
+
+Send = Callable[[WorkerProcess, OnReply], None]
+"""Sends a request to a ready process; the answer goes to the second argument. On the loop."""
+
+T = TypeVar("T")
 
 
 class ProcessInterpreter:
@@ -69,9 +79,6 @@ class ProcessInterpreter:
 
     Attributes:
         options: See above.
-        models: The models that are loaded, by number; only the loop changes it.
-        num_unanswered: Session requests that the worker has not answered yet; written
-            by the loop.
 
     """
 
@@ -86,17 +93,13 @@ class ProcessInterpreter:
         self._name = name
         self._loop = loop
         self.options = options or ProcessOptions()
-        self.models: dict[int, ProcessModel] = {}
-        self.num_unanswered = 0
         self._lane = Lane(loop, self.options)
-        self._worker = Worker(name, loop, zygote, self.options, spare, self._lane, self)
+        self._worker = Worker(name, loop, zygote, self.options, spare, self._lane)
         # Filled by any thread, emptied by the loop, one post each.
         self._inbox: deque[tuple[ProcessModel, InferenceTask]] = deque()
         # One entry for each task that is being spilled.
         self._spilling: deque[None] = deque()
         self._model_ids = itertools.count()
-        self._moving_in: ProcessModel | None = None  # the model being loaded again
-        self._num_calls_before = 0  # when a worker died last
 
     @property
     def name(self) -> str:
@@ -117,7 +120,7 @@ class ProcessInterpreter:
         """Whether there is no process, nothing loaded and nothing being loaded."""
         return (
             self.state in (WorkerState.ABSENT, WorkerState.CLOSED)
-            and not self.models
+            and not self._worker.models
             and not self._worker.is_held
         )
 
@@ -137,6 +140,12 @@ class ProcessInterpreter:
             return None
 
     @property
+    def num_unanswered(self) -> int:
+        """Requests beside calls that the worker has not answered yet."""
+        process = self._worker.process
+        return 0 if process is None else process.num_awaited
+
+    @property
     def generation(self) -> int:
         """Changes whenever what sessions left in the worker is gone."""
         return self._worker.num_deaths
@@ -144,7 +153,7 @@ class ProcessInterpreter:
     def stats(self) -> InterpreterStats:
         return replace(
             self._lane.stats(),
-            num_models=len(self.models),
+            num_models=len(self._worker.models),
             num_restarts=self._worker.num_deaths,
         )
 
@@ -183,21 +192,21 @@ class ProcessInterpreter:
             model = ProcessModel(source, staged, next(self._model_ids), health, self)
             # In the background only if the interpreter serves nobody. Otherwise a thread
             # of low priority could hold the GIL without getting a core.
-            background = not self.models and not self.options.is_urgent()
+            background = not self._worker.models and not self.options.is_urgent()
             timeout_s = self.options.load_timeout_s
             try:
-                reply = self._worker.ask(
+                reply = self._ask(
                     who,
-                    partial(self._send_load, model, background),
+                    partial(self._worker.load, model, background),
                     timeout_s,
                     Internal(f"{who}: loading took over {timeout_s:.1f} s"),
                     meanwhile="while loading it",
                 )
             except Internal:
-                self._loop.post(partial(self._give_up_loading, model))
+                self._loop.post(partial(self._worker.give_up_loading, model))
                 raise
             _note_load(model, reply)
-            self._loop.post(partial(self._begin_to_serve, model))
+            self._loop.post(partial(self._worker.begin_to_serve, model))
             return model
         except BaseException:
             if staged is not None:
@@ -229,8 +238,8 @@ class ProcessInterpreter:
             model.unloading = True
             model.health.loaded_in.pop(self._lane, None)
             return
-        self._worker.on_loop(
-            partial(self._unload, model),
+        self._on_loop(
+            partial(self._worker.unload, model),
             self.options.call_timeout_s * 2 + _HANDSHAKE_S,
             Internal(f"{model.who}: its interpreter does not let go of it"),
         )
@@ -239,12 +248,12 @@ class ProcessInterpreter:
         if self.state is WorkerState.CLOSED:
             return
         if self._loop.is_loop_thread:
-            self._close()
+            self._worker.close()
             return
 
         def begin(is_closed: Future[None]) -> None:
             def end() -> None:
-                self._close()
+                self._worker.close()
                 with suppress(
                     InvalidStateError
                 ):  # of the deadline, or of the last call
@@ -259,7 +268,7 @@ class ProcessInterpreter:
         if deadline_s is not None:
             timeout_s = max(0.0, deadline_s - self._loop.clock.now()) + 5.0
         late = Internal(f"interpreter {self._name} does not close")
-        self._worker.on_loop(begin, timeout_s, late)
+        self._on_loop(begin, timeout_s, late)
 
     def share_calls(self, others: Sequence[ProcessInterpreter]) -> None:
         """Takes over calls that wait for one of these while it is idle itself.
@@ -289,7 +298,7 @@ class ProcessInterpreter:
             self._worker.hold(source, on_ready)
 
         late = Internal(f"interpreter {self._name} does not start")
-        self._worker.on_loop(begin, _HANDSHAKE_S, late)
+        self._on_loop(begin, _HANDSHAKE_S, late)
 
     def let_go(self) -> None:
         """Takes a ``hold`` back."""
@@ -311,7 +320,7 @@ class ProcessInterpreter:
 
         late = DeadlineExceeded(f"{request.who}: its interpreter does not answer")
         try:
-            return self._worker.ask(request.who, send, request.timeout_s, late)
+            return self._ask(request.who, send, request.timeout_s, late)
         except DeadlineExceeded:
             if request.hangs:
                 why = f"was ended because {request.hangs}"
@@ -334,7 +343,6 @@ class ProcessInterpreter:
 
         def begin(answer: Future[tuple[bytes, list[int]]]) -> None:
             def on_reply(reply: WorkerReply | None) -> None:
-                self.num_unanswered -= 1
                 if reply is None:
                     text = f"the interpreter of this session {self._worker.last_end}"
                     gone = Internal(f"{text}; what it held is gone, begin anew")
@@ -349,7 +357,6 @@ class ProcessInterpreter:
                 if error is not None:
                     answer.set_exception(error)
                 elif (process := self._worker.live) is not None:
-                    self.num_unanswered += 1
                     fields = {"body": request}
                     process.send("session", fields, fds, on_reply, background=False)
 
@@ -360,7 +367,72 @@ class ProcessInterpreter:
             f"interpreter {self._name} did not answer a session within {timeout_s:.0f} s; "
             "allow its calls more time (load_timeout_s), or begin a session anew"
         )
-        return self._worker.on_loop(begin, timeout_s, late)
+        return self._on_loop(begin, timeout_s, late)
+
+    def _on_loop(
+        self,
+        begin: Callable[[Future[T]], None],
+        timeout_s: float,
+        late: ServingError,
+    ) -> T:
+        """Runs ``begin`` on the loop, and returns what it reports. Blocks.
+
+        Raises:
+            ServingError: The error that it reports; ``late`` if it reports nothing for
+                ``timeout_s`` seconds; or the interpreter is closed, and nothing ran.
+
+        """
+        if self.state is WorkerState.CLOSED:
+            raise closed(self._name)
+        answer = Future[T]()
+        self._loop.post(lambda: begin(answer))
+        try:
+            return answer.result(min(timeout_s, TIMEOUT_MAX))
+        except TimeoutError:
+            raise late from None
+
+    def _ask(
+        self,
+        who: str,
+        send: Send,
+        timeout_s: float,
+        late: ServingError,
+        *,
+        meanwhile: str = "",
+    ) -> Mapping[str, object]:
+        """Returns the present process's answer to a request. Blocks.
+
+        Args:
+            who: The version it is about, for messages.
+            send: Sends it.
+            timeout_s: How long to wait.
+            late: Raised after that.
+            meanwhile: What the process was doing if it dies, for messages.
+
+        Raises:
+            ServingError: As ``on_loop``; or the process's error; or there is none, or
+                it died.
+
+        """
+
+        def begin(answer: Future[Mapping[str, object]]) -> None:
+            def on_reply(reply: WorkerReply | None) -> None:
+                if reply is None:
+                    how = f"{self._worker.last_end} {meanwhile}".rstrip()
+                    answer.set_exception(Internal(f"{who}: its interpreter {how}"))
+                elif (error := reply.error()) is not None:
+                    answer.set_exception(error)
+                else:
+                    answer.set_result(reply.fields)
+
+            process = self._worker.live
+            if self.state is not WorkerState.READY or process is None:
+                error = Unavailable(f"{who}: its interpreter is restarting")
+                answer.set_exception(error)
+            else:
+                send(process, on_reply)
+
+        return self._on_loop(begin, timeout_s, late)
 
     # -- calls ----------------------------------------------------------------------------
 
@@ -401,135 +473,6 @@ class ProcessInterpreter:
             self.enqueue(model, task)
         else:
             finish(task, error)
-
-    # -- models, on the loop --------------------------------------------------------------
-
-    def _send_load(
-        self,
-        model: ProcessModel,
-        background: bool,
-        process: WorkerProcess,
-        on_reply: OnReply,
-    ) -> None:
-        """Has a process load a model. Every later one loads it too, until it is unloaded."""
-
-        def on_loaded(reply: WorkerReply | None) -> None:
-            if reply is not None and reply.error() is None:
-                self.models[model.model_id] = model
-            on_reply(reply)
-
-        process.load(model.source, model.model_id, model.files, on_loaded, background)
-
-    def _begin_to_serve(self, model: ProcessModel) -> None:
-        if not model.unloading:
-            model.health.loaded_in[self._lane] = model
-            self._lane.pump()
-
-    def _give_up_loading(self, model: ProcessModel) -> None:
-        """Ends a worker that is still loading a model that nobody waits for any more."""
-        process = self._worker.live
-        is_loading = process is not None and process.is_answering
-        if is_loading and model.model_id not in self.models:
-            self._worker.end("was ended because it did not finish loading")
-
-    def _unload(self, model: ProcessModel, is_gone: Future[None]) -> None:
-        """Frees a model after its calls; may be repeated."""
-        model.health.loaded_in.pop(self._lane, None)
-        if model.unloading:
-            is_gone.set_result(None)
-            return
-        model.unloading = True
-        self._lane.refuse(unloaded(model.source.id), model)
-
-        def when_idle() -> None:
-            self.models.pop(model.model_id, None)
-            model.files.close()
-            if (process := self._worker.live) is not None and self.models:
-                process.send(
-                    "unload",
-                    {"model": model.model_id},
-                    (),
-                    lambda _: is_gone.set_result(None),
-                    background=False,
-                )
-            else:
-                self._worker.retire_if_empty()
-                is_gone.set_result(None)
-
-        self._lane.after_calls(when_idle, model)
-
-    def _close(self) -> None:
-        """Ends the worker, and answers everybody who waits; may be repeated."""
-        if self.state is WorkerState.CLOSED:
-            return
-        self._worker.close()
-        for model in self.models.values():
-            model.files.close()
-        self.models = {}
-
-    # -- for the worker, on the loop ------------------------------------------------------
-
-    def move_in(self, process: WorkerProcess) -> None:
-        """Loads the last worker's models one after the other; see ``WorkerUser``."""
-        self._load_next(list(self.models.values()), process)
-
-    def _load_next(self, models: list[ProcessModel], process: WorkerProcess) -> None:
-        models = [each for each in models if each.refusal() is None]
-        if not models:
-            self._worker.settle()
-            return
-        model, *others = models
-        self._moving_in = model
-
-        def on_reply(reply: WorkerReply | None) -> None:
-            if reply is None:
-                return  # it died, which is noticed elsewhere
-            self._moving_in = None
-            error = reply.error()
-            if error is not None:
-                self._quarantine(model, f"does not load again: {error.message}")
-            self._load_next(others, process)
-
-        # An earlier worker had it, so that nobody asks what it changes.
-        known = replace(model.source, was_measured=True)
-        process.load(known, model.model_id, model.files, on_reply, background=False)
-
-    def blame(self, end: WorkerEnd, call: WorkerCall | None) -> bool:
-        """Blames a death on the model during whose call or load it happened.
-
-        It blames nobody if somebody else (an operator, or a kernel out of memory)
-        killed a worker of a version that had worked well, on this worker or earlier
-        ones, or a worker that was idle: the next one may well work. If this worker had
-        answered, the next one is started without a pause, because a system that kills
-        whatever is started would have done so before it answered.
-        """
-        num_calls = self._lane.stats().num_calls - self._num_calls_before
-        self._num_calls_before += num_calls  # the next may die before it is ready
-        for health in {model.health for model in self.models.values()}:
-            health.note_death(end, num_calls)
-        moving_in, self._moving_in = self._moving_in, None
-        culprit = call.model if call is not None else moving_in
-        was_chosen = end.was_killed and (
-            culprit is None or culprit.health.has_worked_well(end)
-        )
-        if culprit is not None and not (end.is_innocent or was_chosen):
-            reason = culprit.health.note_crash(end, self._loop.clock.now())
-            if reason is not None:
-                self._quarantine(culprit, reason)
-        return not (was_chosen and num_calls)
-
-    def _quarantine(self, model: ProcessModel, reason: str) -> None:
-        """Bars a version, on all its interpreters, unless it already is."""
-        if model.health.quarantine is not None:
-            return
-        model.health.quarantine = reason
-        log.error("event=quarantined servable=%s reason=%r", model.who, reason)
-        if (refusal := model.refusal()) is not None:
-            self._lane.refuse(refusal, model)
-        try:
-            self.options.on_quarantine(model.source.id, reason)
-        except Exception:
-            log.exception("event=on_quarantine_failed servable=%s", model.who)
 
 
 def _note_load(model: ProcessModel, reply: Mapping[str, object]) -> None:

@@ -10,11 +10,10 @@ import errno
 import logging
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
-from threading import TIMEOUT_MAX
-from typing import Final, Protocol, TypeVar
+from typing import Final
 
 from tfs.core.errors import Internal, ServingError, Unavailable
 from tfs.core.loop.serving_loop import ServingLoop, Timer
@@ -35,7 +34,7 @@ from tfs.runtime.process.spare_worker import SpareWorker
 from tfs.runtime.process.worker_process import OnReply, WorkerProcess, WorkerReply
 from tfs.runtime.process.worker_state import WorkerState, transition
 from tfs.runtime.process.zygote import Forked, Zygote
-from tfs.runtime.task_outcome import closed, finish
+from tfs.runtime.task_outcome import closed, finish, unloaded
 
 log = logging.getLogger(__name__)
 
@@ -46,42 +45,13 @@ _MAX_LOST_FORKS: Final = 3
 OnReady = Callable[["ServingError | None"], None]
 """Takes None once a worker is ready, or why there is none."""
 
-Send = Callable[[WorkerProcess, OnReply], None]
-"""Sends a request to a ready process; the answer goes to the second argument. On the loop."""
-
-T = TypeVar("T")
-
-
-class WorkerUser(Protocol):
-    """The interpreter, which knows what a worker is for. Called on the loop."""
-
-    @property
-    def models(self) -> Mapping[int, ProcessModel]:
-        """The models that each process has, by number."""
-        ...
-
-    def move_in(self, process: WorkerProcess) -> None:
-        """Loads the models in a new process; calls ``settle`` when that is done."""
-        ...
-
-    def blame(self, end: WorkerEnd, call: WorkerCall | None) -> bool:
-        """Takes note of how a process ended, before another one is started.
-
-        Returns whether the next one may well end the same way.
-
-        Args:
-            end: How it died.
-            call: The last call that it was in, if it was in one.
-
-        """
-        ...
-
 
 class Worker:
     """Starts a process when one is wanted, and another when it dies. Loop-confined.
 
-    ``ask`` and ``on_loop`` are for other threads, and block. The plain attributes may be
-    read from anywhere.
+    Each process has all its models before it takes calls, and a death is blamed on the
+    model during whose call or load it happened. The plain attributes may be read from
+    anywhere.
 
     Args:
         name: The interpreter's, for logs.
@@ -90,9 +60,9 @@ class Worker:
         options: Limits, timeouts and how processes are made.
         spare: Provides a process at once, if it has one ready.
         lane: Takes calls to it.
-        user: Is told of its life.
 
     Attributes:
+        models: The models that each process has, by number.
         state: The current state in the table.
         process: The present process, or the one that is being forked.
         num_deaths: How many processes died so far.
@@ -108,7 +78,6 @@ class Worker:
         options: ProcessOptions,
         spare: SpareWorker | None,
         lane: Lane,
-        user: WorkerUser,
     ) -> None:
         self._name = name
         self._loop = loop
@@ -116,7 +85,9 @@ class Worker:
         self._options = options
         self._spare = spare
         self._lane = lane
-        self._user = user
+        self.models: dict[int, ProcessModel] = {}
+        self._moving_in: ProcessModel | None = None  # the model being loaded again
+        self._num_calls_before = 0  # when a worker died last
         self.state = WorkerState.ABSENT
         self.process: WorkerProcess | None = None
         self.num_deaths = 0
@@ -151,72 +122,62 @@ class Worker:
         """Whether somebody holds it, with or without models."""
         return self._num_holds > 0
 
-    # -- asked by other threads ---------------------------------------------------------
+    # -- models ----------------------------------------------------------------------
 
-    def on_loop(
+    def load(
         self,
-        begin: Callable[[Future[T]], None],
-        timeout_s: float,
-        late: ServingError,
-    ) -> T:
-        """Runs ``begin`` on the loop, and returns what it reports. Blocks.
+        model: ProcessModel,
+        background: bool,
+        process: WorkerProcess,
+        on_reply: OnReply,
+    ) -> None:
+        """Has a process load a model. Every later one loads it too, until it is unloaded."""
 
-        Raises:
-            ServingError: The error that it reports; ``late`` if it reports nothing for
-                ``timeout_s`` seconds; or the interpreter is closed, and nothing ran.
+        def on_loaded(reply: WorkerReply | None) -> None:
+            if reply is not None and reply.error() is None:
+                self.models[model.model_id] = model
+            on_reply(reply)
 
-        """
-        if self.state is WorkerState.CLOSED:
-            raise closed(self._name)
-        answer = Future[T]()
-        self._loop.post(lambda: begin(answer))
-        try:
-            return answer.result(min(timeout_s, TIMEOUT_MAX))
-        except TimeoutError:
-            raise late from None
+        process.load(model.source, model.model_id, model.files, on_loaded, background)
 
-    def ask(
-        self,
-        who: str,
-        send: Send,
-        timeout_s: float,
-        late: ServingError,
-        *,
-        meanwhile: str = "",
-    ) -> Mapping[str, object]:
-        """Returns the present process's answer to a request. Blocks.
+    def begin_to_serve(self, model: ProcessModel) -> None:
+        """Takes calls of a model from the lanes of the version's other workers, too."""
+        if not model.unloading:
+            model.health.loaded_in[self._lane] = model
+            self._lane.pump()
 
-        Args:
-            who: The version it is about, for messages.
-            send: Sends it.
-            timeout_s: How long to wait.
-            late: Raised after that.
-            meanwhile: What the process was doing if it dies, for messages.
+    def give_up_loading(self, model: ProcessModel) -> None:
+        """Ends a process that is still loading a model that nobody waits for any more."""
+        process = self.live
+        is_loading = process is not None and process.num_awaited > 0
+        if is_loading and model.model_id not in self.models:
+            self.end("was ended because it did not finish loading")
 
-        Raises:
-            ServingError: As ``on_loop``; or the process's error; or there is none, or
-                it died.
+    def unload(self, model: ProcessModel, is_gone: Future[None]) -> None:
+        """Frees a model after its calls; may be repeated."""
+        model.health.loaded_in.pop(self._lane, None)
+        if model.unloading:
+            is_gone.set_result(None)
+            return
+        model.unloading = True
+        self._lane.refuse(unloaded(model.source.id), model)
 
-        """
-
-        def begin(answer: Future[Mapping[str, object]]) -> None:
-            def on_reply(reply: WorkerReply | None) -> None:
-                if reply is None:
-                    how = f"{self.last_end} {meanwhile}".rstrip()
-                    answer.set_exception(Internal(f"{who}: its interpreter {how}"))
-                elif (error := reply.error()) is not None:
-                    answer.set_exception(error)
-                else:
-                    answer.set_result(reply.fields)
-
-            process = self.live
-            if self.state is not WorkerState.READY or process is None:
-                error = Unavailable(f"{who}: its interpreter is restarting")
-                answer.set_exception(error)
+        def when_idle() -> None:
+            self.models.pop(model.model_id, None)
+            model.files.close()
+            if (process := self.live) is not None and self.models:
+                process.send(
+                    "unload",
+                    {"model": model.model_id},
+                    (),
+                    lambda _: is_gone.set_result(None),
+                    background=False,
+                )
             else:
-                send(process, on_reply)
+                self.retire_if_empty()
+                is_gone.set_result(None)
 
-        return self.on_loop(begin, timeout_s, late)
+        self._lane.after_calls(when_idle, model)
 
     # -- wanted, and no longer ----------------------------------------------------------
 
@@ -266,7 +227,7 @@ class Worker:
         """Ends the process if nothing has to be loaded any more."""
         if (
             self.state is WorkerState.READY
-            and not self._user.models
+            and not self.models
             and not self._num_holds
             and not self._when_ready
         ):
@@ -303,7 +264,9 @@ class Worker:
             process.show_stacks()
 
     def close(self) -> None:
-        """Ends everything for good, and answers whoever waits."""
+        """Ends everything for good, and answers whoever waits; may be repeated."""
+        if self.state is WorkerState.CLOSED:
+            return
         if self.state is not WorkerState.ABSENT:
             self._zygote.release()
         if self._respawn_timer is not None:
@@ -321,6 +284,9 @@ class Worker:
         for on_reply in awaited:
             on_reply(None)
         self._lane.tell_idle()
+        for model in self.models.values():
+            model.files.close()
+        self.models = {}
 
     # -- from absent to ready -----------------------------------------------------------
 
@@ -378,8 +344,8 @@ class Worker:
     @property
     def _num_at_once(self) -> int:
         """How many calls the next process has to run at once."""
-        models = self._user.models.values()
-        return max([self._concurrency, *(each.concurrency for each in models)])
+        own = [each.concurrency for each in self.models.values()]
+        return max([self._concurrency, *own])
 
     def _cannot_start(self, why: str) -> None:
         """Answers those who wait, and tries again later if there are models."""
@@ -408,15 +374,33 @@ class Worker:
         self._num_lost_forks = 0
         sign = LoadSign(self._loop, process.calls.slab, self._options.traffic)
         process.listen(self.end, lambda: self._on_end(process), sign)
-        self._user.move_in(process)
+        self._move_in(process, list(self.models.values()))
 
-    def settle(self) -> None:
-        """Makes the process ready: it has all the models that it should have."""
-        self._move(WorkerState.READY)
-        self._tell_ready(None)
-        if self.process is not None:
-            self._lane.open(self.process.calls, self.end, self.show_stacks)
-        self.retire_if_empty()
+    def _move_in(self, process: WorkerProcess, models: list[ProcessModel]) -> None:
+        """Loads the last process's models one after the other; then it is ready."""
+        models = [each for each in models if each.refusal() is None]
+        if not models:
+            self._move(WorkerState.READY)
+            self._tell_ready(None)
+            if self.process is not None:
+                self._lane.open(self.process.calls, self.end, self.show_stacks)
+            self.retire_if_empty()
+            return
+        model, *others = models
+        self._moving_in = model
+
+        def on_reply(reply: WorkerReply | None) -> None:
+            if reply is None:
+                return  # it died, which is noticed elsewhere
+            self._moving_in = None
+            error = reply.error()
+            if error is not None:
+                self._quarantine(model, f"does not load again: {error.message}")
+            self._move_in(process, others)
+
+        # An earlier worker had it, so that nobody asks what it changes.
+        known = replace(model.source, was_measured=True)
+        process.load(known, model.model_id, model.files, on_reply, background=False)
 
     # -- from ready to dead, and back ---------------------------------------------------
 
@@ -435,7 +419,7 @@ class Worker:
         awaited = self._drop_process()
         self._move(WorkerState.DEAD)
         last_call = self._failed[-1] if self._failed else None
-        if self._user.blame(end, last_call):
+        if self._blame(end, last_call):
             self._deaths.add(self._loop.clock.now())
         self._respawn()
         failed, self._failed = self._failed, []
@@ -445,6 +429,43 @@ class Worker:
         for on_reply in awaited:
             on_reply(None)
         self._lane.tell_idle()
+
+    def _blame(self, end: WorkerEnd, call: WorkerCall | None) -> bool:
+        """Blames a death on the model during whose call or load it happened.
+
+        It blames nobody if somebody else (an operator, or a kernel out of memory)
+        killed a worker of a version that had worked well, on this worker or earlier
+        ones, or a worker that was idle: the next one may well work. If this worker had
+        answered, the next one is started without a pause, because a system that kills
+        whatever is started would have done so before it answered.
+        """
+        num_calls = self._lane.stats().num_calls - self._num_calls_before
+        self._num_calls_before += num_calls  # the next may die before it is ready
+        for health in {model.health for model in self.models.values()}:
+            health.note_death(end, num_calls)
+        moving_in, self._moving_in = self._moving_in, None
+        culprit = call.model if call is not None else moving_in
+        was_chosen = end.was_killed and (
+            culprit is None or culprit.health.has_worked_well(end)
+        )
+        if culprit is not None and not (end.is_innocent or was_chosen):
+            reason = culprit.health.note_crash(end, self._loop.clock.now())
+            if reason is not None:
+                self._quarantine(culprit, reason)
+        return not (was_chosen and num_calls)
+
+    def _quarantine(self, model: ProcessModel, reason: str) -> None:
+        """Bars a version, on all its interpreters, unless it already is."""
+        if model.health.quarantine is not None:
+            return
+        model.health.quarantine = reason
+        log.error("event=quarantined servable=%s reason=%r", model.who, reason)
+        if (refusal := model.refusal()) is not None:
+            self._lane.refuse(refusal, model)
+        try:
+            self._options.on_quarantine(model.source.id, reason)
+        except Exception:
+            log.exception("event=on_quarantine_failed servable=%s", model.who)
 
     def _how_it_ended(self, process: WorkerProcess) -> WorkerEnd:
         status = process.exit_status()
@@ -477,7 +498,7 @@ class Worker:
 
     def _is_wanted(self) -> bool:
         return bool(self._num_holds or self._when_ready) or any(
-            model.refusal() is None for model in self._user.models.values()
+            model.refusal() is None for model in self.models.values()
         )
 
     def _drop_process(self) -> list[OnReply]:
@@ -494,5 +515,4 @@ class Worker:
 
     @property
     def _served(self) -> str:
-        models = self._user.models.values()
-        return ",".join(each.who for each in models) or "none"
+        return ",".join(each.who for each in self.models.values()) or "none"

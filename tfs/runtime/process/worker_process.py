@@ -116,9 +116,9 @@ class WorkerProcess:
         return bool(poll.poll(0))
 
     @property
-    def is_answering(self) -> bool:
-        """Whether requests were sent that have no answer yet."""
-        return bool(self._awaited)
+    def num_awaited(self) -> int:
+        """How many requests have no answer yet."""
+        return len(self._awaited)
 
     def attach(self, forked: Forked) -> None:
         """Takes over the forked process."""
