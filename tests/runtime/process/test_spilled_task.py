@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from typing import cast
 
 import pytest
 
@@ -10,6 +11,7 @@ from tfs.core.errors import InvalidArgument, ServingError, Unavailable
 from tfs.core.servable import InferenceTask, Outcome
 from tfs.core.signature import Method, Signature, TensorSpec
 from tfs.core.tensor_view import TensorView
+from tfs.core.trace import Trace
 from tfs.runtime.guest.slab import MAX_WORDS, REQUEST_WORDS, Slab, unpack_strings
 from tfs.runtime.process.slab_call import write_request
 from tfs.runtime.process.spilled_task import (
@@ -67,8 +69,10 @@ def test_a_spilled_task_is_written_as_often_as_its_worker_dies() -> None:
     outcomes: list[Outcome] = []
     plain = task(signature, x=floats((1, 2)), text=strings(b"ab", b"c"))
     plain.on_done = outcomes.append
+    plain.trace = cast("Trace", object())
     spilled = SpilledTask(plain, never)
     assert (spilled.cancel, spilled.inputs) == (plain.cancel, {})
+    assert spilled.trace is plain.trace
     slab = Slab.create(1 << 20, 1)
     slot = slab.slots[0]
     for _ in range(2):

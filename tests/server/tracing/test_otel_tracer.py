@@ -11,13 +11,18 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from tests.handlers.fake_http_call import FakeHttpCall
 from tests.handlers.served import OneModel
 from tests.tensors import floats
+from tfs.codec.json.predict_body import Layout
+from tfs.codec.model_spec import ModelSpec
 from tfs.codec.tensor import fill_tensor_proto
 from tfs.core.call import Peer
 from tfs.core.clock import MonotonicClock
 from tfs.core.tracing import TRACING
+from tfs.handlers.http.request_bursts import BurstTemplate, RequestBursts
 from tfs.handlers.predict import PredictHandler
+from tfs.handlers.rest.forms import Form, FormedReplies
 from tfs.proto.tensorflow_serving.apis import predict_pb2
 from tfs.server.tracing.otel_tracer import OtelTracer, OtelTracing
 from tfs.server.tracing.span_writer import SpanWriter
@@ -165,6 +170,20 @@ def test_a_share_of_the_others_is_traced(traced: Traced) -> None:
     warm_up.peer = Peer("warm-up", "warm-up")
     traced.handler(warm_up)
     assert traced.spans() == {}
+
+
+def test_requests_over_http_that_come_together_are_traced_alike(
+    traced: Traced,
+) -> None:
+    """Those that are sampled are left to be answered one by one, with their spans."""
+    traced.draws = [0.6]  # one is passed over behind the first
+    bursts = RequestBursts(traced.handler)
+    calls = [FakeHttpCall("POST", "/v1/models/m:predict", b"[1]") for _ in range(3)]
+    replies = FormedReplies(Form.JSON, Layout.ROWS)
+    template = BurstTemplate(ModelSpec("m"), (), replies)
+    bursts.learn(calls[0], lambda body: (template, (body,)))
+    assert bursts.take(calls)[:2] == [calls[0], calls[2]]
+    assert [call.cancel.trace is None for call in calls] == [False, True, False]
 
 
 def test_an_error_ends_the_span_too(traced: Traced) -> None:

@@ -33,6 +33,8 @@ from tfs.core.dtype import (
 from tfs.core.http_call import JSON, HttpCall
 from tfs.core.signature import Signature
 from tfs.core.tensor_view import Buffer, TensorView
+from tfs.core.tracing import TRACING
+from tfs.handlers.limits.model_gate import PREDICT
 from tfs.handlers.predict import PredictHandler
 from tfs.handlers.request_format import ReplyWriter
 
@@ -161,12 +163,14 @@ class RequestBursts:
         """Starts what it can; returns the requests that are left, in their order."""
         left: list[HttpCall] = []
         alike: dict[BurstTemplate, tuple[list[HttpCall], list[tuple[Buffer, ...]]]] = {}
-        readers = self._readers
+        readers, tracer = self._readers, TRACING.tracer
         with np.errstate(over="ignore"):
             for call in calls:
                 reader = readers.get(call.head)
                 found = None if reader is None else reader(call.message)
-                if found is None:
+                if found is None or (
+                    tracer is not None and tracer.begin_some((call,), PREDICT)
+                ):  # what is traced has no plan
                     left.append(call)
                     continue
                 template, elements = found

@@ -117,6 +117,7 @@ class SpilledTask(InferenceTask):
             task.cancel,
             task.is_low,
         )
+        self.trace = task.trace
 
     def begin(self, now_s: float, who: str) -> ServingError | None:
         if self._whole is None:

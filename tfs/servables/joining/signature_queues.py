@@ -466,7 +466,7 @@ class SignatureQueues:
             name: view if is_shared(signature, name, view) else view.rows(start, stop)
             for name, view in task.inputs.items()
         }
-        return InferenceTask(
+        part = InferenceTask(
             task.signature_name,
             task.signature,
             inputs,
@@ -477,6 +477,8 @@ class SignatureQueues:
             cancel=task.cancel,
             is_low=task.is_low,
         )
+        part.trace = task.trace
+        return part
 
 
 def _fillers_of(
