@@ -40,6 +40,8 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -249,6 +251,24 @@ def upstream_peer(venv: Path, model_dir: Path) -> Peer:
     return Peer("tensorflow-serving-api", set_up, talk, check_table)
 
 
+def wait_until_ready(url: str) -> None:
+    """Blocks until a version answers; it may be the first thing that is asked for.
+
+    Raises:
+        Failed: It does not come to that.
+
+    """
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    while True:
+        try:
+            with urllib.request.urlopen(f"{url}/ready", timeout=START_TIMEOUT_S):
+                return
+        except urllib.error.URLError as error:
+            if time.monotonic() > deadline_s:
+                raise Failed(f"{url} is not ready: {error}") from None
+        time.sleep(0.1)
+
+
 def oip_peer(name: str, client: str) -> Peer:
     """Returns a client of the Open Inference Protocol, as a peer."""
     venv = ROOT / f".venv-clients-{client}"
@@ -259,6 +279,10 @@ def oip_peer(name: str, client: str) -> Peer:
     def talk(server: Server) -> str:
         if not server.http:
             raise Failed("it needs --http")
+        for version in VERSIONS:
+            wait_until_ready(
+                f"http://{server.http}/v2/models/{MODEL}/versions/{version}"
+            )
         with tempfile.TemporaryDirectory() as folder:
             expected = Path(folder, "expected.json")
             expected.write_text(json.dumps(server.expected))
