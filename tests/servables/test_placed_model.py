@@ -11,7 +11,7 @@ from tests.runtime.packaged import floats, package, values
 from tests.runtime.zoo import Scale
 from tfs.core.errors import FailedPrecondition, Unavailable
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
-from tfs.servables.placed_model import PlacedModel
+from tfs.servables.loaded_version import PlacedModel
 from tfs.testing.patience import PATIENCE_S
 
 

@@ -42,10 +42,13 @@ from tfs.runtime.interpreter import MeasurableModel, StageableModel
 from tfs.runtime.placement import Backend, Placement, place
 from tfs.servables.code_digest import code_digest
 from tfs.servables.joining.batched import BatchedServable
-from tfs.servables.loaded_version import LoadedVersion
-from tfs.servables.measuring.example_warm_up import TRANSIENT, failing_examples, warm_up
-from tfs.servables.measuring.probe_subject import ServableSubject
-from tfs.servables.placed_model import PlacedModel
+from tfs.servables.loaded_version import LoadedVersion, PlacedModel
+from tfs.servables.measuring.probe_subject import (
+    TRANSIENT,
+    ServableSubject,
+    failing_examples,
+    warm_up,
+)
 from tfs.servables.platform import LoadContext, Payload
 from tfs.servables.verification import damage_told, verify_version
 

@@ -22,7 +22,7 @@ from tfs.core.servable_id import ServableId
 from tfs.runtime.inline import call_threads
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
 from tfs.runtime.inline.inline_model import InlineModel
-from tfs.servables.placed_model import PlacedModel
+from tfs.servables.loaded_version import PlacedModel
 from tfs.testing.patience import PATIENCE_S
 
 

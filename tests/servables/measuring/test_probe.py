@@ -40,9 +40,12 @@ from tfs.core.tensor_view import TensorView
 from tfs.core.version.model_profile import ModelProfile
 from tfs.export import save
 from tfs.runtime.inline.inline_interpreter import InlineInterpreter
-from tfs.servables.measuring.example_warm_up import failing_examples, warm_up
 from tfs.servables.measuring.probe import ProbeOptions, probe
-from tfs.servables.measuring.probe_subject import ServableSubject
+from tfs.servables.measuring.probe_subject import (
+    ServableSubject,
+    failing_examples,
+    warm_up,
+)
 from tfs.servables.platform import LoadContext
 from tfs.servables.platforms.built_in import default_registry
 

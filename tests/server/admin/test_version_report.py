@@ -31,8 +31,7 @@ from tfs.runtime.pooled_model import PooledModel
 from tfs.runtime.process.crash_policy import CrashPolicy, WorkerEnd
 from tfs.runtime.process.process_model import ProcessModel, VersionHealth
 from tfs.servables.joining.batched import BatchedServable
-from tfs.servables.loaded_version import LoadedVersion
-from tfs.servables.placed_model import PlacedModel
+from tfs.servables.loaded_version import LoadedVersion, PlacedModel
 from tfs.server.admin.version_report import fill_loaded, fill_stats, version_report
 from tfs.server.system.processes import started_s, tree_resident_bytes
 

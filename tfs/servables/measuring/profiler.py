@@ -15,10 +15,9 @@ from tfs.core.servable import Tensors
 from tfs.core.servable_id import ServableId
 from tfs.core.tensor_view import TensorView
 from tfs.core.version.model_profile import ModelProfile, SignatureProfile, row_limit
-from tfs.servables.measuring.example_warm_up import warm_up
 from tfs.servables.measuring.probe import ProbeOptions, probe
 from tfs.servables.measuring.probe_inputs import ProbeInputs
-from tfs.servables.measuring.probe_subject import ProbeSubject
+from tfs.servables.measuring.probe_subject import ProbeSubject, warm_up
 from tfs.servables.measuring.profiles import Profiles
 from tfs.servables.measuring.row_independence import (
     RowIndependence,
