@@ -44,7 +44,7 @@ def test_a_first_request_of_any_kind_waits_for_its_model(config: Path) -> None:
     flags = (f"--model_config_file={config}", f"--rest_api_port={port}")
     key = {"key": ["a"]}
     with Serving(*flags) as server:
-        server.wait_for("event=aspired servable=by_nobody")  # the last one
+        server.wait_for_each(*(f"event=aspired servable={name}" for name in NAMES))
         rest = Rest(port)
         with Client(server.address) as client:
             answer = client.predict("by_grpc", key, timeout_s=PATIENCE_S)
