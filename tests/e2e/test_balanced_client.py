@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.e2e.serving import Serving, export_scale, free_port
 from tfs.client import AsyncClient, Client, RetryPolicy
+from tfs.core.errors import Unavailable
 from tfs.testing.patience import PATIENCE_S
 
 X = [[1.0, 2.0]]
@@ -22,6 +24,14 @@ def serving(base_path: Path, port: int) -> Serving:
         "--noany_port",
         f"--port={port}",
     )
+
+
+def answers(ask: Callable[[], object]) -> bool:
+    try:
+        ask()
+    except Unavailable:
+        return False
+    return True
 
 
 def test_a_balanced_client_loses_no_call_while_servers_restart(tmp_path: Path) -> None:
@@ -45,6 +55,8 @@ def test_a_balanced_client_loses_no_call_while_servers_restart(tmp_path: Path) -
             return client.predict("scale", {"x": X}).version
 
         one.wait_for("scale/1 is available")
+        while not answers(ask):  # the servers' health turns just after that line
+            pass
         assert {ask() for _ in range(40)} == {1}
         export_scale(bases[1], 2)
         two.wait_for("scale/2 is available")

@@ -23,7 +23,7 @@ class ModelSpec:
     """A parsed ``tensorflow.serving.ModelSpec``. Immutable.
 
     Attributes:
-        name: The model; may be empty, which is for the handler to refuse.
+        name: The model; may be empty, which is for the look-up to refuse.
         version: The version asked for; None when none was.
         version_label: The label asked for; None when none was. Never both.
         signature_name: The signature as it was sent; empty means the default one.
