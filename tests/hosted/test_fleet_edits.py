@@ -100,11 +100,11 @@ def test_a_job_that_is_down_is_replaced_and_welcome_back(there: EditedFleet) -> 
     (at,) = there.apply(fleet_edits.add_model(model("m"))).placement["m"]
     (other,) = {"a", "b"} - {at}
     moved = {"m": (other,)}
-    assert there.apply(fleet_edits.note_job(at, is_down=True)).placement == moved
-    fleet = there.apply(fleet_edits.note_job(at, is_down=False))
+    assert there.apply(fleet_edits.note_jobs({at: True})).placement == moved
+    fleet = there.apply(fleet_edits.note_jobs({at: False}))
     assert fleet.placement == moved
-    assert there.apply(fleet_edits.note_job(at, is_down=False)) is fleet
-    assert there.apply(fleet_edits.note_job("absent", is_down=True)) is fleet
+    assert there.apply(fleet_edits.note_jobs({at: False})) is fleet
+    assert there.apply(fleet_edits.note_jobs({"absent": True})) is fleet
 
 
 def test_a_job_that_is_changed_keeps_what_it_is(there: EditedFleet) -> None:

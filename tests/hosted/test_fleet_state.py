@@ -96,7 +96,7 @@ def test_the_history_says_why_a_model_is_where_it_is(state: FleetState) -> None:
     state.change(fleet_edits.put_job(server("a", 100 * MIB)))
     state.change(fleet_edits.put_job(server("b", 200 * MIB)))
     state.change(add("m"))
-    state.change(fleet_edits.note_job("a", is_down=True))
+    state.change(fleet_edits.note_jobs({"a": True}))
     big = fleet_edits.add_model(model("big", 900 * MIB))
     with pytest.raises(ServingError):
         state.commit(big, Request("1", b"big"))

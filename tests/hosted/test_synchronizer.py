@@ -18,6 +18,7 @@ from tfs.hosted.fleet import Fleet
 from tfs.hosted.fleet_copy import FleetCopy
 from tfs.hosted.fleet_edits import config_text, parse_model_config
 from tfs.hosted.fleet_state import FleetState
+from tfs.hosted.job_report import JobReport, report_of
 from tfs.hosted.sightings import ReplicaSighting
 from tfs.hosted.store.sqlite_store import SqliteStore
 from tfs.hosted.synchronizer import Synchronizer, SynchronizerOptions
@@ -42,7 +43,7 @@ class Jobs:
         self.errors: dict[str, str] = {}
         self.on_asked: Callable[[str], None] = lambda _: None
 
-    def list_models(self, address: str) -> admin_service_pb2.ListModelsResponse:
+    def list_models(self, address: str) -> JobReport:
         self.asked.append(address)
         self.on_asked(address)
         if address in self.dead:
@@ -57,7 +58,7 @@ class Jobs:
                 version.error.code, version.error.message = 15, self.errors[name]
             elif name not in self.loading:
                 model.primary = 1
-        return reply
+        return report_of(reply)
 
     def aspire(self, address: str, request: admin_service_pb2.AspireRequest) -> None:
         if address in self.refusing:

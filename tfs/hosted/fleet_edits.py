@@ -84,17 +84,22 @@ def drop_job(name: str) -> Edit:
     return Edit(f"{name} left", apply, job=name)
 
 
-def note_job(name: str, *, is_down: bool) -> Edit:
-    """Notes that a job stopped or resumed answering; moves models if necessary."""
+def note_jobs(is_down: Mapping[str, bool]) -> Edit:
+    """Notes which jobs stopped or resumed answering; moves models if necessary."""
 
     def apply(fleet: Fleet) -> Fleet:
-        job = fleet.jobs.get(name)
-        if job is None or job.is_down == is_down:
+        changed = {
+            name: replace(fleet.jobs[name], is_down=each)
+            for name, each in is_down.items()
+            if name in fleet.jobs and fleet.jobs[name].is_down != each
+        }
+        if not changed:
             return fleet
-        jobs = {**fleet.jobs, name: replace(job, is_down=is_down)}
-        return _placed(replace(fleet, jobs=jobs))
+        return _placed(replace(fleet, jobs={**fleet.jobs, **changed}))
 
-    return Edit(f"{name} is {'down' if is_down else 'up'}", apply, job=name)
+    said = [f"{name} is {'down' if each else 'up'}" for name, each in is_down.items()]
+    more = f", and {len(said) - 3} more changed" if len(said) > 3 else ""
+    return Edit(", ".join(said[:3]) + more, apply)
 
 
 def set_addresses(name: str, addresses: tuple[str, ...]) -> Edit:

@@ -292,7 +292,9 @@ def _followed(last: Snapshot, feed: Feed) -> Snapshot:
         elif change.kind == _JOB_SEEN:
             job_seen = None if value is None else JobSighting.from_row(value)
             _set(jobs_seen, key, job_seen)
-    fleet = Fleet(jobs, models, placement)
+    fleet = start.fleet
+    if feed.is_snapshot or any(each.kind in (_JOB, MODEL) for each in feed.changes):
+        fleet = Fleet(jobs, models, placement)
     return Snapshot(feed.revision, fleet, models_seen, jobs_seen)
 
 
@@ -313,7 +315,7 @@ def _write(
         if job != old.jobs.get(name):
             row = None if job is None else job_row(job)
             revision = transaction.put(_JOB, name, row, edit.why)
-    free = free_bytes(after.models, after.jobs, after.placement)
+    free: Mapping[str, int] = {}
     for name in {**old.models, **after.models}:
         model = after.models.get(name)
         if model is None:
@@ -323,6 +325,8 @@ def _write(
         if model is old.models.get(name) and placed == was:
             continue
         if model != old.models.get(name) or set(placed) != set(was):
+            if not free and not set(placed) <= set(was):
+                free = free_bytes(after.models, after.jobs, after.placement)
             why = edit.why + _moves(old, after, free, model, placed)
             row = model_row(model, placed)
             revision = transaction.put(MODEL, name, row, why)

@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tfs.hosted.fleet import Fleet
-from tfs.hosted.fleet_edits import read_config
 from tfs.hosted.sightings import ModelSighting, ReplicaSighting
 from tfs.proto.tensorflow_serving.apis import get_model_status_pb2
-from tfs.proto.tensorflow_serving.config import model_server_config_pb2
 from tfs.proto.tfs.v1 import admin_service_pb2
 
 _States = get_model_status_pb2.ModelVersionStatus
@@ -36,16 +34,9 @@ class JobReport:
     request_s: Mapping[str, float] = field(default_factory=dict, compare=False)
     at_s: float = field(default=0.0, compare=False)
 
-    def answers(self, name: str) -> bool:
-        """Whether a model answers requests that name no version."""
-        seen = self.models.get(name)
-        return seen is not None and seen.primary is not None
 
-
-def report_of(
-    reply: admin_service_pb2.ListModelsResponse, at_s: float = 0.0
-) -> JobReport:
-    """Returns the report in a reply of AdminService.ListModels, that came at ``at_s``."""
+def report_of(reply: admin_service_pb2.ListModelsResponse) -> JobReport:
+    """Returns the report in a reply of AdminService.ListModels, but for its time."""
     version_bytes = {}
     for model in reply.models:
         taken = [
@@ -59,7 +50,6 @@ def report_of(
         {each.name: _sighting(each) for each in reply.models},
         version_bytes,
         {each.name: each.request_s for each in reply.models},
-        at_s,
     )
 
 
@@ -111,25 +101,22 @@ def routes_of(
             up.
 
     """
-    addresses = [each for job in fleet.jobs.values() for each in job.addresses]
-
-    def said(by: Mapping[str, JobReport], name: str) -> tuple[str, ...]:
-        return tuple(
-            each for each in addresses if each in by and by[each].answers(name)
-        )
-
-    return {name: said(reports, name) or said(silent, name) for name in fleet.models}
+    said, before = answering(fleet, reports), answering(fleet, silent)
+    return {name: said.get(name) or before.get(name, ()) for name in fleet.models}
 
 
-def config_of(
-    fleet: Fleet, names: tuple[str, ...]
-) -> model_server_config_pb2.ModelServerConfig:
-    """Returns the config that a server is told to serve."""
-    config = model_server_config_pb2.ModelServerConfig()
-    config.model_config_list.SetInParent()
-    for name in names:
-        config.model_config_list.config.append(read_config(fleet.models[name]))
-    return config
+def answering(
+    fleet: Fleet, reports: Mapping[str, JobReport]
+) -> dict[str, tuple[str, ...]]:
+    """Returns the addresses that answer for each model, if any does, by their reports."""
+    found: dict[str, list[str]] = {}
+    for job in fleet.jobs.values():
+        for address in job.addresses:
+            report = reports.get(address, JobReport())
+            for name, seen in report.models.items():
+                if seen.primary is not None:
+                    found.setdefault(name, []).append(address)
+    return {name: tuple(each) for name, each in found.items()}
 
 
 def sightings_of(

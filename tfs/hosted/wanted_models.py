@@ -6,36 +6,41 @@ on which it is placed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Collection, Mapping
 
 from tfs.hosted.fleet import Fleet
 
 
 def wanted_models(
     fleet: Fleet,
-    answers_from_some: Callable[[str, str], bool],
-    answers_from_all: Callable[[str, str], bool],
+    answering: Mapping[str, Collection[str]],
+    reporting: Collection[str],
 ) -> dict[str, tuple[str, ...]]:
     """Returns the models of each job, by name; pure.
 
     Args:
         fleet: The wanted state.
-        answers_from_some: Whether a job, in any of its replicas, answers for a model.
-        answers_from_all: Whether a job, in all of its replicas that answer at all and at
-            least in one, answers for a model.
+        answering: The addresses that answer for each model, by what servers report.
+        reporting: The addresses of the servers that report anything.
 
     """
     wanted: dict[str, list[str]] = {job: [] for job in fleet.jobs}
+    job_at = {at: name for name, job in fleet.jobs.items() for at in job.addresses}
+    there = {
+        name: [each for each in job.addresses if each in reporting]
+        for name, job in fleet.jobs.items()
+    }
     for name in fleet.models:
         placed = fleet.placement.get(name, ())
         for job in placed:
             if job in wanted:
                 wanted[job].append(name)
-        if placed and all(answers_from_all(job, name) for job in placed):
+        at = answering.get(name, ())
+        if placed and all(
+            there.get(job) and all(each in at for each in there[job]) for job in placed
+        ):
             continue
-        for job in wanted:
-            # This also holds for a model without any place: what serves goes on
-            # serving.
-            if job not in placed and answers_from_some(job, name):
-                wanted[job].append(name)
+        # This also holds for a model without any place: what serves goes on serving.
+        for job in {job_at[each] for each in at}.difference(placed):
+            wanted[job].append(name)
     return {job: tuple(sorted(names)) for job, names in wanted.items()}
