@@ -17,9 +17,9 @@ from tests.hosted.failing_store import FailingStore
 from tests.hosted.fleets import MIB, check
 from tfs.core.errors import ResourceExhausted
 from tfs.hosted.controller import Controller
+from tfs.hosted.edits import EditReader
 from tfs.hosted.fleet_state import FleetState, Snapshot
-from tfs.hosted.job_report import JobReport, report_of
-from tfs.hosted.requested_edits import EditReader
+from tfs.hosted.reports import JobReport, report_of
 from tfs.hosted.store.sqlite_store import SqliteStore
 from tfs.hosted.synchronizer import Synchronizer
 from tfs.proto.tfs.v1 import admin_service_pb2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tfs.hosted.fleet import Fleet, HostedModel, Job
-from tfs.hosted.wanted_models import wanted_models
+from tfs.hosted.synchronizer import wanted_models
 
 
 def fleet(*at: str) -> Fleet:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, Protocol
@@ -30,21 +30,19 @@ from typing import Final, Protocol
 from tfs.core.clock import Clock
 from tfs.core.errors import InvalidArgument, ServingError
 from tfs.core.executor import Executor, InlineExecutor
-from tfs.hosted import fleet_edits
-from tfs.hosted.fleet import Fleet, HostedModel, Job
-from tfs.hosted.fleet_copy import FleetCopy
-from tfs.hosted.fleet_state import Edit, FleetState, Snapshot
-from tfs.hosted.job_report import (
+from tfs.hosted import edits
+from tfs.hosted.fleet import Fleet, HostedModel, Job, read_config
+from tfs.hosted.fleet_state import Edit, FleetCopy, FleetState, Snapshot
+from tfs.hosted.load_following import LoadOptions, Scaling
+from tfs.hosted.reports import (
     JobReport,
+    JobSighting,
     answering,
     measured,
     routes_of,
     sightings_of,
 )
-from tfs.hosted.load_following import LoadOptions, Scaling
-from tfs.hosted.sightings import JobSighting
 from tfs.hosted.store.state_store import Lease
-from tfs.hosted.wanted_models import wanted_models
 from tfs.proto.tfs.v1 import admin_service_pb2
 
 log = logging.getLogger(__name__)
@@ -250,7 +248,7 @@ class Synchronizer:
         reports = self.reports
         scaled = self._scaling.wanted(self._clock.now(), fleet, reports)
         if scaled:
-            fleet = self._change(fleet_edits.follow_load(scaled))
+            fleet = self._change(edits.follow_load(scaled))
         jobs_seen = {name: self._seen(job) for name, job in fleet.jobs.items()}
         moment = fleet, self._lease, jobs_seen
         if self._is_settled(moment):
@@ -276,7 +274,7 @@ class Synchronizer:
         is_due = self._clock.now() - self._learned_s >= _LEARN_EVERY_S
         if is_due:
             self._learned_s = self._clock.now()
-            self._change(fleet_edits.learn(measured(self.reports)))
+            self._change(edits.learn(measured(self.reports)))
         return not (is_due or has_news or self._settled != moment)
 
     def look_safely(self) -> None:
@@ -340,7 +338,7 @@ class Synchronizer:
                 self._tell_if_new(address, reports[address], models)
             is_known = bool(there) or job.is_down or not job.addresses
             if job.is_leaving and is_known and not names:
-                self._change(fleet_edits.drop_job(job_name))
+                self._change(edits.drop_job(job_name))
 
     def _seen(self, job: Job) -> JobSighting:
         records = [(each, self._servers.get(each)) for each in job.addresses]
@@ -468,7 +466,7 @@ class Synchronizer:
         )
         listed = request.config.model_config_list
         listed.SetInParent()
-        listed.config.extend(map(fleet_edits.read_config, models))
+        listed.config.extend(map(read_config, models))
         return request
 
     def _still_leads(self) -> bool:
@@ -498,10 +496,45 @@ class Synchronizer:
                 state = "down" if is_silent else "up"
                 log.warning("event=job_%s job=%s", state, name)
                 changed[name] = is_silent
-        return self._change(fleet_edits.note_jobs(changed)) if changed else fleet
+        return self._change(edits.note_jobs(changed)) if changed else fleet
 
 
 def _note_problem(address: str, record: _ServerRecord, error: ServingError) -> None:
     if record.problem != str(error):
         log.warning("event=job_problem address=%s problem=%s", address, error)
     record.problem = str(error)
+
+
+def wanted_models(
+    fleet: Fleet,
+    answering: Mapping[str, Collection[str]],
+    reporting: Collection[str],
+) -> dict[str, tuple[str, ...]]:
+    """Returns the models of each job, by name; pure.
+
+    Args:
+        fleet: The wanted state.
+        answering: The addresses that answer for each model, by what servers report.
+        reporting: The addresses of the servers that report anything.
+
+    """
+    wanted: dict[str, list[str]] = {job: [] for job in fleet.jobs}
+    job_at = {at: name for name, job in fleet.jobs.items() for at in job.addresses}
+    there = {
+        name: [each for each in job.addresses if each in reporting]
+        for name, job in fleet.jobs.items()
+    }
+    for name in fleet.models:
+        placed = fleet.placement.get(name, ())
+        for job in placed:
+            if job in wanted:
+                wanted[job].append(name)
+        at = answering.get(name, ())
+        if placed and all(
+            there.get(job) and all(each in at for each in there[job]) for job in placed
+        ):
+            continue
+        # This also holds for a model without any place: what serves goes on serving.
+        for job in {job_at[each] for each in at}.difference(placed):
+            wanted[job].append(name)
+    return {job: tuple(sorted(names)) for job, names in wanted.items()}

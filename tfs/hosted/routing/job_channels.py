@@ -12,7 +12,7 @@ import grpc
 from tfs.client.call_errors import read_error
 from tfs.core.call import Metadata
 from tfs.core.errors import BY_CODE, Code, ServingError
-from tfs.hosted.job_report import JobReport, report_of
+from tfs.hosted.reports import JobReport, report_of
 from tfs.proto.tfs.v1 import admin_service_pb2
 
 R = TypeVar("R")

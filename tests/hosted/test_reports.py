@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tfs.hosted.job_report import report_of
+from tfs.hosted.reports import report_of
 from tfs.proto.tfs.v1 import admin_service_pb2
 
 DAMAGED = "model.pt is damaged"

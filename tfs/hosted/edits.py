@@ -6,32 +6,50 @@ Nothing here calls a server or the store.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Final
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
-from google.protobuf import text_format
-
+from sources.version_policy import list_versions, name_versions
 from tfs.core.errors import (
     AlreadyExists,
     FailedPrecondition,
     InvalidArgument,
     NotFound,
     ResourceExhausted,
+    ServingError,
 )
-from tfs.hosted.fleet import Fleet, HostedModel, Job
-from tfs.hosted.fleet_state import Edit
+from tfs.hosted.fleet import (
+    Fleet,
+    HostedModel,
+    Job,
+    ModelConfig,
+    config_text,
+    parse_model_config,
+    read_config,
+    room_for,
+)
+from tfs.hosted.fleet_state import Edit, Snapshot
 from tfs.hosted.placement import place
-from tfs.proto._pool import POOL
-from tfs.proto._text_form import ParseError, read_text
-from tfs.proto.tensorflow_serving.config import model_server_config_pb2
+from tfs.hosted.reports import ModelSighting
+from tfs.proto.tfs.v1 import controller_pb2 as pb
 from tfs.proto.tfs.v1 import model_config_pb2
-
-ModelConfig = model_server_config_pb2.ModelConfig
 
 # A smaller relative difference is not worth another placement.
 _LEARNS_FROM: Final = 0.2
+
+REQUESTS: Final = {
+    pb.AddModelRequest: "add-model",
+    pb.UpdateModelRequest: "update-model",
+    pb.RemoveModelRequest: "remove-model",
+    pb.AddVersionRequest: "add-version",
+    pb.SetPolicyRequest: "set-policy",
+    pb.SetHintsRequest: "set-hints",
+    pb.AddJobRequest: "add-job",
+    pb.DrainJobRequest: "remove-job",
+}
+"""How each request that changes something is called."""
 
 
 # -- serving jobs ---------------------------------------------------------------------
@@ -184,16 +202,10 @@ def set_traffic(name: str, traffic: model_config_pb2.Traffic | None, why: str) -
     None lets the newest version answer.
     """
 
-    def update(model: HostedModel) -> HostedModel:
-        config = read_config(model)
-        config.ClearField("traffic")
-        if traffic is not None:
-            config.traffic.CopyFrom(traffic)
-        return replace(model, config=config_text(config))
-
     def apply(fleet: Fleet) -> Fleet:
         model = required(fleet, name)
-        changed = replace(update(model), generation=model.generation + 1)
+        config = config_text(_with_traffic(model, traffic))
+        changed = replace(model, config=config, generation=model.generation + 1)
         return replace(fleet, models={**fleet.models, name: changed})
 
     version = None
@@ -247,53 +259,221 @@ def learn(measured: Mapping[str, int]) -> Edit:
     return Edit("memory as measured", apply)
 
 
-# -- configs --------------------------------------------------------------------------
+# -- requests -------------------------------------------------------------------------
 
 
-def room_for(config: ModelConfig, version_bytes: int) -> int:
-    """Returns how much memory a replica takes while one version replaces another."""
-    gap = model_config_pb2.RESOURCE_PRESERVING
-    policy = config.model_version_policy
-    at_once = max(
-        policy.latest.num_versions, len(policy.specific.versions), 1
-    ) + config.traffic.HasField("canary")
-    return version_bytes * (at_once + (config.transition != gap))
+@dataclass(frozen=True, slots=True)
+class EditReader:
+    """Turns requests of the Controller API into edits. Immutable.
 
+    Calls block on the disk where base paths are.
 
-def read_config(model: HostedModel) -> ModelConfig:
-    """Returns a model's config as a message."""
-    config = ModelConfig()
-    config.CopyFrom(_parsed(model.config))
-    return config
-
-
-@functools.lru_cache(maxsize=1 << 14)
-def _parsed(text: str) -> ModelConfig:
-    config = ModelConfig()
-    read_text(text, config)
-    return config
-
-
-def parse_model_config(text: str) -> ModelConfig:
-    """Reads the fields of a model's config, as in a config file.
-
-    Raises:
-        InvalidArgument: A syntax error, or an unknown field.
+    Attributes:
+        check: Raises a ``ServingError`` for a model's config that no server would
+            accept, because a server refuses its whole config if one model is wrong.
+        estimate: Returns the bytes of the newest version below a base path, or raises.
+        may_run_jobs: Whether something here starts the replicas of jobs.
 
     """
-    config = ModelConfig()
+
+    check: Callable[[ModelConfig], object]
+    estimate: Callable[[str], int]
+    may_run_jobs: bool = False
+
+    def read(self, request: Any, now: Snapshot) -> Edit:
+        """Returns a request's edit; it raises what is wrong with the request."""
+        try:
+            match request:
+                case pb.AddModelRequest():
+                    return add_model(self._new_model(request))
+                case pb.UpdateModelRequest():
+                    return self._update_model(request)
+                case pb.RemoveModelRequest():
+                    return remove_model(request.model)
+                case pb.AddVersionRequest():
+                    return _add_version(request, now)
+                case pb.SetPolicyRequest():
+                    return self._set_policy(request, now)
+                case pb.SetHintsRequest():
+                    return _set_hints(request)
+                case pb.AddJobRequest():
+                    return put_job(self._job(request))
+                case _:
+                    return drain_job(request.job, force=request.force)
+        except ServingError as error:
+            return _refused(request, error)
+
+    def _new_model(self, asked: pb.AddModelRequest) -> HostedModel:
+        config = parse_model_config(asked.config)
+        config.name, config.base_path = asked.model, asked.base_path
+        self.check(config)
+        hints = asked.hints
+        least = hints.min_replicas if hints.HasField("min_replicas") else 1
+        size = hints.memory_bytes or room_for(config, self.estimate(config.base_path))
+        return HostedModel(
+            config.name,
+            config_text(config),
+            size,
+            is_estimate=not hints.memory_bytes,
+            min_replicas=least,
+            max_replicas=hints.max_replicas or least,
+            partition=asked.partition,
+            num_replicas=least,
+            is_on_demand=config.residency == model_config_pb2.ON_DEMAND,
+            cpus=hints.cpus,
+        )
+
+    def _update_model(self, asked: pb.UpdateModelRequest) -> Edit:
+        def changed(model: HostedModel) -> HostedModel:
+            config = before = read_config(model)
+            if asked.HasField("config"):
+                config = parse_model_config(asked.config)
+                if not config.HasField("traffic") and before.HasField("traffic"):
+                    config.traffic.CopyFrom(before.traffic)
+            config.name, config.base_path = model.name, before.base_path
+            if asked.HasField("base_path"):
+                config.base_path = asked.base_path
+            self.check(config)
+            partition = model.partition
+            if asked.HasField("partition"):
+                partition = asked.partition
+            return replace(
+                model,
+                config=config_text(config),
+                partition=partition,
+                is_on_demand=config.residency == model_config_pb2.ON_DEMAND,
+            )
+
+        return update_model(asked.model, changed, "update-model")
+
+    def _set_policy(self, asked: pb.SetPolicyRequest, now: Snapshot) -> Edit:
+        model = required(now.fleet, asked.model)
+        policy = asked.WhichOneof("policy")
+        seen = now.models_seen.get(asked.model, ModelSighting())
+        answers = [each.primary for each in seen.replicas.values() if each.primary]
+        traffic: model_config_pb2.Traffic | None = None
+        if policy == "latest":
+            why = "latest version of"
+        elif policy == "pinned":
+            traffic = model_config_pb2.Traffic(primary=asked.pinned.version)
+            why = f"promote to {asked.pinned.version} of"
+        elif policy == "canary":
+            traffic = model_config_pb2.Traffic(canary=asked.canary.canary)
+            if asked.canary.HasField("primary"):
+                traffic.primary = asked.canary.primary
+            elif answers:
+                traffic.primary = min(answers)
+            else:
+                raise FailedPrecondition(
+                    f"no version of {asked.model} answers; say which is the primary"
+                )
+            why = f"canary {traffic.canary.version} of"
+        elif policy == "rollback":
+            version = _rollback_to(model, asked.rollback, answers)
+            traffic = model_config_pb2.Traffic(primary=version)
+            why = f"rollback to {version} of"
+        else:
+            raise InvalidArgument("a policy is latest, pinned, canary or rollback")
+        self.check(_with_traffic(model, traffic))
+        edit = set_traffic(asked.model, traffic, why)
+        missing = edit.version is not None and _missing_version(model, edit.version)
+        if not missing:
+            return edit
+        note = f"{missing}; until it is there, what answers now goes on"
+        return replace(edit, notes=(note,))
+
+    def _job(self, asked: pb.AddJobRequest) -> Job:
+        is_ours = bool(asked.num_replicas)
+        if is_ours and not self.may_run_jobs:
+            raise FailedPrecondition(
+                "nothing here starts servers: tfs hosted up does; or add the address of "
+                "one that runs"
+            )
+        return Job(
+            asked.job,
+            asked.memory_bytes,
+            asked.partition,
+            num_replicas=asked.num_replicas or 1,
+            min_replicas=asked.num_replicas if asked.max_replicas else 0,
+            max_replicas=asked.max_replicas,
+            cpus=asked.cpus,
+            is_ours=is_ours,
+            addresses=() if is_ours else (asked.job,),
+            zone=asked.zone,
+        )
+
+
+def _add_version(asked: pb.AddVersionRequest, now: Snapshot) -> Edit:
+    missing = _missing_version(required(now.fleet, asked.model), asked.version)
+    if missing:
+        raise NotFound(missing)
+    return add_version(asked.model, asked.version)
+
+
+def _set_hints(asked: pb.SetHintsRequest) -> Edit:
+    hints = asked.hints
+
+    def changed(model: HostedModel) -> HostedModel:
+        least, most = model.min_replicas, model.max_replicas
+        if hints.HasField("min_replicas"):
+            least, most = hints.min_replicas, max(hints.min_replicas, most)
+        if hints.HasField("max_replicas"):
+            most = hints.max_replicas
+        memory_bytes, is_estimate = model.memory_bytes, model.is_estimate
+        if hints.HasField("memory_bytes"):
+            is_estimate = not hints.memory_bytes
+            memory_bytes = hints.memory_bytes or memory_bytes
+        return replace(
+            model,
+            min_replicas=least,
+            max_replicas=most,
+            num_replicas=min(max(model.num_replicas, least), most),
+            memory_bytes=memory_bytes,
+            is_estimate=is_estimate,
+            cpus=hints.cpus if hints.HasField("cpus") else model.cpus,
+        )
+
+    return update_model(asked.model, changed, "set-hints")
+
+
+def _refused(request: Any, error: ServingError) -> Edit:
+    def apply(fleet: object) -> Any:
+        raise error
+
+    model, job = getattr(request, "model", ""), getattr(request, "job", "")
+    return Edit(f"{REQUESTS[type(request)]} {model or job}", apply, model, job)
+
+
+def _rollback_to(model: HostedModel, asked: pb.Rollback, answers: Sequence[int]) -> int:
+    if asked.HasField("version"):
+        return asked.version
+    below = [
+        each for each in _versions_of(model) or () if answers and each < min(answers)
+    ]
+    if not below:
+        raise FailedPrecondition(
+            f"no version of {model.name} below the one that answers can be seen from "
+            "here; say which one to return to"
+        )
+    return max(below)
+
+
+def _missing_version(model: HostedModel, version: int) -> str:
+    """Returns that a version is not there, as far as that can be seen from here."""
+    versions = _versions_of(model)
+    if versions is None or version in versions:
+        return ""
+    there = list_versions(sorted(versions)) or "none"
+    path = read_config(model).base_path
+    return f"version {version} is not in {path}, which has {there}"
+
+
+def _versions_of(model: HostedModel) -> Sequence[int] | None:
+    """Returns the versions in a model's base path; None if it cannot be seen from here."""
     try:
-        read_text(text, config)
-    except ParseError as error:
-        raise InvalidArgument(f"the model's config: {error}") from error
-    return config
-
-
-def config_text(config: ModelConfig) -> str:
-    """Returns a config as one line that :func:`read_config` reads."""
-    return text_format.MessageToString(
-        config, as_one_line=True, descriptor_pool=POOL
-    ).strip()
+        return sorted(name_versions(os.listdir(read_config(model).base_path)))
+    except OSError:
+        return None
 
 
 def required(fleet: Fleet, name: str) -> HostedModel:
@@ -364,3 +544,13 @@ def _shortfall(fleet: Fleet, name: str) -> int:
     if model is None or name not in fleet.placement:
         return 0
     return max(model.num_replicas - fleet.num_placed(name), 0)
+
+
+def _with_traffic(
+    model: HostedModel, traffic: model_config_pb2.Traffic | None
+) -> ModelConfig:
+    config = read_config(model)
+    config.ClearField("traffic")
+    if traffic is not None:
+        config.traffic.CopyFrom(traffic)
+    return config
