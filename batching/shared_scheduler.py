@@ -21,9 +21,8 @@ from batching.batch_sizes import BatchSizes
 from batching.burst_window import BurstWindow
 from batching.cost_table import CostTable
 from batching.deadline_window import DeadlineWindow
-from batching.in_flight_limit import InFlightLimit
 from batching.queue_timers import QueueTimers
-from batching.scheduler_options import Order, Padding, QueuePolicy, SchedulerOptions
+from batching.scheduler_options import Padding, QueuePolicy, SchedulerOptions
 from batching.turn_order import AnyQueue, TurnOrder, charge
 from tfs.core.batch.batch_queue import BatchQueue
 from tfs.core.batch.batch_queue_options import BatchQueueOptions
@@ -45,8 +44,6 @@ class SharedBatchScheduler:
     Args:
         options: How the device is shared.
         clock: Tells durations of batches and arrival times.
-        limit: Decides how many batches are in flight, up to
-            ``options.num_batch_threads``; None allows always that many.
 
     Attributes:
         num_in_flight: Batches that were handed to runners and are not done.
@@ -57,15 +54,11 @@ class SharedBatchScheduler:
         self,
         options: SchedulerOptions | None = None,
         clock: Clock | None = None,
-        limit: InFlightLimit | None = None,
     ) -> None:
         self.options = options or SchedulerOptions()
         self.num_in_flight = 0
         self.now = (clock or MonotonicClock()).now
-        self.policy = limit
-        self._limit = self.options.num_batch_threads
         self.serial = self.options.serial
-        self._oldest_first = self.options.order is Order.OLDEST
         self._queues: dict[AnyQueue, None] = {}
         # One clock reading serves all tasks that come between two steps.
         self._burst_s: float | None = None
@@ -230,7 +223,6 @@ class SharedBatchScheduler:
             or turns.last
             or turns.later
             or turns.aside
-            or self.policy is not None
             or self.stepping
             or queue.closing
             or not queue.is_plain
@@ -286,14 +278,7 @@ class SharedBatchScheduler:
 
         """
         turns, timers = self._turns, self._timers
-        if not (
-            self._ring
-            or timers.heap
-            or turns.last
-            or turns.later
-            or turns.aside
-            or self.policy is not None
-        ):
+        if not (self._ring or timers.heap or turns.last or turns.later or turns.aside):
             self._burst_s = None
             return None  # this is so for most devices in most rounds
         self._burst_s = now_s
@@ -331,14 +316,9 @@ class SharedBatchScheduler:
         """Fills the device; returns whether it left more that could start."""
         turns = self._turns
         ring = turns.ring
-        policy = self.policy
-        limit = self._limit
-        fair = not self._oldest_first
-        boost_s = self.options.full_batch_boost_s
+        limit = self.options.num_batch_threads
         last = turns.last
         for _ in itertools.repeat(None, self.options.max_batches_per_step):
-            if policy is not None:
-                limit = min(self._limit, policy.current())
             if self.num_in_flight >= limit:
                 return False
             if last is not None:
@@ -349,11 +329,9 @@ class SharedBatchScheduler:
             if turns.aside:
                 turns.recall(now_s)
             if not ring and not ((turns.later or turns.aside) and self._refill(now_s)):
-                if policy is not None:
-                    policy.note_idle()
                 return False
-            queue = ring.popleft() if fair else turns.pop_oldest(boost_s)
-            if queue.credit_s <= 0.0 and fair and not turns.has_share(queue):
+            queue = ring.popleft()
+            if queue.credit_s <= 0.0 and not turns.has_share(queue):
                 turns.defer(queue)
                 continue
             if queue.is_plain:
