@@ -27,7 +27,7 @@ from batching.turn_order import AnyQueue, TurnOrder, charge
 from tfs.core.batch.batch_queue import BatchQueue
 from tfs.core.batch.batch_queue_options import BatchQueueOptions
 from tfs.core.batch.batch_task import Join, Split, Task
-from tfs.core.batch.queue_stats import num_batches_meant
+from tfs.core.batch.queue_stats import QueueStats, num_batches_meant
 from tfs.core.batch.window import Window
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import FailedPrecondition, ServingError, serving_error
@@ -85,6 +85,7 @@ class SharedBatchScheduler:
         split: Split[TaskT] | None = None,
         join: Join[TaskT] | None = None,
         window: Window | None = None,
+        stats: QueueStats | None = None,
     ) -> BatchQueue[TaskT]:
         """Adds a queue whose batches ``runner`` computes.
 
@@ -97,6 +98,7 @@ class SharedBatchScheduler:
             join: Makes the outcome of a task that was split from those of its parts.
             window: Chooses which tasks go together; the policy's deadline window takes
                 precedence.
+            stats: What a former queue has counted, which this one continues.
 
         """
         options = options or BatchQueueOptions()
@@ -108,7 +110,7 @@ class SharedBatchScheduler:
         costs = CostTable() if costs is None else costs
         if policy.window is not None:
             window = DeadlineWindow(policy.window, costs, options.max_batch_rows)
-        queue = BatchQueue(options, split=split, join=join, window=window)
+        queue = BatchQueue(options, split=split, join=join, window=window, stats=stats)
         learns = bool(policy.window or options.allowed_rows or costs)
         sizes = BatchSizes(queue, policy.padding, costs, learns=learns)
         queue.scheduler = self

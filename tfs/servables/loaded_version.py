@@ -210,21 +210,24 @@ class LoadedVersion:
         Former queues are drained first-in, first-out, and their counts go on in the new
         ones. Blocks until their requests are answered.
         """
-        before, self._front = self.queues, front
+        before = self.queues
+        if before is not None and isinstance(front, BatchedServable):
+            front.continue_counts(before)
+        self._front = front
         if before is not None and before is not front:
-            _drain(before, self.queues)
+            _drain(before)
 
     def drain(self) -> None:
         """Refuses what comes from now on, and waits until what is queued is answered."""
         if self.queues is not None:
-            _drain(self.queues, None)
+            _drain(self.queues)
 
     def __repr__(self) -> str:
         return f"<LoadedVersion {self.id.slashed}>"
 
 
-def _drain(queues: BatchedServable, heir: BatchedServable | None) -> None:
+def _drain(queues: BatchedServable) -> None:
     drained = threading.Event()
-    queues.close(drained.set, heir)
+    queues.close(drained.set)
     if not drained.wait(_DRAIN_S):
         log.warning("event=queues_not_drained servable=%s", queues.id.slashed)
