@@ -16,11 +16,11 @@ from batching.cost_table import CostTable
 from batching.shared_scheduler import SharedBatchScheduler
 from tfs.core.batch.batch_queue import BatchQueue
 from tfs.core.batch.batch_queue_options import BatchQueueOptions
-from tfs.core.errors import ServingError, Unavailable, serving_error
+from tfs.core.errors import InvalidItems, ServingError, Unavailable, serving_error
 from tfs.core.servable import InferenceTask, MakeInputs, Outcome, Servable
 from tfs.core.signature import Signature
 from tfs.core.version.model_profile import SignatureProfile, row_limit
-from tfs.servables.joining.batch_runner import BatchRunner
+from tfs.servables.joining.batch_runner import BatchRunner, misfit
 from tfs.servables.joining.batching_loop import BatchingLoop
 from tfs.servables.joining.join_key import JoinKeys
 from tfs.servables.joining.large_request import LargeRequest, portion_rows
@@ -90,9 +90,6 @@ class SignatureQueues:
         self._num_beside = 0  # requests that are under way in such portions
         self._on_none_beside: Callable[[], None] | None = None
         self._closed = False
-        self._alone: BatchRunner | None = None
-        if self.keys.is_uniform:
-            self._alone = BatchRunner(name, self._label, signature, inner, loop, {}, {})
 
     def submit(self, task: InferenceTask) -> None:
         """Queues the task if it can be joined, or hands it on; never raises."""
@@ -160,16 +157,19 @@ class SignatureQueues:
         makes the queue, and for a batch that failed, because the queue finds out whose
         fault it was.
         """
-        alone = self._alone
         queue = self.by_key.get(None)
-        if alone is None or queue is None or not 1 <= num_rows <= self._most_rows:
+        if queue is None or not 1 <= num_rows <= self._most_rows:
             return None
         begun_s = self._scheduler.begin_now(queue, num_rows)
         if begun_s is None:
             return None
-        outcome = alone.compute_now(make_inputs, num_rows)
+        outcome = self._inner.compute_now(self._name, make_inputs, num_rows, 1)
         if outcome is None:
             return None
+        if isinstance(outcome, InvalidItems):
+            outcome = outcome.within(0, num_rows) or outcome
+        elif not isinstance(outcome, ServingError):
+            outcome = misfit(self._label, outcome, num_rows) or outcome
         failed = isinstance(outcome, ServingError)
         if failed and num_tasks > 1:
             return None
