@@ -34,12 +34,17 @@ from tests.benchmarks.models.resnet18 import ResNet18
 from tests.benchmarks.one_thread import one_thread
 from tests.benchmarks.published_lbci import PublishedLbci
 from tests.benchmarks.row import Goal, Row
-from tfs.runtime.guest.layered.auto import best_rule
-from tfs.runtime.guest.layered.cuttable import Cuttable
+from tests.runtime.guest.stage_tables import times_of
 from tfs.runtime.guest.layered.cutter import cut
-from tfs.runtime.guest.layered.rules import Greedy, Lbci, Rule
-from tfs.runtime.guest.layered.simulation import Arrival, Simulated, simulate
+from tfs.runtime.guest.layered.rules import GREEDY, Lbci, Rule
+from tfs.runtime.guest.layered.simulation import (
+    Arrival,
+    Simulated,
+    best_rule,
+    simulate,
+)
 from tfs.runtime.guest.layered.stage_times import StageTimes
+from tfs.runtime.guest.platforms.torch_callable import Cuttable
 
 MAX_ROWS = 32
 LOADS = (0.2, 0.35, 0.5, 0.65, 0.8)
@@ -202,7 +207,7 @@ class Kernels:
             {size: statistics.fmean(each[::2]) for size, each in samples.items()}
             for samples in self.samples
         ]
-        return StageTimes.of(means, MAX_ROWS, pads=pads)
+        return times_of(means, MAX_ROWS, pads=pads)
 
     def learned(self, process: str, rate: float) -> StageTimes:
         """Returns the table as it is after a while of serving such arrivals."""
@@ -217,7 +222,7 @@ class Kernels:
             return took_s
 
         coming = arrivals_of(process, rate, EFFORT.num_arrivals // 2, 98)
-        simulate(times, coming, Greedy(), took=took)
+        simulate(times, coming, GREEDY, took=took)
         times.begin()
         return times
 
@@ -283,7 +288,7 @@ def arrivals_of(process: str, rate: float, num: int, seed: int) -> list[Arrival]
 def auto_rule(times: StageTimes, process: str, rate: float) -> Rule:
     """Returns what AUTO chooses after other arrivals of the same kind."""
     coming = arrivals_of(process, rate, EFFORT.num_arrivals // 2, 99)
-    return best_rule(times, coming, Greedy())
+    return best_rule(times, coming, GREEDY)
 
 
 _KNOWN: dict[str, Kernels] = {}
@@ -308,7 +313,7 @@ def measure_subject(name: str, report: Report) -> None:
         rate = load * kernels.capacity
         times = kernels.learned(process, rate)
         rules: Sequence[tuple[str, Rule, StageTimes | None]] = (
-            ("greedy", Greedy(), None),
+            ("greedy", GREEDY, None),
             ("lbci", Lbci(16 * times.total_s(1)), times),
             ("auto", auto_rule(times, process, rate), times),
         )
@@ -356,7 +361,7 @@ def _goodput(kernels: Kernels) -> float:
             for index, found in enumerate(
                 (
                     kernels.serve(Lbci(bound), coming, 21, times),
-                    kernels.serve(Greedy(), coming, 21),
+                    kernels.serve(GREEDY, coming, 21),
                 )
             ):
                 latencies = found.latencies_s
@@ -496,20 +501,18 @@ def _by_each_rule(
     yield "batches-of-10", _fixed(kernels, coming, 10)
     published = PublishedLbci(kernels.whole, bound)
     yield "lbci", kernels.serve(published, coming, 3)
-    yield "greedy", kernels.serve(Greedy(), coming, 3)
+    yield "greedy", kernels.serve(GREEDY, coming, 3)
     yield "auto", kernels.serve(auto, coming, 3, times)
 
 
-class _AtMost(Greedy):
+@dataclass(frozen=True)
+class _AtMost(Rule):
     """Batches of at most so many rows, or of one request."""
 
-    def __init__(self, most: int) -> None:
-        super().__init__(f"at most {most}")
-        object.__setattr__(self, "_most", most)
+    most: int
 
     def most_rows(self, times: StageTimes) -> int:
-        most: int = self._most  # type: ignore[attr-defined]
-        return most
+        return self.most
 
 
 def _fixed(kernels: Kernels, coming: Sequence[Arrival], size: int) -> Simulated:

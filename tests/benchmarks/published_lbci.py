@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from tfs.runtime.guest.layered.rules import Boundary
+from tfs.runtime.guest.layered.rules import Boundary, Rule
 from tfs.runtime.guest.layered.stage_times import StageTimes
 
 
-class PublishedLbci:
+class PublishedLbci(Rule):
     """LBCI as its paper has it, for comparison: equations 1 to 6, once per run.
 
     Where the text contradicts itself, what its figures fit is taken: the bound of

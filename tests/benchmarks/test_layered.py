@@ -12,8 +12,8 @@ from tests.benchmarks import layered
 from tests.benchmarks.harness import run_area
 from tests.benchmarks.published_lbci import PublishedLbci, fitted_times
 from tests.benchmarks.row import Series
+from tests.runtime.guest.stage_tables import times_of
 from tfs.runtime.guest.layered.rules import Boundary
-from tfs.runtime.guest.layered.stage_times import StageTimes
 
 
 def tiny() -> nn.Module:
@@ -22,7 +22,7 @@ def tiny() -> nn.Module:
 
 def test_the_paper_s_equations_are_kept_for_comparison() -> None:
     """Batches are capped by the fitted time, and join once, behind the second stage."""
-    times = StageTimes.of(
+    times = times_of(
         [{r: fixed + 0.001 * r for r in (1, 2, 4, 32)} for fixed in (0, 0, 0.01, 0.01)],
         32,
     )

@@ -30,7 +30,6 @@ batch is computed join it between two layers, if that is predicted to pay.
 from __future__ import annotations
 
 import contextlib
-import math
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,23 +39,26 @@ from tfs.core.batch.batch_queue import BatchQueue
 from tfs.core.batch.batch_queue_options import BatchQueueOptions
 from tfs.core.clock import Clock, MonotonicClock
 from tfs.core.errors import ServingError
+from tfs.core.request_scope import CURRENT
+from tfs.core.servable import CancelToken
 from tfs.runtime.guest.layered.batched_values import (
     appended,
     check_rows,
     cut,
     describe,
 )
-from tfs.runtime.guest.layered.part_call import (
-    PENDING,
-    PartCall,
-    Raised,
+from tfs.runtime.guest.layered.rules import FluidLookAhead
+from tfs.runtime.guest.layered.stages import (
+    Stage,
+    StagedCall,
+    Stages,
     joined_arguments,
     shared_out,
 )
-from tfs.runtime.guest.layered.rules import FluidLookAhead
-from tfs.runtime.guest.layered.stage_run import Stage, StageRun, boundary
 
 _MAX_SHAPES = 64
+_PENDING: Final = object()
+"""The outcome of a call that is not computed yet."""
 
 _RULE: Final = FluidLookAhead()
 
@@ -78,6 +80,33 @@ class PartStats:
     num_joined: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Raised:
+    """Wraps what the part raised, because an error may also be a result."""
+
+    error: BaseException
+
+
+class PartCall(StagedCall):
+    """One call that waits or is computed; a task of the queue."""
+
+    cancel: CancelToken
+
+    def __init__(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], num_rows: int
+    ) -> None:
+        cancel = CURRENT.cancel or CancelToken()
+        # The queue writes when it came.
+        super().__init__(args, kwargs, num_rows, 0.0, CURRENT.deadline_s, cancel)
+        self.outcome: Any = _PENDING
+
+    def on_done(self, outcome: Any) -> None:
+        self.outcome = outcome
+
+    def fail(self, error: BaseException) -> None:
+        self.outcome = _Raised(error)
+
+
 class BatchedPart:
     """A function or module that computes concurrent calls together. Thread-safe.
 
@@ -97,11 +126,10 @@ class BatchedPart:
         self._options = options
         self._clock = clock or MonotonicClock()
         self._layers = tuple(layers)
-        self._run_of_layers: StageRun | None = None
+        self._stages: Stages[PartCall] | None = None
         if self._layers:
-            self._run_of_layers = StageRun(
-                self._layers, options.max_batch_rows, self._clock
-            )
+            most = options.max_batch_rows
+            self._stages = Stages(self._layers, most, self._clock, _share)
         # Guards all fields below; leaf: the function is never called under it. Notified
         # when a call came, a batch ended, or a session began or ended.
         self._changed = threading.Condition()
@@ -110,7 +138,6 @@ class BatchedPart:
         self._num_sessions = 0
         self._num_calls = 0
         self._num_batches = 0
-        self._num_joined = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Computes the call together with others; blocks until its result is there.
@@ -142,13 +169,13 @@ class BatchedPart:
         with self._changed:
             self._queue_for(key).put(call, self._clock.now())
             self._changed.notify_all()
-            while call.outcome is PENDING:
+            while call.outcome is _PENDING:
                 if self._leading:
                     self._clock.wait(self._changed)
                 else:
                     self._lead_locked()
         outcome = call.outcome
-        if isinstance(outcome, Raised):
+        if isinstance(outcome, _Raised):
             raise outcome.error
         if isinstance(outcome, ServingError):
             raise outcome
@@ -177,7 +204,8 @@ class BatchedPart:
     def stats(self) -> PartStats:
         """The counts so far."""
         with self._changed:
-            return PartStats(self._num_calls, self._num_batches, self._num_joined)
+            num_joined = self._stages.num_joined if self._stages else 0
+            return PartStats(self._num_calls, self._num_batches, num_joined)
 
     def measure(self, *args: Any, budget_s: float = 1.0, **kwargs: Any) -> None:
         """Measures the layers of a layered part, so that calls may join from the first on.
@@ -191,8 +219,8 @@ class BatchedPart:
             kwargs: As ``args``.
 
         """
-        if self._run_of_layers is not None:
-            self._run_of_layers.measure(args, kwargs, budget_s)
+        if self._stages is not None:
+            self._stages.measure(args, kwargs, budget_s)
 
     def _alone(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Computes a call that no other can join, once nobody else computes."""
@@ -259,63 +287,19 @@ class BatchedPart:
         Calls that join are added to the batch. If a layer fails, all are run again in
         halves, as always, and no call joins then.
         """
-        run = self._run_of_layers
-        if run is None:
+        if self._stages is None:
             return self._compute(batch)
-        num_runs, failed, left = 1, list[PartCall](), list[PartCall]()
-        took: list[PartCall] = []
 
-        def take(*place: Any) -> list[PartCall]:
-            joining = self._joining(run, queue, batch, place)
-            took.extend(joining)
+        def take(rows_to_join: Callable[..., int]) -> list[PartCall]:
+            if not queue.tasks:  # without the lock: a call that comes now joins later
+                return []
+            with self._changed:
+                rows = rows_to_join(queue.tasks) if queue.tasks else 0
+                joining = queue.take(self._clock.now(), rows)[0] if rows else []
+            batch.extend(joining)
             return joining
 
-        begun = list(batch)
-        try:
-            value = run.run(batch, take, failed, left)
-            if len(batch) > 1:
-                check_rows(value, sum(call.num_rows for call in batch))
-                results = shared_out(value, batch)
-            else:
-                results = [value] * len(batch)
-            for call, result in zip(batch, results, strict=True):
-                call.outcome = result
-            run.end()
-        except BaseException as error:  # callers wait: each gets it as its outcome
-            if not isinstance(error, Exception):
-                batch += failed
-                failed = []
-            if len(batch) == 1 or not isinstance(error, Exception):
-                for call in batch:
-                    call.outcome = Raised(error)
-            else:
-                num_runs += self._compute(batch)
-        if failed:
-            num_runs += self._compute(failed)
-        for call in left:
-            call.outcome = call.gone(math.inf)
-        batch[:] = begun + took
-        return num_runs
-
-    def _joining(
-        self,
-        run: StageRun,
-        queue: BatchQueue[PartCall],
-        batch: Sequence[PartCall],
-        place: tuple[int, int, int, float],
-    ) -> list[PartCall]:
-        """Takes the calls that join a batch before a stage out of their queue."""
-        if not queue.tasks:  # read without the lock: a call that comes now joins later
-            return []
-        with self._changed:
-            if not queue.tasks:
-                return []
-            now_s = self._clock.now()
-            at = boundary(batch, queue.tasks, place, now_s)
-            rows = _RULE.rows_to_join(run.times, at)
-            joining = queue.take(now_s, rows)[0] if rows else []
-            self._num_joined += len(joining)
-        return joining
+        return self._stages.serve(batch, _RULE, take)
 
     def _compute(self, batch: Sequence[PartCall]) -> int:
         """Computes a batch, in halves if that fails, until each call at fault is alone.
@@ -328,7 +312,7 @@ class BatchedPart:
             hopeless = not isinstance(error, Exception)
             if hopeless or len(batch) == 1:
                 for call in batch:
-                    call.outcome = Raised(error)
+                    call.fail(error)
                 return 1
             half = len(batch) // 2
             return 1 + self._compute(batch[:half]) + self._compute(batch[half:])
@@ -345,6 +329,16 @@ class BatchedPart:
         result = self._function(*args, **kwargs)
         check_rows(result, num_rows + missing)
         return shared_out(result, batch)
+
+
+def _share(value: Any, batch: Sequence[PartCall]) -> None:
+    """Gives each call of a batch its rows; the result of a lone one may be anything."""
+    results = [value]
+    if len(batch) > 1:
+        check_rows(value, sum(call.num_rows for call in batch))
+        results = shared_out(value, batch)
+    for call, result in zip(batch, results, strict=True):
+        call.outcome = result
 
 
 def _due_s(queue: BatchQueue[PartCall]) -> float:

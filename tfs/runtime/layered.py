@@ -20,12 +20,13 @@ it does what ``tfs.runtime.batched`` does, and checks the queue between layers.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from tfs.core.batch.batch_queue_options import BatchQueueOptions
 from tfs.core.clock import Clock
 from tfs.core.errors import InvalidArgument
 from tfs.runtime.batched import BatchedPart
-from tfs.runtime.guest.layered.stage_run import Chain, Stage
+from tfs.runtime.guest.layered.stages import Stage
 
 
 def layered(
@@ -68,4 +69,18 @@ def layered(
         timeout_s=timeout_s,
         low=None,
     )
-    return BatchedPart(Chain(chain), options, clock, chain)
+    return BatchedPart(_Chain(chain), options, clock, chain)
+
+
+class _Chain:
+    """Layers one after the other, as one function."""
+
+    def __init__(self, layers: tuple[Stage, ...]) -> None:
+        self._layers = layers
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        first, *others = self._layers
+        value = first(*args, **kwargs)
+        for layer in others:
+            value = layer(value)
+        return value

@@ -13,14 +13,12 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from tests.runtime.guest.row_call import RowCall, share
 from tfs.core.clock import MonotonicClock
 from tfs.core.errors import Cancelled
-from tfs.core.servable import CancelToken
-from tfs.runtime.guest.layered.batched_values import rows_of
-from tfs.runtime.guest.layered.cuttable import Cuttable
 from tfs.runtime.guest.layered.cutter import NotCut, cut
-from tfs.runtime.guest.layered.part_call import PartCall
-from tfs.runtime.guest.layered.stage_run import Stage, StageRun
+from tfs.runtime.guest.layered.stages import Stage, Stages
+from tfs.runtime.guest.platforms.torch_callable import Cuttable
 from tfs.testing.patience import PATIENCE_S
 
 WIDTH = 6
@@ -242,43 +240,38 @@ def test_whoever_joins_leaves_or_fails_everybody_else_gets_the_answers_of_alone(
     """At each boundary of each graph, with stages padded at will."""
     model = random_module(kinds).eval()
     with torch.inference_mode():
-        stages = cut(named_x(model), {"x": torch.randn(3, WIDTH)}, 0.0, even())
-        run = StageRun(stages, 64, MonotonicClock())
-        for stage in range(len(stages)):
+        parts = cut(named_x(model), {"x": torch.randn(3, WIDTH)}, 0.0, even())
+        stages = Stages(parts, 64, MonotonicClock(), share)
+        for stage in range(len(parts)):
             for size in (1, 2, 4, 8, 16, 64):  # some sizes are padded
-                run.times.put(stage, size, data.draw(st.sampled_from([1.0, 2.0])))
-        calls: list[PartCall] = []
+                stages.times.put(stage, size, data.draw(st.sampled_from([1.0, 2.0])))
+        calls: list[RowCall] = []
 
-        def call(num_rows: int, *, bad: bool = False) -> PartCall:
-            rows = torch.randn(num_rows, WIDTH)
-            calls.append(PartCall((), {"x": rows[:, :3] if bad else rows}, num_rows))
+        def call(num_rows: int, width: int = WIDTH) -> RowCall:
+            calls.append(RowCall(torch.randn(num_rows, width)))
             return calls[-1]
 
         batch = [call(rows) for rows in beginning]
-        failed: list[PartCall] = []
-        left: list[PartCall] = []
 
-        def take(*_: object) -> list[PartCall]:
+        def take(_: object) -> list[RowCall]:
             match data.draw(st.sampled_from(["nobody", "some", "bad", "leaves"])):
                 case "some":
                     sizes = data.draw(st.lists(st.integers(1, 3), max_size=2))
                     return [call(rows) for rows in sizes]
                 case "bad":
-                    return [call(1, bad=True)]
+                    return [call(1, width=3)]
                 case "leaves":
-                    gone = CancelToken()
-                    gone.cancel(Cancelled("gone"))
-                    batch[0].cancel = gone
+                    batch[0].cancel.cancel(Cancelled("gone"))
             return []
 
-        value = run.run(batch, take, failed, left)
-        assert len(batch) + len(failed) + len(left) == len(calls)
-        assert {id(each) for each in (*batch, *failed, *left)} == set(map(id, calls))
-        assert all(each.kwargs["x"].shape[1] == 3 for each in failed)
-        start = 0
-        for each in batch:
-            found = rows_of(value, start, start + each.num_rows)
-            torch.testing.assert_close(
-                found, model(each.kwargs["x"]), rtol=1e-4, atol=1e-5
-            )
-            start += each.num_rows
+        stages.serve(batch, take=take)
+        for each in calls:
+            (outcome,) = each.outcomes
+            if isinstance(outcome, Cancelled):
+                assert each is batch[0]
+            elif isinstance(outcome, Exception):
+                assert each.kwargs["x"].shape[1] == 3
+            else:
+                torch.testing.assert_close(
+                    outcome, model(each.kwargs["x"]), rtol=1e-4, atol=1e-5
+                )

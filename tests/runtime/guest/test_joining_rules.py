@@ -10,15 +10,14 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from tfs.runtime.guest.layered.auto import candidates
 from tfs.runtime.guest.layered.rules import (
+    GREEDY,
     Boundary,
     FluidLookAhead,
-    Greedy,
     Lbci,
     Rule,
 )
-from tfs.runtime.guest.layered.simulation import Arrival, simulate
+from tfs.runtime.guest.layered.simulation import Arrival, candidates, simulate
 from tfs.runtime.guest.layered.stage_times import StageTimes
 
 RULE = FluidLookAhead()
@@ -104,7 +103,7 @@ def test_callers_wait_less_where_it_pays_and_no_longer_elsewhere(
     for load in (0.2, 0.5, 0.8):
         coming = arrivals(load * times.best_rate)
         joined_s = simulate(times, coming, FluidLookAhead()).mean_s
-        ratios.append(joined_s / simulate(times, coming, Greedy()).mean_s)
+        ratios.append(joined_s / simulate(times, coming, GREEDY).mean_s)
     assert max(ratios) <= 1.02
     assert math.prod(ratios) ** (1 / 3) <= most
 
@@ -131,7 +130,7 @@ def test_a_tight_bound_does_not_collapse_lbci(in_rows: int) -> None:
         latencies = simulate(times, coming, rule).latencies_s
         return sum(took_s <= bound_s for took_s in latencies)
 
-    assert goodput(Lbci(bound_s)) >= 0.95 * goodput(Greedy())
+    assert goodput(Lbci(bound_s)) >= 0.95 * goodput(GREEDY)
 
 
 @hypothesis.given(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from torch import Tensor
 
-from tfs.runtime.guest.layered.part_call import PartCall
-from tfs.runtime.guest.layered.rules import Greedy
-from tfs.runtime.guest.layered.stage_run import StageRun
+from tests.runtime.guest.row_call import RowCall, share
+from tests.runtime.guest.stage_tables import times_of
+from tfs.runtime.guest.layered.rules import GREEDY
 from tfs.runtime.guest.layered.stage_times import StageTimes
+from tfs.runtime.guest.layered.stages import Stages
 from tfs.testing.fake_clock import FakeClock
 
 
@@ -69,7 +72,7 @@ def test_what_changes_is_followed_slowly() -> None:
 
 def test_a_stage_that_becomes_twice_as_slow_is_learned_within_fifty_batches() -> None:
     """Also for sizes that do not come meanwhile."""
-    times = StageTimes.of([{rows: 1.0 + rows for rows in (1, 2, 4, 8)}], 8)
+    times = times_of([{rows: 1.0 + rows for rows in (1, 2, 4, 8)}], 8)
     for batch in range(50):
         rows = (1, 2, 3)[batch % 3]
         times.note(0, rows, 2 * (1.0 + rows))
@@ -80,13 +83,12 @@ def test_a_stage_that_becomes_twice_as_slow_is_learned_within_fifty_batches() ->
 
 def test_a_stage_is_padded_to_more_rows_where_they_take_less() -> None:
     """As a product over 12 rows that takes longer than over 16; nothing else is."""
-    times = StageTimes.of(
-        [{8: 8.0, 12: 12.0, 16: 16.0}, {8: 32.0, 12: 44.0, 16: 31.0}], 16
-    )
+    table = [{8: 8.0, 12: 12.0, 16: 16.0}, {8: 32.0, 12: 44.0, 16: 31.0}]
+    times = times_of(table, 16)
     assert [times.padded(0, rows) for rows in (8, 12, 16)] == [8, 12, 16]
     assert [times.padded(1, rows) for rows in (8, 12, 16)] == [16, 16, 16]
     assert times.total_s(12) == 12.0 + 31.0
-    assert [StageTimes.of(times.table, 12).padded(1, rows) for rows in (8, 12)] == [
+    assert [times_of(table, 12).padded(1, rows) for rows in (8, 12)] == [
         8,
         12,
     ]
@@ -94,7 +96,7 @@ def test_a_stage_is_padded_to_more_rows_where_they_take_less() -> None:
 
 def test_what_is_predicted_is_compared_with_what_is_measured() -> None:
     """Who has a bound to keep reckons with what one run in twenty exceeds."""
-    times = StageTimes.of([{1: 1.0, 2: 1.0}], 8)
+    times = times_of([{1: 1.0, 2: 1.0}], 8)
     for _ in range(40):
         times.note(0, 1, 1.0)
     times.begin()
@@ -118,17 +120,17 @@ def test_joining_costs_by_the_row() -> None:
 
 def test_no_batch_begins_with_more_rows_than_pay() -> None:
     """Sixteen take more than twice as long as eight; within 3 % the fewest are taken."""
-    times = StageTimes.of([{1: 2.0, 4: 4.0, 8: 7.9, 16: 20.0}], 16)
+    times = times_of([{1: 2.0, 4: 4.0, 8: 7.9, 16: 20.0}], 16)
     assert times.best_rows == 4
-    assert Greedy().most_rows(times) == 4
-    assert StageTimes.of([{1: 2.0, 8: 7.0, 16: 14.0}], 16).best_rows == 8
+    assert GREEDY.most_rows(times) == 4
+    assert times_of([{1: 2.0, 8: 7.0, 16: 14.0}], 16).best_rows == 8
     # What was not measured may be better still.
-    assert StageTimes.of([{1: 2.0, 2: 3.0}], 16).best_rows == 16
+    assert times_of([{1: 2.0, 2: 3.0}], 16).best_rows == 16
 
 
 def test_stages_are_padded_only_for_more_than_their_errors() -> None:
     """Where times scatter by a fifth, a tenth less says nothing."""
-    times = StageTimes.of([{1: 1.0, 8: 10.0, 16: 9.0}], 16)
+    times = times_of([{1: 1.0, 8: 10.0, 16: 9.0}], 16)
     assert times.padded(0, 8) == 16
     times.errors.extend((0.2, -0.2))
     times.begin()
@@ -143,12 +145,14 @@ def test_what_is_done_between_stages_is_time_of_the_run() -> None:
         clock.advance(1)
         return x
 
-    def take(*_: object) -> list[PartCall]:
+    def take(_: object) -> list[RowCall]:
         clock.advance(2)
         return []
 
-    run = StageRun([stage, stage], 8, clock)
-    run.run([PartCall((torch.ones(1, 1),), {}, 1)], take, [], [])
-    clock.advance(4)
-    run.end()
-    assert run.times.table == [{1: 1.0}, {1: 7.0}]
+    def answer(value: Tensor, batch: Sequence[RowCall]) -> None:
+        clock.advance(4)
+        share(value, batch)
+
+    stages = Stages([stage, stage], 8, clock, answer)
+    stages.serve([RowCall(torch.ones(1, 1))], take=take)
+    assert [stages.times.stage_s(stage, 1) for stage in (0, 1)] == [1.0, 7.0]

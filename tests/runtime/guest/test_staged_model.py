@@ -18,12 +18,11 @@ from tfs.core.servable import CancelToken
 from tfs.core.servable_id import ServableId
 from tfs.core.signature import DEFAULT_SIGNATURE, Method, Signature, TensorSpec
 from tfs.runtime.guest.layered.auto import Auto
-from tfs.runtime.guest.layered.cuttable import Cuttable
-from tfs.runtime.guest.layered.rules import Boundary
+from tfs.runtime.guest.layered.rules import Boundary, Rule
 from tfs.runtime.guest.layered.stage_times import StageTimes
 from tfs.runtime.guest.model_source import ModelSource
-from tfs.runtime.guest.platforms.torch_callable import TorchCallable
-from tfs.runtime.guest.staged_model import GuestCall, Outputs, StagedModel
+from tfs.runtime.guest.platforms.torch_callable import Cuttable, TorchCallable
+from tfs.runtime.guest.staged_model import Outputs, StagedModel
 
 NUM_STAGES = 4
 POISON = 1e6
@@ -44,11 +43,8 @@ class Step(nn.Module):
         return torch.stack([2 * x[:, 0], x[:, 1]], 1)
 
 
-@dataclass(frozen=True)
-class Everybody:
+class Everybody(Rule):
     """Lets all join that fit, at any boundary."""
-
-    name: str = "everybody"
 
     def most_rows(self, times: StageTimes) -> int:
         return times.max_rows
@@ -68,7 +64,6 @@ class Bench:
 
     max_rows: int = 8
     outcomes: dict[int, list[Outputs | ServingError]] = field(default_factory=dict)
-    waiting: list[GuestCall] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         spec = TensorSpec(FLOAT32, (-1, 2))
@@ -99,7 +94,7 @@ class Bench:
 
     @property
     def auto(self) -> Auto:
-        return self.model._staged[DEFAULT_SIGNATURE].auto
+        return self.model._stages[DEFAULT_SIGNATURE][1]
 
     def join(self, rule: Everybody) -> None:
         self.auto.rule = rule
@@ -115,23 +110,26 @@ class Bench:
         """Has a request wait."""
         x = torch.full((num_rows, 2), float(number))
         x[:, 1] = 0.0 if poison_at is None else POISON + poison_at
+        return self.add(number, x, deadline_s)
+
+    def add(
+        self, number: int, x: Tensor, deadline_s: float | None = None
+    ) -> CancelToken:
         mark = CancelToken()
 
         def end(outcome: Outputs | ServingError) -> None:
             self.outcomes.setdefault(number, []).append(outcome)
 
-        self.waiting.append(
-            GuestCall(
-                {"x": x}, num_rows, self.clock.now(), deadline_s, mark,
-                DEFAULT_SIGNATURE, end,
-            )
-        )  # fmt: skip
+        now_s = self.clock.now()
+        self.model.add(
+            DEFAULT_SIGNATURE, {"x": x}, len(x), now_s, deadline_s, mark, end
+        )
         return mark
 
     def serve(self, look: Callable[[], None] = lambda: None) -> None:
         with torch.inference_mode():
-            while self.waiting:
-                self.model.serve(self.waiting, look, was_idle=False)
+            while self.model.waiting:
+                self.model.serve(look)
 
     def value(self, number: int) -> float:
         (outcome,) = self.outcomes[number]
@@ -208,11 +206,7 @@ def test_a_request_larger_than_a_batch_or_of_another_shape_goes_by_itself() -> N
     bench = Bench()
     bench.call(1, 9)
     bench.call(2)
-    wide = GuestCall(
-        {"x": torch.zeros(1, 5)}, 1, 0.0, None, CancelToken(), DEFAULT_SIGNATURE,
-        lambda outcome: bench.outcomes.setdefault(3, []).append(outcome),
-    )  # fmt: skip
-    bench.waiting.append(wide)
+    bench.add(3, torch.zeros(1, 5))
     bench.serve()
     assert bench.value(1) == 2.0**NUM_STAGES
     assert bench.value(2) == 2 * 2.0**NUM_STAGES
@@ -228,7 +222,7 @@ def conserve(num: int, seed: int) -> None:
     numbers = iter(range(num))
 
     def look() -> None:
-        if len(bench.waiting) > 64:  # a server refuses more than some
+        if len(bench.model.waiting) > 64:  # a server refuses more than some
             return
         for _ in range(dice.choice((0, 0, 1, 3, 6))):
             number = next(numbers, None)
@@ -247,8 +241,7 @@ def conserve(num: int, seed: int) -> None:
     with torch.inference_mode():
         while len(bench.outcomes) < num:
             look()
-            if bench.waiting:
-                bench.model.serve(bench.waiting, look, was_idle=False)
+            bench.model.serve(look)
     assert sorted(bench.outcomes) == list(range(num))
     assert all(len(each) == 1 for each in bench.outcomes.values())
     for number, (outcome,) in bench.outcomes.items():

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
+from statistics import linear_regression
 from typing import TYPE_CHECKING, Final
 
 from tfs.core.errors import FailedPrecondition, ServingError
@@ -26,52 +27,25 @@ class Joining:
     """What joining between stages would be worth. Immutable.
 
     Attributes:
-        times: The table; None if the version is computed whole.
-        why_whole: Why it is.
-        means_s: Mean latency at each of some loads, by rule.
+        text: Comments for the file of parameters, with the policy if it pays.
+        means_s: Mean latency at each of some loads, by rule; empty if the version is
+            computed whole.
 
     """
 
-    times: StageTimes | None
-    why_whole: str = ""
-    means_s: Mapping[str, Sequence[float]] | None = None
-
-    @property
-    def text(self) -> str:
-        """Comments for the file of parameters, and the policy if it pays."""
-        if self.times is None or self.means_s is None:
-            return f"#\n# Requests cannot join a running batch: {self.why_whole}.\n"
-        ratio = self.auto_ratio
-        lines = [
-            f"# Requests could join a running batch between {self.times.num_stages} stages. By",
-            f"# simulation the mean latency would be {ratio:.2f} of that without, over",
-            f"# loads of 20 to 95 %. {_why(self.times)}",
-        ]
-        if ratio < _PAYS:
-            lines.append("# It pays: policy { layered { mode: AUTO } }")
-        else:
-            lines.append("# It does not pay.")
-        return "#\n" + "\n".join(lines) + "\n"
-
-    @property
-    def auto_ratio(self) -> float:
-        """The mean latency of the best rule at each load, as a share of greedy's."""
-        assert self.means_s is not None
-        greedy = self.means_s["greedy"]
-        best = [min(each) for each in zip(*self.means_s.values(), strict=True)]
-        ratios = [b / g for b, g in zip(best, greedy, strict=True)]
-        return math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
+    text: str
+    means_s: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
 
 def try_joining(servable: Servable, signature_name: str, max_rows: int) -> Joining:
     """Cuts a loaded version into stages, and simulates who would join. Blocks."""
-    from tfs.runtime.guest.layered.auto import candidates
-    from tfs.runtime.guest.layered.simulation import Arrival, simulate
+    from tfs.runtime.guest.layered.simulation import Arrival, candidates, simulate
 
     try:
         times = _stage_times(servable, signature_name, max_rows)
     except ServingError as error:
-        return Joining(None, error.message)
+        why = error.message
+        return Joining(f"#\n# Requests cannot join a running batch: {why}.\n")
     dice = random.Random(1)
     means: dict[str, list[float]] = {}
     for load in _LOADS:
@@ -81,7 +55,17 @@ def try_joining(servable: Servable, signature_name: str, max_rows: int) -> Joini
         for rule in candidates(times):
             mean_s = simulate(times, arrivals, rule).mean_s
             means.setdefault(rule.name, []).append(mean_s)
-    return Joining(times, means_s=means)
+    shares = [min(each) / each[0] for each in zip(*means.values(), strict=True)]
+    ratio = math.prod(shares) ** (1 / len(shares))  # greedy is the first rule
+    pays = (
+        "pays: policy { layered { mode: AUTO } }" if ratio < _PAYS else "does not pay."
+    )
+    text = (
+        f"#\n# Requests could join a running batch between {times.num_stages} stages. By\n"
+        f"# simulation the mean latency would be {ratio:.2f} of that without, over\n"
+        f"# loads of 20 to 95 %. {_why(times)}\n# It {pays}\n"
+    )
+    return Joining(text, means)
 
 
 def draw_joining(joining: Joining, path: str) -> bool:
@@ -90,7 +74,7 @@ def draw_joining(joining: Joining, path: str) -> bool:
         from matplotlib.figure import Figure
     except ImportError:
         return False
-    if joining.means_s is None:
+    if not joining.means_s:
         return False
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot()
@@ -126,27 +110,24 @@ def _stage_times(servable: Servable, signature_name: str, max_rows: int) -> Stag
 
 def _why(times: StageTimes) -> str:
     """Says where the fixed costs lie, at the boundary where joining is worth most."""
-    best, text = -math.inf, ""
-    for stage in range(1, times.num_stages):
+
+    def costs(stage: int) -> tuple[float, float, float, float]:
         before, per_row = _affine(times, partial(times.until_s, stage))
         behind, per_row_behind = _affine(times, partial(times.from_s, stage))
-        gain = behind - before - per_row - per_row_behind
-        if gain > best:
-            best = gain
-            text = (
-                f"Before stage {stage + 1},\n# what is left has a fixed cost of "
-                f"{behind * 1e3:.1f} ms, and the stages before one of {before * 1e3:.1f} "
-                f"ms;\n# a row costs {(per_row + per_row_behind) * 1e3:.1f} ms in all."
-            )
-    return text
+        per_row += per_row_behind
+        return behind - before - per_row, before, behind, per_row
+
+    stage = max(range(1, times.num_stages), key=costs)
+    _, before, behind, per_row = costs(stage)
+    return (
+        f"Before stage {stage + 1},\n# what is left has a fixed cost of "
+        f"{behind * 1e3:.1f} ms, and the stages before one of {before * 1e3:.1f} ms;\n"
+        f"# a row costs {per_row * 1e3:.1f} ms in all."
+    )
 
 
 def _affine(times: StageTimes, of: Callable[[int], float]) -> tuple[float, float]:
     """Returns fixed seconds and seconds per row, by least squares."""
     sizes = range(1, times.max_rows + 1)
-    ys = [of(rows) for rows in sizes]
-    mean_x, mean_y = math.fsum(sizes) / len(sizes), math.fsum(ys) / len(ys)
-    spread = math.fsum((x - mean_x) ** 2 for x in sizes) or 1.0
-    pairs = zip(sizes, ys, strict=True)
-    slope = math.fsum((x - mean_x) * (y - mean_y) for x, y in pairs) / spread
-    return max(0.0, mean_y - slope * mean_x), slope
+    slope, fixed = linear_regression(sizes, [of(rows) for rows in sizes])
+    return max(0.0, fixed), slope

@@ -32,7 +32,7 @@ from tfs.handlers.examples.example_run import ExampleRun
 from tfs.handlers.limits.admission import Admission
 from tfs.handlers.limits.request_gate import RequestGate
 from tfs.handlers.limits.request_stats import RequestStats
-from tfs.handlers.model_lookup import ModelLookup, NotResident
+from tfs.handlers.lookup import ModelLookup, NotResident
 
 T = TypeVar("T")
 
@@ -161,10 +161,11 @@ class ExampleHandler:
             gate.refuse(call, error, rpc.name, begun_s, stats)
             return
         run = ExampleRun(
+            rpc.name,
             write,
             call,
             question,
-            Admission(handle, gate, model, stats, rpc.name, question.key, model.logs),
+            Admission(handle, gate, model, stats),
             tasks,
             begun_s,
             self._decode_pool,

@@ -12,7 +12,6 @@ import grpc
 from tfs.client.call_errors import read_error
 from tfs.core.call import Metadata
 from tfs.core.errors import BY_CODE, Code, ServingError
-from tfs.hosted.reports import JobReport, report_of
 from tfs.proto.tfs.v1 import admin_service_pb2
 
 R = TypeVar("R")
@@ -83,15 +82,14 @@ class JobChannels:
         future.add_done_callback(done)
         return lambda: future.cancel() and None
 
-    def list_models(self, address: str) -> JobReport:
+    def list_models(self, address: str) -> admin_service_pb2.ListModelsResponse:
         """Asks a job for its models; see :class:`~tfs.hosted.synchronizer.JobClient`."""
-        reply = self._ask(
+        return self._ask(
             address,
             "ListModels",
             admin_service_pb2.ListModelsRequest().SerializeToString(),
             admin_service_pb2.ListModelsResponse.FromString,
         )
-        return report_of(reply)
 
     def aspire(self, address: str, request: admin_service_pb2.AspireRequest) -> None:
         """Tells a server what to serve; see :class:`~tfs.hosted.synchronizer.JobClient`.

@@ -7,91 +7,65 @@ the model runs to be able to join at the next boundary.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import torch
 
+from tfs.core.batch.batch_task import Cancellation
 from tfs.core.clock import Clock, MonotonicClock
-from tfs.core.dtype import STRING
-from tfs.core.errors import DeadlineExceeded, ServingError, forget_frames, serving_error
+from tfs.core.errors import ServingError, forget_frames
 from tfs.core.example_inputs import read_example
 from tfs.core.executor import Executor, ThreadExecutor
 from tfs.core.servable import Tensors
-from tfs.core.signature import FREE, Signature
+from tfs.core.signature import Signature
 from tfs.core.tensor_view import TensorView
 from tfs.runtime.guest.guest_model import GuestModel, Output, Value
 from tfs.runtime.guest.layered.auto import Auto, AutoStatus
 from tfs.runtime.guest.layered.batched_values import describe
 from tfs.runtime.guest.layered.cutter import LEAST_STAGE_S, NotCut, cut
-from tfs.runtime.guest.layered.part_call import (
-    Mark,
-    StagedCall,
-    joined_arguments,
-)
-from tfs.runtime.guest.layered.stage_run import StageRun, boundary
 from tfs.runtime.guest.layered.stage_times import StageTimes
+from tfs.runtime.guest.layered.stages import StagedCall, Stages, shared_out
 from tfs.runtime.guest.model_source import ModelSource
+from tfs.runtime.guest.platforms.signature_call import SignatureCall
 from tfs.runtime.guest.platforms.torch_callable import TorchCallable
-from tfs.runtime.guest.torch_tensor import TORCH_DTYPES, to_torch
+from tfs.runtime.guest.torch_tensor import to_torch
 
 MEASURED_S: Final = 2.0
 """How long stages are measured before they serve; what they take is learned from then on."""
 
-_FREE_SIZE: Final = 32  # of an inner dimension of which there is no example
+Outputs: TypeAlias = Mapping[str, Output]
+End: TypeAlias = Callable[[Outputs | ServingError], None]
 
-Outputs = Mapping[str, Output]
 
-
+@dataclass(eq=False, slots=True)
 class GuestCall(StagedCall):
     """A request where the model runs. Confined to the model's thread.
 
-    Args:
-        inputs: By name.
-        num_rows: Their rows.
-        arrived_s: When it came.
-        deadline_s: By when it has to be answered, by the model's clock; None for never.
-        mark: Whether somebody waits for it.
-        signature_name: Which signature.
-        end: Takes its outputs, or why there are none; called once.
-
     Attributes:
+        name: Of its signature.
+        signature: Its signature.
+        end: Takes its outputs, or why there are none; called once.
         key: What calls have in common that can be joined; None if it cannot be.
 
     """
 
-    def __init__(
-        self,
-        inputs: Mapping[str, Value],
-        num_rows: int,
-        arrived_s: float,
-        deadline_s: float | None,
-        mark: Mark,
-        signature_name: str,
-        end: Callable[[Outputs | ServingError], None],
-    ) -> None:
-        super().__init__((), inputs, num_rows, arrived_s, deadline_s, mark)
-        self.signature_name = signature_name
-        self.end = end
-        self.key: Hashable = None
-        if all(isinstance(each, torch.Tensor) for each in inputs.values()):
-            try:
-                _, key = describe((), inputs)
-            except ServingError:
-                return  # the model says what is wrong with it
-            self.key = None if key is None else (signature_name, key)
+    name: str
+    signature: SignatureCall
+    end: End
+    key: Hashable
 
-
-@dataclass(frozen=True, slots=True)
-class _Staged:
-    run: StageRun
-    auto: Auto
+    def fail(self, error: BaseException) -> None:
+        fault = self.signature.fault(error, self.num_rows)
+        forget_frames(fault)
+        self.end(fault)
 
 
 class StagedModel:
     """A guest model whose signatures may be computed in stages.
 
-    ``serve`` is confined to one thread, and ``cut`` comes before the first call of it.
+    It is confined to one thread, and ``cut`` comes before the first call.
 
     Args:
         source: The version.
@@ -102,6 +76,7 @@ class StagedModel:
 
     Attributes:
         num_threads: Threads of torch for each stage.
+        waiting: The calls that wait, in order; read-only.
 
     """
 
@@ -114,17 +89,22 @@ class StagedModel:
         least_s: float = LEAST_STAGE_S,
     ) -> None:
         self.num_threads = source.intra_op_threads
+        self.waiting: list[GuestCall] = []
         self._guest = guest
         self._clock = clock or MonotonicClock()
-        self._executor = executor
+        self._executor = executor or ThreadExecutor(1, "layered")
         self._least_s = least_s
         self._max_rows = source.staged_rows
-        self._staged: dict[str, _Staged] = {}
+        self._stages: dict[str, tuple[Stages[GuestCall], Auto]] = {}
+        self._is_running = False
+        self._was_idle = False  # before the first of those that wait came
 
     @property
     def status(self) -> AutoStatus | None:
         """What rules are worth, of the first signature in stages. Thread-safe."""
-        return next((each.auto.status for each in list(self._staged.values())), None)
+        for stages, auto in list(self._stages.values()):
+            return AutoStatus(auto.rule.name, auto.gain, stages.num_joined)
+        return None
 
     def cut(
         self,
@@ -148,108 +128,91 @@ class StagedModel:
             raise NotCut("only modules and exported graphs are cut")
         torch.set_num_threads(self.num_threads)
         with torch.inference_mode():
-            stages = cut(model, rows, self._least_s)
-            run = StageRun(stages, self._max_rows[signature_name], self._clock)
-            run.measure((), rows, budget_s)
-        if self._executor is None:
-            self._executor = ThreadExecutor(1, "layered")
-        self._staged[signature_name] = _Staged(run, Auto(run.times, self._executor))
+            parts = cut(model, rows, self._least_s)
+            most = self._max_rows[signature_name]
+            stages = Stages[GuestCall](parts, most, self._clock, self._share)
+            stages.measure((), rows, budget_s)
+        self._stages[signature_name] = stages, Auto(stages.times, self._executor)
 
     def times_of(self, signature_name: str) -> StageTimes:
         """Returns the table of a signature that was cut."""
-        staged = self._staged.get(signature_name)
-        if staged is None:
+        if signature_name not in self._stages:
             raise NotCut(f"{signature_name!r} was not cut")
-        return staged.run.times
+        return self._stages[signature_name][0].times
 
-    def note_arrival(self, call: GuestCall) -> None:
-        """Notes a call that came, once. On the serving thread."""
-        staged = self._staged.get(call.signature_name)
-        if staged is not None and 0 < call.num_rows <= staged.run.times.max_rows:
-            staged.auto.note_arrival(call.arrived_s, call.num_rows)
-
-    def serve(
+    def add(
         self,
-        waiting: list[GuestCall],
-        look: Callable[[], None],
-        *,
-        was_idle: bool,
+        name: str,
+        inputs: Mapping[str, Value],
+        num_rows: int,
+        arrived_s: float,
+        deadline_s: float | None,
+        cancel: Cancellation,
+        end: End,
     ) -> None:
+        """Has a call of a signature wait until it is computed by ``serve``."""
+        try:
+            signature = self._guest.call_of(name)
+        except ServingError as error:
+            end(error)
+            return
+        key: Hashable = None
+        if name in self._stages and num_rows <= self._max_rows[name]:
+            with suppress(ServingError):  # the model says what is wrong with it
+                key = describe((), inputs)[1]
+        if key is not None:
+            key = name, key
+            self._stages[name][1].note_arrival(arrived_s, num_rows)
+        self._was_idle |= not self.waiting and not self._is_running
+        self.waiting.append(
+            GuestCall(
+                (), inputs, num_rows, arrived_s, deadline_s, cancel, name, signature, end, key
+            )
+        )  # fmt: skip
+
+    def serve(self, look: Callable[[], None]) -> None:
         """Computes the first waiting call, and those that go with it or join it.
 
         Calls are ended as their outcomes are known; what is wrong with one is its own.
 
         Args:
-            waiting: Calls in order; those that are computed are taken out.
-            look: Appends the calls that came meanwhile to ``waiting``.
-            was_idle: Whether nothing was computed before.
+            look: Adds the calls that came meanwhile.
 
         """
-        self._end_gone(waiting)
-        if not waiting:
+        was_idle, self._was_idle = self._was_idle, False
+        self._end_gone()
+        if not self.waiting:
             return
-        head = waiting[0]
-        staged = self._staged.get(head.signature_name)
-        if (
-            staged is None
-            or head.key is None
-            or head.num_rows > staged.run.times.max_rows
-        ):
-            self._compute([waiting.pop(0)])
+        head = self.waiting[0]
+        if head.key is None:
+            self._compute_whole(self.waiting.pop(0))
             return
-        run, auto = staged.run, staged.auto
+        stages, auto = self._stages[head.name]
         auto.begin_run(self._clock.now(), was_idle=was_idle)
-        rule = auto.rule
-        most = run.times.max_rows if run.explores else rule.most_rows(run.times)
-        most = max(most, head.num_rows)
-        batch = _taken(waiting, head.key, most)
-        failed: list[GuestCall] = []
-        left: list[GuestCall] = []
 
-        def take(*place: Any) -> list[GuestCall]:
+        def take(rows_to_join: Callable[..., int]) -> list[GuestCall]:
             look()
-            if not waiting:
-                return []
-            self._end_gone(waiting)
-            alike = [each for each in waiting if each.key == head.key]
+            self._end_gone()
+            alike = [each for each in self.waiting if each.key == head.key]
             if not alike:
                 return []
-            now_s = self._clock.now()
-            at = boundary(batch, alike, place, now_s, auto.rate.read(now_s))
-            joining = _taken(waiting, head.key, rule.rows_to_join(run.times, at))
-            auto.num_joined += len(joining)
-            return joining
+            rate = auto.rate(self._clock.now())
+            return self._taken(head.key, rows_to_join(alike, rate))
 
-        call = self._guest.call_of(head.signature_name)
+        most = max(stages.most_rows(auto.rule), head.num_rows)
+        self._is_running = True
         try:
-            value = run.run(batch, take, failed, left)
-            if batch:
-                num_rows = sum(each.num_rows for each in batch)
-                self._end(batch, call.of_result(value, num_rows))
-                run.end()
-        except BaseException as error:  # every call has to be ended
-            if len(batch) == 1 or not isinstance(error, Exception):
-                fault = call.fault(error, sum(each.num_rows for each in batch))
-                for each in batch:
-                    each.end(fault)
-            else:
-                self._halve(batch)
-        if failed:
-            self._compute(failed)
-        now_s = self._clock.now()
-        for each in left:
-            each.end(each.gone(now_s) or DeadlineExceeded("nobody waits for it"))
-        for each in batch:
-            auto.note_ended(each.arrived_s, each.num_rows, now_s)
+            stages.serve(self._taken(head.key, most), auto.rule, take)
+        finally:
+            self._is_running = False
 
     def close(self) -> None:
         """Drops the model; idempotent."""
         self._guest.close()
-        for each in self._staged.values():
-            each.auto.close()
-        self._staged.clear()
-        if self._executor is not None:
-            self._executor.close(self._clock.now() + 1.0)
+        for _, auto in self._stages.values():
+            auto.close()
+        self._stages.clear()
+        self._executor.close(self._clock.now() + 1.0)
 
     # -- as any guest model --------------------------------------------------------------
 
@@ -265,53 +228,43 @@ class StagedModel:
 
     # -- how calls end -------------------------------------------------------------------
 
-    def _end_gone(self, waiting: list[GuestCall]) -> None:
+    def _taken(self, key: Hashable, most: int) -> list[GuestCall]:
+        """Takes out the first calls of a kind that have so many rows together, or fewer."""
+        taken: list[GuestCall] = []
+        for each in self.waiting:
+            if each.key == key:
+                most -= each.num_rows
+                if most < 0:
+                    break
+                taken.append(each)
+        self.waiting = [each for each in self.waiting if each not in taken]
+        return taken
+
+    def _end_gone(self) -> None:
         now_s = self._clock.now()
-        for each in list(waiting):
+        for each in list(self.waiting):
             error = each.gone(now_s)
             if error is not None:
-                waiting.remove(each)
+                self.waiting.remove(each)
                 each.end(error)
 
-    def _compute(self, batch: Sequence[GuestCall]) -> None:
-        """Computes calls whole, in halves if that fails, until each at fault is alone."""
-        num_rows = sum(each.num_rows for each in batch)
-        name = batch[0].signature_name
+    def _compute_whole(self, call: GuestCall) -> None:
         try:
-            # A lone call keeps its inputs as they are, whatever they are.
-            inputs = batch[0].kwargs if len(batch) == 1 else joined_arguments(batch)[1]
-            outputs = self._guest.run(name, inputs, num_rows)
-            self._end(batch, outputs)
-        except BaseException as error:
-            if len(batch) > 1 and isinstance(error, Exception):
-                self._halve(batch)
-                return
-            fault = serving_error(error, name)
-            forget_frames(fault)
-            for each in batch:
-                each.end(fault)
+            outputs = self._guest.run(call.name, call.kwargs, call.num_rows)
+        except BaseException as error:  # a model's sys.exit() must not end its thread
+            call.fail(error)
+        else:
+            call.end(outputs)
 
-    def _halve(self, batch: Sequence[GuestCall]) -> None:
-        half = len(batch) // 2
-        self._compute(batch[:half])
-        self._compute(batch[half:])
-
-    def _end(self, batch: Sequence[GuestCall], outputs: Outputs) -> None:
-        if len(batch) == 1:
-            batch[0].end(outputs)
-            return
-        start = 0
+    def _share(self, value: Any, batch: Sequence[GuestCall]) -> None:
+        """Ends each call of a batch with its rows of what the last stage returned."""
+        signature, name = batch[0].signature, batch[0].name
+        outputs = signature.of_result(value, sum(each.num_rows for each in batch))
+        for each, part in zip(batch, shared_out(outputs, batch), strict=True):
+            each.end(part)
+        now_s = self._clock.now()
         for each in batch:
-            stop = start + each.num_rows
-            each.end(
-                {
-                    name: value.rows(start, stop)
-                    if isinstance(value, TensorView)
-                    else value[start:stop]
-                    for name, value in outputs.items()
-                }
-            )
-            start = stop
+            self._stages[name][1].note_ended(each.arrived_s, each.num_rows, now_s)
 
 
 def staged(source: ModelSource, guest: GuestModel) -> StagedModel:
@@ -335,42 +288,15 @@ def staged(source: ModelSource, guest: GuestModel) -> StagedModel:
 
 
 def _three_rows(source: ModelSource, signature: Signature) -> dict[str, torch.Tensor]:
-    """Returns rows of the author's example, or made-up ones: normal floats, and zeros."""
+    """Returns rows of the author's example."""
     if signature.defaults or not signature.batched:
         raise NotCut("some of its inputs are not rows of a batch")
+    if not signature.examples:
+        raise NotCut("it has no example inputs, with which cuts are tried")
     rows: dict[str, torch.Tensor] = {}
-    example = read_example(source.path, signature) if signature.examples else {}
-    dice = torch.Generator().manual_seed(0)
-    for name, spec in signature.inputs.items():
-        if spec.dtype is STRING:
+    for name, view in read_example(source.path, signature).items():
+        given = to_torch(view)
+        if not isinstance(given, torch.Tensor):
             raise NotCut("some of its inputs are strings")
-        if name in example:
-            given = to_torch(example[name])
-            assert isinstance(given, torch.Tensor)
-            rows[name] = torch.cat([given] * 3)[:3] if len(given) else given
-            continue
-        shape = [3, *(_FREE_SIZE if size == FREE else size for size in spec.shape[1:])]
-        dtype = TORCH_DTYPES[spec.dtype]
-        made = torch.randn(shape, generator=dice)
-        rows[name] = (
-            made.to(dtype)
-            if dtype.is_floating_point
-            else torch.zeros(shape, dtype=dtype)
-        )
+        rows[name] = torch.cat([given] * 3)[:3]
     return rows
-
-
-def _taken(waiting: list[GuestCall], key: Hashable, most: int) -> list[GuestCall]:
-    """Takes out the first calls of a kind that have so many rows together, or fewer."""
-    taken: list[GuestCall] = []
-    rows = 0
-    for each in waiting:
-        if each.key != key:
-            continue
-        if rows + each.num_rows > most:
-            break
-        rows += each.num_rows
-        taken.append(each)
-    if taken:
-        waiting[:] = [each for each in waiting if each not in taken]
-    return taken

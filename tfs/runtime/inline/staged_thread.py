@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 
 import torch
@@ -11,7 +12,7 @@ from tfs.core.clock import Clock
 from tfs.core.errors import ServingError, serving_error
 from tfs.core.servable import InferenceTask, Outcome
 from tfs.core.system.thread_priority import answer_soon
-from tfs.runtime.guest.staged_model import GuestCall, Outputs, StagedModel
+from tfs.runtime.guest.staged_model import Outputs, StagedModel
 from tfs.runtime.guest.torch_tensor import to_torch, to_view
 from tfs.runtime.inline.call_threads import CallThreads
 from tfs.runtime.inline.inline_model import InlineModel
@@ -39,11 +40,10 @@ class StagedThread(CallThreads):
     ) -> None:
         super().__init__(name, max_queued, clock)
         self._guest = guest
-        self._waiting: list[GuestCall] = []  # confined to the thread
 
     def stats(self) -> InterpreterStats:
         stats = super().stats()
-        return replace(stats, num_queued=stats.num_queued + len(self._waiting))
+        return replace(stats, num_queued=stats.num_queued + len(self._guest.waiting))
 
     def put(self, model: InlineModel, task: InferenceTask) -> None:
         task.arrived_s = self._clock.now()
@@ -53,28 +53,26 @@ class StagedThread(CallThreads):
 
     def _run(self) -> None:
         answer_soon()
-        torch.set_num_threads(self._guest.num_threads)
-        waiting = self._waiting
+        guest = self._guest
+        torch.set_num_threads(guest.num_threads)
         with torch.inference_mode():
             while True:
-                was_idle = not waiting
                 with self._lock:
-                    while not waiting and not self.queue and self.refusal is None:
+                    while not (guest.waiting or self.queue or self.refusal):
                         self._wake.wait()
                     refusal = self.refusal
                 if refusal is not None:
-                    for call in waiting:
+                    for call in guest.waiting:
                         call.end(refusal)
-                    waiting.clear()
                     return
                 self._look()
                 begun_s = perf_counter()
-                self._guest.serve(waiting, self._look, was_idle=was_idle)
+                guest.serve(self._look)
                 self._busy_s += perf_counter() - begun_s
 
     def _look(self) -> None:
         """Takes the tasks that came."""
-        while self.queue and len(self._waiting) < self._max_queued:
+        while self.queue and len(self._guest.waiting) < self._max_queued:
             with self._lock:
                 item = self.queue.popleft() if self.queue else None
             if not isinstance(item, tuple):  # they were refused meanwhile
@@ -83,38 +81,29 @@ class StagedThread(CallThreads):
             try:
                 inputs = {name: to_torch(view) for name, view in task.inputs.items()}
             except Exception as error:  # there may be no memory to copy them to
-                finish(task, serving_error(error, self._name))
+                self._end(task, serving_error(error, self._name))
                 continue
-
-            def end(
-                outcome: Outputs | ServingError, task: InferenceTask = task
-            ) -> None:
-                self._end(task, outcome)
-
-            call = GuestCall(
+            self._guest.add(
+                task.signature_name,
                 inputs,
                 task.num_rows,
                 task.arrived_s,
                 task.deadline_s,
                 task.cancel,
-                task.signature_name,
-                end,
+                partial(self._end, task),
             )
-            self._guest.note_arrival(call)
-            self._waiting.append(call)
 
-    def _end(self, task: InferenceTask, outputs: Outputs | ServingError) -> None:
-        outcome: Outcome
+    def _end(self, task: InferenceTask, outcome: Outputs | ServingError) -> None:
+        found: Outcome
         try:
-            outcome = (
-                outputs
-                if isinstance(outputs, ServingError)
-                else {
+            if isinstance(outcome, ServingError):
+                found = outcome
+            else:
+                found = {
                     name: to_view(value) if isinstance(value, torch.Tensor) else value
-                    for name, value in outputs.items()
+                    for name, value in outcome.items()
                 }
-            )
         except BaseException as error:  # of a class of the model's own
-            outcome = serving_error(error, self._name)
-        self._count(outcome, 0.0)
-        finish(task, outcome)
+            found = serving_error(error, self._name)
+        self._count(found, 0.0)
+        finish(task, found)

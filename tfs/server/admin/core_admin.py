@@ -241,7 +241,7 @@ class CoreAdmin:
             asked,
             make,
             finish,
-            waits=not request.end,
+            waits_for_version=lambda: chosen[0] if chosen else None,
         )
 
     def reset_override(
@@ -388,7 +388,7 @@ class CoreAdmin:
         make: Callable[[RunningConfig], Override | None],
         finish: Callable[[pb.OverrideOutcome], R],
         *,
-        waits: bool = False,
+        waits_for_version: Callable[[], int | None] = lambda: None,
         then: Callable[[], None] = lambda: None,
     ) -> None:
         """Makes, or drops, the override of the model that the request names."""
@@ -409,7 +409,7 @@ class CoreAdmin:
             make,
             f"{method} from {asked.caller}",
             finished,
-            waits=waits,
+            waits_for_version=waits_for_version,
             deadline_s=asked.deadline_s,
             validate_only=request.validate_only,
         )

@@ -2,5 +2,5 @@
 
 ``rules.py`` decides who joins, from the table of ``stage_times.py`` alone; ``simulation.py``
 says what a rule would have made of some arrivals, and ``auto.py`` chooses by it.
-``cutter.py`` makes stages of a model, and ``stage_run.py`` computes them.
+``cutter.py`` makes stages of a model, and ``stages.py`` computes them.
 """

@@ -10,25 +10,24 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from tfs.core.executor import Executor
-from tfs.runtime.guest.layered.rules import FluidLookAhead, Greedy, Lbci, Rule
-from tfs.runtime.guest.layered.simulation import Arrival, Rate, simulate
+from tfs.runtime.guest.layered.rules import GREEDY, Rule
+from tfs.runtime.guest.layered.simulation import OF_RATE, Arrival, best_rule, simulate
 from tfs.runtime.guest.layered.stage_times import StageTimes
 
 _NUM_ARRIVALS: Final = 1500  # that a choice looks back at
 _LEAST_ARRIVALS: Final = 200  # fewer say little
 _REVIEWED: Final = 200  # requests that are compared with the simulation
-_OF_RATE: Final = 500  # arrivals whose rate is the load: it is known to 5 % then
+_OF_LOAD: Final = 500  # arrivals whose rate is the load: it is known to 5 % then
 _CHOOSE_EVERY_S: Final = 60.0
 _CHOOSE_AGAIN_S: Final = 15.0  # at the earliest, when the load has changed
-_OTHER_RATE: Final = 0.2  # a load that differs by so much calls for another choice
-_BETTER: Final = 0.97  # a rule replaces another only if its score is below this share
+_OTHER_LOAD: Final = 0.2  # a load that differs by so much calls for another choice
 _WORSE: Final = 1.05  # a rule that takes so much longer than simulated gives way
-_BOUND_ROWS: Final = 16.0  # LBCI's bound, in times of one row, as in its paper
 _REST_S: Final = 0.01
 
 _KINDS: Final = ("greedy", "lbci", "look-ahead")
@@ -63,37 +62,6 @@ class AutoStatus:
         return cls(kind, (word >> 8) / 1000, max(num_joined, 0))
 
 
-def candidates(times: StageTimes) -> list[Rule]:
-    """Returns the rules that are compared; the first one never joins."""
-    return [
-        Greedy(),
-        Lbci(_BOUND_ROWS * times.total_s(1)),
-        *(
-            FluidLookAhead(foresight, most_joins)
-            for most_joins in (1, 4)
-            for foresight in (0.0, 0.25, 0.5, 1.0, 2.0)
-        ),
-    ]
-
-
-def best_rule(
-    times: StageTimes,
-    arrivals: list[Arrival],
-    present: Rule,
-    pace: Callable[[], None] = lambda: None,
-) -> Rule:
-    """Returns the rule with the best score, or ``present`` if none is much better.
-
-    Pure. The present rule counts as it would do now.
-    """
-    rules = candidates(times)
-    scores = {rule: simulate(times, arrivals, rule, pace).score_s for rule in rules}
-    if present not in scores:  # a bound that followed from older times
-        scores[present] = simulate(times, arrivals, present, pace).score_s
-    best = min(scores, key=scores.__getitem__)
-    return best if scores[best] < _BETTER * scores[present] else present
-
-
 class Auto:
     """The rule of a model that is being served. Confined to the model's thread.
 
@@ -105,8 +73,7 @@ class Auto:
 
     Attributes:
         rule: The rule of the next run.
-        rate: What comes at the moment.
-        num_joined: Requests that joined a running batch.
+        gain: See :class:`AutoStatus`.
 
     """
 
@@ -116,29 +83,21 @@ class Auto:
         executor: Executor,
         rest: Callable[[], None] = lambda: time.sleep(_REST_S),
     ) -> None:
+        self.rule: Rule = GREEDY
+        self.gain = 0.0
         self._times = times
         self._executor = executor
         self._rest = rest
-        self.rule: Rule = Greedy()
-        self.rate = Rate()
-        self.num_joined = 0
         self._arrivals: deque[Arrival] = deque(maxlen=_NUM_ARRIVALS)
         self._chosen_s = -math.inf
-        self._chosen_rate = 0.0
+        self._chosen_load = 0.0
         self._is_busy = False
         self._is_closed = False
-        self._gain = 0.0
         # What is to be reviewed: the requests of a time that began with an empty queue.
         self._reviewed: list[tuple[Arrival, float]] | None = None
 
-    @property
-    def status(self) -> AutoStatus:
-        """Thread-safe."""
-        return AutoStatus(self.rule.name, self._gain, self.num_joined)
-
     def note_arrival(self, at_s: float, num_rows: int) -> None:
         """Notes a request that came."""
-        self.rate.note(at_s, num_rows)
         self._arrivals.append(Arrival(at_s, num_rows))
 
     def note_ended(self, arrived_s: float, num_rows: int, now_s: float) -> None:
@@ -146,6 +105,13 @@ class Auto:
         reviewed = self._reviewed  # who simulates may end it
         if reviewed is not None:
             reviewed.append((Arrival(arrived_s, num_rows), now_s - arrived_s))
+
+    def rate(self, now_s: float, num: int = OF_RATE) -> float:
+        """Returns how many rows a second came with the last ``num`` arrivals."""
+        last = list(islice(reversed(self._arrivals), num))
+        if len(last) < 2:
+            return 0.0
+        return sum(each.num_rows for each in last) / max(now_s - last[-1].at_s, 1e-9)
 
     def begin_run(self, now_s: float, *, was_idle: bool) -> None:
         """Looks before a run whether it is time to choose or to review.
@@ -174,15 +140,13 @@ class Auto:
 
     def _is_due(self, now_s: float) -> bool:
         """Whether there is reason to choose again."""
-        if len(self._arrivals) < _LEAST_ARRIVALS:
+        since_s = now_s - self._chosen_s
+        if len(self._arrivals) < _LEAST_ARRIVALS or since_s < _CHOOSE_AGAIN_S:
             return False
-        since_s, known = now_s - self._chosen_s, self._chosen_rate
-        num = min(len(self._arrivals), _OF_RATE)
-        rate = num / max(now_s - self._arrivals[-num].at_s, 1e-9)
-        has_changed = abs(rate - known) > _OTHER_RATE * known
-        if since_s < (_CHOOSE_AGAIN_S if has_changed else _CHOOSE_EVERY_S):
+        load, known = self.rate(now_s, _OF_LOAD), self._chosen_load
+        if abs(load - known) <= _OTHER_LOAD * known and since_s < _CHOOSE_EVERY_S:
             return False
-        self._chosen_s, self._chosen_rate = now_s, rate
+        self._chosen_s, self._chosen_load = now_s, load
         return True
 
     def _start(self, work: Callable[[StageTimes], None]) -> None:
@@ -215,7 +179,7 @@ class Auto:
         self._rest()
 
     def _choose(
-        self, times: StageTimes, arrivals: list[Arrival], present: Rule
+        self, times: StageTimes, arrivals: Sequence[Arrival], present: Rule
     ) -> None:
         self.rule = best_rule(times, arrivals, present, self._pace)
         if self.rule != present:
@@ -225,13 +189,13 @@ class Auto:
         reviewed = sorted(reviewed, key=lambda each: each[0].at_s)
         arrivals = [arrival for arrival, _ in reviewed]
         realised_s = math.fsum(took_s for _, took_s in reviewed) / len(reviewed)
-        greedy_s = simulate(times, arrivals, Greedy(), self._pace).mean_s
-        self._gain = 1.0 - realised_s / greedy_s
-        rule = self.rule
-        if not isinstance(rule, Greedy):
-            simulated_s = simulate(times, arrivals, rule, self._pace).mean_s
-            if realised_s > _WORSE * simulated_s:
-                self.rule = Greedy()
+
+        def simulated_s(rule: Rule) -> float:
+            return simulate(times, arrivals, rule, self._pace).mean_s
+
+        self.gain = 1.0 - realised_s / simulated_s(GREEDY)
+        if self.rule != GREEDY and realised_s > _WORSE * simulated_s(self.rule):
+            self.rule = GREEDY
 
 
 class _Closed(Exception):

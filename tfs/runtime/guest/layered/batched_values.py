@@ -56,20 +56,6 @@ def _is_comparable(value: Any) -> bool:
     return True
 
 
-def joined(values: Sequence[Any], num_missing: int) -> Any:
-    """Returns an argument of several calls joined, and ``num_missing`` further rows.
-
-    The first call's first row is repeated for these. An argument that is not a tensor
-    is equal in all calls.
-    """
-    first = values[0]
-    if not isinstance(first, torch.Tensor):
-        return first
-    if num_missing:
-        values = [*values, first[:1].expand(num_missing, *first.shape[1:])]
-    return torch.cat(list(values))
-
-
 def cut(value: Any, start: int, stop: int) -> Any:
     """Returns some rows of an argument; anything but a tensor is returned unchanged."""
     return value[start:stop] if isinstance(value, torch.Tensor) else value

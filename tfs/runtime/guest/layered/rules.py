@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from tfs.runtime.guest.layered.stage_times import StageTimes
 
@@ -50,17 +50,21 @@ class Boundary:
     rate: float = 0.0
 
 
-class Rule(Protocol):
-    """Decides how batches grow. Immutable; every answer follows from the arguments."""
+@dataclass(frozen=True)
+class Rule:
+    """Decides how batches grow; this one takes what waits, and nobody joins later.
+
+    Immutable; every answer follows from the arguments.
+    """
 
     @property
     def name(self) -> str:
         """What people call it."""
-        ...
+        return "greedy"
 
     def most_rows(self, times: StageTimes) -> int:
         """Returns with how many rows a batch may begin."""
-        ...
+        return times.best_rows
 
     def rows_to_join(self, times: StageTimes, at: Boundary) -> int:
         """Returns how many of the first waiting rows join; 0 for none.
@@ -68,24 +72,14 @@ class Rule(Protocol):
         That is the sum of the first few numbers of ``at.waiting``. Together with those
         that run they are no more than ``times.max_rows``.
         """
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Greedy:
-    """Takes what waits when the device is free; nobody joins later."""
-
-    name: str = "greedy"
-
-    def most_rows(self, times: StageTimes) -> int:
-        return times.best_rows if times.are_known else times.max_rows
-
-    def rows_to_join(self, times: StageTimes, at: Boundary) -> int:
         return 0
 
 
-@dataclass(frozen=True, slots=True)
-class FluidLookAhead:
+GREEDY: Final = Rule()
+
+
+@dataclass(frozen=True)
+class FluidLookAhead(Rule):
     """Lets join those with whom all requests together are predicted to spend least time.
 
     After the batch, the next one takes as many of the waiting rows as it can, and the
@@ -107,43 +101,34 @@ class FluidLookAhead:
     def name(self) -> str:
         return f"look-ahead({self.foresight:g}, {self.most_joins})"
 
-    def most_rows(self, times: StageTimes) -> int:
-        return times.best_rows if times.are_known else times.max_rows
-
     def rows_to_join(self, times: StageTimes, at: Boundary) -> int:
         if at.num_joins >= self.most_joins or not times.are_known:
             return 0
-        if not at.waiting or at.running + at.waiting[0] > times.max_rows:
-            return 0
         num_waiting = sum(at.waiting)
         alone_s = times.from_s(at.stage, at.running)
-        cost = self._cost(times, at.running, alone_s, num_waiting, at.rate)
+        cost = self._cost(times, at, 0, alone_s, num_waiting)
         best, least = 0, _SAVES * cost
         for joining, together_s in _together(times, at, alone_s):
-            cost = self._cost(
-                times, at.running + joining, together_s, num_waiting - joining, at.rate
-            )
+            cost = self._cost(times, at, joining, together_s, num_waiting - joining)
             if cost < least:
                 best, least = joining, cost
         return best
 
     def _cost(
-        self, times: StageTimes, running: int, run_s: float, waiting: int, rate: float
+        self, times: StageTimes, at: Boundary, joining: int, run_s: float, waiting: int
     ) -> float:
         """Returns the time that all rows spend, from now on."""
         batch = min(waiting, times.best_rows)
         rest = waiting - batch
         next_s = run_s + times.total_s(batch)
-        empty_s = next_s
-        cost = running * run_s + waiting * next_s
-        if rest:
-            cost += rest * rest / (2 * times.best_rate)
-            empty_s += rest / times.best_rate
-        return cost + 0.5 * self.foresight * rate * empty_s * empty_s
+        cost = (at.running + joining) * run_s + waiting * next_s
+        cost += rest * rest / (2 * times.best_rate)
+        empty_s = next_s + rest / times.best_rate
+        return cost + 0.5 * self.foresight * at.rate * empty_s * empty_s
 
 
-@dataclass(frozen=True, slots=True)
-class Lbci:
+@dataclass(frozen=True)
+class Lbci(Rule):
     """LBCI with its equations corrected: as many join as a bound on latency permits, once.
 
     Attributes:
@@ -163,29 +148,23 @@ class Lbci:
         A bound near the time of one row would otherwise make batches so small that the
         queue grows without end.
         """
-        if not times.are_known:
-            return times.max_rows
-        feasible = [
-            rows
-            for rows in range(1, times.max_rows + 1)
-            if times.total_s(rows) * times.margin <= self.bound_s
-        ]
-        return max([times.best_rows, *feasible])
+        most = times.best_rows
+        for rows in range(most + 1, times.max_rows + 1):
+            if times.total_s(rows) * times.margin <= self.bound_s:
+                most = rows
+        return most
 
     def rows_to_join(self, times: StageTimes, at: Boundary) -> int:
         if at.num_joins or not times.are_known:
             return 0
-        alone_s = times.from_s(at.stage, at.running)
         left_s = self.bound_s - max(at.oldest_s, at.waited_s)
         most = self.most_rows(times) - at.running
-        return max(
-            (
-                joining
-                for joining, together_s in _together(times, at, alone_s)
-                if joining <= most and together_s * times.margin <= left_s
-            ),
-            default=0,
-        )
+        alone_s = times.from_s(at.stage, at.running)
+        joins = 0
+        for joining, together_s in _together(times, at, alone_s):
+            if joining <= most and together_s * times.margin <= left_s:
+                joins = joining
+        return joins
 
 
 def _together(
@@ -203,6 +182,5 @@ def _together(
             return
         together_s = times.until_s(at.stage, joining)
         together_s += times.join_s(at.stage, both) + times.from_s(at.stage, both)
-        if alone_s <= at.left_s < times.margin * together_s:
-            continue
-        yield joining, together_s
+        if not alone_s <= at.left_s < times.margin * together_s:
+            yield joining, together_s

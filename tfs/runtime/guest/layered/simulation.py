@@ -1,4 +1,4 @@
-"""What a rule would have made of some arrivals, if every stage took what its table says."""
+"""What a rule would have made of some arrivals, and which rule would have done best. Pure."""
 
 from __future__ import annotations
 
@@ -7,15 +7,22 @@ import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final
 
-from tfs.runtime.guest.layered.rules import Boundary, Rule
+from tfs.runtime.guest.layered.rules import GREEDY, Boundary, FluidLookAhead, Lbci, Rule
 from tfs.runtime.guest.layered.stage_times import StageTimes
+
+OF_RATE: Final = 32
+"""Rules go by the rate of so many last arrivals."""
 
 _SPEEDS = (1.0, 1.05, 0.95)
 """A machine drifts: what is best only if it is never a little slower is not chosen."""
 
 _SPEED_EVERY = 500  # stages
 _PACE_EVERY = 8  # runs, which take half a millisecond
+_BETTER: Final = 0.97  # a rule replaces another only if its score is below this share
+_BOUND_ROWS: Final = 16.0  # LBCI's bound, in times of one row, as in its paper
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +54,7 @@ class Simulated:
     @property
     def p99_s(self) -> float:
         """The time that 99 of 100 do not exceed."""
-        ordered = sorted(self.latencies_s)
-        return ordered[min(len(ordered) - 1, math.ceil(0.99 * len(ordered)) - 1)]
+        return sorted(self.latencies_s)[math.ceil(0.99 * len(self.latencies_s)) - 1]
 
     @property
     def score_s(self) -> float:
@@ -56,25 +62,33 @@ class Simulated:
         return self.mean_s + 0.1 * self.p99_s
 
 
-class Rate:
-    """Rows per second over the last few arrivals."""
+def candidates(times: StageTimes) -> list[Rule]:
+    """Returns the rules that are compared; the first one never joins."""
+    return [
+        GREEDY,
+        Lbci(_BOUND_ROWS * times.total_s(1)),
+        *(
+            FluidLookAhead(foresight, most_joins)
+            for most_joins in (1, 4)
+            for foresight in (0.0, 0.25, 0.5, 1.0, 2.0)
+        ),
+    ]
 
-    def __init__(self, num: int = 32) -> None:
-        self._last: deque[tuple[float, int]] = deque(maxlen=num)
-        self._rows = 0
 
-    def note(self, at_s: float, num_rows: int) -> None:
-        """Notes an arrival."""
-        if len(self._last) == self._last.maxlen:
-            self._rows -= self._last[0][1]
-        self._last.append((at_s, num_rows))
-        self._rows += num_rows
+def best_rule(
+    times: StageTimes,
+    arrivals: Sequence[Arrival],
+    present: Rule,
+    pace: Callable[[], None] = lambda: None,
+) -> Rule:
+    """Returns the rule with the best score, or ``present`` if none is much better.
 
-    def read(self, now_s: float) -> float:
-        """Returns the rate; 0 until it is known."""
-        if len(self._last) < 2:
-            return 0.0
-        return self._rows / max(now_s - self._last[0][0], 1e-9)
+    The present rule counts as it would do now.
+    """
+    rules = dict.fromkeys((*candidates(times), present))
+    scores = {rule: simulate(times, arrivals, rule, pace).score_s for rule in rules}
+    best = min(scores, key=scores.__getitem__)
+    return best if scores[best] < _BETTER * scores[present] else present
 
 
 def simulate(
@@ -97,9 +111,9 @@ def simulate(
 
     """
     num, coming = len(arrivals), 0
+    rows_before = [0, *accumulate(each.num_rows for each in arrivals)]
     waiting: deque[int] = deque()  # indexes of arrivals
     latencies = [0.0] * num
-    rate = Rate()
     stage_s = took or _drawn(times)
     most = rule.most_rows(times)
     now_s, num_joined, num_runs = 0.0, 0, 0
@@ -107,7 +121,6 @@ def simulate(
     def look() -> None:
         nonlocal coming
         while coming < num and arrivals[coming].at_s <= now_s:
-            rate.note(arrivals[coming].at_s, arrivals[coming].num_rows)
             waiting.append(coming)
             coming += 1
 
@@ -128,6 +141,7 @@ def simulate(
             if stage:
                 look()
             if stage and waiting:
+                last = max(coming - OF_RATE, 0)
                 at = Boundary(
                     stage,
                     rows,
@@ -136,7 +150,8 @@ def simulate(
                     waited_s=now_s - arrivals[waiting[0]].at_s,
                     run_s=now_s - begun_s,
                     num_joins=num_joins,
-                    rate=rate.read(now_s),
+                    rate=(rows_before[coming] - rows_before[last])
+                    / max(now_s - arrivals[last].at_s, 1e-9),
                 )
                 joining = rule.rows_to_join(times, at)
                 if joining:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import torch
+from torch import nn
 
 from tfs.core.errors import FailedPrecondition, InvalidArgument
 from tfs.core.servable import Tensors
@@ -13,7 +16,6 @@ from tfs.core.signature import Signature
 from tfs.core.tensor_view import TensorView
 from tfs.runtime.guest.devices.current_device import current_device
 from tfs.runtime.guest.guest_model import Output, Value
-from tfs.runtime.guest.layered.cuttable import Cuttable
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.platforms.large_outputs import is_large, take_views
 from tfs.runtime.guest.platforms.nested_values import FindClass, called_by_name
@@ -23,6 +25,24 @@ from tfs.runtime.guest.torch_tensor import (
     to_torch,
     to_view,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Cuttable:
+    """A module that may be computed in stages, and how its inputs are given. Immutable.
+
+    Attributes:
+        module: Is called once for a batch.
+        positional: Names of the inputs that it takes by position; others are keywords.
+
+    """
+
+    module: nn.Module
+    positional: tuple[str, ...] = ()
+
+    def __call__(self, **inputs: Any) -> Any:
+        args = [inputs.pop(name) for name in self.positional]
+        return self.module(*args, **inputs)
 
 
 class TorchCallable:
@@ -187,3 +207,21 @@ def methods_of(
             )
         functions[name] = called_by_name(source, name, function, find_class)
     return functions
+
+
+def called_modules(source: ModelSource, target: object) -> dict[str, Cuttable]:
+    """Returns the signatures for which ``target`` is a module that is called itself.
+
+    Without containers of tensors: they would have to be put together in each stage.
+    """
+    if not isinstance(target, nn.Module):
+        return {}
+    methods = source.texts("methods")
+    apart: set[object] = set()
+    for names in map(source.entry.get, ("arguments", "flattened")):
+        apart |= set(names) if isinstance(names, dict | list | tuple) else set()
+    return {
+        name: Cuttable(target)
+        for name in source.signatures
+        if methods.get(name, "forward") == "forward" and name not in apart
+    }

@@ -27,7 +27,6 @@ from tfs.core.errors import DataLoss, InvalidArgument, ServingError
 from tfs.core.signature import Signature
 from tfs.runtime.guest.fault_text import what_is_missing
 from tfs.runtime.guest.guest_model import GuestModel, VersionFiles, one_line
-from tfs.runtime.guest.layered.cuttable import Cuttable
 from tfs.runtime.guest.machine_code import (
     ARCHIVE,
     MACHINE_CODE,
@@ -36,7 +35,7 @@ from tfs.runtime.guest.machine_code import (
     library_path,
 )
 from tfs.runtime.guest.model_source import ModelSource
-from tfs.runtime.guest.platforms.torch_callable import TorchCallable
+from tfs.runtime.guest.platforms.torch_callable import Cuttable, TorchCallable
 from tfs.runtime.guest.sealed_file import SealedFile
 from tfs.runtime.guest.weights.mapped_reader import MappedReader
 

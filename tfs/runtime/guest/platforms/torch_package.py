@@ -28,10 +28,13 @@ from torch.package.package_importer import PackageImporter
 from tfs.core.errors import DataLoss, NotFound
 from tfs.core.loop.pacing import yield_to_requests
 from tfs.runtime.guest.guest_model import GuestModel
-from tfs.runtime.guest.layered.cuttable import called_modules
 from tfs.runtime.guest.model_source import ModelSource
 from tfs.runtime.guest.platforms.nested_values import class_in
-from tfs.runtime.guest.platforms.torch_callable import TorchCallable, methods_of
+from tfs.runtime.guest.platforms.torch_callable import (
+    TorchCallable,
+    called_modules,
+    methods_of,
+)
 from tfs.runtime.guest.sealed_file import SealedFile
 from tfs.runtime.guest.version_files import VersionFiles
 from tfs.runtime.guest.weights.mapped_reader import MappedReader

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import time
 
-from tfs.core.errors import ServingError, serving_error
+from tfs.core.errors import ServingError
 from tfs.runtime.guest.forked_call import FORKS
 from tfs.runtime.guest.loaded_model import LoadedModel
 from tfs.runtime.guest.slab import JOINED, REQUESTS, RULE
-from tfs.runtime.guest.staged_model import GuestCall, Outputs, StagedModel
+from tfs.runtime.guest.staged_model import Outputs, StagedModel
 from tfs.runtime.guest.worker.call_answerer import CallAnswerer
 from tfs.runtime.guest.worker.call_slots import CallSlots, TakenCall
 
 
 class StagedCalls:
-    """Hands the calls in a slab to the staged model that they are for. On one thread.
+    """Hands the calls in a slab to the staged model of this worker. On one thread.
 
     What comes while the model computes is seen between two stages by a word in the slab.
 
@@ -27,35 +27,28 @@ class StagedCalls:
     def __init__(self, slots: CallSlots, answerer: CallAnswerer) -> None:
         self._slots = slots
         self._answerer = answerer
-        self._waiting: list[GuestCall] = []
-        self._loaded: LoadedModel | None = None
+        self._guest: StagedModel | None = None
         self._looked_s = 0.0
 
     def run(self) -> None:
         """Answers calls until the process ends."""
-        waiting, words, depth = self._waiting, self._slots.slab.words, FORKS.depth
+        words, depth = self._slots.slab.words, FORKS.depth
         while True:
-            was_idle = not waiting
-            if was_idle:
+            guest = self._guest
+            if guest is None or not guest.waiting:
                 num = self._slots.wait()
                 self._looked_s = time.monotonic()
                 self._take(num)
-            else:
-                self._look()
-            loaded = self._loaded
-            if loaded is None or not waiting:
                 continue
-            guest = loaded.guest
-            assert isinstance(guest, StagedModel)  # others are answered at once
             try:
-                guest.serve(waiting, self._look, was_idle=was_idle)
+                guest.serve(self._look)
             finally:
                 FORKS.end_copy(depth)
             status = guest.status
             if status is not None:
                 words[JOINED] = status.num_joined
                 words[RULE] = status.as_word
-            del loaded, guest
+            self._look()
 
     def _look(self) -> None:
         slots = self._slots
@@ -78,15 +71,6 @@ class StagedCalls:
         slots, answerer = self._slots, self._answerer
         loaded: LoadedModel | None = None
         name = ""
-        try:
-            loaded, name, inputs, num_rows = answerer.read(taken.slot, taken.memory)
-        except BaseException as error:
-            answerer.fail(taken.slot, error, loaded, name, begun_ns)
-            slots.give(taken, None)
-            return
-        whose = loaded
-        if isinstance(whose.guest, StagedModel):
-            self._loaded = whose
 
         def end(outcome: Outputs | ServingError) -> None:
             overflow_fd = None
@@ -95,18 +79,17 @@ class StagedCalls:
                     raise outcome
                 overflow_fd = answerer.reply(taken.slot, outcome, begun_ns)
             except BaseException as error:  # also of outputs that cannot be read
-                answerer.fail(taken.slot, error, whose, name, begun_ns)
+                answerer.fail(taken.slot, error, loaded, name, begun_ns)
             slots.give(taken, overflow_fd)
 
-        call = GuestCall(
-            inputs, num_rows, arrived_s, taken.deadline_s, taken.mark, name, end
-        )
-        guest = whose.guest
-        if isinstance(guest, StagedModel):
-            guest.note_arrival(call)
-            self._waiting.append(call)
-            return
         try:
-            end(guest.run(name, inputs, num_rows))
+            loaded, name, inputs, num_rows = answerer.read(taken.slot, taken.memory)
+            guest = loaded.guest
+            assert isinstance(guest, StagedModel)  # a worker has one version
+            self._guest = guest
         except BaseException as error:
-            end(serving_error(error, whose.source.id.slashed))
+            answerer.fail(taken.slot, error, loaded, name, begun_ns)
+            slots.give(taken, None)
+            return
+        deadline_s, mark = taken.deadline_s, taken.mark
+        guest.add(name, inputs, num_rows, arrived_s, deadline_s, mark, end)
